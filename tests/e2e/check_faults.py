@@ -97,7 +97,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
             f"set -- foreign; {_IMPORT}; docker create --name toolkit-checked-theirs"
             f" --label toolkit.cluster=checked --label toolkit.owner=mallory {TINY} x",
             f"docker rm toolkit-checked-theirs; docker image rm {TINY}",
-            "of user mallory is there already",
+            "of user mallory already exists",
         ),
     ),
     (
@@ -106,7 +106,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
         Fault("docker-logs", "", "", "keeps no logs"),
         Fault("docker-runtime", "", "", "run under other", "warning"),
         Fault("disk-image", "", "", "the image needs up to"),
-        Fault("disk-inodes", "", "", "more files, whatever its free bytes"),
+        Fault("disk-inodes", "", "", "more files, regardless of its free bytes"),
     ),
     (
         Fault("programs", "mv /usr/bin/sha256sum /root/", "mv /root/sha256sum /usr/bin/", "no sha256sum"),
@@ -121,7 +121,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
             "disk-home",
             "stat -c %a /home/trainer >/root/mode; chmod 555 /home/trainer",
             "chmod $(cat /root/mode) /home/trainer; rm /root/mode",
-            "cannot be written to",
+            "is not writable",
             "warning",
         ),
         Fault(
@@ -144,7 +144,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
             "disk-state",
             f"{_OVER_STATE}size=64k,mode=777 none {_STATE_HOME}",
             f"umount {_STATE_HOME}",
-            "no room for keys",
+            "too little for keys",
         ),
     ),
 )
@@ -188,10 +188,10 @@ ln -s /mnt/big/train /data/links/train; ln -s ../fine/x /data/links/inside; ln -
     "umount /data/readonly /data/full; rm -rf /data",
 )
 MOUNT_FINDINGS = (
-    ("mount-there", "error", "box2", "/data/absent is not there"),
-    ("mount-there", "error", "box2", "/data/dangling is a symbolic link to nothing"),
-    ("mount-same", "error", "", "it is directory on box1; file on box2"),
-    ("mount-access", "error", "box2", "may not read /data/closed"),
+    ("mount-there", "error", "box2", "/data/absent does not exist"),
+    ("mount-there", "error", "box2", "/data/dangling is a broken symbolic link"),
+    ("mount-same", "error", "", "is not the same on all hosts: directory on box1; file on box2"),
+    ("mount-access", "error", "box2", "cannot read /data/closed"),
     ("mount-access", "warning", "box2", "cannot write to /data/unwritable: trainer has no write permission"),
     (
         "mount-access",

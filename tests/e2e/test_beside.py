@@ -92,7 +92,7 @@ def test_two_clusters_at_the_same_second_and_a_stranger(two: Toolkit, tmp_path: 
         alien = cluster(two, folders[0], "other", "trainer", "alien.yaml")
         changing = (("up",), ("down",), ("exec", "--", "true"), ("run", "--", "true"))
         for status, text in at_once(*((alien, words) for words in changing)):
-            assert status == 3 and f"of user {SECOND} is there already" in text, text
+            assert status == 3 and f"of user {SECOND} already exists" in text, text
         assert alien.run("status").status in (0, 3)
         one.run("gc", "--state", "--older-than", "0", check=True)
         one.run("down", check=True)

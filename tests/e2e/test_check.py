@@ -94,7 +94,7 @@ def test_docker_commands_that_go_to_another_machine(checked: Toolkit, before: st
     key = Path(hosts["hosts"]["box2"]["identity_file"]).read_text()
     known = Path(hosts["known_hosts"]).read_text()
     with made(faults.engine_elsewhere(hosts["hosts"]["box1"]["address"], key, known)):
-        found(checked, ("docker-here", "error", "box2", "the engine of box1, and this host is box2"))
+        found(checked, ("docker-here", "error", "box2", "the engine of box1, but this host is box2"))
 
 
 @pytest.mark.parametrize("group", faults.TOGETHER, ids=lambda g: g[0].check)
@@ -109,7 +109,7 @@ def test_names_that_would_trouble_others_are_no_fault(checked: Toolkit, before: 
         done = checked.run("check", "--json")
     assert done.json["verdict"] == before, alarms(done)
     said = [f["what"] for f in done.json["findings"] if f["check"] == "host-names"]
-    assert any("all call themselves box1" in what for what in said)
+    assert any("have the same host name box1" in what for what in said)
     assert any("box1 is 127.0.1.1" in what for what in said)
 
 
@@ -135,8 +135,8 @@ def test_a_hosts_file_that_asks_for_too_much(checked: Toolkit) -> None:
 
     found(
         changed(checked, "more", more),
-        ("slots", "warning", "box1", "999 slots on"),
-        ("gpu-count", "error", "box2", "8 GPUs are declared"),
+        ("slots", "warning", "box1", "999 slots share"),
+        ("gpu-count", "error", "box2", "8 GPUs are declared in hosts.yaml"),
         ("memory", "warning", "box1", "/dev/shm"),
         ("memory", "warning", "box2", "/dev/shm"),
     )
@@ -156,7 +156,7 @@ def test_two_names_of_one_machine(checked: Toolkit) -> None:
     second = yaml.safe_load(toolkit.hosts.read_text())["hosts"]["again"]["address"]
     device = "dev $(ip -o route get 10.0.0.1 | sed 's/.* dev \\([^ ]*\\).*/\\1/')"
     with made(Fault("", f"ip addr add {second}/24 {device}", f"ip addr del {second}/24 {device}")):
-        found(toolkit, ("same-machine", "error", "box2", "again and box2 are one machine"))
+        found(toolkit, ("same-machine", "error", "box2", "again and box2 are the same host"))
 
 
 def test_faults_of_mounts(checked: Toolkit) -> None:
@@ -190,13 +190,16 @@ def test_an_image_for_another_processor(checked: Toolkit, foreign_image: str) ->
 
 def test_images_that_nobody_or_not_everybody_has(checked: Toolkit) -> None:
     toolkit = changed(checked, "tiny", lambda data: data.update(image=faults.TINY))
-    found(toolkit, ("image", "error", "", "neither this machine nor any host has the image"))
+    found(toolkit, ("image", "error", "", "neither your machine nor any host has the image"))
     # As on a laptop without an engine: what the hosts have counts.
     toolkit.env["DOCKER_HOST"] = "unix:///nowhere"
     with made(faults.tiny_image("box1", "one")):
-        found(toolkit, ("image-there", "error", "box2", "lacks the image"))
+        found(
+            toolkit,
+            ("image-there", "error", "box2", "is missing, and the engine of your machine has no copy"),
+        )
         with made(faults.tiny_image("box2", "two")):
-            found(toolkit, ("image", "error", "", "the hosts hold different images"))
+            found(toolkit, ("image", "error", "", "the hosts have different images"))
 
 
 # Leftovers
@@ -207,10 +210,10 @@ def test_leftovers_are_found_and_removed_and_nothing_else(checked: Toolkit, befo
     with made(*faults.LEFTOVERS):
         found(
             checked,
-            ("left-containers", "warning", "box2", "toolkit-gone-worker is left of a cluster"),
+            ("left-containers", "warning", "box2", "toolkit-gone-worker is left over from a removed cluster"),
             ("left-processes", "warning", "box2", "2 processes of job 20260101-000000-over-aaaa"),
-            ("left-state", "warning", "box2", "a cluster gone-too that has no container"),
-            ("cluster-version", "warning", "box2", "version 0.0.1"),
+            ("left-state", "warning", "box2", "cluster gone-too, which has no container"),
+            ("cluster-version", "warning", "box2", "toolkit 0.0.1"),
             ("left-containers", "warning", "box2", "toolkit-checked-worker does not run"),
         )
         dry = checked.run("check", "--fix", "--dry-run")
@@ -240,7 +243,7 @@ def test_the_question_about_gpus_in_the_shell_of_a_host(checked: Toolkit, before
         assert abs(two["since"] - time.time()) < 120
         told = alarms(checked.run("check", "--json"))
         by_check = {f["check"]: f["what"] for f in told if f["host"] == "box2"}
-        assert "3 memory errors" in by_check["gpu-memory"]
+        assert "3 uncorrectable memory errors" in by_check["gpu-memory"]
         assert "Container Toolkit is missing" in by_check["gpu-containers"]
         assert "holds 512 MiB" in by_check["gpu-busy"] and "user trainer" in by_check["gpu-busy"]
         assert set(by_check) == {"gpu-memory", "gpu-containers", "gpu-busy"}
@@ -256,12 +259,12 @@ def test_up_stops_at_faults_before_anything_is_changed(checked: Toolkit, folder:
     with made(faults.NO_STATE):
         done = checked.run("up")
         assert (done.status, done.out) == (3, "")
-        assert "may not write to" in done.err and "[disk-state]" in done.err and "--no-check" in done.err
+        assert "cannot write to" in done.err and "[disk-state]" in done.err and "--no-check" in done.err
         assert done.err.count("ERROR") == 1
         assert checked.run("up", "--dry-run").status == 0, "a dry run shows the plan all the same"
     # A fault that the plan itself refuses is reported once.
     many = changed(checked, "gpus", lambda data: data["hosts"]["box2"].update(gpus=8)).run("up")
-    assert many.status == 3 and (many.err + many.out).count("8 GPUs are declared") == 1
+    assert many.status == 3 and (many.err + many.out).count("8 GPUs are declared in hosts.yaml") == 1
     assert sh("box1", look) == containers
 
 

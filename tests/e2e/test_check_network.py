@@ -65,16 +65,16 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "net-conflict",
             "ip addr add DATA1/32 dev enp3s0",
             "ip addr del DATA1/32 dev enp3s0",
-            "DATA1 is the address of box1, box2: it leads to one of them",
+            "DATA1 is an address of box1, box2, but reaches only one of these hosts",
         ),
-        Fault("pair-route", "", "", "for its own"),
+        Fault("pair-route", "", "", "on its own interface"),
     ),
     "no route": (
         Fault(
             "pair-route",
             "ip route add unreachable DATA1/32",
             "ip route del unreachable DATA1/32",
-            "it has no route to box1",
+            "the host has no route to box1",
         ),
     ),
     "filtered": (
@@ -82,9 +82,9 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "pair-filter",
             f"{BENT}; sysctl -w net.ipv4.conf.enp3s0.rp_filter=1",
             f"{STRAIGHT}; sysctl -w net.ipv4.conf.enp3s0.rp_filter=0",
-            "its kernel drops what comes from box1 by enp3s0",
+            "the kernel drops packets from box1 on enp3s0",
         ),
-        Fault("pair-route", "", "", "by mv0, which carries 50 Mb/s", "warning"),
+        Fault("pair-route", "", "", "through mv0 (50 Mb/s)", "warning"),
     ),
     "all dropped": (
         Fault("pair-open", *drop("-s DATA1 -p tcp -j DROP"), "all ports dropped, no answer within 1.5 s"),
@@ -93,7 +93,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
         Fault("pair-open", *drop("-p tcp --syn -j DROP"), "within 1.5 s; box2 → box1 is open"),
     ),
     "ports": (
-        Fault("pair-open", *drop("-p tcp --dport 12345 -j REJECT"), "port 12345 rejected, though a program"),
+        Fault("pair-open", *drop("-p tcp --dport 12345 -j REJECT"), "port 12345 rejected, although a test"),
         Fault("pair-open", *drop("-p tcp --dport 29500 -j DROP"), "port 29500 dropped, no answer"),
         Fault("pair-open", *drop(f"-p tcp --dport 32768:60999 {REJECT}"), "rejected as unreachable"),
     ),
@@ -111,11 +111,11 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "net-speed",
             "tc qdisc add dev enp3s0 root tbf rate 10mbit burst 64kb latency 50ms",
             "tc qdisc del dev enp3s0 root",
-            "holds enp3s0 to 10 Mb/s",
+            "limits enp3s0 to 10 Mb/s",
             "warning",
         ),
-        Fault("net-speeds", "", "", "box2 carries 10 Mb/s, others 10 Gb/s", "warning"),
-        Fault("pair-route", BENT, STRAIGHT, "it sends to box1 (DATA1) by mv0", "warning"),
+        Fault("net-speeds", "", "", "box2 runs at 10 Mb/s, others at 10 Gb/s", "warning"),
+        Fault("pair-route", BENT, STRAIGHT, "the host sends to box1 (DATA1) through mv0", "warning"),
         Fault(
             "net-mtu",
             "ip link set enp3s0 mtu 1400",
@@ -127,7 +127,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "net-port-range",
             "sysctl -w net.ipv4.ip_local_port_range='10000 60999'",
             "sysctl -w net.ipv4.ip_local_port_range='32768 60999'",
-            "port 12345 (the workers' sshd)",
+            "port 12345 (sshd of the worker containers)",
             "warning",
         ),
     ),
@@ -145,7 +145,7 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
     ),
     "apart": (
         {"data_address": ("DATA1", "CONTROL2")}, "", "",
-        {"net-shared": "different networks", "net-speeds": "box2 carries 100 Mb/s"},
+        {"net-shared": "different networks", "net-speeds": "box2 runs at 100 Mb/s"},
     ),
     "no carrier": (
         {"data_address": ("10.98.0.1", "10.98.0.2")}, CABLE, "ip link del lan9",
@@ -165,10 +165,10 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
         "ip addr add 8.8.99.N/24 dev CARD; ip addr add 10.55.0.1/24 dev CARD; mkdir -p /srv/roots",
         "ip addr del 8.8.99.N/24 dev CARD; ip addr del 10.55.0.1/24 dev CARD; rmdir /srv/roots",
         {
-            "net-public": "a public address",
-            "net-conflict": "10.55.0.1 is the address of box1, box2; ranks do not use it",
+            "net-public": "is public",
+            "net-conflict": "10.55.0.1 is an address of box1, box2; ranks do not use it",
             "rdma": "no active InfiniBand",
-            "in-shm": "/dev/shm is 64 MiB",
+            "in-shm": "/dev/shm in containers has 64 MiB",
             "mount-access": "cannot write to /srv/roots: trainer has no write permission",
         },
     ),
@@ -199,37 +199,39 @@ END
 chmod 755 /usr/local/bin/nvidia-smi"""
 
 UP: Mapping[str, Sequence[Fault]] = {
-    "login": (Fault("in-login", *drop("-p tcp --dport 12345 -j DROP"), "cannot log in to it"),),
+    "login": (
+        Fault("in-login", *drop("-p tcp --dport 12345 -j DROP"), "cannot log in to the worker container"),
+    ),
     "containers": (
         Fault(
             "in-names",
             "cp STATE/etc/hosts /root/hosts; sed 's/.* box2$/127.0.1.1 box2/' /root/hosts >STATE/etc/hosts",
             "cat /root/hosts >STATE/etc/hosts",
-            "box2 leads to 127.0.1.1, itself, not to DATA2",
+            "the name box2 resolves to 127.0.1.1 (loopback), not to DATA2",
         ),
         Fault(
             "in-files",
             # bash reads it in sessions over ssh too, which is how ranks start there.
             "echo 'ulimit -n 512' >STATE/home/.bashrc",
             "rm STATE/home/.bashrc",
-            "ranks may open 512 files",
+            "ranks can open 512 files",
             "warning",
         ),
         Fault(
             "in-memlock",
             "mkdir /dev/infiniband; mknod /dev/infiniband/uverbs0 c 231 192",
             "rm -r /dev/infiniband",
-            "ranks may lock",
+            "ranks can lock",
         ),
         Fault(
             "in-gpus",
             _PLAYED_GPU,
             "rm /usr/local/bin/nvidia-smi",
-            "a container on it has no nvidia-smi",
+            "a container on the host has no nvidia-smi",
         ),
         # What follows from a GPU that only its nvidia-smi knows of, on one host of two.
         Fault("gpu-containers", "", "", "Container Toolkit is missing"),
-        Fault("gpu-alike", "", "", "ranks there compute on processors", "warning"),
+        Fault("gpu-alike", "", "", "ranks on hosts without a GPU compute on the CPU", "warning"),
         Fault(
             "in-versions",
             "docker exec -u 0 WORKER sh -c 'sed -i s/^Version:.*/Version:\\ 9.9.9/ "
@@ -347,7 +349,7 @@ def test_what_is_told_before_the_image_is_there(settled: Toolkit, names: dict[st
         quick = settled.run("check", "--quick", "--json").json["findings"]
         told = settled.run("check", "--json")
     assert [f["verdict"] for f in quick if f["check"] == "pair-open"] == ["not checked"]
-    require(told, [Fault("pair-open", "", "", "rejected, though a program listens there")], names)
+    require(told, [Fault("pair-open", "", "", "rejected, although a test container listens")], names)
 
 
 @pytest.mark.parametrize("name", FILES)

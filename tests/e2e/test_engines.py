@@ -376,7 +376,8 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
         # A cluster of an earlier version is reported and usable after `up`, which recreates no container.
         status = later.run("status", check=True).out
         assert (
-            f"made by toolkit {own}, this is 99.0.0" in status and "fix for box1, box2: toolkit up" in status
+            f"created by toolkit {own}, this is 99.0.0" in status
+            and "fix for box1, box2: toolkit up" in status
         )
         refused = later.run("run", "--", "true")
         assert refused.status == 3 and "are not those of this toolkit (99.0.0)" in refused.err
@@ -390,12 +391,12 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
         later.run("run", "--", "true", check=True)
         # The other way round: a cluster of a later version.
         status = up.run("status", check=True).out
-        assert f"made by toolkit 99.0.0, newer than this one ({own})" in status
+        assert f"created by toolkit 99.0.0, newer than this one ({own})" in status
         assert "fix for box1, box2: use toolkit 99.0.0 or later" in status
         assert state_of(up, job) == "stopped"
         for words in (("run", "--", "true"), ("up",)):
             refused = up.run(*words)
-            assert refused.status == 3 and "was made by toolkit 99.0.0" in refused.err, words
+            assert refused.status == 3 and "toolkit 99.0.0 created the cluster" in refused.err, words
         assert "box2: made by toolkit 99.0.0" in up.run("down", "--no-save", "--dry-run", check=True).err
         assert changed(up.run("up", "--force", "--json", check=True).json) == {
             ("box1", "files"),

@@ -121,7 +121,7 @@ def test_an_existing_cluster_stays_where_it_is(bent: Toolkit) -> None:
     own("box2", "tc qdisc add dev enp3s0 root tbf rate 10mbit burst 64kb latency 50ms")
     try:
         said = bent.run("network", "explain", "--json", check=True).json
-        assert {h["why"] for h in said["hosts"]} == {"as the cluster has had it"}
+        assert {h["why"] for h in said["hosts"]} == {"the address since an earlier `up`"}
         assert bent.run("up", "--json", check=True).json["changes"] == 0
     finally:
         own("box2", "tc qdisc del dev enp3s0 root")

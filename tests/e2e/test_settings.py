@@ -65,7 +65,7 @@ def test_limits_and_labels_reach_containers_and_ranks(lab: Path, tmp_path: Path)
         failed = {o["host"]: o for o in refused.json["outcomes"] if o["status"] == "failed"}
         assert refused.status == 1 and set(failed) == {"box1", "box2"}
         for host, outcome in failed.items():
-            assert "the engine may not set the limit nofile (4000000000)" in outcome["detail"]
+            assert "the engine cannot set the limit nofile (4000000000)" in outcome["detail"]
             assert f"on {host}: cat /proc/$(pidof dockerd)/limits" in outcome["fix"]
     finally:
         subject.run("down", "--no-save", check=True)
@@ -190,7 +190,7 @@ def test_hosts_pull_the_image_themselves(lab: Path, tmp_path: Path, registry: Re
     registry.put("1", "three", host="box2")
     differs = send("always")
     assert (
-        differs.status == 1 and "the hosts hold different images" in differs.err and "box2 has" in differs.err
+        differs.status == 1 and "the hosts have different images" in differs.err and "box2 has" in differs.err
     )
     # What goes wrong, by host, with its fix.
     for host, (what, fix) in failures(send("missing", "no-such-tag")).items():

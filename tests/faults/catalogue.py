@@ -36,7 +36,12 @@ FAKETIME = os.environ.get("TOOLKIT_TEST_FAKETIME", "/usr/lib/x86_64-linux-gnu/fa
 PHASES = (
     Phase("connect", "up", Before(), "before `up` begins"),
     Phase("preflight", "up", Login(), "`up` has logged in, its questions are asked"),
-    Phase("start", "up", Line(r"(done|as is)  {host}: write who may log in where"), "containers start"),
+    Phase(
+        "start",
+        "up",
+        Line(r"(done|as is)  {host}: write ssh keys for logins between containers"),
+        "containers start",
+    ),
     Phase("send", "send", Process(mark="TOOLKIT_RELAY"), "an image is on its way"),
     Phase("launch-before", "run", Before(), "before `run` begins"),
     Phase("launch", "run", Process(mark="TOOLKIT_JOB"), "the first process of the job is there"),

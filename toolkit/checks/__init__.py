@@ -1,1 +1,1 @@
-"""Checks: what would stop a job, told before it does. One file per family, one registry."""
+"""Checks for problems that would break, corrupt or slow a job. One file per family, one registry."""

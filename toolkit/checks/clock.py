@@ -8,19 +8,19 @@ from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.core.finding import Finding
 from toolkit.protocol.numbers import real
 
-# Seconds. Logs that cannot be put in order are a nuisance; rendezvous and certificates fail at minutes.
+# Seconds. From the first on, logs are hard to sort; at minutes, rendezvous and certificates fail.
 WARN_AHEAD, STOP_AHEAD = 1.0, 30.0
 
 
 def clock_offset(sent: float, received: float, begun: str, ended: str) -> tuple[float | None, float]:
-    """Return by how many seconds the host's clock is ahead of ours, and how wrong that may be.
+    """Return the seconds by which the host's clock is ahead of this machine's, and the error bound.
 
-    As in RFC 5905 section 8: the host's times of beginning and end lie between ours of sending and
-    receiving, so the offset is known up to half of what the way took.
+    As in RFC 5905 section 8: the host's times of beginning and end lie between this machine's times of
+    sending and receiving, so the error is at most half of the round trip.
 
     Args:
         sent, received: this machine's clock in seconds since the epoch.
-        begun, ended: what ``date +%s.%N`` printed there.
+        begun, ended: the output of ``date +%s.%N`` on the host.
     """
     first, last = real(begun), real(ended)
     if first is None or last is None:  # a date without %N, or no answer
@@ -30,14 +30,14 @@ def clock_offset(sent: float, received: float, begun: str, ended: str) -> tuple[
 
 def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if seen.ahead is None:
-        yield unchecked("the host's date gives no fractions of a second")
+        yield unchecked("the date command of the host prints no fractions of a second")
         return
     off = abs(seen.ahead) - seen.doubt
     if off > WARN_AHEAD:
         found = error if off > STOP_AHEAD else warning
         way = "ahead of" if seen.ahead > 0 else "behind"
-        what = f"its clock is {_span(abs(seen.ahead))} {way} this machine's"
-        yield found(what, "set it, and keep it so: sudo timedatectl set-ntp true, or install chrony")
+        what = f"the clock is {_span(abs(seen.ahead))} {way} the clock of your machine"
+        yield found(what, f"on {seen.host}: sudo timedatectl set-ntp true  # or install chrony")
 
 
 def _span(seconds: float) -> str:

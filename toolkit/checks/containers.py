@@ -1,4 +1,4 @@
-"""Checks of what ranks find inside a container of the image on each host."""
+"""Checks of the environment that ranks have inside a container of the image on each host."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from toolkit.launchers import NEEDS
 from toolkit.protocol.looks import Limits
 from toolkit.protocol.transport import EXEC, INSTEAD, NOT_FOUND, needs_of
 
-# Below it jobs of several ranks have starved; one of them was cured by this size (pytorch/torchtitan#853).
+# With less, jobs of several ranks have failed; this size fixed one of them (pytorch/torchtitan#853).
 LEAST_SHM = 1024**3
-# Data loaders hold a descriptor for each tensor on its way; below it they fail early.
+# Data loaders hold a file descriptor for each tensor in transit; with fewer they fail early.
 LEAST_FILES = 1024
 _CLOCK_SECONDS = 1.0
 # In the order in which another launcher is proposed.
 _BY_EXEC = ("mpirun", "torchrun", "python")
 _BY_SSH = ("horovodrun", *_BY_EXEC)
-_SHM_FIX = "shm_size: 8g in the hosts file, then toolkit up"
+_SHM_FIX = "in hosts.yaml: shm_size: 8g, then: toolkit up"
 
 
 def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -32,22 +32,22 @@ def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
         what = f"the image {scene.inventory.image} has no python3, which every container needs"
         yield error(what, _build(scene))
     elif looked.error and cannot_give_gpus(seen, scene):
-        yield unchecked("docker cannot give it the GPUs [gpu-containers]")
+        yield unchecked("docker cannot give GPUs to containers [gpu-containers]")
     elif looked.error:
         fix = f"on {seen.host}: docker run --rm --network host {scene.inventory.image} true"
-        yield error(f"a container does not do its work: {looked.error}", fix)
+        yield error(f"the test container failed: {looked.error}", fix)
 
 
 def _build(scene: Scene) -> str:
-    """The command that builds an image with all tools, and the line of hosts.yaml that names this image."""
-    flavour = "gpu" if any(facts.gpus for facts in scene.facts.values()) else "cpu"
-    return f"toolkit image build --flavor {flavour}, then in hosts.yaml: image: toolkit:{flavour}"
+    """Return the command that builds an image with all tools, and the line of hosts.yaml that names it."""
+    flavor = "gpu" if any(facts.gpus for facts in scene.facts.values()) else "cpu"
+    return f"toolkit image build --flavor {flavor}, then in hosts.yaml: image: toolkit:{flavor}"
 
 
 def _programs(scene: Scene) -> Iterator[Finding]:
     reports = [looked.report for looked in scene.inside.values() if not looked.error]
     if not reports:
-        yield unchecked("no container told what the image has")
+        yield unchecked("no test container reported the programs of the image")
         return
     file = scene.inventory
     lacks = {name for report in reports for name in report.lacks}
@@ -85,8 +85,8 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
         address = scene.paths[seen.host].address
         what = f"a container cannot listen at {address}, {port}: {fault}"
         if kind in report.taken:
-            # Nobody listened there a moment ago: taken since, perhaps by another look, or only bound.
-            yield warning(what, f"toolkit check once more; on {seen.host}: ss -tanp", subject=port)
+            # The port was free a moment ago: another `toolkit check` can have taken it, or it is only bound.
+            yield warning(what, f"toolkit check  # on {seen.host}, ss -tanp lists the ports", subject=port)
         else:
             yield error(
                 what, f"on {seen.host}: ip -4 addr; sysctl net.ipv4.ip_unprivileged_port_start", subject=port
@@ -95,15 +95,15 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _login(scene: Scene) -> Iterator[Finding]:
     if scene.inventory.in_parts:
-        return  # nobody logs in
+        return  # without ssh between containers there is no login
     main = scene.inside.get(scene.inventory.main)
     if main is None or not main.up or main.error:
-        yield unchecked("the cluster is not up; toolkit up proves it")
+        yield unchecked("the cluster is not up, so logins were not tried")
         return
     for name, result in main.report.logins.items():
         if result.error and name in scene.inventory.names:
-            what = f"main's container cannot log in to it: {result.error}"
-            yield error(what, "toolkit up; toolkit status", name)
+            what = f"the main container cannot log in to the worker container: {result.error}"
+            yield error(what, "toolkit up", name)
 
 
 def _names(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -115,8 +115,8 @@ def _names(seen: Seen, scene: Scene) -> Iterator[Finding]:
         path = scene.paths.get(name)
         if path and found != (path.address,):
             where = ", ".join(found) or "nowhere"
-            loop = ", itself" if any(address.startswith("127.") for address in found) else ""
-            what = f"in its container {name} leads to {where}{loop}, not to {path.address}"
+            loop = " (loopback)" if any(address.startswith("127.") for address in found) else ""
+            what = f"in the container, the name {name} resolves to {where}{loop}, not to {path.address}"
             yield error(what, "toolkit up", subject=name)
 
 
@@ -126,12 +126,13 @@ def _shm(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     size = scene.inside[seen.host].report.shm
     if size < LEAST_SHM:
-        what = f"/dev/shm is {size // 2**20} MiB in containers; NCCL and data loaders share memory through it"
+        need = f"NCCL and data loaders need at least {LEAST_SHM // 2**20} MiB"
+        what = f"/dev/shm in containers has {size // 2**20} MiB; {need}"
         yield warning(what, _SHM_FIX)
 
 
 def _limits(scene: Scene, host: str) -> Limits:
-    """Limits by the way that ranks come: over ssh where the cluster is up, else those of a container."""
+    """Return the limits of an ssh session in the container, or of a container if the cluster is not up."""
     main = scene.inside.get(scene.inventory.main)
     login = main.report.logins.get(host) if main else None
     if login is None or login.memlock is None or login.nofile is None:
@@ -148,11 +149,10 @@ def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     size = _limits(scene, seen.host).memlock
     if size >= 0:
-        what = f"ranks may lock {size // 1024} KiB of memory, and RDMA needs all it asks for"
-        fix = (
-            f'on {seen.host}: "default-ulimits": {{"memlock": {{"Name": "memlock", "Soft": -1, "Hard": -1}}}}'
-        )
-        yield error(what, f"{fix} in /etc/docker/daemon.json, restart docker, toolkit up")
+        what = f"ranks can lock {size // 1024} KiB of memory; RDMA needs an unlimited memlock"
+        limit = '"default-ulimits": {"memlock": {"Name": "memlock", "Soft": -1, "Hard": -1}}'
+        fix = f"on {seen.host}: add {limit} to /etc/docker/daemon.json, restart docker, then: toolkit up"
+        yield error(what, fix)
 
 
 def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -161,8 +161,8 @@ def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     number = _limits(scene, seen.host).nofile
     if 0 <= number < LEAST_FILES:
-        what = f"ranks may open {number} files; data loaders and connections need more"
-        fix = f'on {seen.host}: "default-ulimits" with nofile in /etc/docker/daemon.json, restart docker'
+        what = f"ranks can open {number} files; data loaders and connections need at least {LEAST_FILES}"
+        fix = f'on {seen.host}: set "default-ulimits" with nofile in /etc/docker/daemon.json, restart docker'
         yield warning(what, fix)
 
 
@@ -178,20 +178,23 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
     found = scene.inside[seen.host].report.gpus
     if found is None or len(found) < wanted:
         has = "has no nvidia-smi" if found is None else f"sees {len(found)}"
-        what = f"the host has {wanted} GPUs, a container on it {has}"
-        fix = f"on {seen.host}: nvidia-ctk runtime configure --runtime=docker, restart docker, toolkit up"
+        what = f"the host has {wanted} GPUs, but a container on the host {has}"
+        fix = (
+            f"on {seen.host}: sudo nvidia-ctk runtime configure --runtime=docker && "
+            "sudo systemctl restart docker  # then: toolkit up"
+        )
         yield error(what, fix)
 
 
 def _versions(scene: Scene) -> Iterator[Finding]:
-    told = {name: looked.report.versions for name, looked in scene.inside.items() if not looked.error}
-    if not told:
-        yield unchecked("no container told its versions")
-    for program in sorted({p for versions in told.values() for p in versions}):
-        by_version = grouped((name, versions.get(program, "missing")) for name, versions in told.items())
+    by_host = {name: looked.report.versions for name, looked in scene.inside.items() if not looked.error}
+    if not by_host:
+        yield unchecked("no test container reported its versions")
+    for program in sorted({p for versions in by_host.values() for p in versions}):
+        by_version = grouped((name, versions.get(program, "missing")) for name, versions in by_host.items())
         if len(by_version) > 1:
-            what = f"{program} differs: {groups_text(by_version)}"
-            yield error(what, "toolkit up brings one image to all", subject=program)
+            what = f"the version of {program} differs: {groups_text(by_version)}"
+            yield error(what, "toolkit up  # gives all hosts the same image", subject=program)
 
 
 def _mounts(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -205,23 +208,23 @@ def _mounts(seen: Seen, scene: Scene) -> Iterator[Finding]:
     faults = scene.inside[seen.host].report.mounts
     for mount in (mount for target, mount in mounts.items() if target in faults):
         if mount.source in reported:
-            yield unchecked("the host itself reports it [mount-access]", subject=mount.source)
+            yield unchecked("the host reports the reason [mount-access]", subject=mount.source)
         else:
             yield unwritable(seen, mount, faults[mount.target])
 
 
 def _shared(scene: Scene) -> Iterator[Finding]:
-    told = {name: looked.report.shared for name, looked in scene.inside.items() if not looked.error}
+    by_host = {name: looked.report.shared for name, looked in scene.inside.items() if not looked.error}
     targets = {t: m.source for m in scene.inventory.mounts if not m.read_only for t in [m.target]}
-    if targets and not told:
-        yield unchecked("no container told whose files it sees")
+    if targets and not by_host:
+        yield unchecked("no test container reported the files of the mounts")
     for target, source in targets.items():
-        seen = {name: set(shared.get(target, ())) - {name} for name, shared in told.items()}
+        seen = {name: set(shared.get(target, ())) - {name} for name, shared in by_host.items()}
         alone = sorted(name for name, others in seen.items() if not others)
         if alone and len(alone) < len(seen):
             rest = ", ".join(name for name in seen if name not in alone)
-            what = f"{source} is one folder on {rest}, another on {', '.join(alone)}"
-            yield warning(what, f"on {alone[0]}: mount the shared file system there", alone[0], source)
+            what = f"{source} is one shared folder on {rest}, but a different folder on {', '.join(alone)}"
+            yield warning(what, f"on {alone[0]}: mount the shared file system", alone[0], source)
 
 
 def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -232,23 +235,23 @@ def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     off = looked.ahead - (seen.ahead or 0.0)
     if abs(off) - looked.doubt - seen.doubt > _CLOCK_SECONDS:
         what = (
-            f"the clock in its container is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} the host's"
+            f"the clock in the container is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} the host's"
         )
-        yield warning(what, "take libfaketime and the like out of the image and of env")
+        yield warning(what, "remove libfaketime and similar programs from the image and from env")
 
 
 CHECKS = (
     Check("in-start", "a container from the image starts", host=_starts, stage="inside"),
     Check("in-programs", "the image has what transport and launcher need", whole=_programs, stage="inside"),
-    Check("in-listen", "containers may listen at the data address", host=_listens, stage="inside"),
-    Check("in-login", "main's container logs in to every worker", whole=_login, stage="inside"),
-    Check("in-names", "names lead to data addresses in containers", host=_names, stage="inside"),
+    Check("in-listen", "containers can listen at the data address", host=_listens, stage="inside"),
+    Check("in-login", "the main container logs in to every worker container", whole=_login, stage="inside"),
+    Check("in-names", "host names resolve to data addresses in containers", host=_names, stage="inside"),
     Check("in-shm", "/dev/shm is large enough", host=_shm, stage="inside"),
-    Check("in-memlock", "ranks may lock memory for RDMA", host=_memlock, stage="inside"),
-    Check("in-files", "ranks may open enough files", host=_files, stage="inside"),
+    Check("in-memlock", "ranks can lock memory for RDMA", host=_memlock, stage="inside"),
+    Check("in-files", "ranks can open enough files", host=_files, stage="inside"),
     Check("in-gpus", "containers see the GPUs", host=_gpus, stage="inside"),
-    Check("in-versions", "libraries are of one version", whole=_versions, stage="inside"),
+    Check("in-versions", "libraries have the same version on all hosts", whole=_versions, stage="inside"),
     Check("in-mounts", "ranks can write, rename and delete on mounts", host=_mounts, stage="inside"),
-    Check("in-shared", "a mount is one folder on all hosts, or each its own", whole=_shared, stage="inside"),
-    Check("in-clock", "containers have the hosts' time", host=_clock, stage="inside"),
+    Check("in-shared", "a mount is shared by all hosts or by none", whole=_shared, stage="inside"),
+    Check("in-clock", "clocks in containers agree with the hosts", host=_clock, stage="inside"),
 )

@@ -1,4 +1,4 @@
-"""Checks of room on the hosts' disks: for the image, for our state folder, in the home."""
+"""Checks of free disk space on the hosts: for the image, the state folder and the home folder."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from toolkit.protocol.frames import lines_of
 from toolkit.protocol.names import IDENTITY_REPOSITORY
 
 GIB, MIB = 2**30, 2**20
-# At the most: the containerd store keeps layers as they came beside the unpacked ones. With overlay2 it is
-# what is missing and the largest layer once more, but how large those are is known only when they are sent.
+# The upper bound: the containerd store keeps packed layers beside the unpacked ones. overlay2 needs the size
+# of the missing layers plus the largest of them, but their sizes are known only when they are sent.
 TIMES = 2
-# What containers, their logs and layers need at the least, and below which engines begin to fail.
+# The least free space for containers, their logs and layers, and the limit below which engines fail.
 LOW, NOTHING = GIB, 100 * MIB
 # An image of PyTorch and CUDA has some 50 thousand files.
 FILES, FEW_FILES = 100_000, 2_000
 
-# Quotas are kept by file servers and file systems; whoever has none, or no such program, says nothing.
+# File servers and file systems keep quotas. A host without quotas, or without the program, prints nothing.
 QUOTA = Probe("quota", "! command -v quota >/dev/null || timeout -s KILL 3 quota -q")
 
 
 def image_place(seen: Seen) -> Place | None:
-    """Return where the engine keeps images: under its data root, or with containerd's own data."""
+    """Return the folder of the engine's images: below its data root, or below containerd's data."""
     root, beside = place(seen, "root"), place(seen, "containerd")
     if seen.facts is None or seen.facts.store != "containerd" or beside is None:
         return root
@@ -38,7 +38,7 @@ def image_place(seen: Seen) -> Place | None:
 
 
 def _old_images(seen: Seen, scene: Scene) -> str:
-    """The command that removes images of ours which nothing here uses any more; empty for none."""
+    """Return the command that removes images created by toolkit and used by no container; empty if none."""
     assert seen.facts is not None
     used = {container.image for container in seen.facts.containers}
     wanted = scene.image.identity if scene.image else ""
@@ -56,23 +56,23 @@ def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     where = image_place(seen)
     if where is None or not where.size or not seen.facts.docker:
-        yield unchecked("the disk of the image store cannot be seen")
+        yield unchecked("the disk of the image store cannot be read")
         return
-    fix = _old_images(seen, scene) or f"on {seen.host}: docker system df; docker image prune"
+    fix = _old_images(seen, scene) or f"on {seen.host}: docker image prune  # docker system df shows usage"
     room = f"{where.path} has {_size(where.free)} free"
     if "ro" in where.options:
         yield _read_only(seen, where)
     elif scene.image is None or any(i.identity == scene.image.identity for i in seen.facts.images):
         if where.free < NOTHING:
-            yield error(f"{room}: containers cannot start", fix)
+            yield error(f"{room}, so containers cannot start", fix)
         elif where.free < LOW:
-            yield warning(f"{room}, and containers write there", fix)
+            yield warning(f"{room}, which containers, their logs and layers share", fix)
     elif where.free < scene.image.size * TIMES:
         need = f"the image needs up to {_size(scene.image.size * TIMES)} while it is unpacked"
         base = scene.image.diff_ids[:1]
         if base and any(image.diff_ids[:1] == base for image in seen.facts.images):
-            # Layers that are there do not travel; how large the missing ones are is not known before.
-            yield warning(f"{room}; {need}, less what it has already", fix)
+            # Layers that the host has are not sent; the size of the missing ones is not known yet.
+            yield warning(f"{room}; {need}, less the layers that the host already has", fix)
         else:
             yield error(f"{room}; {need}", fix)
 
@@ -81,50 +81,52 @@ def _inodes(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     where = image_place(seen)
     if where is None:
-        yield unchecked("the disk of the image store cannot be seen")
+        yield unchecked("the disk of the image store cannot be read")
     elif not where.inodes:
-        yield fine("this file system has no fixed number of files")
+        yield fine("the file system has no fixed number of files")
     else:
         missing = scene.image and not any(i.identity == scene.image.identity for i in seen.facts.images)
         left = f"{where.path} has room for {where.inodes_free} more files"
-        fix = f"on {seen.host}: df -i {quoted(where.path)}; docker system df; docker image prune"
+        fix = f"on {seen.host}: docker image prune  # df -i {quoted(where.path)} shows the inodes"
         if where.inodes_free < FEW_FILES:
-            yield error(f"{left}, whatever its free bytes", fix)
+            yield error(f"{left}, regardless of its free bytes", fix)
         elif missing and where.inodes_free < FILES:
-            yield warning(f"{left}; an image may have more", fix)
+            yield warning(f"{left}; an image can have more", fix)
 
 
 def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     there, wanted, user = place(seen, "state"), seen.facts.state_dir, seen.facts.user
-    elsewhere = "state_dir: in the hosts file, a folder on the hosts' local disks"
+    elsewhere = "in hosts.yaml: state_dir: FOLDER, a folder on the hosts' local disks"
     if isinstance(seen.error, UnsafeState):
         yield error(seen.error.what, seen.error.fix)
     elif there is None or not there.kind:
-        yield unchecked("the state folder's disk cannot be seen")
+        yield unchecked("the disk of the state folder cannot be read")
     elif "ro" in there.options:
         yield _read_only(seen, there)
     elif there.locked or "w" not in there.may:
         folder = there.locked[0] if there.locked else there.path
         own = f"on {seen.host}: sudo chown -R {quoted(user, folder)}"
         fix = own if folder.startswith(wanted) else elsewhere
-        yield error(f"user {user} may not write to {folder}, where keys and job records go", fix)
+        yield error(f"user {user} cannot write to {folder}, which holds keys and job records", fix)
     elif there.type.startswith("fuse.") and "allow_other" not in there.options and seen.facts.uid:
-        what = f"{there.path} is on {there.type}, where the engine, being root, may not enter"
+        what = f"{there.path} is on {there.type}, which the engine (root) cannot enter"
         yield error(what, elsewhere)
     elif "noexec" in there.options:
-        # Seen: mpirun and horovodrun end with "Permission denied", torchrun works.
-        fix = f"{elsewhere} that is not; or: sudo mount -o remount,exec MOUNTPOINT"
+        # Observed: mpirun and horovodrun exit with "Permission denied", torchrun works.
+        fix = f"on {seen.host}: sudo mount -o remount,exec MOUNTPOINT  # or {elsewhere} without noexec"
         if scene.inventory.launcher in BY_AGENT:
-            yield error(f"{there.path} is mounted noexec, and mpirun executes a program from there", fix)
+            yield error(f"{there.path} is mounted noexec, but mpirun executes a program in this folder", fix)
         else:
             yield warning(f"{there.path} is mounted noexec: mpirun and horovodrun would fail", fix)
     elif there.size and there.free < NOTHING:
         yield error(
-            f"{there.path} has {_size(there.free)} free: no room for keys and job records", _usage(there)
+            f"{there.path} has {_size(there.free)} free, too little for keys and job records",
+            _usage(seen, there),
         )
     elif there.size and there.free < LOW:
-        yield warning(f"{there.path} has {_size(there.free)} free for code, logs and results", _usage(there))
+        what = f"{there.path} has only {_size(there.free)} free for code, logs and results"
+        yield warning(what, _usage(seen, there))
 
 
 def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -132,15 +134,16 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
     home = place(seen, "home")
     if over:
         yield error(
-            f"its disk quota is used up: {' '.join(over[0].split())}", "remove files; quota -s shows it"
+            f"the disk quota of the user is used up: {' '.join(over[0].split())}",
+            f"on {seen.host}: quota -s  # then remove files",
         )
     elif home is None or not home.size:
-        yield unchecked("the home's disk cannot be seen")
+        yield unchecked("the disk of the home folder cannot be read")
     elif "w" not in home.may:
         fix = f"on {seen.host}: ls -ld {quoted(home.path)}"
-        yield warning(f"the home {home.path} cannot be written to", fix)
+        yield warning(f"the home folder {home.path} is not writable", fix)
     elif home.free < NOTHING:
-        yield error(f"the home {home.path} has {_size(home.free)} free", _usage(home))
+        yield error(f"the home folder {home.path} has only {_size(home.free)} free", _usage(seen, home))
 
 
 def _size(count: int) -> str:
@@ -149,18 +152,21 @@ def _size(count: int) -> str:
     return f"{count / GIB:.1f} GiB" if count < 100 * GIB else f"{count / GIB:.0f} GiB"
 
 
-def _usage(where: Place) -> str:
-    return f"remove what is not needed: du -xsh {quoted(where.real or where.path)}/* | sort -h"
+def _usage(seen: Seen, where: Place) -> str:
+    folder = quoted(where.real or where.path)
+    return f"on {seen.host}: du -xsh {folder}/* | sort -h  # then remove files that are not needed"
 
 
 def _read_only(seen: Seen, where: Place) -> Finding:
-    fix = f"on {seen.host}: sudo dmesg | grep -i 'remount\\|i/o error'; a kernel does so when a disk fails"
+    fix = f"on {seen.host}: sudo dmesg | grep -i 'remount\\|i/o error'  # kernels remount failing disks so"
     return error(f"{where.path} is on a file system that is mounted read-only", fix)
 
 
 CHECKS = (
-    Check("disk-image", "there is room for the image", host=_image, probes=(PLACES,)),
-    Check("disk-inodes", "there is room for the image's files", host=_inodes, probes=(PLACES,)),
+    Check("disk-image", "the disk has room for the image", host=_image, probes=(PLACES,)),
+    Check(
+        "disk-inodes", "the file system has room for the files of the image", host=_inodes, probes=(PLACES,)
+    ),
     Check("disk-state", "keys and job records can be written", host=_state, probes=(PLACES,)),
-    Check("disk-home", "the home has room", host=_home, probes=(PLACES, QUOTA)),
+    Check("disk-home", "the home folder has room", host=_home, probes=(PLACES, QUOTA)),
 )

@@ -1,4 +1,4 @@
-"""Checks of the docker engine: there, allowed, new enough, and set up so that containers can be trusted."""
+"""Checks of the container engine: present, accessible, new enough, and set up as jobs need it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ OLDEST_PODMAN = (4, 3)
 INFO = Probe("docker")
 _DAEMON = "/etc/docker/daemon.json"
 _DOCKER = ("docker engine", "docs.docker.com/engine/install/")
-# Runtimes that containers of ours have run under, or that NVIDIA puts around the first of them.
+# Runtimes that toolkit was tested with, and the wrapper that NVIDIA puts around runc.
 _RUNTIMES = ("runc", "crun", "nvidia")
 # Drivers that copy whole layers or loop-mount files: an image of 10 GB takes hours or fails.
 _SLOW_DRIVERS = ("vfs", "devicemapper", "aufs")
 
 
 def engine_info(seen: Seen, probe: Probe = INFO) -> EngineInfo:
-    """Return what the engine says about itself; without a version when it cannot be asked."""
+    """Return the engine's description of itself; without a version if the engine did not answer."""
     try:
         info = parse_info(seen.answer(probe))
-    except DecodeError:  # the host's own error tells which field
+    except DecodeError:  # the error of the host names the field
         info = None
     return info if info and info.version else EngineInfo()
 
@@ -47,16 +47,17 @@ def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
     version = seen.facts.docker
     found = re.match(r"([0-9]{1,6})\.([0-9]{1,6})", version)
     if found is None:
-        yield unchecked(
-            f"the engine gives its version as {version!r}" if version else "docker cannot be used"
-        )
+        yield unchecked(f"the engine reports the version {version!r}" if version else "docker cannot be used")
         return
     podman = seen.facts.engine == PODMAN
     least = OLDEST_PODMAN if podman else OLDEST_ENGINE
     if (int(found[1]), int(found[2])) < least:
         oldest = ".".join(map(str, least))
         name, where = ("podman", "podman.io/docs/installation") if podman else _DOCKER
-        yield error(f"{name} {version} is older than {oldest}", f"install a newer one: https://{where}")
+        yield error(
+            f"{name} {version} is older than {oldest}",
+            f"on {seen.host}: install {oldest} or newer: https://{where}",
+        )
 
 
 def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -65,7 +66,8 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("docker cannot be used")
     elif driver in _SLOW_DRIVERS:
         what = f"docker stores images with {driver}, which copies or loop-mounts every layer"
-        yield warning(what, 'put {"storage-driver": "overlay2"} into /etc/docker/daemon.json, restart docker')
+        fix = f'on {seen.host}: add {{"storage-driver": "overlay2"}} to {_DAEMON}, restart docker'
+        yield warning(what, fix)
 
 
 def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -74,11 +76,12 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not info.version:
         yield unchecked("docker cannot be used")
     elif "name=userns" in options:
-        what = "docker maps user ids (userns-remap), so ranks could not read the keys nor write as you"
-        yield error(what, "remove userns-remap from /etc/docker/daemon.json, restart docker")
+        what = "docker maps user ids (userns-remap), so ranks can neither read the keys nor write as you"
+        yield error(what, f"on {seen.host}: remove userns-remap from {_DAEMON}, restart docker")
     elif "name=rootless" in options and info.engine != PODMAN:
-        what = "docker runs rootless, which nothing here has been tried with"
-        yield warning(what, "use the machine's own engine: docker context use default")
+        what = "docker runs rootless, which toolkit was not tested with"
+        fix = f"on {seen.host}: docker context use default  # selects the engine that runs as root"
+        yield warning(what, fix)
 
 
 def _own(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -87,11 +90,11 @@ def _own(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not info.version:
         yield unchecked("docker cannot be used")
     elif info.system == "Docker Desktop":
-        what = "docker is Docker Desktop, whose containers are in a virtual machine with its own network"
+        what = "docker is Docker Desktop, whose containers run in a virtual machine with its own network"
         yield error(what, f"on {seen.host}: install Docker Engine: https://docs.docker.com/engine/install/")
     elif info.name and info.name != seen.facts.hostname:
-        what = f"docker commands reach the engine of {info.name}, and this host is {seen.facts.hostname}"
-        fix = f"on {seen.host}: docker context use default; remove DOCKER_HOST from ~/.profile, ~/.bashrc"
+        what = f"docker commands reach the engine of {info.name}, but this host is {seen.facts.hostname}"
+        fix = f"on {seen.host}: docker context use default  # and remove DOCKER_HOST from ~/.profile"
         yield error(what, fix)
 
 
@@ -99,9 +102,9 @@ def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
     driver = engine_info(seen).logging_driver
     if not driver:
         yield unchecked("docker cannot be used")
-    # Since 20.10 an engine keeps a copy that it can read, whatever the driver; only with "none" it does not.
+    # Since 20.10 an engine keeps a readable copy with every logging driver except "none".
     elif driver == "none":
-        what = "docker keeps no logs of containers, and by its log a worker says that it listens"
+        what = "docker keeps no logs of containers, but a worker container reports in its log that it listens"
         yield error(what, f'on {seen.host}: remove "log-driver": "none" from {_DAEMON}, restart docker')
 
 
@@ -110,7 +113,7 @@ def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not runtime:
         yield unchecked("docker cannot be used")
     elif runtime not in _RUNTIMES:
-        what = f"containers run under {runtime}, which nothing here has been tried with"
+        what = f"containers run under {runtime}, which toolkit was not tested with"
         yield warning(what, f'on {seen.host}: remove "default-runtime" from {_DAEMON}, restart docker')
 
 
@@ -120,13 +123,14 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not info.version:
         yield unchecked("docker cannot be used")
     elif info.root.startswith("/var/snap/"):
-        what = "docker is the snap package, which sees no folders outside of /home nor hidden ones in it"
-        yield warning(what, f"on {seen.host}: sudo snap remove docker; install docker.io or docker-ce")
-    elif "name=selinux" in options:
-        what = "SELinux keeps containers from the folders that we mount, unless these are labelled for it"
-        yield warning(
-            what, f"on {seen.host}: sudo chcon -Rt container_file_t FOLDER, for each mount and ours"
+        what = (
+            "docker is the snap package, which cannot read folders outside of /home or hidden folders in it"
         )
+        yield warning(what, f"on {seen.host}: sudo snap remove docker  # then install docker.io or docker-ce")
+    elif "name=selinux" in options:
+        what = "SELinux denies containers access to mounted folders without the label container_file_t"
+        fix = f"on {seen.host}: sudo chcon -Rt container_file_t FOLDER  # for each mount and the state folder"
+        yield warning(what, fix)
 
 
 def _foreign(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -140,9 +144,9 @@ CHECKS = (
     Check("docker-version", "the engine is new enough", host=_new_enough),
     Check("docker-storage", "images are stored in layers", host=_driver),
     Check("docker-users", "user ids are the host's own", host=_remapped),
-    Check("docker-here", "docker commands reach this machine's engine", host=_own),
-    Check("docker-logs", "containers' logs can be read", host=_logs),
-    Check("docker-runtime", "containers run under a runtime that we know", host=_runtime),
-    Check("docker-confined", "containers may see what we mount", host=_confined),
+    Check("docker-here", "docker commands reach the engine of this host", host=_own),
+    Check("docker-logs", "container logs can be read", host=_logs),
+    Check("docker-runtime", "containers run under a tested runtime", host=_runtime),
+    Check("docker-confined", "containers can read mounted folders", host=_confined),
     Check("cluster-name", "no other user's cluster has this name", host=_foreign),
 )

@@ -1,6 +1,6 @@
-"""Checks of the GPUs' health: memory errors, lost cards, heat, links, and other processes on them.
+"""Checks of GPU health: memory errors, lost cards, heat, links, and other processes on the GPUs.
 
-One probe asks the driver, the PCI bus and the kernel's log; the checks of ``gpu_setup`` read its answers too.
+One probe queries the driver, the PCI bus and the kernel log; the checks of ``gpu_setup`` read its output too.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from toolkit.core.finding import Finding
 from toolkit.protocol.frames import CELL, lines_of, rows
 from toolkit.protocol.numbers import hexadecimal, whole
 
-# nvidia-smi answers nothing at all when it does not know one of the columns. These it has had since 418.
+# nvidia-smi prints no row at all if it does not know one of the columns. It knows these since 418.
 _ALWAYS = (
     "index,uuid,pci.bus_id,name,driver_version,persistence_mode,compute_mode,display_active,memory.used,"
     "pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,"
     "ecc.errors.uncorrected.volatile.total,retired_pages.pending"
 )
-# Since driver 535, and before.
+# The columns since driver 535, and those of older drivers.
 _NEW = f"{_ALWAYS},clocks_event_reasons.active,compute_cap,reset_status.reset_required"
 _OLD = f"{_ALWAYS},clocks_throttle_reasons.active"
 
-# A driver in trouble can make nvidia-smi hang: then it is asked no second time.
+# A faulty driver can make nvidia-smi hang: after a time-out the probe does not call it again.
 GPUS = Probe(
     "gpu-health",
     CELL
@@ -96,13 +96,13 @@ class App:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a host said about its GPUs.
+    """A host's report about its GPUs.
 
     Args:
-        cards: one mapping per GPU, by nvidia-smi's own names of columns, without units.
-        trouble: everything that nvidia-smi said besides; empty when all is well.
+        cards: one mapping per GPU, by the column names of nvidia-smi, without units.
+        trouble: everything else that nvidia-smi printed; empty without a problem.
         pci: NVIDIA's display devices on the bus, with the kernel driver that holds each, empty for none.
-        other: everything else by the word in front of it.
+        other: all other lines by their first word.
     """
 
     cards: tuple[Mapping[str, str], ...] = ()
@@ -111,8 +111,8 @@ class Answers:
     apps: tuple[App, ...] = ()
     other: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def said(self, word: str) -> tuple[str, ...]:
-        """Return the lines that came with this word in front, in order."""
+    def tagged(self, word: str) -> tuple[str, ...]:
+        """Return the lines that began with this word, in order."""
         return self.other.get(word, ())
 
 
@@ -120,8 +120,8 @@ _WORDS = ("pci", "rows", "fabric", "chars", "tool", "cdi", "module", "kernel", "
 
 
 def answers(seen: Seen) -> Answers:
-    """Return what the host said about its GPUs."""
-    told: dict[str, list[str]] = {}
+    """Return the host's report about its GPUs."""
+    report: dict[str, list[str]] = {}
     rest: list[str] = []
     apps: list[App] = []
     for line in lines_of(seen.answer(GPUS)):
@@ -129,17 +129,17 @@ def answers(seen: Seen) -> Answers:
         if line.startswith("app|"):
             apps += (app for _, cells in rows(line) if (app := _app(cells)))
         elif word in _WORDS:
-            told.setdefault(word, []).append(after)
+            report.setdefault(word, []).append(after)
         elif line.strip():
             rest.append(line.strip())
     cards, trouble = _table(rest)
-    pci = tuple((bus, driver) for bus, _, driver in (line.partition(" ") for line in told.get("pci", ())))
-    return Answers(cards, trouble, pci, tuple(apps), {word: tuple(lines) for word, lines in told.items()})
+    pci = tuple((bus, driver) for bus, _, driver in (line.partition(" ") for line in report.get("pci", ())))
+    return Answers(cards, trouble, pci, tuple(apps), {word: tuple(lines) for word, lines in report.items()})
 
 
 def _table(lines: list[str]) -> tuple[tuple[Mapping[str, str], ...], str]:
     head = next((line for line in lines if line.startswith("index, uuid,")), "")
-    # "memory.used [MiB]": the unit is in the head, and the values go without.
+    # "memory.used [MiB]": the unit is in the header, the values have none.
     names = [name.partition(" [")[0].strip() for name in head.split(",")]
     cards: list[Mapping[str, str]] = []
     other: list[str] = []
@@ -158,33 +158,33 @@ def _app(cells: tuple[str, ...]) -> App | None:
 
 
 def unwanted(seen: Seen, scene: Scene) -> bool:
-    """Whether the hosts file says that no GPU of this host is to be used."""
+    """Return True if the hosts file uses no GPU of this host (``gpus: 0``)."""
     return scene.inventory.host(seen.host).gpus == 0
 
 
 def of_cards(judge: HostJudge) -> HostJudge:
-    """Return the judge of GPUs as one that says so where there are none to be judged."""
+    """Return the judge, extended by an `ok` finding for hosts without a used GPU."""
 
     @wraps(judge)
     def judged(seen: Seen, scene: Scene) -> Iterable[Finding]:
         if unwanted(seen, scene):
             return (fine("the hosts file uses no GPU of this host"),)
-        return judge(seen, scene) if answers(seen).cards else (fine("nvidia-smi lists no GPU here"),)
+        return judge(seen, scene) if answers(seen).cards else (fine("nvidia-smi lists no GPU on this host"),)
 
     return judged
 
 
 def number(card: Mapping[str, str], column: str) -> int | None:
-    """Return a count, None where nvidia-smi gives none (``[N/A]``, ``[Not Supported]``)."""
+    """Return a count, None if nvidia-smi prints none (``[N/A]``, ``[Not Supported]``)."""
     return whole(card.get(column, ""))
 
 
 def label(card: Mapping[str, str]) -> str:
-    """Return what to call a GPU in a message."""
+    """Return the name of a GPU in messages."""
     return f"GPU {card.get('index', '?')}"
 
 
-# Xid errors that point to the machine and not to a program, with NVIDIA's words for them:
+# Xid errors that point to the hardware and not to a program, with NVIDIA's words for them:
 # https://docs.nvidia.com/deploy/xid-errors/.
 XIDS: Mapping[int, str] = {
     48: "double-bit memory error",
@@ -197,14 +197,14 @@ XIDS: Mapping[int, str] = {
     92: "many corrected memory errors",
     94: "contained memory error",
     95: "uncontained memory error",
-    119: "GSP does not answer",
+    119: "GSP does not respond",
     120: "GSP error",
     140: "unrecovered memory error",
 }
 _XID = re.compile(r"Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 
-# Reasons why a clock is held down, as bits of clocks_event_reasons.active (nvml.h). Idling, a power limit
-# that somebody has set and the wish of an application are no faults.
+# Reasons for a reduced clock, as bits of clocks_event_reasons.active (nvml.h). Idling, a configured power
+# limit and the request of an application are no faults.
 _SLOWED = ((0x80, "by the power supply"), (0x60, "by heat"), (0x8, "by the hardware"))
 
 
@@ -215,40 +215,42 @@ def _index(card: Mapping[str, str]) -> str:
 
 @of_cards
 def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    told = answers(seen)
+    report = answers(seen)
     reset = (
-        "sudo nvidia-smi --gpu-reset -i {} when nothing runs on it, or reboot; if it comes again: replace it"
+        "sudo nvidia-smi --gpu-reset -i {}  # while no program uses it; reboot or replace it if errors return"
     )
-    for card in told.cards:
+    for card in report.cards:
         who, fix = label(card), f"on {seen.host}: {reset.format(_index(card))}"
         errors = number(card, "ecc.errors.uncorrected.volatile.total") or 0
         if card.get("reset_status.reset_required") in ("Yes", "1"):
-            yield error("it has had an error that only a reset ends", fix, subject=who)
+            yield error("the GPU had an error that only a reset clears", fix, subject=who)
         elif errors:
-            yield error(f"{errors} memory errors that could not be corrected", fix, subject=who)
+            yield error(f"the GPU counted {errors} uncorrectable memory errors", fix, subject=who)
         elif card.get("retired_pages.pending") == "Yes":
-            yield warning("bad memory pages wait for a reset to be taken out of use", fix, subject=who)
-    by_uuid = {card.get("uuid"): card for card in told.cards}
-    for line in told.said("rows"):
+            yield warning("bad memory pages are retired at the next reset of the GPU", fix, subject=who)
+    by_uuid = {card.get("uuid"): card for card in report.cards}
+    for line in report.tagged("rows"):
         uuid, pending, failed = (cell.strip() for cell in f"{line},,".split(",")[:3])
         card = by_uuid.get(uuid, {})
         fix = f"on {seen.host}: {reset.format(_index(card))}"
         if failed in ("Yes", "1"):
-            yield error("a bad row of its memory cannot be replaced any more", fix, subject=label(card))
+            yield error("a bad memory row of the GPU could not be remapped", fix, subject=label(card))
         elif pending in ("Yes", "1"):
             yield warning(
-                "a bad row of its memory waits for a reset to be replaced", fix, subject=label(card)
+                "a bad memory row is remapped at the next reset of the GPU", fix, subject=label(card)
             )
 
 
 def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    told = answers(seen)
-    if unwanted(seen, scene) or not (told.cards or told.trouble):
-        yield fine("no NVIDIA driver is used here")
+    report = answers(seen)
+    if unwanted(seen, scene) or not (report.cards or report.trouble):
+        yield fine("the host uses no NVIDIA driver")
         return
-    lines = told.said("log")
+    lines = report.tagged("log")
     if not lines:
-        yield unchecked("the kernel's log may not be read", f"on {seen.host}: sudo dmesg | grep -i xid")
+        yield unchecked(
+            "the SSH user cannot read the kernel log", f"on {seen.host}: sudo dmesg | grep -i xid"
+        )
     counts: dict[tuple[str, int], int] = {}
     for line in lines:
         found = _XID.search(line)
@@ -258,8 +260,10 @@ def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
             counts[key] = counts.get(key, 0) + 1
     for (bus, code), count in counts.items():
         times = f", {count} times" if count > 1 else ""
-        what = f"the GPU at {bus} has had Xid {code} since the host was started: {XIDS[code]}{times}"
-        yield warning(what, f"on {seen.host}: sudo dmesg | grep -i xid; look at power, cooling, seating")
+        what = f"the GPU at {bus} reported Xid {code} since the host booted: {XIDS[code]}{times}"
+        yield warning(
+            what, f"on {seen.host}: sudo dmesg | grep -i xid  # then check power, cooling and seating"
+        )
 
 
 @of_cards
@@ -269,11 +273,11 @@ def _throttled(seen: Seen, scene: Scene) -> Iterator[Finding]:
         mask = hexadecimal(text[2:], 2**64 - 1) if text.startswith("0x") else None
         why = next((word for bit, word in _SLOWED if mask and mask & bit), "")
         if mask is None:
-            yield unchecked("nvidia-smi does not say what holds its clock down", subject=label(card))
+            yield unchecked("nvidia-smi does not report clock throttle reasons", subject=label(card))
         elif why:
             ask = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {_index(card)}"
             fix = f"on {seen.host}: {ask}"
-            yield warning(f"its clock is held down {why}", fix, subject=label(card))
+            yield warning(f"the clock of the GPU is throttled {why}", fix, subject=label(card))
 
 
 def others(seen: Seen, scene: Scene) -> tuple[App, ...]:
@@ -285,49 +289,53 @@ def others(seen: Seen, scene: Scene) -> tuple[App, ...]:
 
 @of_cards
 def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    told = answers(seen)
-    cards = {card.get("uuid"): card for card in told.cards}
+    report = answers(seen)
+    cards = {card.get("uuid"): card for card in report.cards}
     over = {pid: stray.job for stray in strays(scene) if stray.host == seen.host for pid in stray.pids}
     for app in others(seen, scene):
         card = cards.get(app.gpu, {})
         held = f"{app.memory.strip()} MiB" if app.memory.strip().isdigit() else "memory"
         who = f"{app.name.rpartition('/')[2] or 'a process'} (pid {app.pid}, user {app.user or 'unknown'})"
         if app.pid in over:
-            what = f"{who} holds {held} for job {over[app.pid]}, which is over"
-            yield warning(what, "toolkit gc ends it", subject=label(card))
+            what = f"{who} holds {held} for job {over[app.pid]}, which has ended"
+            yield warning(what, "toolkit gc  # ends the process", subject=label(card))
         elif app.state == "D":
             what = f"{who} holds {held} and hangs in the driver"
-            yield warning(what, f"reboot {seen.host}: nothing else ends it", subject=label(card))
+            fix = f"on {seen.host}: sudo reboot  # the process cannot be killed"
+            yield warning(what, fix, subject=label(card))
         elif card.get("compute_mode", "").startswith("Exclusive"):
-            what = f"{who} has it, and its compute mode lets nobody else in"
-            yield error(what, f"end it, or on {seen.host}: sudo nvidia-smi -c DEFAULT", subject=label(card))
+            what = f"{who} uses the GPU, and its exclusive compute mode refuses other processes"
+            fix = f"on {seen.host}: sudo nvidia-smi -c DEFAULT  # or end the process"
+            yield error(what, fix, subject=label(card))
         else:
-            fix = f"wait for it, end it, or leave this host out: --exclude {seen.host}"
+            fix = f"toolkit run --exclude {seen.host} ...  # or wait until the process ends"
             yield warning(f"{who} holds {held}", fix, subject=label(card))
 
 
 @of_cards
 def _mode(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    told = answers(seen)
+    report = answers(seen)
     slots = scene.inventory.host(seen.host).slots or 0
-    for card in told.cards:
+    for card in report.cards:
         mode = card.get("compute_mode", "")
         fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT"
         if mode == "Prohibited":
-            yield error("its compute mode is Prohibited: no program may use it", fix, subject=label(card))
-        elif mode.startswith("Exclusive") and slots > len(told.cards):
-            what = f"its compute mode is {mode}, and {slots} slots share {len(told.cards)} GPUs"
+            yield error(
+                "the compute mode is Prohibited: no program can use the GPU", fix, subject=label(card)
+            )
+        elif mode.startswith("Exclusive") and slots > len(report.cards):
+            what = f"the compute mode is {mode}, but {slots} slots share {len(report.cards)} GPUs"
             yield error(what, fix, subject=label(card))
 
 
 @of_cards
 def _persistence(seen: Seen, scene: Scene) -> Iterator[Finding]:
     cards = answers(seen).cards
-    # Where a screen is attached, its server keeps the driver loaded.
+    # If a screen is attached, its server keeps the driver loaded.
     held = any("Enabled" in (card.get("persistence_mode"), card.get("display_active")) for card in cards)
     if any(card.get("persistence_mode") == "Disabled" for card in cards) and not held:
-        what = "persistence mode is off: the driver starts anew for each job and forgets its error counts"
-        yield warning(what, f"on {seen.host}: sudo nvidia-smi -pm 1, or enable nvidia-persistenced")
+        what = "persistence mode is off: the driver is reloaded for each job and loses its error counts"
+        yield warning(what, f"on {seen.host}: sudo nvidia-smi -pm 1  # or enable nvidia-persistenced")
 
 
 @of_cards
@@ -336,15 +344,15 @@ def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
         now, most = number(card, "pcie.link.width.current"), number(card, "pcie.link.width.max")
         awake = card.get("pcie.link.gen.current") == card.get("pcie.link.gen.max")
         if now is None or most is None:
-            yield unchecked("nvidia-smi does not say how wide its link is", subject=label(card))
+            yield unchecked("nvidia-smi does not report the width of the PCIe link", subject=label(card))
         elif now < most and not awake:
-            # An idle GPU may rest its link to save power.
-            yield unchecked("its link rests; look again while it works", subject=label(card))
+            # An idle GPU can narrow its link to save power.
+            what = "the PCIe link is in a low-power state; check again under load"
+            yield unchecked(what, subject=label(card))
         elif now < most:
-            what = f"its PCIe link has {now} of {most} lanes, so copies take {most / now:.0f} times as long"
-            yield warning(
-                what, f"on {seen.host}: seat the card anew; look at its slot and riser", subject=label(card)
-            )
+            what = f"the PCIe link has {now} of {most} lanes, so copies take {most / now:.0f} times as long"
+            fix = f"on {seen.host}: reseat the card; check its slot and riser"
+            yield warning(what, fix, subject=label(card))
 
 
 def _alike(scene: Scene) -> Iterator[Finding]:
@@ -355,12 +363,13 @@ def _alike(scene: Scene) -> Iterator[Finding]:
         yield fine("no host has GPUs")
     elif without:
         what = (
-            f"{', '.join(without)} have no GPU, {', '.join(with_gpus)} do: ranks there compute on processors"
+            f"hosts without a GPU: {', '.join(without)}; with GPUs: {', '.join(with_gpus)}; "
+            "ranks on hosts without a GPU compute on the CPU"
         )
-        yield warning(what, "slots: 0 for hosts that are not to compute, or gpus: 0 for all")
+        yield warning(what, "in hosts.yaml: slots: 0 for hosts without a GPU, or gpus: 0 for all hosts")
     for title, fix, words in (
-        ("models of GPUs differ", "the slowest sets the pace; give it less work, or leave it out", "name"),
-        ("drivers of GPUs differ", "install the same on all hosts", "driver"),
+        ("GPU models differ", "toolkit run --exclude HOST ...  # the slowest GPU limits all ranks", "name"),
+        ("GPU drivers differ", "install the same driver version on all hosts", "driver"),
     ):
         groups = grouped(
             (name, word)
@@ -372,12 +381,12 @@ def _alike(scene: Scene) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("gpu-memory", "GPU memory makes no errors", host=_memory, probes=(GPUS,)),
-    Check("gpu-xid", "the kernel's log holds no hardware errors of GPUs", host=_xid, probes=(GPUS,)),
-    Check("gpu-throttle", "GPUs may run at full clock", host=_throttled, probes=(GPUS,)),
-    Check("gpu-busy", "nobody else computes on the GPUs", host=_busy, probes=(GPUS, MARKS)),
-    Check("gpu-mode", "programs may use the GPUs", host=_mode, probes=(GPUS,)),
+    Check("gpu-memory", "GPU memory has no errors", host=_memory, probes=(GPUS,)),
+    Check("gpu-xid", "the kernel log has no GPU hardware errors", host=_xid, probes=(GPUS,)),
+    Check("gpu-throttle", "GPUs can run at full clock", host=_throttled, probes=(GPUS,)),
+    Check("gpu-busy", "no other process uses the GPUs", host=_busy, probes=(GPUS, MARKS)),
+    Check("gpu-mode", "programs can use the GPUs", host=_mode, probes=(GPUS,)),
     Check("gpu-persistence", "the GPU driver stays loaded", host=_persistence, probes=(GPUS,)),
-    Check("gpu-link", "PCIe links of GPUs are as wide as they can be", host=_link, probes=(GPUS,)),
-    Check("gpu-alike", "GPUs and drivers are alike on all hosts", whole=_alike),
+    Check("gpu-link", "PCIe links of GPUs have their full width", host=_link, probes=(GPUS,)),
+    Check("gpu-alike", "GPUs and drivers are the same on all hosts", whole=_alike),
 )

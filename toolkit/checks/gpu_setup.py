@@ -1,6 +1,6 @@
 """Checks of the layers between GPUs and containers: driver, CUDA, container toolkit, cgroups, fabric.
 
-NVIDIA's own tables say which CUDA a driver carries, and its rules which driver an image requires.
+NVIDIA's tables define which CUDA a driver supports, and its rules which driver an image requires.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from toolkit.core.finding import Finding
 
 Version = tuple[int, ...]
 
-# The driver branch and the newest CUDA that it carries: "CUDA Toolkit and Corresponding Driver Versions",
-# https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/. Branches between two rows carry the older one's.
+# The driver branch and the newest CUDA that it supports: "CUDA Toolkit and Corresponding Driver Versions",
+# https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/. A branch between two rows supports the older CUDA.
 BRANCHES: tuple[tuple[int, Version], ...] = (
     *((410, (10, 0)), (418, (10, 1)), (440, (10, 2)), (450, (11, 0)), (455, (11, 1)), (460, (11, 2))),
     *((465, (11, 3)), (470, (11, 4)), (495, (11, 5)), (510, (11, 6)), (515, (11, 7)), (520, (11, 8))),
@@ -41,21 +41,21 @@ def version(text: str) -> Version:
 
 
 def dotted(numbers: Version) -> str:
-    """Return a version as people write it."""
+    """Return a version with dots between its numbers."""
     return ".".join(map(str, numbers))
 
 
 def newest_cuda(driver: str) -> Version:
-    """Return the newest CUDA that a driver carries; empty when it is older than the table, or unreadable.
+    """Return the newest CUDA that a driver supports; empty if it is older than the table, or unreadable.
 
-    A branch newer than the table carries at least this; see ``unknown_branch``.
+    A branch newer than the table supports at least this CUDA; see ``unknown_branch``.
     """
     numbers = version(driver)
     return next((cuda for branch, cuda in reversed(BRANCHES) if numbers and numbers[0] >= branch), ())
 
 
 def unknown_branch(driver: str) -> bool:
-    """Whether a driver is newer than the table."""
+    """Return True if a driver is newer than the table."""
     numbers = version(driver)
     return bool(numbers) and numbers[0] > BRANCHES[-1][0]
 
@@ -70,7 +70,7 @@ def first_driver(cuda: Version) -> int:
 def required(env: Mapping[str, str]) -> str:
     """Return the condition that an image puts on the driver, as the NVIDIA Container Toolkit reads it.
 
-    Empty when the image has none, or has it switched off.
+    Empty if the image has none, or disables it.
     """
     if env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "t", "true"):
         return ""
@@ -78,17 +78,17 @@ def required(env: Mapping[str, str]) -> str:
 
 
 def image_cuda(env: Mapping[str, str]) -> Version:
-    """Return the CUDA that an image says it was made with; empty when it does not say."""
+    """Return the CUDA version that an image declares; empty if it declares none."""
     asked = re.search(r"cuda>=([\d.]+)", env.get("NVIDIA_REQUIRE_CUDA", ""))
     return version(env.get("CUDA_VERSION", "") or (asked[1] if asked else ""))
 
 
 def satisfied(condition: str, driver: str) -> bool | None:
-    """Say whether a driver meets an image's condition; None when that depends on what we do not know.
+    """Return True if a driver meets an image's condition; None if that depends on the brand of the GPU.
 
     As in https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html:
-    alternatives are parted by blanks, the terms of one by commas. The brand of a GPU is not known here, so
-    an alternative that holds but for its brand leaves it open.
+    alternatives are separated by blanks, the terms of one by commas. The brand of a GPU is not known, so
+    the result is None if an alternative holds except for the brand.
     """
     known = {"cuda": newest_cuda(driver), "driver": version(driver)}
     at_least = unknown_branch(driver)
@@ -120,24 +120,29 @@ def _holds(left: Version, sign: str, right: Version) -> bool:
 
 def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
-    told = answers(seen)
-    # One that is passed through to a virtual machine is not for us.
-    bus = [(place, driver) for place, driver in told.pci if not driver.startswith("vfio")]
+    report = answers(seen)
+    # A GPU that is passed through to a virtual machine cannot be used on the host.
+    bus = [(place, driver) for place, driver in report.pci if not driver.startswith("vfio")]
     if unwanted(seen, scene):
         yield fine("the hosts file uses no GPU of this host")
-    elif told.trouble:
-        # Beside GPUs that are listed, words that nobody knows may be a mere warning.
-        judged = warning if told.cards and not is_known(told.trouble) else error
-        yield judged(*explain(told.trouble, seen.host))
-    elif len(bus) > len(told.cards) > 0:
-        listed = {card.get("pci.bus_id", "")[-12:].lower() for card in told.cards}
+    elif report.trouble:
+        # If GPUs are listed, unknown words of nvidia-smi can be a mere warning.
+        judged = warning if report.cards and not is_known(report.trouble) else error
+        yield judged(*explain(report.trouble, seen.host))
+    elif len(bus) > len(report.cards) > 0:
+        listed = {card.get("pci.bus_id", "")[-12:].lower() for card in report.cards}
         lost = [place for place, _ in bus if place[-12:].lower() not in listed]
-        what = f"{len(bus)} GPUs are on its bus, nvidia-smi lists {len(told.cards)}: not {', '.join(lost)}"
-        yield warning(what, f"on {seen.host}: sudo dmesg | grep -i nvrm; a GPU that was lost needs a reboot")
-    elif bus and not told.cards:
+        what = (
+            f"{len(bus)} GPUs are on the PCI bus, but nvidia-smi lists {len(report.cards)}; "
+            f"missing: {', '.join(lost)}"
+        )
+        fix = f"on {seen.host}: sudo dmesg | grep -i nvrm  # a GPU that fell off the bus needs a reboot"
+        yield warning(what, fix)
+    elif bus and not report.cards:
         drivers = ", ".join(sorted({driver for _, driver in bus if driver})) or "no driver"
-        what = f"{len(bus)} NVIDIA GPUs are on its bus, and there is no nvidia-smi ({drivers})"
-        yield warning(what, f"on {seen.host}: install NVIDIA's driver; or gpus: 0 if they are not to be used")
+        what = f"{len(bus)} NVIDIA GPUs are on the PCI bus, but nvidia-smi is missing ({drivers})"
+        fix = f"on {seen.host}: install the NVIDIA driver; or in hosts.yaml: gpus: 0 to leave the GPUs unused"
+        yield warning(what, fix)
 
 
 def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -145,34 +150,35 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
     host, found = scene.inventory.host(seen.host), len(seen.facts.gpus)
     given = found if host.gpus is None else min(host.gpus, found)
     if host.gpus is not None and host.gpus > found:
-        what = f"{host.gpus} GPUs are declared, nvidia-smi on the host lists {found}"
-        yield error(what, f"on {seen.host}: nvidia-smi; or correct gpus: in the hosts file")
+        what = f"{host.gpus} GPUs are declared in hosts.yaml, but nvidia-smi on the host lists {found}"
+        yield error(what, f"on {seen.host}: nvidia-smi  # or correct gpus: in hosts.yaml")
     elif given and host.slots is not None and host.slots > given:
-        what = f"{host.slots} slots share {given} GPUs, and NCCL refuses two ranks on one"
-        yield warning(what, f"set hosts/{seen.host}/slots to {given}, or leave it out")
+        what = f"{host.slots} slots share {given} GPUs, but NCCL refuses two ranks on one GPU"
+        yield warning(what, f"in hosts.yaml: set hosts/{seen.host}/slots to {given}, or remove it")
 
 
 def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     used = bool(seen.facts.gpus) and not unwanted(seen, scene)
     if not used or scene.image is None:
-        yield unchecked("nobody has the image") if used else fine("no GPU is used here")
+        yield unchecked("no host has the image") if used else fine("the host uses no GPU")
         return
     env = dict(scene.image.env)
     driver, condition, cuda = seen.facts.gpus[0].driver, required(env), image_cuda(env)
     has = newest_cuda(driver)
-    said = f"driver {driver} carries CUDA {dotted(has) if has else 'before 10.0'}"
+    supports = f"driver {driver} supports CUDA {dotted(has) if has else 'before 10.0'}"
     if not condition and not cuda:
-        yield unchecked(f"the image does not say which CUDA it needs; {said}")
+        yield unchecked(f"the image does not declare which CUDA it needs; {supports}")
         return
     first = first_driver(cuda) if cuda else 0
-    fix = f"on {seen.host}: install driver {first or 'of a newer branch'} or newer, or use an older image"
+    newer = f"driver {first} or newer" if first else "a driver of a newer branch"
+    fix = f"on {seen.host}: install {newer}, or use an image with an older CUDA"
     if condition and satisfied(condition, driver) is False:
-        yield error(f"{said}, the image needs {condition.split()[0]}", fix)
+        yield error(f"{supports}, but the image needs {condition.split()[0]}", fix)
     elif condition and satisfied(condition, driver) is None:
-        yield unchecked(f"{said}; whether that is enough depends on the GPU's brand: {condition}")
+        yield unchecked(f"{supports}; the condition depends on the brand of the GPU: {condition}")
     elif cuda and first and version(driver)[:1] < (first,) and not condition and not unknown_branch(driver):
-        what = f"{said}, the image was made with {dotted(cuda)}, which needs driver {first} or newer"
+        what = f"{supports}, but the image has CUDA {dotted(cuda)}, which needs driver {first} or newer"
         yield warning(what, fix)
 
 
@@ -183,71 +189,71 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for card in answers(seen).cards:
         own = version(card.get("compute_cap", ""))
         if not own or not oldest:
-            yield unchecked("which GPUs the image is made for, or what this one is, is not known")
+            yield unchecked("the CUDA of the image or the compute capability of the GPU is not known")
             return
         if own < oldest:
             what = f"{card.get('name')} (compute capability {dotted(own)}) is too old for CUDA {cuda[0]}"
-            fix = f"use an image with CUDA {cuda[0] - 1}, or leave {seen.host} out"
+            fix = f"toolkit run --exclude {seen.host} ...  # or use an image with CUDA {cuda[0] - 1}"
             yield error(what, fix, subject=label(card))
 
 
 def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
-    told, info = answers(seen), engine_info(seen)
+    report, info = answers(seen), engine_info(seen)
     if not seen.facts.gpus or unwanted(seen, scene):
-        yield fine("containers are given no GPU here")
+        yield fine("containers on this host receive no GPU")
         return
-    configure = "sudo nvidia-ctk runtime configure --runtime=docker, restart docker"
+    configure = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
     if not info.version:
         yield unchecked("docker cannot be used")
-    elif "nvidia" in (info.runtimes or {}) or (told.said("cdi") and info.cdi_folders):
+    elif "nvidia" in (info.runtimes or {}) or (report.tagged("cdi") and info.cdi_folders):
         return
-    elif told.said("tool"):
-        what = "the NVIDIA Container Toolkit is there but not among docker's runtimes"
-        yield unchecked(f"{what}; a container that is given GPUs will tell", f"on {seen.host}: {configure}")
+    elif report.tagged("tool"):
+        what = "the NVIDIA Container Toolkit is installed but not registered as a runtime of docker"
+        yield unchecked(f"{what}; see in-gpus", f"on {seen.host}: {configure}")
     else:
         what = "docker cannot give GPUs to containers: the NVIDIA Container Toolkit is missing"
-        yield error(what, f"on {seen.host}: install nvidia-container-toolkit, then {configure}")
+        yield error(what, f"on {seen.host}: install nvidia-container-toolkit, then: {configure}")
 
 
 def cannot_give_gpus(seen: Seen, scene: Scene) -> bool:
-    """Return whether it is known that a container with this host's GPUs will not start."""
+    """Return True if a container with GPUs of this host is known to fail at its start."""
     return any(finding.verdict == "error" for finding in _containers(seen, scene))
 
 
 @of_cards
 def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
-    told, info = answers(seen), engine_info(seen)
+    report, info = answers(seen), engine_info(seen)
     if not info.version:
         yield unchecked("docker cannot be used")
     # https://github.com/NVIDIA/nvidia-container-toolkit/issues/48 and opencontainers/runc#3708.
-    elif info.cgroup_driver == "systemd" and not told.said("chars"):
+    elif info.cgroup_driver == "systemd" and not report.tagged("chars"):
         what = "the next `systemctl daemon-reload` takes the GPUs from running containers (systemd cgroups)"
-        fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all, at every boot by a udev rule"
+        fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all  # at every boot, by a udev rule"
         yield warning(what, f"on {seen.host}: {fix}")
 
 
 def _fabric(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    state = "".join(answers(seen).said("fabric")[:1])
+    state = "".join(answers(seen).tagged("fabric")[:1])
     if state and state != "active":
-        what = f"the fabric manager is {state}: without it CUDA does not start on GPUs behind NVSwitches"
-        fix = "sudo systemctl enable --now nvidia-fabricmanager; its version must be the driver's"
+        what = f"the fabric manager is {state}; without it, CUDA does not start on GPUs with NVSwitches"
+        fix = "sudo systemctl enable --now nvidia-fabricmanager  # its version must match the driver"
         yield error(what, f"on {seen.host}: {fix}")
 
 
 @of_cards
 def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    told = answers(seen)
-    running, modules = "".join(told.said("running")[:1]), told.said("module")
+    report = answers(seen)
+    running, modules = "".join(report.tagged("running")[:1]), report.tagged("module")
     if running not in modules:
-        yield unchecked("modinfo does not say which kernels the NVIDIA driver is built for")
+        yield unchecked("modinfo does not list the kernels that the NVIDIA driver is built for")
         return
-    flavour = running.rpartition("-")[2]
-    newer = [k for k in told.said("kernel") if _order(k) > _order(running) and k.endswith(flavour)]
+    flavor = running.rpartition("-")[2]
+    newer = [k for k in report.tagged("kernel") if _order(k) > _order(running) and k.endswith(flavor)]
     if newer and (last := max(newer, key=_order)) not in modules:
-        what = f"kernel {last} is installed and has no NVIDIA driver: the next reboot loses the GPUs"
-        fix = f"on {seen.host}: sudo dkms autoinstall -k {quoted(last)}, or install the driver for it"
+        what = f"kernel {last} is installed without an NVIDIA driver: the GPUs are missing after a reboot"
+        fix = f"on {seen.host}: sudo dkms autoinstall -k {quoted(last)}  # or install the driver for it"
         yield warning(what, fix)
 
 
@@ -256,12 +262,12 @@ def _order(kernel: str) -> tuple[int, ...]:
 
 
 CHECKS = (
-    Check("gpu-driver", "nvidia-smi lists every GPU of the machine", host=_driver, probes=(GPUS,)),
-    Check("gpu-count", "as many GPUs as the hosts file says", host=_count),
-    Check("gpu-cuda", "the driver carries the image's CUDA", host=_cuda),
-    Check("gpu-generation", "the image's CUDA knows the GPUs", host=_generation, probes=(GPUS,)),
+    Check("gpu-driver", "nvidia-smi lists every GPU of the host", host=_driver, probes=(GPUS,)),
+    Check("gpu-count", "the number of GPUs matches hosts.yaml", host=_count),
+    Check("gpu-cuda", "the driver supports the CUDA of the image", host=_cuda),
+    Check("gpu-generation", "the CUDA of the image supports the GPUs", host=_generation, probes=(GPUS,)),
     Check("gpu-containers", "docker can give GPUs to containers", host=_containers, probes=(GPUS,)),
     Check("gpu-kept", "running containers keep their GPUs", host=_kept, probes=(GPUS,)),
-    Check("gpu-fabric", "the fabric manager runs where there are NVSwitches", host=_fabric, probes=(GPUS,)),
-    Check("gpu-next-kernel", "the next kernel has a driver too", host=_next_kernel, probes=(GPUS,)),
+    Check("gpu-fabric", "the fabric manager runs on hosts with NVSwitches", host=_fabric, probes=(GPUS,)),
+    Check("gpu-next-kernel", "the next kernel has a GPU driver", host=_next_kernel, probes=(GPUS,)),
 )

@@ -1,14 +1,14 @@
-"""Hosts that say the same are told together."""
+"""Grouping of hosts that report the same value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
 
-def grouped(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return, from pairs of host and word, the hosts of each word, all in the order in which they come."""
+def grouped(values: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return, from pairs of host and word, the hosts of each word in their order."""
     groups: dict[str, list[str]] = {}
-    for host, word in said:
+    for host, word in values:
         groups.setdefault(word, []).append(host)
     return groups
 

@@ -1,4 +1,4 @@
-"""Checks for what earlier clusters and jobs of ours have left on the hosts, and what of it may be removed."""
+"""Checks for containers, processes and state folders that earlier clusters and jobs left on the hosts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ echo looked
 
 @dataclass(frozen=True)
 class Marked:
-    """One process of ours: the cluster and job of its environment, whether it is the job's supervisor."""
+    """One process with a job tag: the cluster and job of its environment; ``supervisor`` if it is that."""
 
     pid: int
     cluster: str = ""
@@ -47,10 +47,10 @@ class Marked:
 
 @dataclass(frozen=True)
 class Stray:
-    """Processes on one host of a job that is over.
+    """Processes on one host of a job that has ended.
 
     Args:
-        main: the host that knows which jobs run; empty when the job's cluster has no container here at all.
+        main: the host that knows which jobs run; empty if the job's cluster has no container on this host.
     """
 
     host: str
@@ -61,7 +61,7 @@ class Stray:
 
 
 def marked(seen: Seen) -> tuple[Marked, ...]:
-    """Return the host's processes that carry a mark of ours."""
+    """Return the host's processes that have a job tag."""
     marks: dict[str, dict[str, str]] = {}
     for line in seen.answer(MARKS).split("\n"):
         place, _, mark = line.partition("/environ:")
@@ -81,27 +81,30 @@ def marked(seen: Seen) -> tuple[Marked, ...]:
 
 
 def state_folders(seen: Seen) -> dict[tuple[str, str], str]:
-    """Return the state folders of all our clusters by cluster and host; a home may hold other hosts' too."""
+    """Return the state folders of this user's clusters by cluster and host.
+
+    A home folder that hosts share contains the folders of other hosts too.
+    """
     found = (cells for word, cells in rows(seen.answer(MARKS)) if word == "state" and len(cells) == 2)
     base = state_base(seen)
     return {(name, host): f"{base}/{name}/{host}" for name, host in found if is_name(name) and is_name(host)}
 
 
 def state_base(seen: Seen) -> str:
-    """Return the folder of all clusters of this user on a host: above the cluster's and the host's own."""
+    """Return the folder of all clusters of this user on a host, two levels above a host's own folder."""
     return seen.facts.state_dir.rsplit("/", 2)[0] if seen.facts else ""
 
 
 def is_name(name: str) -> bool:
-    """Return whether it is the name of one entry of a folder, such as toolkit makes."""
+    """Return True if it can be the name of one folder entry that toolkit created."""
     return bool(name) and name.isprintable() and "/" not in name and name not in (".", "..")
 
 
 def strays(scene: Scene) -> tuple[Stray, ...]:
     """Return the processes of jobs that have no supervisor any more, by host and job.
 
-    A job's supervisor outlives all its other processes, so without one the job is over. It runs on main, or
-    on each host: nothing can be said while those do not answer.
+    A job's supervisor outlives all its other processes, so a job without one has ended. Supervisors run on
+    the main host, or on each host: the result is empty while one of these hosts does not answer.
     """
     cluster, main = scene.inventory.cluster, scene.inventory.main
     if _silent(scene):
@@ -120,7 +123,7 @@ def strays(scene: Scene) -> tuple[Stray, ...]:
 
 
 def _silent(scene: Scene) -> tuple[str, ...]:
-    """Who of those that say which jobs run does not say it."""
+    """Return the hosts that know the running jobs but did not report them."""
     names = scene.inventory.answering
     return tuple(name for name in names if "looked" not in scene.seen.get(name, Seen(name)).answer(MARKS))
 
@@ -131,7 +134,7 @@ def supervised(scene: Scene) -> frozenset[str]:
 
 
 def abandoned(seen: Seen) -> tuple[ContainerFacts, ...]:
-    """Return stopped containers of ours whose state folder is gone: no `up` can start them again."""
+    """Return stopped containers of this user whose state folder is gone, so that no `up` can start them."""
     if seen.facts is None or "looked" not in seen.answer(MARKS):
         return ()
     kept = state_folders(seen)
@@ -145,7 +148,7 @@ def abandoned(seen: Seen) -> tuple[ContainerFacts, ...]:
 
 
 def own_containers(seen: Seen, scene: Scene) -> tuple[ContainerFacts, ...]:
-    """Return this cluster's containers; another user's cluster of that name has a check of its own."""
+    """Return this user's containers of this cluster; another check covers clusters of other users."""
     assert seen.facts is not None
     user = seen.facts.user
     cluster = scene.inventory.cluster
@@ -156,36 +159,37 @@ def own_containers(seen: Seen, scene: Scene) -> tuple[ContainerFacts, ...]:
 def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     gone = abandoned(seen)
     for container in gone:
-        what = f"container {container.name} is left of a cluster that is no more"
-        yield warning(what, "toolkit gc removes it", subject=container.name)
+        what = f"container {container.name} is left over from a removed cluster"
+        yield warning(what, "toolkit gc  # removes the container", subject=container.name)
     for container in own_containers(seen, scene):
         if container.state != "running" and container not in gone:
             what = f"container {container.name} does not run ({container.state}, {container.exit_code})"
-            again = "toolkit up starts it anew; toolkit down removes it"
+            again = "toolkit up  # recreates the container; toolkit down removes it"
             fix = fix_of(container) if lacks_sshd(container) else again
             yield warning(what, fix, subject=container.name)
 
 
 def _processes(scene: Scene) -> Iterator[Finding]:
     for name in _silent(scene):
-        yield unchecked(f"which jobs run is known on {name}, which does not say it")
+        yield unchecked(f"cannot list running jobs: {name} did not report them")
     for stray in strays(scene):
         many = "1 process" if len(stray.pids) == 1 else f"{len(stray.pids)} processes"
         pids = ", ".join(map(str, stray.pids[:5])) + (", …" if len(stray.pids) > 5 else "")
-        what = f"{many} of job {stray.job}, which is over, still run (pid {pids})"
-        yield warning(what, "toolkit gc ends them", stray.host, stray.job)
+        verb = "runs" if len(stray.pids) == 1 else "run"
+        what = f"{many} of job {stray.job} still {verb} after its end (pid {pids})"
+        yield warning(what, "toolkit gc  # ends these processes", stray.host, stray.job)
 
 
 def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     if "looked" not in seen.answer(MARKS) or not seen.facts.docker:
-        yield unchecked("which clusters are there is not known")
+        yield unchecked("the clusters on the host are not known")
         return
     alive = {c.labels.get(LABEL_CLUSTER) for c in seen.facts.containers}
     for (cluster, host), folder in state_folders(seen).items():
         if host == seen.host and cluster != scene.inventory.cluster and cluster not in alive:
-            what = f"keys and records of a cluster {cluster} that has no container here"
-            fix = f"toolkit down with that cluster's hosts file; or on {seen.host}: rm -rf {quoted(folder)}"
+            what = f"the host has keys and records of cluster {cluster}, which has no container on this host"
+            fix = f"on {seen.host}: rm -rf {quoted(folder)}  # or toolkit down with the cluster's hosts.yaml"
             yield warning(what, fix, subject=folder)
 
 
@@ -193,13 +197,13 @@ def _version(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for container in own_containers(seen, scene):
         version = container.labels.get(LABEL_VERSION, "")
         if version and version != __version__:
-            what = f"{container.name} was made by version {version} of the toolkit, this is {__version__}"
-            yield warning(what, "toolkit up makes it anew", subject=container.name)
+            what = f"container {container.name} was created by toolkit {version}, this is {__version__}"
+            yield warning(what, "toolkit up  # recreates the container", subject=container.name)
 
 
 CHECKS = (
-    Check("left-containers", "containers of ours run", host=_containers, probes=(MARKS,)),
-    Check("left-processes", "no processes of jobs that are over", whole=_processes, probes=(MARKS,)),
-    Check("left-state", "no state of clusters that are gone", host=_state, probes=(MARKS,)),
-    Check("cluster-version", "the cluster was made by this version", host=_version),
+    Check("left-containers", "containers of the cluster run", host=_containers, probes=(MARKS,)),
+    Check("left-processes", "no processes of ended jobs", whole=_processes, probes=(MARKS,)),
+    Check("left-state", "no state of removed clusters", host=_state, probes=(MARKS,)),
+    Check("cluster-version", "the cluster was created by this version", host=_version),
 )

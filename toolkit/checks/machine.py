@@ -1,4 +1,4 @@
-"""Checks of the machines themselves: processor, memory, load, programs, one name for each."""
+"""Checks of the hosts as computers: processor, memory, load, programs, names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from toolkit.core.image import image_arch
 from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import real, whole
 
-# What our scripts call on a host. Without base64, timeout or sh not even the first question is answered.
+# The programs that scripts of toolkit call on a host. Without base64, timeout or sh no probe works.
 PROGRAMS = (
     *("base64", "cat", "chmod", "cut", "date", "grep", "gzip", "id", "ls", "mkdir", "mktemp", "mv", "rm"),
     *("rmdir", "sed", "sha256sum", "sleep", "sort", "stat", "tar", "timeout", "tr", "uname"),
 )
 
-# One grep reads all the small files; the name of each stands in front of its lines.
+# One grep reads all the small files and prints the name of each before its lines.
 MACHINE = Probe(
     "machine-files",
     rf"""
@@ -39,12 +39,13 @@ done
 )
 
 _CPUFREQ = "/sys/devices/system/cpu/cpufreq/policy0/"
+_LARGEST = "ps aux --sort=-rss | head  # then end processes that are not needed"
 
 
 def files(seen: Seen) -> dict[str, list[str]]:
-    """Return the lines of each small file that the host has shown, by path.
+    """Return the lines of each small file that the host printed, by path.
 
-    ``missing`` are programs, ``container`` is there when the host is one.
+    The key ``missing`` lists programs; the key ``container`` is present if the host is a container.
     """
     found: dict[str, list[str]] = {}
     for line in lines_of(seen.answer(MACHINE)):
@@ -54,14 +55,14 @@ def files(seen: Seen) -> dict[str, list[str]]:
 
 
 def memory(seen: Seen) -> dict[str, int]:
-    """Return /proc/meminfo in bytes; empty when it is not known."""
+    """Return /proc/meminfo in bytes; empty if it is not known."""
     rows = (line.partition(":") for line in files(seen).get("/proc/meminfo", ()))
     found = {name.strip(): re.match(r"\s*([0-9]{1,15}) kB", rest) for name, _, rest in rows}
     return {name: int(match[1]) * 1024 for name, match in found.items() if match}
 
 
 def processors(seen: Seen) -> int:
-    """Return how many processors are online, 0 when it is not known."""
+    """Return the number of processors that are online, 0 if it is not known."""
     return _counted(_only(seen, "/sys/devices/system/cpu/online"))
 
 
@@ -69,17 +70,18 @@ def _arch(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     own = image_arch(seen.facts.arch)
     if scene.image is not None and scene.image.arch and scene.image.arch != own:
-        what = f"its processor is {own}, the image {scene.inventory.image} is for {scene.image.arch}"
-        yield error(what, "take this host out of the hosts file, or name an image that is built for it")
+        what = f"the processor is {own}, but the image {scene.inventory.image} is for {scene.image.arch}"
+        yield error(what, f"in hosts.yaml: remove {seen.host}, or name an image for {own}")
     elif scene.image is None or not scene.image.arch:
         others = sorted({image_arch(facts.arch) for facts in scene.facts.values()} - {own})
         if others:
-            what = f"its processor is {own}, that of other hosts {', '.join(others)}: no image serves both"
-            yield error(what, "make one cluster for each kind of processor")
+            what = f"the processor is {own}, but other hosts have {', '.join(others)}: no image runs on both"
+            yield error(what, "use one hosts.yaml, and so one cluster, for each kind of processor")
 
 
 def _one_machine(scene: Scene) -> Iterator[Finding]:
-    # Hosts that are containers share a kernel, cloned machines an engine's id and a name: all three are one.
+    # Hosts that are containers share a kernel; cloned hosts share the engine's id and the name. Only equal
+    # values of all three identify one host.
     same: dict[tuple[str, str, str], list[str]] = {}
     for name, seen in scene.seen.items():
         boot, engine = _only(seen, "/proc/sys/kernel/random/boot_id"), engine_info(seen).id
@@ -87,8 +89,8 @@ def _one_machine(scene: Scene) -> Iterator[Finding]:
             same.setdefault((boot, engine, seen.facts.hostname), []).append(name)
     for names in same.values():
         if len(names) > 1:
-            what = f"{' and '.join(names)} are one machine under {len(names)} names"
-            yield error(what, "keep one of them in the hosts file; for more ranks on it: slots:", names[1])
+            what = f"{' and '.join(names)} are the same host under {len(names)} names"
+            yield error(what, f"in hosts.yaml: remove {names[1]}; set slots: for more ranks", names[1])
 
 
 def _names(scene: Scene) -> Iterator[Finding]:
@@ -97,22 +99,20 @@ def _names(scene: Scene) -> Iterator[Finding]:
         by_name.setdefault(facts.hostname, []).append(name)
     for hostname, names in by_name.items():
         if len(names) > 1:
-            what = (
-                f"{', '.join(names)} all call themselves {hostname}; containers have the hosts file's names"
-            )
-            yield fine(what)
+            what = f"{', '.join(names)} have the same host name {hostname}"
+            yield fine(f"{what}; containers use the names of hosts.yaml")
     for name, seen in scene.seen.items():
         own = seen.facts.hostname if seen.facts else ""
         lines = [line.split() for line in files(seen).get("/etc/hosts", ())]
         loop = next((words[0] for words in lines if own and own in words[1:]), "")
         if loop:
-            what = f"{own} is {loop} in /etc/hosts; containers have a hosts file of their own"
+            what = f"{own} is {loop} in /etc/hosts of the host; containers have their own /etc/hosts"
             yield fine(what, name)
 
 
 def _programs(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not files(seen):
-        yield unchecked("the host did not say which programs it has")
+        yield unchecked("the host did not report its programs")
     if missing := files(seen).get("missing"):
         what = f"the PATH of ssh sessions has no {', '.join(missing)}"
         yield error(what, f"on {seen.host}: install coreutils and grep")
@@ -127,22 +127,23 @@ def _limits(seen: Seen, scene: Scene) -> Iterator[Finding]:
         value = soft.get(name, "unlimited")
         number = whole(value)
         if number is not None and number < least:
-            what = f"{name.lower()} of ssh sessions is {value}: docker commands may fail"
-            yield warning(what, f"on {seen.host}: raise it in /etc/security/limits.conf, log in anew")
+            what = f"the limit '{name.lower()}' of ssh sessions is {value}, so docker commands can fail"
+            yield warning(what, f"on {seen.host}: raise the limit in /etc/security/limits.conf, log in again")
 
 
 def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     now = memory(seen)
     total, free, shm = now.get("MemTotal", 0), now.get("MemAvailable", 0), scene.inventory.shm_bytes
     if not total or not free:
-        yield unchecked("/proc/meminfo does not say what is available")
+        yield unchecked("/proc/meminfo has no MemAvailable")
         return
     if free < GIB:
-        what = f"{free / GIB:.1f} of {total / GIB:.0f} GiB of memory are available"
-        yield warning(what, f"on {seen.host}: ps aux --sort=-rss | head; end what is not needed")
+        what = f"only {free / GIB:.1f} of {total / GIB:.0f} GiB of memory are available"
+        yield warning(what, f"on {seen.host}: {_LARGEST}")
     if shm > total:
-        what = f"/dev/shm of the containers may grow to {shm / GIB:.0f} GiB, the host has {total / GIB:.0f}"
-        yield warning(what, "set shm_size: in the hosts file to half of the memory or less")
+        have = f"but the host has {total / GIB:.0f} GiB of memory"
+        what = f"/dev/shm of the containers can grow to {shm / GIB:.0f} GiB, {have}"
+        yield warning(what, "in hosts.yaml: set shm_size: to at most half of the memory")
 
 
 def _pressure(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -152,25 +153,27 @@ def _pressure(seen: Seen, scene: Scene) -> Iterator[Finding]:
     )
     waited = re.search(r"avg60=([\d.]+)", some)
     swapped = now.get("SwapTotal", 0) - now.get("SwapFree", 0)
-    fix = f"on {seen.host}: ps aux --sort=-rss | head; end what is not needed"
+    fix = f"on {seen.host}: {_LARGEST}"
     share = real(waited[1]) if waited else None
     if share is not None and share > 10:
-        yield warning(f"for {share:.0f} % of the last minute programs waited for memory", fix)
+        yield warning(f"programs waited for memory during {share:.0f} % of the last minute", fix)
     elif not now:
         yield unchecked("/proc/meminfo cannot be read")
-    # What was swapped out long ago hurts nobody; much of it, and little memory left, does.
+    # Memory that was swapped out long ago does no harm; much swap and little free memory does.
     elif share is None and swapped > 2 * GIB and now.get("MemAvailable", 0) < now.get("MemTotal", 0) / 10:
-        yield warning(f"{swapped / GIB:.0f} GiB are swapped out, and memory is short", fix)
+        yield warning(
+            f"{swapped / GIB:.0f} GiB are swapped out, and less than 10 % of the memory is available", fix
+        )
 
 
 def _memory_faults(seen: Seen, scene: Scene) -> Iterator[Finding]:
     counts = [lines[0] for name, lines in files(seen).items() if name.endswith("/ue_count")]
     faults = sum(whole(count) or 0 for count in counts)
     if not counts:
-        yield unchecked("the kernel does not count memory errors on this machine")
+        yield unchecked("the kernel does not count memory errors on this host")
     elif faults:
-        what = f"{faults} memory errors that could not be corrected since the host was started"
-        yield warning(what, f"on {seen.host}: sudo dmesg | grep -i edac; replace the memory module")
+        what = f"the kernel counted {faults} uncorrectable memory errors since the host booted"
+        yield warning(what, f"on {seen.host}: sudo dmesg | grep -i edac  # then replace the memory module")
 
 
 def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -180,11 +183,11 @@ def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if load is None or not count:
         yield unchecked("/proc/loadavg cannot be read")
     elif "container" in files(seen):
-        yield unchecked("this host is a container, and sees the load of the machine around it")
-    # The mean of five minutes: what starts and ends within seconds, such as this check, does not count.
+        yield unchecked("the host is a container and reports the load of the machine that runs it")
+    # The mean of five minutes, so that short programs such as this check have no influence.
     elif load > max(8, 2 * count) and not _our_job(seen):
-        what = f"it is busy with other work: load {words[1]} on {count} processors"
-        yield warning(what, f"on {seen.host}: top; the slowest host sets the pace of all")
+        what = f"the host is busy with other work: load {words[1]} on {count} processors"
+        yield warning(what, f"on {seen.host}: top  # all ranks wait for the slowest host")
 
 
 def _our_job(seen: Seen) -> bool:
@@ -194,10 +197,10 @@ def _our_job(seen: Seen) -> bool:
 def _governor(seen: Seen, scene: Scene) -> Iterator[Finding]:
     governor, driver = _only(seen, f"{_CPUFREQ}scaling_governor"), _only(seen, f"{_CPUFREQ}scaling_driver")
     wish = _only(seen, f"{_CPUFREQ}energy_performance_preference")
-    # intel_pstate and amd_pstate raise the clock under "powersave" too, unless told to save power first.
+    # intel_pstate and amd_pstate raise the clock under "powersave" too, unless they prefer to save power.
     lowest = governor == "powersave" and ("pstate" not in driver or wish == "power")
     if not governor:
-        yield unchecked("the kernel does not steer the processor's clock, as in virtual machines")
+        yield unchecked("the kernel does not control the processor clock, as in virtual machines")
     elif lowest:
         what = f"the processors stay at their lowest clock (governor {governor}, driver {driver})"
         yield warning(what, f"on {seen.host}: sudo cpupower frequency-set -g performance")
@@ -206,14 +209,14 @@ def _governor(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _numa(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     nodes = _counted(_only(seen, "/sys/devices/system/node/online"))
-    # On for years as a default of distributions. It moves pages that GPUs copy from, which NVIDIA advises
-    # against on Grace (https://docs.nvidia.com/grace-perf-tuning-guide/); elsewhere it matters little.
+    # A default of distributions. It moves pages that GPUs copy from, which NVIDIA advises against on Grace
+    # (https://docs.nvidia.com/grace-perf-tuning-guide/); on other processors it matters little.
     if _only(seen, "/proc/sys/kernel/numa_balancing") not in ("", "0"):
         if nodes > 1 and seen.facts.gpus and image_arch(seen.facts.arch) == "arm64":
-            what = f"the kernel moves memory between {nodes} nodes by itself, which stalls GPU copies"
+            what = f"automatic NUMA balancing moves memory between {nodes} nodes, which stalls GPU copies"
             yield warning(what, f"on {seen.host}: sudo sysctl kernel.numa_balancing=0")
         elif nodes > 1:
-            yield fine("the kernel moves memory between nodes by itself (kernel.numa_balancing=1)")
+            yield fine("automatic NUMA balancing is on (kernel.numa_balancing=1)")
 
 
 def _slots(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -222,8 +225,8 @@ def _slots(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not count:
         yield unchecked("the number of processors is not known")
     elif slots > count:
-        what = f"{slots} slots on {count} processors: ranks wait for each other"
-        yield warning(what, f"set hosts/{seen.host}/slots to {count} or less")
+        what = f"{slots} slots share {count} processors, so ranks wait for each other"
+        yield warning(what, f"in hosts.yaml: set hosts/{seen.host}/slots to {count} or less")
 
 
 def _only(seen: Seen, path: str) -> str:
@@ -231,25 +234,27 @@ def _only(seen: Seen, path: str) -> str:
 
 
 def _counted(ranges: str) -> int:
-    """How many there are in the kernel's notation, such as ``0-3,8``."""
+    """Return the number of items in a range list of the kernel, such as ``0-3,8``."""
     pieces = re.findall(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", ranges)
     return sum(max(0, int(last or first) - int(first) + 1) for first, last in pieces)
 
 
 _HOST = (
     Check("arch", "the image is made for this processor", host=_arch),
-    Check("programs", "the programs that we call are there", host=_programs, probes=(MACHINE,)),
-    Check("limits", "ssh sessions may open files and start processes", host=_limits, probes=(MACHINE,)),
+    Check("programs", "the programs that toolkit calls are installed", host=_programs, probes=(MACHINE,)),
+    Check("limits", "ssh sessions can open files and start processes", host=_limits, probes=(MACHINE,)),
     Check("memory", "memory is available", host=_memory, probes=(MACHINE,)),
-    Check("memory-pressure", "nobody waits for memory", host=_pressure, probes=(MACHINE,)),
-    Check("memory-errors", "the memory makes no errors", host=_memory_faults, probes=(MACHINE,)),
-    Check("load", "no other work keeps it busy", host=_load, probes=(MACHINE,)),
-    Check("cpu-governor", "the processors may run fast", host=_governor, probes=(MACHINE,)),
-    Check("numa-balancing", "the kernel leaves memory where it is", host=_numa, probes=(MACHINE,)),
-    Check("slots", "no more slots than processors", host=_slots, probes=(MACHINE,)),
+    Check("memory-pressure", "no program waits for memory", host=_pressure, probes=(MACHINE,)),
+    Check("memory-errors", "the memory has no errors", host=_memory_faults, probes=(MACHINE,)),
+    Check("load", "the host is not busy with other work", host=_load, probes=(MACHINE,)),
+    Check("cpu-governor", "the processors can run at full clock", host=_governor, probes=(MACHINE,)),
+    Check(
+        "numa-balancing", "the kernel does not move memory between NUMA nodes", host=_numa, probes=(MACHINE,)
+    ),
+    Check("slots", "the host has at least one processor per slot", host=_slots, probes=(MACHINE,)),
 )
 CHECKS = (
-    Check("same-machine", "each name is a machine of its own", whole=_one_machine, probes=(MACHINE,)),
-    Check("host-names", "host names are unique and lead out", whole=_names, probes=(MACHINE,)),
+    Check("same-machine", "each name is a different host", whole=_one_machine, probes=(MACHINE,)),
+    Check("host-names", "host names are unique and no loopback addresses", whole=_names, probes=(MACHINE,)),
     *_HOST,
 )

@@ -1,4 +1,4 @@
-"""What a check is: a question to the hosts in shell, and a pure judge of their recorded answers."""
+"""The model of a check: a probe that hosts run in a shell, and a pure function that judges the output."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import Choice, DataPath
 from toolkit.network.evidence import Evidence
 
-# When a check can be judged: with what the hosts say over ssh; with connections that they try to each
-# other and to the image's registry; with what a short-lived container from the image sees.
+# The input of a check: probes of the hosts over ssh; connections between hosts and to the image's registry;
+# the report of a short-lived container from the image.
 Stage = Literal["host", "pairs", "inside"]
 STAGES: tuple[Stage, ...] = ("host", "pairs", "inside")
 
@@ -26,11 +26,11 @@ STAGES: tuple[Stage, ...] = ("host", "pairs", "inside")
 class Probe:
     """A piece of shell that is run on every host and changes nothing there.
 
-    It sees POSIX sh, coreutils and grep, runs as the ssh user with LC_ALL=C, and prints nothing when what
-    it asks for is missing. ``$1`` is the image's name, ``$3`` the cluster's, ``$4`` the host's, ``$5`` and
-    on are the sources of the mounts; ``$engine`` is what `docker info` said, as JSON. Probes of one name
-    are asked once, whichever checks share them. One without text is among the questions that every
-    command asks (``toolkit.cluster.probe``).
+    It uses POSIX sh, coreutils and grep, runs as the ssh user with LC_ALL=C, and prints nothing if the
+    requested information is missing. ``$1`` is the image's name, ``$3`` the cluster's, ``$4`` the host's,
+    ``$5`` and the following are the sources of the mounts; ``$engine`` is the output of `docker info` as
+    JSON. A probe runs once, even if several checks share it. A probe without text is one that every
+    command runs (``toolkit.cluster.probe``).
     """
 
     name: str
@@ -39,14 +39,14 @@ class Probe:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one host answered.
+    """The answers of one host.
 
     Args:
-        answers: output by the probe's name; a probe that was not asked is absent.
-        facts: None when the host could not be reached, or what it said made no sense.
-        error: why there are no facts, or why docker cannot be used there.
-        ahead: seconds by which the host's clock is ahead of this machine's, None when it is not known.
-        doubt: seconds by which ``ahead`` may be wrong, half of a round trip.
+        answers: output by the probe's name; a probe that did not run is absent.
+        facts: None if the host could not be reached, or its answers cannot be parsed.
+        error: the reason for missing facts, or for an unusable docker on the host.
+        ahead: seconds by which the host's clock is ahead of this machine's, None if it is not known.
+        doubt: error bound of ``ahead`` in seconds, half of a round trip.
     """
 
     host: str
@@ -57,25 +57,25 @@ class Seen:
     doubt: float = 0.0
 
     def answer(self, probe: Probe) -> str:
-        """Return the probe's output without blanks at the ends; empty when it was not asked."""
+        """Return the probe's output without blanks at the ends; empty if the probe did not run."""
         return self.answers.get(probe.name, "").strip()
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that judges may look at.
+    """The complete input of all judges.
 
     Args:
-        seen: every host of the inventory that was asked, in the file's order.
-        image: what the cluster's containers are made from, None when nobody has it.
-        sendable: this machine's own engine has that image, so that hosts which lack it can get it.
-        paths: data path of each host for which one can be told.
-        port: where the workers' sshd listens or will listen.
-        choice: how the paths were chosen, and what came of every other address.
-        evidence: what hosts found out about the ways to each other, without a container.
-        registry: what the image's registry answered to the hosts that pull the image.
-        inside: what the program in a container of each host found; hosts where none was started are absent.
-        outside: why none was started there.
+        seen: every host of the inventory that was queried, in the file's order.
+        image: the image of the cluster's containers, None if neither this machine nor a host has it.
+        sendable: the engine of this machine has that image and can send it to hosts.
+        paths: data path of each host that has a known one.
+        port: the port of sshd in the worker containers.
+        choice: the choice of the paths, with the result for every other address.
+        evidence: results of connections between hosts, without a container.
+        registry: response of the image's registry to each host that pulls the image.
+        inside: report of the test container of each host; hosts without one are absent.
+        outside: the reason for a missing test container, by host.
     """
 
     inventory: Inventory
@@ -96,16 +96,16 @@ class Scene:
         return {name: seen.facts for name, seen in self.seen.items() if seen.facts is not None}
 
     def link(self, host: str) -> Link | None:
-        """The interface of a host's data path, None when the host does not say."""
+        """Return the interface of a host's data path, None if the host did not report it."""
         facts, path = self.facts.get(host), self.paths.get(host)
         return facts.link(path.interface) if facts and path else None
 
     def no_look(self, host: str) -> str:
-        """Why nothing is known of a host's containers, empty when something is."""
+        """Return the reason for a missing container report of a host, empty if there is a report."""
         looked = self.inside.get(host)
         if looked is None:
-            return self.outside.get(host, "no container was started")
-        return f"its container told nothing: {looked.error}" if looked.error else ""
+            return self.outside.get(host, "no test container was started")
+        return f"the test container failed: {looked.error}" if looked.error else ""
 
 
 HostJudge = Callable[[Seen, Scene], Iterable[Finding]]
@@ -114,14 +114,14 @@ SceneJudge = Callable[[Scene], Iterable[Finding]]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that would stop, spoil or slow a job, and how it is told from what hosts answered.
+    """One condition that a job needs, and the function that judges it by the answers of the hosts.
 
     Args:
-        id: stable, kebab-case; what ``--check`` and ``--json`` call it.
-        title: what is right when it is ``ok``, in a few words.
+        id: stable name in kebab-case, for ``--check`` and ``--json``.
+        title: the condition in a few words, printed if it is met.
         host: judge of one host at a time; nothing yielded means ok.
         whole: judge of all hosts together; nothing yielded means ok.
-        probes: what it needs to have been asked.
+        probes: the probes whose output it reads.
     """
 
     id: str
@@ -147,22 +147,22 @@ class Check:
 
 
 def error(what: str, fix: str, host: str = "", subject: str = "") -> Finding:
-    """A fault that stops or spoils a job; check and host are filled in by the check."""
+    """Return a finding that breaks or corrupts a job; the check fills in its id and the host."""
     return _finding("error", what, fix, host, subject)
 
 
 def warning(what: str, fix: str, host: str = "", subject: str = "") -> Finding:
-    """Something that slows a job or may spoil it."""
+    """Return a finding that slows a job or can corrupt it."""
     return _finding("warning", what, fix, host, subject)
 
 
 def fine(what: str, host: str = "") -> Finding:
-    """In order, for a reason that is worth saying."""
+    """Return an `ok` finding with a reason."""
     return _finding("ok", what, "", host, "")
 
 
 def unchecked(what: str, fix: str = "", host: str = "", subject: str = "") -> Finding:
-    """What could not be looked at, and why."""
+    """Return a `not checked` finding with its reason."""
     return _finding("not checked", what, fix, host, subject)
 
 

@@ -1,6 +1,6 @@
 """Checks of the folders that the hosts file mounts: present, readable, with room, the same on all hosts.
 
-The engine, which is root, must be able to see them too: shares that keep root out cannot be mounted.
+The engine runs as root and must be able to read them too: shares that deny root access cannot be mounted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from toolkit.core.container import Mount
 from toolkit.core.finding import Finding
 from toolkit.protocol.frames import CELL, rows
 
-# Folders that an image has of its own, so that a link into them leads somewhere in the container too.
+# Folders that every image has, so that a link into them is valid in a container too.
 _OF_IMAGE = ("/usr/", "/bin/", "/lib", "/etc/", "/proc/", "/dev/", "/sys/")
 
 
 def mounted(seen: Seen, scene: Scene) -> tuple[tuple[Mount, Place], ...]:
-    """Return each mount of the hosts file with what the host says about its source."""
+    """Return each mount of the hosts file with the host's report about its source."""
     found = {one.path: one for one in places(seen) if one.role == "mount"}
     return tuple((m, found[m.source]) for m in scene.inventory.mounts if m.source in found)
 
@@ -31,23 +31,22 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     if not scene.inventory.mounts:
         yield fine("the hosts file mounts nothing")
-    told = mounted(seen, scene)
-    for mount, where in told:
+    found = mounted(seen, scene)
+    for mount, where in found:
         if not where.answered:
-            what = f"{mount.source} does not answer: a network file system whose server is gone"
-            look = f"grep {quoted(f' {mount.source} ')} /proc/mounts"
-            fix = f"on {seen.host}: {look}; umount -l it, or wake the server"
+            what = f"{mount.source} does not respond: it is on a network file system without a server"
+            fix = f"on {seen.host}: sudo umount -l {quoted(mount.source)}  # or restart the file server"
             yield error(what, fix, subject=mount.source)
         elif where.kind == "broken link":
             fix = f"on {seen.host}: ls -l {quoted(mount.source)}"
-            yield error(f"{mount.source} is a symbolic link to nothing", fix, subject=mount.source)
+            yield error(f"{mount.source} is a broken symbolic link", fix, subject=mount.source)
         elif not where.kind:
-            what = f"{mount.source} is not there, or {seen.facts.user} may not look"
-            fix = f"on {seen.host}: mkdir {quoted(mount.source)}, or mount what belongs there"
+            what = f"{mount.source} does not exist, or {seen.facts.user} has no permission to see it"
+            fix = f"on {seen.host}: mkdir {quoted(mount.source)}  # or mount the file system"
             yield error(what, fix, subject=mount.source)
-    unknown = {m.source for m in scene.inventory.mounts} - {m.source for m, _ in told}
+    unknown = {m.source for m in scene.inventory.mounts} - {m.source for m, _ in found}
     for source in sorted(unknown):
-        yield unchecked("the host did not say what it is", subject=source)
+        yield unchecked("the host did not report this folder", subject=source)
 
 
 def unwritable(seen: Seen, mount: Mount, reason: str, fix: str = "") -> Finding:
@@ -56,13 +55,13 @@ def unwritable(seen: Seen, mount: Mount, reason: str, fix: str = "") -> Finding:
     user = seen.facts.user
     fix = fix or f"on {seen.host}: sudo chown {quoted(user, mount.source)}"
     entry = quoted(f"{mount.source}:{mount.target}:ro")
-    fix = f"{fix}; if ranks only read it, in hosts.yaml: - {entry}"
+    fix = f"{fix}  # or, if ranks only read it, in hosts.yaml: - {entry}"
     what = f"ranks run as {user} and cannot write to {mount.source}: {reason}"
     return warning(what, fix, subject=mount.source)
 
 
 def access(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    """Yield what the host itself says about mounts that ranks cannot read or write."""
+    """Yield findings of the host, without a container, about mounts that ranks cannot read or write."""
     assert seen.facts is not None
     user = seen.facts.user
     for mount, where in mounted(seen, scene):
@@ -70,8 +69,8 @@ def access(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if not where.kind or where.kind == "broken link" or not where.answered:
             continue
         if not set(needed) <= set(where.may):
-            fix = f"on {seen.host}: ls -ld {quoted(mount.source)}; chmod, or put {user} into its group"
-            what = f"ranks run as {user}, who may not read {mount.source}"
+            fix = f"on {seen.host}: ls -ld {quoted(mount.source)}  # then chmod, or add {user} to its group"
+            what = f"ranks run as {user}, who cannot read {mount.source}"
             yield error(what, fix, subject=mount.source)
         elif not mount.read_only and "ro" in where.options:
             find = f"findmnt -no TARGET -T {quoted(mount.source)}"
@@ -86,53 +85,53 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if mount.read_only or "w" not in where.may or not where.size:
             continue
         source = quoted(mount.source)
-        fix = f"on {seen.host}: df -h {source}; du -xsh {source}/* | sort -h"
+        fix = f"on {seen.host}: du -xsh {source}/* | sort -h  # then remove files that are not needed"
         free = f"{where.free / GIB:.1f} GiB free of {where.size / GIB:.0f}"
         if where.free < NOTHING:
             yield error(f"the file system of {mount.source} is full", fix, subject=mount.source)
         elif where.free < GIB:
-            yield warning(f"{mount.source} has {free}: checkpoints may fail", fix, subject=mount.source)
+            yield warning(f"{mount.source} has {free}: checkpoints can fail", fix, subject=mount.source)
         elif where.inodes and where.inodes_free < 1000:
-            what = f"{mount.source} has room for {where.inodes_free} more files, whatever its free bytes"
+            what = f"{mount.source} has room for only {where.inodes_free} more files"
             yield warning(what, f"on {seen.host}: df -i {source}", subject=mount.source)
 
 
 def _same(scene: Scene) -> Iterator[Finding]:
     for mount in scene.inventory.mounts:
-        told = {
+        found = {
             name: where
             for name, seen in scene.seen.items()
             for other, where in mounted(seen, scene)
             if other == mount and where.kind not in ("", "broken link") and where.answered
         }
-        if not told:
+        if not found:
             continue
-        kinds = grouped((name, where.kind) for name, where in told.items())
+        kinds = grouped((name, where.kind) for name, where in found.items())
         if len(kinds) > 1:
-            what = f"it is {groups_text(kinds)}"
-            yield error(what, "make it one kind everywhere", subject=mount.source)
+            what = f"{mount.source} is not the same on all hosts: {groups_text(kinds)}"
+            yield error(what, "make it the same kind on all hosts", subject=mount.source)
             continue
-        shared = {name: where for name, where in told.items() if where.shared}
-        if shared and len(shared) < len(told):
+        shared = {name: where for name, where in found.items() if where.shared}
+        if shared and len(shared) < len(found):
             groups = grouped(
-                (n, f"{w.type} from {w.source}" if w.shared else "local") for n, w in told.items()
+                (n, f"{w.type} from {w.source}" if w.shared else "local") for n, w in found.items()
             )
-            what = f"it is one shared folder on some hosts only: {groups_text(groups)}"
-            yield warning(what, "mount the same on all hosts", subject=mount.source)
-        # The folder's number and the disk's size are the server's; the same server may go by other names.
+            what = f"{mount.source} is a shared folder on some hosts only: {groups_text(groups)}"
+            yield warning(what, "mount the same file system on all hosts", subject=mount.source)
+        # The inode number and the disk size are the server's; the same server can have several names.
         elif (
             len({(where.inode.partition(":")[2], where.size) for where in shared.values() if where.inode}) > 1
         ):
             groups = grouped((name, where.source) for name, where in shared.items())
-            what = f"it is not the same folder on all hosts: {groups_text(groups)}"
-            yield warning(what, "mount the same on all hosts", subject=mount.source)
+            what = f"{mount.source} is not the same folder on all hosts: {groups_text(groups)}"
+            yield warning(what, "mount the same file system on all hosts", subject=mount.source)
 
 
 def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...]:
     """Return a warning if checkpoints of a job that restarts can be missing on its hosts.
 
     Args:
-        hosts: on which the job can run, spares included. If one of them was not asked about its mounts,
+        hosts: on which the job can run, spare hosts included. If the mounts of one of them are not known,
             only the absence of any writable mount is reported.
     """
     writable = [mount for mount in scene.inventory.mounts if not mount.read_only]
@@ -140,23 +139,23 @@ def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...
         return ()
     what = (
         "no writable mount is on a network file system that all hosts of the job share: after a restart, "
-        "ranks on other hosts do not find the checkpoints"
+        "ranks on other hosts cannot find the checkpoints"
     )
     fix = (
-        "mounts: [/SHARED/FOLDER:/checkpoints] in hosts.yaml, toolkit up, checkpoints in /checkpoints; or "
-        "let rank 0 read them and broadcast what it read"
+        "in hosts.yaml: mounts: [/SHARED/FOLDER:/checkpoints], then: toolkit up; write checkpoints to "
+        "/checkpoints, or let rank 0 read them and broadcast the contents"
     )
     return (Finding("restart-checkpoints", "warning", what, fix, subject="--max-restarts"),)
 
 
 def _is_common(scene: Scene, mount: Mount, hosts: Collection[str]) -> bool:
-    """Return True if a mount is one shared folder on these hosts, or if a host did not say what it is."""
-    told = [dict(mounted(scene.seen[name], scene)).get(mount) for name in hosts if name in scene.seen]
-    if None in told:
+    """Return True if a mount is one shared folder on these hosts, or if a host did not report it."""
+    found = [dict(mounted(scene.seen[name], scene)).get(mount) for name in hosts if name in scene.seen]
+    if None in found:
         return True
-    known = [where for where in told if where is not None]
-    # As in _same: the folder's number and the disk's size are the server's. One of the hosts can be the
-    # server: it has the folder on its own disk, and counts the size in other blocks.
+    known = [where for where in found if where is not None]
+    # As in _same: the inode number and the disk size are the server's. One of the hosts can be the server:
+    # it has the folder on its own disk and counts the size in other blocks.
     numbers = {where.inode.partition(":")[2] for where in known}
     sizes = {where.size for where in known if where.shared}
     servers = [where for where in known if not where.shared]
@@ -174,17 +173,17 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 astray.append(f"{name} -> {to}")
         if astray:
             many = f" and {len(astray) - 1} more" if len(astray) > 1 else ""
-            what = f"{mount.source} holds links that lead nowhere in a container: {astray[0]}{many}"
+            what = f"{mount.source} contains links that are broken in a container: {astray[0]}{many}"
             folder = posixpath.dirname(astray[0].partition(" -> ")[2]) or "/"
             entry = quoted(f"{folder}:{folder}:ro")
-            fix = f"mount where they lead to as well, under the same path, as in: - {entry}"
+            fix = f"in hosts.yaml, under mounts: - {entry}"
             yield warning(what, fix, subject=mount.source)
 
 
-# The engine itself looks at a mount's source before it looks for the image, and no engine has this one: so
-# it says whether it may, and makes nothing. In a folder it must be able to find a name. Our own folders are
-# for nobody else, and lie where there may be none like them yet: ~/.ssh is another such, if on the same disk.
-# What a container of ours that runs has been given, the engine sees; ``$said`` is what it says of containers.
+# The engine examines a mount's source before it searches for the image, and no engine has this image: so it
+# reports missing permissions and creates nothing. In a folder it must be able to find a name. The state
+# folder is private and possibly does not exist yet: ~/.ssh is as private, if it is on the same disk.
+# A mount of a running container is readable for the engine; ``$said`` is its description of the containers.
 SEES = Probe(
     "engine-sees",
     CELL
@@ -221,29 +220,31 @@ done
 
 
 def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    told = [(word, *cells) for word, cells in rows(seen.answer(SEES)) if len(cells) == 2]
-    if not told:
-        yield unchecked("the engine does not say what it may see")
-    shut = dict.fromkeys((role, path) for word, role, path in told if word == "shut")
+    lines = [(word, *cells) for word, cells in rows(seen.answer(SEES)) if len(cells) == 2]
+    if not lines:
+        yield unchecked("the engine did not report which folders it can read")
+    shut = dict.fromkeys((role, path) for word, role, path in lines if word == "shut")
     for role, path in shut:
         if role == "state":
-            what = f"the engine, being root, may not enter our folders in {path}: a share that keeps root out"
+            what = f"the engine (root) cannot enter the state folder in {path}: the share denies root access"
             yield error(
-                what, "state_dir: in the hosts file, a folder on the hosts' local disks", subject=path
+                what, "in hosts.yaml: state_dir: FOLDER, a folder on the hosts' local disks", subject=path
             )
         else:
-            what = (
-                f"the engine, being root, may not see {path}: the share keeps root out of a folder above it"
+            what = f"the engine (root) cannot read {path}: the share denies root access to a folder above it"
+            fix = (
+                f"on {seen.host}: chmod o+x each folder above it; or mount the first folder that denies root"
             )
-            fix = f"on {seen.host}: chmod o+x the folders above it; or mount the highest that is closed"
             yield error(what, fix, subject=path)
 
 
 CHECKS = (
-    Check("mount-there", "sources of mounts are there", host=_there, probes=(PLACES,)),
-    Check("mount-access", "ranks may read and write what is mounted", host=access, probes=(PLACES,)),
+    Check("mount-there", "sources of mounts exist", host=_there, probes=(PLACES,)),
+    Check("mount-access", "ranks can read and write mounted folders", host=access, probes=(PLACES,)),
     Check("mount-room", "mounted folders have room", host=_room, probes=(PLACES,)),
-    Check("mount-same", "mounted folders are alike on all hosts", whole=_same, probes=(PLACES,)),
-    Check("mount-links", "links in mounted folders lead somewhere", host=_links, probes=(PLACES,)),
-    Check("engine-sees", "the engine may see what containers are given", host=_sees, probes=(SEES,)),
+    Check("mount-same", "mounted folders are the same on all hosts", whole=_same, probes=(PLACES,)),
+    Check("mount-links", "links in mounted folders are valid in containers", host=_links, probes=(PLACES,)),
+    Check(
+        "engine-sees", "the engine can read the folders that containers receive", host=_sees, probes=(SEES,)
+    ),
 )

@@ -1,4 +1,4 @@
-"""What hosts say about the folders that jobs need: image store, state folder, home, sources of mounts."""
+"""The hosts' reports about the folders that jobs need: image store, state folder, home, sources of mounts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from toolkit.checks.model import Probe, Seen
 from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.numbers import whole
 
-# A network file system that does not answer makes whoever looks at it wait, so a shell of its own looks,
-# with a limit; what it printed until then says at which place it was. Links in a mounted folder are looked
-# for one level deep and for a second: folders of a million files are nothing rare.
+# A network file system that does not respond blocks every process that reads it, so a separate shell with a
+# time limit reads it; its last line shows the folder that blocked it. It searches for links in a mounted
+# folder one level deep and for one second, because folders of a million files are common.
 PLACES = Probe(
     "places",
     r"""
@@ -62,7 +62,7 @@ timeout -s KILL 10 sh -c "$inner" sh "$root" "${XDG_STATE_HOME:-$HOME/.local/sta
 """.replace("@cell@", CELL.strip()),
 )
 
-# Shared between machines; what stands behind them is told by server and path, not by a disk of the host.
+# File systems that hosts share. Server and path identify such a folder, not a disk of the host.
 NETWORK = frozenset(
     (
         *("9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4"),
@@ -78,17 +78,17 @@ class Place:
 
     Args:
         role: root (of the image store), containerd, state, home or mount.
-        path: as it was asked for; of ``root`` and ``state`` the nearest folder that can be seen.
+        path: as requested; for ``root`` and ``state`` the nearest folder that exists.
         real: the same without symbolic links.
-        kind: ``directory``, ``file`` or ``other``; empty when there is nothing, ``broken link`` for one.
-        inode: of a mount's source: device and number, the number being the server's own.
-        may: of ``rwx`` what the ssh user may do.
-        type, source, options: of the mount that it lies on.
-        size, free: bytes, free ones as others than root get them; 0 in all when the system counts none.
-        inodes, inodes_free: 0 in all where there is no fixed number.
-        links: symbolic links in the folder as (name, where it points to).
-        locked: folders in it that the ssh user may not write to.
-        answered: False when the file system did not answer in time.
+        kind: ``directory``, ``file``, ``other`` or ``broken link``; empty if nothing exists.
+        inode: for a mount's source: device and number; the number is the server's own.
+        may: the permissions of the ssh user, a subset of ``rwx``.
+        type, source, options: of the file system that contains it.
+        size, free: bytes, free ones for users other than root; 0 if the file system counts none.
+        inodes, inodes_free: 0 without a fixed number.
+        links: symbolic links in the folder as (name, target).
+        locked: folders in it that the ssh user cannot write to.
+        answered: False if the file system did not respond in time.
     """
 
     role: str
@@ -110,12 +110,12 @@ class Place:
 
     @property
     def shared(self) -> bool:
-        """Whether it lies on a network file system."""
+        """True if it is on a network file system."""
         return self.type in NETWORK
 
 
 def places(seen: Seen) -> tuple[Place, ...]:
-    """Return what the host said about its folders; empty when it was not asked or could not say."""
+    """Return the host's report about its folders; empty if the probe did not run or failed."""
     lines = list(rows(seen.answer(PLACES)))
     found = list(_read(lines))
     if found and ("looked", ()) not in lines:
@@ -124,7 +124,7 @@ def places(seen: Seen) -> tuple[Place, ...]:
 
 
 def place(seen: Seen, role: str) -> Place | None:
-    """Return the host's place of that role, None when nothing is known about it."""
+    """Return the host's place of that role, None without a report about it."""
     return next((one for one in places(seen) if one.role == role), None)
 
 

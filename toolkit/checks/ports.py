@@ -1,4 +1,4 @@
-"""Checks of the ports that jobs use, on each host by itself."""
+"""Checks of the ports that jobs use, on each host separately."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kernel_settings(seen: Seen) -> dict[str, str]:
 
 
 def firewall_program(seen: Seen | None) -> str:
-    """Return which program sets a host's firewall, by the name of its command; iptables when none is seen."""
+    """Return the command that configures a host's firewall; iptables if none was found."""
     names = [line.rpartition("/")[2] for line in lines_of(seen.answer(KERNEL))] if seen else []
     return next((name for name in ("firewall-cmd", "ufw") if name in names), "iptables")
 
@@ -38,13 +38,13 @@ def _taken(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     path, inventory = scene.paths.get(seen.host), scene.inventory
     if path is None:
-        yield unchecked("its data address is not known")
+        yield unchecked("the data address is not known")
         return
-    # A port that the file does not name moves by itself.
+    # If the file names no port, toolkit uses another one automatically.
     fixed = inventory.worker_port_fixed and seen.host != inventory.main
     if fixed and (holder := port_holder(inventory, seen.facts, path.address, inventory.worker_port)):
-        what = f"port {inventory.worker_port} of the hosts file is held by {holder}"
-        fix = f"on {seen.host}: end it; or leave worker_port out of the hosts file"
+        what = f"worker_port {inventory.worker_port} of hosts.yaml is held by {holder}"
+        fix = f"in hosts.yaml: remove worker_port; or on {seen.host}: end the process"
         yield error(what, fix, subject=str(inventory.worker_port))
 
 
@@ -53,19 +53,19 @@ def _given_out(seen: Seen, scene: Scene) -> Iterator[Finding]:
     words = settings.get("ip_local_port_range", "").split()
     low, high = (whole(word, 65535) for word in words) if len(words) == 2 else (None, None)
     if low is None or high is None:
-        yield unchecked("the kernel's range of ports is not known")
+        yield unchecked("the kernel's ephemeral port range is not known")
         return
     before = settings.get("ip_local_reserved_ports", "")
     reserved = _ranges(before)
-    ours = {FIRST_MASTER_PORT: "MASTER_PORT"}
+    used = {FIRST_MASTER_PORT: "MASTER_PORT"}
     if not scene.inventory.in_parts:
-        ours = {scene.port: "the workers' sshd", **ours}
-    for port, use in ours.items():
+        used = {scene.port: "sshd of the worker containers", **used}
+    for port, use in used.items():
         if low <= port <= high and not any(first <= port <= last for first, last in reserved):
             what = (
-                f"the kernel gives out ports {low} to {high}, so port {port} ({use}) may be taken by chance"
+                f"port {port} ({use}) is in the kernel's ephemeral range {low} to {high}, so it can be taken"
             )
-            keep = ",".join((*filter(None, (before,)), *map(str, ours)))
+            keep = ",".join((*filter(None, (before,)), *map(str, used)))
             fix = f"on {seen.host}: sudo sysctl -w {quoted(f'net.ipv4.ip_local_reserved_ports={keep}')}"
             yield warning(what, fix, subject=str(port))
 
@@ -76,6 +76,11 @@ def _ranges(text: str) -> list[tuple[int, int]]:
 
 
 CHECKS = (
-    Check("net-worker-port", "the workers' port is free", host=_taken),
-    Check("net-port-range", "the kernel gives out no port of ours", host=_given_out, probes=(KERNEL,)),
+    Check("net-worker-port", "the port of the worker containers is free", host=_taken),
+    Check(
+        "net-port-range",
+        "ports of toolkit are not in the kernel's ephemeral range",
+        host=_given_out,
+        probes=(KERNEL,),
+    ),
 )

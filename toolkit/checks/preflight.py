@@ -1,4 +1,4 @@
-"""The part of `toolkit check` that `up` and `run` do by themselves."""
+"""The part of `toolkit check` that `up` and `run` include."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from toolkit.launchers.job import Job
 
 
 def questions() -> tuple[tuple[str, str], ...]:
-    """Return what the hosts are to be asked when they are met, for the other functions here."""
+    """Return the probes that a session needs for the other functions of this module."""
     return tuple((probe.name, probe.text) for probe in host_probes())
 
 
 def preflight(session: Session, hosts: Collection[str]) -> tuple[Finding, ...]:
-    """Return errors and warnings about hosts that a command is going to use; asks nothing more.
+    """Return errors and warnings about hosts that a command will use; runs no further probe.
 
-    What keeps a host from being used at all is not among them: ``session.errors`` has it.
+    Reasons that make a host unusable are not among them: ``session.errors`` has them.
 
     Args:
         session: opened with ``questions()``.
     """
     scene = first_look(session)
-    # All that answered are judged together, as some checks compare them.
+    # All hosts that answered are judged together, because some checks compare them.
     usable = {name: seen for name, seen in scene.seen.items() if name in session.facts}
     found = judge(replace(scene, seen=usable), ("host",))
     return graver_first(f for f in alarms(found) if not f.host or f.host in hosts)
 
 
 def restart_warnings(session: Session, job: Job) -> tuple[Finding, ...]:
-    """Return what a restart of the job would not find on other hosts.
+    """Return a warning if a restart of the job could not find its checkpoints on other hosts.
 
     Args:
         session: opened with ``questions()``; otherwise less is known.
@@ -46,25 +46,25 @@ def restart_warnings(session: Session, job: Job) -> tuple[Finding, ...]:
 
 
 def refuse_faults(findings: Iterable[Finding], told: bool = True) -> None:
-    """Refuse to go on where a job would fail.
+    """Raise an error if a job would fail.
 
     Args:
-        told: each finding was shown already; else the error says them all.
+        told: each finding was printed already; otherwise the error lists them all.
 
     Raises:
-        NotReady: says how many faults there are, and on which hosts.
+        NotReady: contains the number of errors, and their hosts.
     """
     errors = [finding for finding in findings if finding.verdict == "error"]
     if errors:
-        what = "1 fault" if len(errors) == 1 else f"{len(errors)} faults"
+        what = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
         hosts = ", ".join(dict.fromkeys(finding.host for finding in errors if finding.host))
-        # Some may be nobody's, such as an image that is nowhere.
+        # Some errors belong to no host, such as a missing image.
         where = f" on {hosts}" if all(finding.host for finding in errors) else ""
-        what = f"{what}{where} would stop or spoil a job"
+        what = f"{what}{where} would break or corrupt a job"
         if told:
-            raise NotReady(what, "as said above; or go on all the same: --no-check")
+            raise NotReady(what, "apply the fixes above, or continue anyway: --no-check")
         raise NotReady(
-            f"{what}{''.join(map(_line, errors))}", "as said there; or go on all the same: check=False"
+            f"{what}{''.join(map(_line, errors))}", "apply these fixes, or continue anyway: check=False"
         )
 
 

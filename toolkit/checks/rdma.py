@@ -1,4 +1,4 @@
-"""Checks of InfiniBand, RoCE and EFA: all hosts or none, and what is there is used."""
+"""Checks of InfiniBand, RoCE and EFA: all hosts have the same devices, and their ports are active."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ def _common(scene: Scene) -> Iterator[Finding]:
     if fabric.required and fabric.lacking:
         what = "EFA device" if fabric.kind == "efa" else "active InfiniBand or RoCE port that all hosts share"
         for name in fabric.lacking:
-            fix = f"on {name}: {_LOOK}; or network: auto in the hosts file"
+            fix = f"on {name}: {_LOOK}  # or in hosts.yaml: network: auto"
             yield error(
-                f"the hosts file asks for network: {scene.inventory.network}, but it has no {what}", fix, name
+                f"hosts.yaml requires network: {scene.inventory.network}, but the host has no {what}",
+                fix,
+                name,
             )
     elif fabric.kind == "tcp only" and scene.inventory.network == "auto":
         who = ", ".join(fabric.lacking) or "the hosts together"
-        fix = f"on {fabric.lacking[0]}: {_LOOK}" if fabric.lacking else "network: in the hosts file"
-        yield warning(f"{fabric.reason}, so all use TCP", fix, "", who)
+        fix = f"on {fabric.lacking[0]}: {_LOOK}" if fabric.lacking else "in hosts.yaml: set network:"
+        yield warning(f"{fabric.reason}, so all hosts use TCP", fix, "", who)
 
 
 def _ports(scene: Scene) -> Iterator[Finding]:
@@ -35,20 +37,21 @@ def _ports(scene: Scene) -> Iterator[Finding]:
     for name, facts in scene.facts.items():
         for port in facts.rdma:
             if port.state == "INIT":
-                what = f"{port.name} is INIT: there is a cable, but no subnet manager has answered"
-                yield warning(what, "start one: opensm, on a host or in the switch", name, port.name)
+                what = f"{port.name} is INIT: it has a cable, but no subnet manager responded"
+                fix = f"on {name}: sudo opensm -B  # or start a subnet manager in the switch"
+                yield warning(what, fix, name, port.name)
             elif not port.active and port.name in active:
-                what = f"{port.name} is {port.state or 'of unknown state'}, on other hosts it is ACTIVE"
-                yield warning(what, f"on {name}: see to the cable; {_LOOK}", name, port.name)
+                what = f"{port.name} is {port.state or 'in an unknown state'}, on other hosts it is ACTIVE"
+                yield warning(what, f"on {name}: {_LOOK}  # then check the cable", name, port.name)
 
 
 def _rates(scene: Scene) -> Iterator[Finding]:
     ports = _fabric(scene).ports
-    said = {name: f"{len(own)} × {own[0].rate:g} Gb/s" for name, own in ports.items() if own}
-    if len(set(said.values())) > 1:
-        rows = ", ".join(f"{name} {text}" for name, text in said.items())
-        what = f"RDMA ports differ between hosts: {rows}; the least sets the pace, NCCL may not pair them"
-        yield warning(what, "set NCCL_IB_HCA for each host under hosts/NAME/env to ports that match")
+    rates = {name: f"{len(own)} × {own[0].rate:g} Gb/s" for name, own in ports.items() if own}
+    if len(set(rates.values())) > 1:
+        rows = ", ".join(f"{name} {text}" for name, text in rates.items())
+        what = f"RDMA ports differ between hosts: {rows}; NCCL might fail to pair them or use the slowest"
+        yield warning(what, "in hosts.yaml: set NCCL_IB_HCA under hosts/NAME/env to ports that match")
 
 
 def _devices(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -57,15 +60,15 @@ def _devices(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not seen.facts.rdma:
         return
     if not nodes:
-        what = f"it has {seen.facts.rdma[0].device}, but no /dev/infiniband/uverbs* for containers"
-        yield error(what, f"on {seen.host}: sudo modprobe ib_uverbs rdma_ucm")
+        what = f"the host has {seen.facts.rdma[0].device}, but no /dev/infiniband/uverbs* for containers"
+        yield error(what, f"on {seen.host}: sudo modprobe -a ib_uverbs rdma_ucm")
     elif not any(port.active for port in seen.facts.rdma):
-        yield unchecked("no port of its RDMA devices is active")
+        yield unchecked("no port of the host's RDMA devices is active")
 
 
 CHECKS = (
     Check("rdma", "hosts have the same fabric", whole=_common),
     Check("rdma-ports", "RDMA ports are active", whole=_ports),
-    Check("rdma-rates", "RDMA ports are equally fast", whole=_rates),
-    Check("rdma-devices", "containers can be given the RDMA devices", host=_devices),
+    Check("rdma-rates", "RDMA ports have the same speed", whole=_rates),
+    Check("rdma-devices", "containers can use the RDMA devices", host=_devices),
 )

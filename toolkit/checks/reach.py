@@ -1,6 +1,6 @@
 """Checks of the connections between hosts: every ordered pair, on the ports that jobs use, and its route.
 
-Connections from inside containers count; if a pair has none, those from the hosts themselves.
+The results from inside containers are used; a pair without one uses the results of the hosts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from toolkit.network.candidates import link_rate
 from toolkit.protocol.large_messages import PIECES
 from toolkit.protocol.looks import Tried
 
-# In what words a connection failed. A refusal is a fault only where one of our programs listened.
+# Descriptions of failed connections. A refusal is a fault only if a program of toolkit listened.
 _FAULTS = {
     "timeout": f"dropped, no answer within {CONNECT_SECONDS:g} s",
     "unreachable": "rejected as unreachable",
-    "mute": "opened, then silent",
+    "mute": "opened, but no data arrived",
     "stranger": "answered by another program",
 }
-_REJECTED = "rejected, though a program listens there"
+_REJECTED = "rejected, although a test container listens"
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class _Pair:
     """One ordered pair.
 
     Args:
-        tried: what came of each kind of port: ``worker``, ``master``, ``any``; empty when nothing was tried.
-        listened: whether a program of ours listened on the far side.
-        faults: for each kind that failed how it did, in words.
+        tried: the result for each kind of port: ``worker``, ``master``, ``any``; empty if nothing was tried.
+        listened: a program of toolkit listened on the target.
+        faults: the description of each kind of port that failed.
     """
 
     source: str
@@ -51,7 +51,7 @@ class _Pair:
 
 
 def _pairs(scene: Scene) -> Iterator[_Pair]:
-    """Yield every ordered pair of hosts that answered and have an address for ranks."""
+    """Yield every ordered pair of hosts that answered and have a data address."""
     hosts = [name for name in scene.facts if name in scene.paths]
     for source in hosts:
         looked = scene.inside.get(source)
@@ -82,11 +82,11 @@ def _kind(scene: Scene, port: int) -> str:
 
 
 def _ports_text(scene: Scene, kinds: Mapping[str, str], tried: Mapping[str, str]) -> str:
-    """Return the ports of these kinds for people."""
+    """Return the ports of these kinds as text."""
     names = {
         "worker": f"port {scene.port}",
         "master": f"port {FIRST_MASTER_PORT}",
-        "any": "ports that the kernel gives out",
+        "any": "ephemeral ports",
     }
     return "all ports" if len(kinds) == len(tried) > 1 else " and ".join(names[kind] for kind in kinds)
 
@@ -101,17 +101,17 @@ def _route(scene: Scene) -> Iterator[Finding]:
             look = f"ip route get {quoted(path.address)}; ip rule"
             where = f"{target} ({path.address})"
             if by is None:
-                yield unchecked(f"its routes are not known, that to {where} among them", "", source, target)
+                yield unchecked(f"the route to {where} is not known", "", source, target)
             elif not by:
-                yield error(f"it has no route to {where}", f"on {source}: {look}", source, target)
+                yield error(f"the host has no route to {where}", f"on {source}: {look}", source, target)
             elif by == "lo":
-                what = f"it takes the address of {where} for its own"
+                what = f"the host has the address of {where} on its own interface"
                 yield error(what, f"on {source}: ip addr; {look}", source, target)
             elif by != own.interface:
                 rates = (link_rate(facts, by), link_rate(facts, own.interface))
-                slow = f", which carries {rate_text(rates[0])}" if 0 < rates[0] < rates[1] else ""
-                what = f"it sends to {where} by {by}{slow}, not by its data interface {own.interface}"
-                fix = f"on {source}: sudo ip route del what leads there: {look}"
+                slow = f" ({rate_text(rates[0])})" if 0 < rates[0] < rates[1] else ""
+                what = f"the host sends to {where} through {by}{slow}, not its data interface {own.interface}"
+                fix = f"on {source}: {look}  # then delete this route: sudo ip route del"
                 yield warning(what, fix, source, target)
 
 
@@ -119,7 +119,7 @@ def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     path, strict = scene.paths.get(seen.host), _strict_filter(seen, scene)
     if path is None or strict is None:
-        yield unchecked("whether its kernel drops packets by their way back is not known")
+        yield unchecked("the reverse-path filter of the kernel is not known")
         return
     if not strict:
         return
@@ -128,29 +128,27 @@ def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
         by = scene.evidence.egress(seen.facts, other.address)
         if by and by != path.interface:
             come = next((p for p in _pairs(scene) if (p.source, p.target) == (other.host, seen.host)), None)
-            how = (
-                f"what comes from {other.host} by {path.interface}, since it answers by {by} (rp_filter is 1)"
-            )
+            how = f"packets from {other.host} on {path.interface}, because the way back is {by} (rp_filter 1)"
             names = (f"net.ipv4.conf.{name}.rp_filter=2" for name in ("all", path.interface))
             loose = f"sudo sysctl -w {quoted(*names)}"
-            fix = f"on {seen.host}: {loose}; or mend the route"
+            fix = f"on {seen.host}: {loose}  # or correct the route"
             if come and come.tried and not come.faults:
-                # It came by the other interface, this time.
-                yield warning(f"its kernel would drop {how}", fix, subject=other.host)
+                # The packets arrived through the other interface this time.
+                yield warning(f"the kernel would drop {how}", fix, subject=other.host)
             else:
-                yield error(f"its kernel drops {how}", fix, subject=other.host)
+                yield error(f"the kernel drops {how}", fix, subject=other.host)
 
 
 def _strict_filter(seen: Seen, scene: Scene) -> bool | None:
-    """Tell whether a host drops what comes in by its data interface and would be answered by another one."""
+    """Return True if a host drops packets on its data interface whose way back is another interface."""
     path, settings = scene.paths.get(seen.host), kernel_settings(seen)
     modes = [settings.get(f"conf/{name}/rp_filter", "") for name in ("all", path.interface if path else "")]
-    # The stricter of the two counts, and 2 (loose) is the larger number: ip-sysctl.rst of Linux.
+    # The larger number is in effect, and 2 means loose: ip-sysctl.rst of Linux.
     return None if "" in modes else max(modes) == "1"
 
 
 def _explained(scene: Scene, one: str, other: str) -> bool:
-    """Tell whether links and routes, which other checks judge, make connections between two hosts fail."""
+    """Return True if links or routes, which other checks judge, make connections between two hosts fail."""
     return _cut_off(scene, one, other) or _cut_off(scene, other, one)
 
 
@@ -165,12 +163,12 @@ def _cut_off(scene: Scene, host: str, other: str) -> bool:
 def _open(scene: Scene) -> Iterator[Finding]:
     known = list(_pairs(scene))
     failed = {(pair.source, pair.target): pair for pair in known if pair.faults}
-    # Links and routes have checks of their own, and no firewall is to blame for them.
+    # Links and routes have checks of their own, and a change of the firewall does not fix them.
     clear = sorted({tuple(sorted(key)) for key in failed if _explained(scene, *key)})
     failed = {key: pair for key, pair in failed.items() if tuple(sorted(key)) not in clear}
     for one, other_host in clear:
         yield unchecked(
-            f"connections of {one} and {other_host} fail for what is said of their links and routes"
+            f"connections between {one} and {other_host} fail because of their links or routes [pair-route]"
         )
     for host, group, what in _grouped(failed, scene):
         first = failed[group[0]]
@@ -184,18 +182,18 @@ def _open(scene: Scene) -> Iterator[Finding]:
     if untried:
         names = ", ".join(f"{p.source} → {p.target}" for p in untried[:3])
         more = f" and {len(untried) - 3} more" if len(untried) > 3 else ""
-        yield unchecked(f"not tried: {names}{more}; these hosts have neither bash, python3 nor the image")
+        yield unchecked(f"not tried: {names}{more}; these hosts have no bash, no python3 and no image")
     if any(pair.tried and not pair.listened and not pair.faults for pair in known):
-        what = "hosts answer each other; a firewall that rejects cannot be told before a container listens"
-        yield unchecked(what, "toolkit image send, then toolkit check")
+        what = "hosts respond to each other; a rejecting firewall shows only once a container listens"
+        yield unchecked(what, "toolkit image send && toolkit check")
 
 
 def _grouped(
     failed: dict[tuple[str, str], _Pair], scene: Scene
 ) -> Iterator[tuple[str, list[tuple[str, str]], str]]:
-    """Put pairs together that have one cause: all into a host, all out of one, else those into one.
+    """Group pairs with a common cause: all to one host, all from one host, or some to one host.
 
-    Yields the host concerned, the pairs, and what happened in words.
+    Yields the host concerned, the pairs, and a description.
     """
     hosts = [name for name in scene.facts if name in scene.paths]
     left = dict(failed)
@@ -205,18 +203,18 @@ def _grouped(
             yield (
                 host,
                 into,
-                f"nobody reaches it at {scene.paths[host].address}: {_how(left[into[0]], scene)}",
+                f"no host reaches it at {scene.paths[host].address}: {_how(left[into[0]], scene)}",
             )
             left = {key: pair for key, pair in left.items() if key not in into}
     for host in hosts:
         out = [key for key in left if key[0] == host]
         if len(out) == len(hosts) - 1 > 1:
-            yield host, out, f"it reaches nobody: {_how(left[out[0]], scene)}"
+            yield host, out, f"the host reaches no other host: {_how(left[out[0]], scene)}"
             left = {key: pair for key, pair in left.items() if key not in out}
     for one, other in [key for key in left if key[0] < key[1] and key[::-1] in left]:
         how = _how(left[one, other], scene)
         if how == _how(left[other, one], scene):
-            yield other, [(one, other), (other, one)], f"it and {one} do not reach each other: {how}"
+            yield other, [(one, other), (other, one)], f"{other} and {one} do not reach each other: {how}"
             left = {key: pair for key, pair in left.items() if set(key) != {one, other}}
     for target in hosts:
         by_how: dict[str, list[tuple[str, str]]] = {}
@@ -236,7 +234,7 @@ def _how(pair: _Pair, scene: Scene) -> str:
 
 
 def _let_in(scene: Scene, pair: _Pair) -> str:
-    """The line that opens the far side's firewall for the whole data network, as jobs need it."""
+    """Return the command that opens the firewall of the target for the complete data network."""
     network, address = scene.paths[pair.source].network, scene.paths[pair.target].address
     lines = {
         "ufw": f"sudo ufw allow proto tcp from {network} to {address}",
@@ -245,11 +243,11 @@ def _let_in(scene: Scene, pair: _Pair) -> str:
         "iptables": f"sudo iptables -I INPUT -p tcp -s {network} -j ACCEPT",
     }
     line = lines[firewall_program(scene.seen.get(pair.target))]
-    return f"on {pair.target}: {line}; or the same for OUTPUT on {pair.source}, or what stands between them"
+    return f"on {pair.target}: {line}  # or open OUTPUT on {pair.source}, or a firewall between the hosts"
 
 
-def _told(scene: Scene) -> dict[str, dict[str, dict[str, Tried]]]:
-    """Results of connections from inside containers, between hosts that have an address for ranks."""
+def _from_containers(scene: Scene) -> dict[str, dict[str, dict[str, Tried]]]:
+    """Return results of connections from inside containers, between hosts that have a data address."""
     return {
         name: {host: ports for host, ports in looked.report.pairs.items() if host in scene.paths}
         for name, looked in scene.inside.items()
@@ -258,40 +256,46 @@ def _told(scene: Scene) -> dict[str, dict[str, dict[str, Tried]]]:
 
 
 def _large(scene: Scene) -> Iterator[Finding]:
-    known = _told(scene)
+    known = _from_containers(scene)
     if len(scene.facts) > 1 and not any(known.values()):
-        yield unchecked("needs the image on two hosts: toolkit image send")
-    for source, told in known.items():
-        for target, ports in told.items():
+        yield unchecked("this check needs the image on two hosts", "toolkit image send")
+    for source, results in known.items():
+        for target, ports in results.items():
             sent = ports["any"].sent if "any" in ports else None
             if sent is not None and sent < PIECES:
                 mtu = link.mtu if (link := scene.link(source)) else 1500
                 ask = f"ping -M do -s {mtu - 28} {quoted(scene.paths[target].address)}"
-                what = f"{source} → {target}: small messages pass, large ones stall (MTU {mtu} here)"
-                fix = f"on {source}: {ask}; a smaller MTU on all hosts, or let ICMP pass between them"
+                what = f"{source} → {target}: small messages pass, large messages stall (MTU {mtu})"
+                fix = f"on {source}: {ask}  # then set a smaller MTU on all hosts, or admit ICMP between them"
                 yield error(what, fix, source, target)
 
 
 def _seen_as(scene: Scene) -> Iterator[Finding]:
-    known = _told(scene)
+    known = _from_containers(scene)
     if len(scene.facts) > 1 and not any(known.values()):
-        yield unchecked("needs the image on two hosts: toolkit image send")
-    for source, told in known.items():
-        for target, ports in told.items():
+        yield unchecked("this check needs the image on two hosts", "toolkit image send")
+    for source, results in known.items():
+        for target, ports in results.items():
             seen = {result.seen for result in ports.values() if result.seen is not None}
             if strange := seen - {scene.paths[source].address}:
-                what = f"{target} sees {source} as {', '.join(sorted(strange))}: its address is translated"
+                what = f"{target} sees {source} as {', '.join(sorted(strange))}: NAT translates the address"
                 fix = (
-                    f"on {source}, and on what stands between: sudo iptables -t nat -S; spare data addresses"
+                    f"on {source}: sudo iptables -t nat -S  # exempt data addresses from NAT, also on routers"
                 )
                 yield error(what, fix, source, target)
 
 
 # The checks of leftovers are between these two, see ``registry``.
 ROUTE_CHECKS = (
-    Check("pair-route", "hosts send to each other by their data interfaces", whole=_route, stage="pairs"),
     Check(
-        "pair-filter", "kernels drop nothing for its way back", host=_filter, probes=(KERNEL,), stage="pairs"
+        "pair-route", "hosts send to each other through their data interfaces", whole=_route, stage="pairs"
+    ),
+    Check(
+        "pair-filter",
+        "kernels drop no packets because of their way back",
+        host=_filter,
+        probes=(KERNEL,),
+        stage="pairs",
     ),
 )
 CHECKS = (

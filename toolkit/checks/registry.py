@@ -1,4 +1,4 @@
-"""Checks: what would stop a job, told before it does. One file per family, one registry."""
+"""The registry of all checks, and the function that runs them on recorded answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolkit.checks import (
 from toolkit.checks.model import STAGES, Check, Probe, Scene, Stage
 from toolkit.core.finding import Finding
 
-# In the order in which a person would look: can it be reached, can it run, has it room, is it fast.
+# In the order in which a person would search: connection, engine, room, speed.
 CHECKS: tuple[Check, ...] = (
     *engine.CHECKS,
     *machine.CHECKS,
@@ -44,7 +44,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def host_probes(checks: Iterable[Check] = CHECKS) -> tuple[Probe, ...]:
-    """Return what the hosts are to be asked, each question once."""
+    """Return the probes of these checks, each once."""
     return tuple({probe.name: probe for check in checks for probe in check.probes if probe.text}.values())
 
 
@@ -54,7 +54,7 @@ def judge(scene: Scene, stages: Iterable[Stage], checks: Iterable[Check] = CHECK
         if seen.facts is None and seen.error is not None:
             yield Finding("reach", "error", seen.error.what, seen.error.fix, seen.host)
         elif seen.facts is not None:
-            yield Finding("reach", "ok", "ssh lets us in", host=seen.host)
+            yield Finding("reach", "ok", "the SSH connection works", host=seen.host)
     wanted = set(stages)
     for check in checks:
         if check.stage in wanted:

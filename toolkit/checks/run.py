@@ -1,4 +1,4 @@
-"""`toolkit check`: asks the hosts what the checks want to know, and has it judged."""
+"""`toolkit check`: run the probes on the hosts, and judge the results."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from toolkit.remote.ssh import Trace
 
 _REGISTRY_SECONDS = 40.0
-_QUICK = "left out by --quick"
+_QUICK = "skipped because of --quick"
 
 
 def choose_checks(only: Collection[str]) -> tuple[Check, ...]:
-    """Return the checks of these ids, or all of them when none is named.
+    """Return the checks of these ids, or all checks if none is named.
 
     Raises:
-        BadInput: an id that no check has.
+        BadInput: no check has one of the ids.
     """
     known = {check.id: check for check in CHECKS}
     if unknown := [name for name in only if name not in known]:
@@ -60,12 +60,12 @@ def look(
     trace: Trace | None = None,
     quick: bool = False,
 ) -> tuple[Finding, ...]:
-    """Ask all hosts at once and return what the checks find, the gravest first.
+    """Query all hosts at once and return the findings of the checks, errors first.
 
-    Changes nothing on the hosts; a host that does not answer has a finding that says why.
+    Changes nothing on the hosts. The reason why a host does not answer is a finding too.
 
     Args:
-        quick: start no containers; what only they could see is "not checked".
+        quick: start no containers; findings that need one are "not checked".
     """
     checks = tuple(checks)
     questions = [(probe.name, probe.text) for probe in host_probes(checks)]
@@ -78,7 +78,7 @@ def look(
 
 
 def first_look(session: Session) -> Scene:
-    """Return what the hosts said when they were met."""
+    """Return the scene with the answers that the hosts gave while the session connected."""
     inventory = session.inventory
     seen = {name: _seen(session, name) for name in inventory.names}
     facts = {name: one.facts for name, one in seen.items() if one.facts is not None}
@@ -96,7 +96,7 @@ def first_look(session: Session) -> Scene:
 
 
 def second_look(session: Session, scene: Scene, quick: bool = False) -> Scene:
-    """Let the hosts try the ways to each other, from containers where the image is, and return all of it."""
+    """Return the scene extended by connections between hosts, from containers on hosts with the image."""
     inventory, facts = scene.inventory, scene.facts
     runners = {name: session.runners[name] for name in facts}
     settled = settle_network(inventory, facts, runners)
@@ -111,13 +111,13 @@ def second_look(session: Session, scene: Scene, quick: bool = False) -> Scene:
     port = layout.port if layout else scene.port
     ways = path_ways(choice.paths, facts, port, [look.host for look in looks])
     with ThreadPoolExecutor(2) as pool:
-        # Beside each other: the hosts' own tries wait for answers, containers for processors.
+        # In parallel: connections from hosts wait for the network, containers for processors.
         tried = pool.submit(try_ways, ways, runners)
         answers = pool.submit(_ask_registry, inventory, facts, runners)
         inside = look_inside(looks, runners)
         evidence = together((settled, tried.result()))
         registry = answers.result()
-    absent = dict.fromkeys(facts, why or "the image is not there")
+    absent = dict.fromkeys(facts, why or "the host does not have the image")
     absent |= {name: error.what for name, error in session.errors.items()}
     return replace(
         scene,
@@ -132,14 +132,14 @@ def second_look(session: Session, scene: Scene, quick: bool = False) -> Scene:
 def _ask_registry(
     inventory: Inventory, facts: Mapping[str, Facts], runners: Mapping[str, Runner]
 ) -> dict[str, Result]:
-    """Let the hosts that pull the image ask its registry; one that is lost meanwhile has no answer."""
+    """Query the image's registry from the hosts that pull the image; a lost host has no answer."""
     asked = [f.host for f in pulling(inventory, facts) if f.docker]
     line = ask_registry(inventory.image)
     return fan_out(asked, lambda host: runners[host].run(line, _REGISTRY_SECONDS))[0]
 
 
 def _layout(session: Session, scene: Scene, evidence: Evidence) -> tuple[Layout | None, str]:
-    """The layout of the hosts whose engine can be used, or why there is none."""
+    """Return the layout of the hosts with a usable engine, or the reason why there is none."""
     try:
         session.require_some()
         return make_layout(scene.inventory, Observed(session.facts, scene.image, evidence=evidence)), ""

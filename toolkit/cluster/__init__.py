@@ -1,1 +1,1 @@
-"""A cluster as its hosts show it: probe, facts, layout, containers, keys, ports, ownership."""
+"""The state of a cluster on its hosts: probe, facts, layout, containers, keys, ports, ownership."""

@@ -39,7 +39,7 @@ _OF_HOST: Mapping[str, Callable[[Host], object]] = {
     "data_address": lambda host: host.data_address,
     "gpus": lambda host: [-1 if host.gpus is None else host.gpus, host.gpu_ids],
 }
-# So many hosts are named beside a key; of more, the number.
+# At most this number of hosts is named beside a key; for more, only the number is printed.
 _NAMED = 3
 
 

@@ -1,4 +1,4 @@
-"""A Container as a compose file, from ``compose/*.j2``; brings up the same container as `docker run`."""
+"""A Container as a compose file, from ``compose/*.j2``; it starts the same container as `docker run`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def compose_file(container: Container, role: str, services: Sequence[Container] 
 
     Args:
         role: ``main`` or ``worker``.
-        services: what runs there beside training.
+        services: containers that run on the host beside training.
     """
     return render_template(f"compose/{role}.yaml.j2", container=container, role=role, services=services)

@@ -1,4 +1,4 @@
-"""Connections to the hosts of a cluster, one per host, and what the hosts say of themselves."""
+"""Connections to the hosts of a cluster, one per host, and the facts that the hosts report."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from toolkit.remote.ssh import SshRunner, Trace
 
 _PROBE_SECONDS = 60.0
-# Of this process: a connection and what is begun over it, and everything else.
+# Open files of this process: a connection and the channels over it, and everything else.
 _FILES_PER_HOST, _OTHER_FILES = 4, 256
 
 # As (name, shell text); see ``toolkit.cluster.probe``.
 Questions = Sequence[tuple[str, str]]
 
-# Of a session that runs no plan.
+# The executors of a session that runs no plan.
 NO_EXECUTORS: Executors = MappingProxyType({})
 
 Own = TypeVar("Own", bound="Connected")
@@ -54,7 +54,7 @@ class Reply:
 
 
 class Connected:
-    """Connections to the hosts of one cluster, one per host, and what the hosts said."""
+    """Connections to the hosts of one cluster, one per host, with the answers of the hosts."""
 
     def __init__(
         self, inventory: Inventory, trace: Trace | None = None, executors: Executors = NO_EXECUTORS
@@ -73,13 +73,13 @@ class Connected:
         self.always: tuple[tuple[str, str], ...] = ()
 
     def meet(self, hosts: Iterable[str], questions: Questions = (), desks: bool = False) -> None:
-        """Connect to hosts at once and ask each what it is.
+        """Connect to all hosts at once and probe each.
 
         Hosts that cannot be reached are in ``errors`` afterwards; the others are in ``facts``.
 
         Args:
-            questions: further ones, see ``toolkit.cluster.probe``; their answers are in ``replies``.
-            desks: begin a talk with each host's container as well: the command is going to run a job.
+            questions: further probes, see ``toolkit.cluster.probe``; their output is in ``replies``.
+            desks: open a session in each host's container as well, because the command will run a job.
         """
         names = list(hosts)
         allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names))
@@ -91,7 +91,7 @@ class Connected:
         runner = self.runners[name] = self.runner(name)
         runner.open()
         if desk:
-            # Nobody knows yet whether the container is there: if it is not, the facts will say so.
+            # The container possibly does not exist: the facts will show that.
             self.desks.open(runner, container_name(self.inventory.cluster, self.inventory.role(name)))
         facts = self._ask(name, questions)
         self.timings[name] = time.monotonic() - start
@@ -117,16 +117,16 @@ class Connected:
         try:
             sections = read_frames(result.raw, nonce)
         except FrameError as error:
-            what = f"its answer to the first questions is cut short or garbled: {error}"
+            what = f"the answer to the first probe is cut short or garbled: {error}"
             raise ToolkitError(what, "toolkit status -v", name) from error
         self.replies[name] = Reply(sections, sent, received)
         facts = parse_facts(name, file.cluster, sections, engine=file.engine)
-        # Before any command reads or writes there; a host that is refused has its reason in ``errors``.
+        # Before any command reads or writes on the host; the reason for a refusal is in ``errors``.
         refuse_unsafe_state(facts)
         return facts
 
     def close(self) -> None:
-        """End all connections, and with them what still runs over them."""
+        """End all connections, and the commands that still run over them."""
         self.closed = True
         self.desks.leave()
         for runner in list(self.runners.values()):
@@ -144,10 +144,10 @@ class Connected:
         self.close()
 
     def require_some(self) -> None:
-        """Raise the first host's error when no host answered at all.
+        """Raise the first host's error if no host answered.
 
         Raises:
-            ToolkitError: with every host's reason in it.
+            ToolkitError: with the reason of every host.
         """
         if self.facts:
             return
@@ -155,21 +155,21 @@ class Connected:
         name, first = next(iter(self.errors.items()))
         fix = first.fix
         if len({error.fix for error in self.errors.values()}) > 1:
-            fix = f"for {name}: {fix}; for the others: toolkit check"
+            fix = f"toolkit check  # lists the fix of each host; for {name}: {fix}"
         raise ToolkitError(f"no host can be used{lines}", fix)
 
     def all_facts(self) -> dict[str, Facts]:
-        """Return what the hosts said, for those who need the word of each.
+        """Return the facts of the hosts, if every host answered.
 
         Raises:
-            ToolkitError: the first host's that did not answer.
+            ToolkitError: the error of the first host that did not answer.
         """
         for error in self.errors.values():
             raise error
         return dict(self.facts)
 
     def ask_anew(self, hosts: Sequence[str]) -> None:
-        """Ask these hosts once more what they are; the others take no further part."""
+        """Probe these hosts again; the others take no further part."""
         asked, silent = fan_out(hosts, self._ask)
         self.facts = {name: asked[name] for name in self.facts if name in asked}
         self.errors |= silent
@@ -179,7 +179,7 @@ class Connected:
         return {name: self.runners[name] for name in self.facts}
 
     def leave_out(self, refused: Iterable[ToolkitError]) -> None:
-        """Take hosts for unusable from now on; the report of each plan has their outcome."""
+        """Treat hosts as unusable from now on; the report of each plan has their outcome."""
         self.errors |= {error.host: error for error in refused}
 
     def connect_outcomes(self) -> tuple[Outcome, ...]:

@@ -1,4 +1,4 @@
-"""Holds container/check/container_probe.py on many hosts: all listen before any tries, and end together."""
+"""Run container/check/container_probe.py on many hosts: all listen before any connects, and end together."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from toolkit.errors import ToolkitError
 from toolkit.protocol.looks import LookReport
 from toolkit.protocol.numbers import whole
 
-# Seconds for a container to start and for all connections; a program ends by itself some time after both.
+# Seconds for a container to start and for all connections; a program exits some time after both.
 _LISTEN_SECONDS, _REPORT_SECONDS = 12.0, 10.0
 
 
 def look_inside(looks: Sequence[Look], runners: Mapping[str, Runner]) -> dict[str, Looked]:
-    """Run the programs and return what each found, or why it did not."""
+    """Run the programs and return the report of each, or its error."""
     if not looks:
         return {}
     round_ = _Round(looks)
-    # One thread each, however many: every one of them waits for all others.
+    # One thread for each program, because every one of them waits for all others.
     pool = ThreadPoolExecutor(len(looks), thread_name_prefix="look")
     try:
         futures = {look.host: pool.submit(round_.hold, look, runners[look.host]) for look in looks}
@@ -38,7 +38,7 @@ def look_inside(looks: Sequence[Look], runners: Mapping[str, Runner]) -> dict[st
 
 
 class _Round:
-    """Who listens, who has reported, who is gone."""
+    """The state of one run: hosts that listen, hosts that have reported, hosts that are gone."""
 
     def __init__(self, looks: Sequence[Look]) -> None:
         self.looks = looks
@@ -62,7 +62,7 @@ class _Round:
 
         def sink(data: bytes) -> None:
             for line in came.take(data):
-                with answer_of(look.host, "what its test container found"):
+                with answer_of(look.host, "the report of its test container"):
                     self._hear(look.host, line, lines)
 
         try:
@@ -105,7 +105,7 @@ class _Round:
             self.changed.notify_all()
 
     def _words(self, look: Look) -> Iterator[bytes]:
-        """Standard input of a host's program; its end is the order to end."""
+        """Yield the standard input of a host's program; the program exits at its end."""
         yield look.head
         self._wait(self.ports, self.listen_by)
         with self.changed:

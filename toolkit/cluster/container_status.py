@@ -30,8 +30,8 @@ class HostState:
 
     Args:
         version: of the toolkit that wrote the host's files last; empty for none.
-        note: what is worth saying about it.
-        fix: what to do about that.
+        note: a remark that `status` prints.
+        fix: the fix for it.
     """
 
     host: str
@@ -55,18 +55,18 @@ def host_states(
     errors: Mapping[str, ToolkitError],
     inside: Mapping[str, str],
 ) -> list[HostState]:
-    """Return how every host of the file stands.
+    """Return the state of every host of the file.
 
     Args:
         errors: of the hosts that did not answer.
-        inside: name and text of this toolkit's inside programs.
+        inside: name and text of this toolkit's container programs.
     """
     paths: Mapping[str, DataPath] = {}
     unclear: ToolkitError | None = None
     try:
         paths = choose_paths(inventory, facts)
     except NotReady as error:
-        unclear = error  # `up` will refuse it; the containers are worth a look all the same
+        unclear = error  # `up` will refuse it; the states of the containers are shown anyway
     states = []
     for name in inventory.names:
         if name in errors:
@@ -112,7 +112,7 @@ def _host_state(inventory: Inventory, facts: Facts, address: str, inside: Mappin
 
 
 def why_not_running(container: ContainerFacts, facts: Facts) -> str:
-    """Return why a container does not run; empty when it does."""
+    """Return the reason why a container does not run; empty if it runs."""
     if container.state == "running":
         return ""
     if not container.started:
@@ -121,31 +121,31 @@ def why_not_running(container: ContainerFacts, facts: Facts) -> str:
         return f"the host has rebooted since, at {_clock(facts.booted)}"
     if container.state in ("exited", "dead"):
         when = f" at {_clock(container.ended)}" if container.ended else ""
-        return f"it ended{when} with exit code {container.exit_code}"
+        return f"it exited{when} with exit code {container.exit_code}"
     return f"it is {container.state}"
 
 
 def fix_of(container: ContainerFacts | None) -> str:
-    """Return what makes a container run that is missing or stopped."""
+    """Return the fix for a missing or stopped container."""
     return WITHOUT_SSHD if container is not None and lacks_sshd(container) else UP
 
 
 def lacks_sshd(container: ContainerFacts) -> bool:
-    """Return whether a container has ended because its image has no sshd: another `up` would fail, too."""
+    """Return True if a container exited because its image has no sshd: another `up` would fail, too."""
     if LABEL_CONFIG not in container.labels:  # the label of those with an sshd
         return False
     return container.state in ("exited", "dead") and container.exit_code == NOT_FOUND
 
 
 def runs_already(container: Container, facts: Facts) -> str | None:
-    """Return the Id of a container that runs as it is to be, None where there is none."""
+    """Return the Id of a running container with the wanted settings, None without one."""
     found = next((c for c in facts.containers if c.name == container.name), None)
     as_wanted = found and found.state == "running" and found.digest == container.digest()
     return found.id if found and as_wanted else None
 
 
 def _why_start(container: Container, facts: Facts) -> str:
-    """Return why `up` puts a container in the place of another; empty when there is none, or it stays."""
+    """Return the reason why `up` replaces a container; empty if there is none, or if it stays."""
     found = next((c for c in facts.containers if c.name == container.name), None)
     if found is None:
         return ""
@@ -155,16 +155,16 @@ def _why_start(container: Container, facts: Facts) -> str:
         return ""
     by = found.labels.get(LABEL_VERSION, "")
     if by != dict(container.labels).get(LABEL_VERSION):
-        return f"made anew: {f'toolkit {by}' if by else 'an earlier toolkit'} had made it with other settings"
-    return "made anew: its settings have changed"
+        return f"recreated: {f'toolkit {by}' if by else 'an earlier toolkit'} created it with other settings"
+    return "recreated: its settings have changed"
 
 
 def _clock(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
-# Somebody else may have made a container of this name since the host was asked: then it stays, and ours is
-# refused by its name. Arguments: the container, whose it must be.
+# Another user can have created a container of this name since the probe: then it stays, and the engine
+# refuses a second one of the name. Arguments: the container, its required owner.
 REMOVE_OWN = r"""
 owner=$(docker container inspect --format '{{index .Config.Labels "toolkit.owner"}}' "$1" 2>/dev/null)
 [ "$owner" != "$2" ] || docker rm --force "$1" >/dev/null 2>&1
@@ -175,11 +175,11 @@ shift 2
 def start_step(
     container: Container, facts: Facts, saves: str = "container", failures: tuple[Failure, ...] = ()
 ) -> Run:
-    """Return the step that starts a container on a host, unless it runs as it is to be.
+    """Return the step that starts a container on a host, unless it runs with the wanted settings.
 
     Args:
-        saves: under which its Id is saved for later steps.
-        failures: ways to fail that are this container's own.
+        saves: the name under which its Id is saved for later steps.
+        failures: failures that only this container can have.
     """
     running = script(
         'test "$(docker inspect --format '
@@ -187,7 +187,7 @@ def start_step(
         container.name,
         container.digest(),
     )
-    # What stands there under this name is stopped, dead or made from another specification.
+    # An existing container of this name is stopped, dead or made from another specification.
     start = script(f'{REMOVE_OWN}exec "$@"', container.name, facts.user, *docker_run_args(container))
     return Run(
         facts.host,
@@ -200,7 +200,7 @@ def start_step(
         known=runs_already(container, facts),
         again=ENGINE_FAILED,
         failures=(*failures, *start_failures(container, facts.host)),
-        fix=f"toolkit render docker -o DIR writes it as a script to try on {facts.host};"
-        f" there, sudo journalctl -u docker -n 20 says more",
+        fix=f"on {facts.host}: sudo journalctl -u docker -n 20"
+        "  # toolkit render docker -o DIR writes the command as a script",
         why=_why_start(container, facts),
     )

@@ -1,4 +1,4 @@
-"""The one Container of each host, made from the layout; all renderings and `up` start from here."""
+"""The Container of each host, made from the layout; `up` and all renderings use it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from toolkit.protocol.names import (
     container_name,
 )
 
-# What sshd as root needs to become the session's user and to lock up its unprivileged half.
+# Capabilities that sshd as root needs to become the session's user and to confine its unprivileged part.
 _SSHD_AS_ROOT = ("SETGID", "SETUID", "SYS_CHROOT")
 
 _SSH_CONFIG = "/etc/ssh/ssh_config.d/10-toolkit.conf"
@@ -34,7 +34,7 @@ SSHD_ARGV = ("/usr/sbin/sshd", "-D", "-e", "-f", str(CONF / "sshd_config"))
 
 
 def cluster_container(layout: Layout, place: Place) -> Container:
-    """Return the container that this host is to run, with its digest among the labels."""
+    """Return the container for this host, with its digest among the labels."""
     inventory, facts, state = layout.inventory, place.facts, place.state
     home = home_of(layout.user, facts.uid)
     sshd = layout.has_sshd(place)
@@ -48,7 +48,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
     }
     if sshd:
         labels[LABEL_PORT] = str(layout.port)
-        # sshd reads its configuration once: another one means another container.
+        # sshd reads its configuration once, so another configuration requires another container.
         labels[LABEL_CONFIG] = hashlib.sha256(worker_sshd_config(layout, place).encode()).hexdigest()[:16]
     own = (
         Mount(f"{state}/conf", str(CONF), read_only=True),
@@ -68,7 +68,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         argv=SSHD_ARGV if sshd else IDLE_ARGV,
         user=f"{facts.uid}:{facts.gid}",
         userns=facts.userns,
-        # A user namespace of one's own has none of the host's groups.
+        # A separate user namespace has none of the host's groups.
         groups=() if facts.userns else tuple(sorted(gid for gid, _ in facts.groups if gid != facts.gid)),
         workdir=home,
         env=(
@@ -93,7 +93,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
 def worker_sshd_config(layout: Layout, place: Place) -> str:
     """Return the sshd configuration of a worker; the image's variables are passed on to sessions."""
     env = dict(layout.image.env) | {"TOOLKIT_CLUSTER": layout.inventory.cluster}
-    # The image asks for all GPUs, the container may have been given others.
+    # The image requests all GPUs, but the container can have a subset.
     env.pop(NONE_VISIBLE[0], None)
     return sshd_config(place.path.address, layout.port, layout.user, tuple(sorted(env.items())))
 
@@ -105,21 +105,21 @@ def _gpu_env(place: Place) -> tuple[tuple[str, str], ...]:
 
 
 def _ulimits(layout: Layout, place: Place) -> tuple[Ulimit, ...]:
-    # RDMA pins memory; without such devices the limit stays as the engine sets it.
+    # RDMA pins memory; without RDMA devices the limit stays as the engine sets it.
     default = [Ulimit("memlock", -1, -1)] if place.facts.infiniband else []
     merged = {limit.name: limit for limit in (*default, *layout.inventory.ulimits)}
     return tuple(merged[name] for name in sorted(merged))
 
 
 def start_failures(container: Container, host: str) -> tuple[Failure, ...]:
-    """Return why an engine may refuse to start this container, as far as the hosts file can be the reason."""
+    """Return the failures of a container start that the hosts file can cause."""
     limits = tuple(
         Failure(
-            # runc calls a limit by its number, crun by its name.
+            # runc reports the number of a limit, crun its name.
             rf"rlimit type {ULIMITS[limit.name]}\b|RLIMIT_{limit.name.upper()}\b",
-            f"the engine may not set the limit {limit.name} ({_ends(limit)})",
-            f"ulimits: {{{limit.name}: N}} in the hosts file, with an N that the engine has itself; "
-            f"on {host}: cat /proc/$(pidof dockerd)/limits",
+            f"the engine cannot set the limit {limit.name} ({_ends(limit)})",
+            f"on {host}: cat /proc/$(pidof dockerd)/limits"
+            f"  # then in hosts.yaml: ulimits: {{{limit.name}: N}}, N at most the engine's own limit",
         )
         for limit in container.ulimits
     )

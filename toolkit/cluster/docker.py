@@ -1,4 +1,4 @@
-"""A Container as a `docker run` line that anyone can copy."""
+"""A Container as a `docker run` command that can be copied."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from toolkit.core.engines import DOCKER
 
 _HEAD = """\
 #!/bin/sh
-# {host}: run this there after `toolkit up --prepare`, which brings image, keys and configurations;
-# then `toolkit up` proves that main reaches all workers. `toolkit down` removes the container like any other.
-# To change it, change hosts.yaml and render it again: by the label toolkit.digest the toolkit knows what it
-# was made from.
+# Run this script on {host} after `toolkit up --prepare`, which sends image, keys and configurations.
+# Then run `toolkit up`, which tests that main reaches all workers. `toolkit down` removes the container.
+# To change the container, change hosts.yaml and render the script again: the label toolkit.digest tells
+# toolkit which settings the container was created from.
 set -eu
 """
 
 
 def docker_run_args(container: Container) -> tuple[str, ...]:
-    """Return the argv that starts the container detached."""
+    """Return the argv that starts the container in the background."""
     args = ["docker", "run", "--detach", "--name", container.name, "--hostname", container.hostname]
     args += ["--network", container.network]
     if container.init:
@@ -39,7 +39,10 @@ def docker_run_args(container: Container) -> tuple[str, ...]:
     if container.pids:
         args += ["--pids-limit", str(container.pids)]  # a fork bomb ends in the container
     if container.shm_bytes:
-        args += ["--shm-size", str(container.shm_bytes)]  # 64 MiB by default: NCCL and data loaders starve
+        args += [
+            "--shm-size",
+            str(container.shm_bytes),
+        ]  # 64 MiB by default: too little for NCCL and data loaders
     for limit in container.ulimits:
         args += ["--ulimit", f"{limit.name}={limit.soft}:{limit.hard}"]
     args += gpu_args(container.gpus, container.cdi)
@@ -63,20 +66,20 @@ def mount_argument(mount: Mount) -> str:
 
 
 def gpu_args(gpus: str, cdi: Sequence[str]) -> list[str]:
-    """Return the options that give a container GPUs; both as in ``Container``."""
+    """Return the options that give GPUs to a container; both arguments as in ``Container``."""
     args = [token for name in cdi for token in ("--device", name)]
     if gpus:
-        # The quotes are for docker's own CSV reader, to which a comma would begin another option.
+        # The quotes are for docker's CSV reader, for which a comma would begin another option.
         args += ["--gpus", gpus if gpus == "all" else f'"device={gpus}"']
     return args
 
 
 def docker_run_script(container: Container, host: str = "", engine: str = DOCKER) -> str:
-    """Return a shell script with one option per line; the engine's own words, ready to be changed by hand.
+    """Return a shell script with one option of `docker run` per line, which can be edited.
 
     Args:
-        host: where it is to run, when the container's hostname is another.
-        engine: what runs it there.
+        host: the host of the script, if it is not the container's hostname.
+        engine: the engine's command on the host.
     """
     args = (engine, *docker_run_args(container)[1:])
     command = len(args) - len(container.argv) - 1

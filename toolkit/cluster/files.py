@@ -17,7 +17,7 @@ def home_of(user: str, uid: int) -> str:
 
 
 def hosts_file(paths: Sequence[DataPath]) -> str:
-    """Return /etc/hosts: every name leads to its data address, never to 127.0.1.1.
+    """Return /etc/hosts, in which every name resolves to its data address and not to 127.0.1.1.
 
     Raises:
         ToolkitError: a name or an address is not one word.
@@ -27,16 +27,16 @@ def hosts_file(paths: Sequence[DataPath]) -> str:
 
 
 def passwd_file(facts: Facts, user: str) -> str:
-    """Return /etc/passwd: without the user's own line ssh says "No user exists for uid" and getpass fails.
+    """Return /etc/passwd: without the user's line ssh prints "No user exists for uid" and getpass fails.
 
-    sshd as root also wants its own user for privilege separation.
+    sshd as root also requires its own user for privilege separation.
     """
     lines = [
         "root:x:0:0:root:/root:/bin/bash",
         "sshd:x:101:65534::/run/sshd:/usr/sbin/nologin",
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
     ]
-    # Root on one host and not on another: the one name stands for uid 0 there, as main logs in by it.
+    # If the user is root on some hosts only, the common name belongs to uid 0 there, because main uses it.
     if user != "root":
         lines.append(f"{user}:x:{facts.uid}:{facts.gid}::{home_of(user, facts.uid)}:/bin/bash")
     return "\n".join(lines) + "\n"
@@ -51,14 +51,14 @@ def group_file(facts: Facts, user: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-# `up` writes it, and makes a container's digest of it.
+# `up` writes it, and its digest is a part of the container's digest.
 @functools.lru_cache(maxsize=4096)
 def sshd_config(address: str, port: int, user: str, env: tuple[tuple[str, str], ...]) -> str:
     """Return the configuration of a worker's sshd.
 
     Args:
-        address: the data address; sshd listens there and nowhere else.
-        env: the image's variables: sessions over ssh do not get them from Docker.
+        address: the data address, the only one on which sshd listens.
+        env: the image's variables, which Docker does not pass to sessions over ssh.
     """
     return render_template(
         "ssh/sshd_config.j2", conf=str(CONF), address=address, port=port, user=user, env=list(env)
@@ -76,5 +76,5 @@ def known_hosts_line(path: DataPath, port: int, key: str) -> str:
 
 
 def authorized_keys_line(main_address: str, key: str) -> str:
-    """Return the one line that lets main in, from main's address alone."""
+    """Return the line that admits main, only from main's address."""
     return render_template("ssh/authorized_keys.j2", address=main_address, key=key)

@@ -1,4 +1,4 @@
-"""Holds toolkit/container/monitor/gauges.py in every container of a cluster, and what each has said last."""
+"""Streams of toolkit/container/monitor/gauges.py from every container, and the latest report of each."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from toolkit.core.runner import ContainerRunner
 from toolkit.errors import ToolkitError
 from toolkit.protocol.names import container_name, program
 
-# Rates are known from the second time on.
+# Rates are known from the second reading on.
 _ENOUGH = 2
-# Before a host that fell silent is asked again.
+# The pause before another try with a silent host.
 _PAUSE_S = 5.0
-# Beyond the interval, for a program to start in a busy container.
+# Added to the interval, for a program to start in a busy container.
 _PATIENCE_S = 15.0
 
 
 class Gauges:
-    """The gauges of all hosts, one stream each over the connection that is there.
+    """The gauges of all hosts, one stream each over the existing connection.
 
-    Within its ``with`` they are read; at the end of it the programs on the hosts end.
+    Within its ``with`` they are read; at its end the programs on the hosts exit.
 
     Args:
-        seconds: from one reading to the next.
+        seconds: the interval of readings.
     """
 
     def __init__(self, session: Session, seconds: float) -> None:
@@ -55,7 +55,7 @@ class Gauges:
         self._ending.set()
 
     def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
-        """Return what the hosts have said last, in the file's order, and why others say nothing."""
+        """Return the latest gauges, in the file's order, and the reasons of silent hosts."""
         with self._changed:
             hosts = tuple(
                 self._latest[name] for name in self._session.inventory.names if name in self._latest
@@ -63,26 +63,26 @@ class Gauges:
             return hosts, dict(self._silent)
 
     def wait(self, seconds: float) -> None:
-        """Return when a host has said something new, after so many seconds at the latest."""
+        """Wait for a new report of a host, at most this number of seconds."""
         with self._changed:
             self._changed.wait(seconds)
 
     def wait_for_rates(self) -> None:
-        """Return when every host has been read often enough, or is late."""
+        """Wait until every host has enough readings, or is late."""
         until = time.monotonic() + _ENOUGH * self._seconds + _PATIENCE_S
         with self._changed:
             while self._are_few() and self._changed.wait(max(0.0, until - time.monotonic())):
                 pass
             for name in self._session.facts:
                 if name not in self._latest:
-                    self._silent.setdefault(name, "has not said anything in time")
+                    self._silent.setdefault(name, "it did not report in time")
 
     def _are_few(self) -> bool:
         asked = [name for name in self._session.facts if name not in self._silent]
         return any(self._counts.get(name, 0) < _ENOUGH for name in asked)
 
     def _hold(self, name: str, ending: threading.Event) -> None:
-        """Read a host, again and again: it may have been away, or its container made anew."""
+        """Read a host in a loop: it can be unreachable for a while, or its container can be recreated."""
         came = LineStream(name)
 
         def take(data: bytes) -> None:
@@ -104,14 +104,14 @@ class Gauges:
             came = LineStream(name)
             try:
                 result = self._container(name, again).stream(ask, take, held())
-                why = words_of(result.stderr) or "its container goes down"
+                why = words_of(result.stderr) or "the container stopped"
             except ToolkitError as error:
                 why = error.what
-            except Exception as error:  # shown in place of gauges that are not read any more
+            except Exception as error:  # shown instead of gauges that are no longer read
                 why = repr(error)
             with self._changed:
                 self._silent[name] = why
-                self._latest.pop(name, None)  # what was true is no news any more
+                self._latest.pop(name, None)  # the old values are out of date
                 self._changed.notify_all()
             again = True
             ending.wait(_PAUSE_S)

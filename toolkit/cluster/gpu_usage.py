@@ -1,4 +1,4 @@
-"""Holders of GPUs: jobs of every user's clusters by their claims, and all other processes."""
+"""Users of GPUs: jobs of all users' clusters by their reservations, and all other processes."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from toolkit.errors import NotReady
 from toolkit.plan.show import table
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER
 
-# The server of NVIDIA's Multi-Process Service computes nothing itself, and its clients are listed too. Apart
-# from it every process in nvidia-smi's list of those that compute counts, however little it holds: a context
-# alone takes hundreds of MiB, a job that has just begun looks as small as one that is harmless, and drivers
-# that give no figure would make all look so. Desktops are in another list, which nobody asks for.
+# The server of NVIDIA's Multi-Process Service computes nothing itself, and its clients are listed too. Every
+# other process in nvidia-smi's list of compute processes counts, even with little memory: a context alone
+# takes hundreds of MiB, a job that has just started uses as little as a harmless process, and some drivers
+# report no size. Desktops are in another list, which toolkit does not query.
 _SERVICE = "nvidia-cuda-mps"
 _MOST = 4
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Somebody who holds a GPU.
+    """A job or a process that uses a GPU.
 
     Args:
-        user: whose processes they are on the host.
-        owner, cluster, job: of the toolkit; empty for a stranger's process. ``owner`` started the job.
+        user: the owner of the processes on the host.
+        owner, cluster, job: of toolkit; empty for other processes. ``owner`` started the job.
         since: seconds since the epoch by the host's clock, 0 for unknown.
-        vouched: whether the claim is of a process of the ssh user; any user can make one of any content.
-        pid, program, memory_mib: of a process that belongs to no claim; 0 and empty for a claim.
+        vouched: a process of the ssh user made the reservation; any user can make one with any content.
+        pid, program, memory_mib: of a process without a reservation; 0 and empty for a reservation.
     """
 
     user: str = ""
@@ -45,15 +45,15 @@ class Holder:
     def __str__(self) -> str:
         since = f" since {moment(self.since)}" if self.since else ""
         if self.job and not self.pid:
-            said = "" if self.vouched else f", says user {self.user or 'unknown'}"
-            return f"job {self.job} of cluster {self.cluster} ({self.owner or self.user}{said}){since}"
+            claimed = "" if self.vouched else f", according to user {self.user or 'unknown'}"
+            return f"job {self.job} of cluster {self.cluster} ({self.owner or self.user}{claimed}){since}"
         of = f" in cluster {self.cluster}" if self.cluster else ""
         return f"{self.program or 'a process'} (pid {self.pid}, user {self.user or 'unknown'}){of}"
 
 
 @dataclass(frozen=True)
 class GpuUse:
-    """One GPU of a host, or one part of a GPU that is split, and who holds it; nobody when it is free."""
+    """One GPU of a host, or one part of a split GPU, with its users; empty if it is free."""
 
     host: str
     index: int
@@ -67,12 +67,12 @@ class GpuUse:
 
 
 def moment(seconds: float) -> str:
-    """Return a time for people, to the minute."""
+    """Return a time as text, to the minute."""
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
 def holders(facts: Facts) -> tuple[GpuUse, ...]:
-    """Return every GPU of a host that a process can compute on, with those who hold it."""
+    """Return every GPU of a host that a process can compute on, with its users."""
     return tuple(
         GpuUse(facts.host, gpu.index, uuid, gpu.name, tuple(_holders(facts, gpu.uuid, uuid)))
         for gpu in facts.gpus
@@ -81,13 +81,13 @@ def holders(facts: Facts) -> tuple[GpuUse, ...]:
 
 
 def _holders(facts: Facts, whole: str, uuid: str) -> Iterator[Holder]:
-    # Who claims all of a GPU that has been split since holds each of its parts.
+    # A reservation of a complete GPU that was split later applies to each of its parts.
     claims = [claim for claim in facts.claims if {uuid, whole} & {*claim.gpus}]
     for claim in claims:
         own = claim.user == facts.user
         yield Holder(claim.user, claim.owner, claim.cluster, claim.job, claim.since, own)
     for process in facts.gpu_processes:
-        # Of a GPU that is split, the driver may name the whole alone: no part is refused for that.
+        # For a split GPU the driver can name only the complete GPU: no part is refused for that.
         if process.gpu != uuid or process.program == _SERVICE:
             continue
         cluster, owner = _cluster(process, facts)
@@ -104,7 +104,7 @@ def _holders(facts: Facts, whole: str, uuid: str) -> Iterator[Holder]:
 
 
 def _cluster(process: GpuProcess, facts: Facts) -> tuple[str, str]:
-    """The cluster in whose container a process runs, and that one's owner; empty for a stranger's."""
+    """Return cluster and owner of the container in which a process runs; empty if it is none of toolkit."""
     found = next((c for c in facts.containers if process.container and c.id == process.container), None)
     return (found.labels.get(LABEL_CLUSTER, ""), found.labels.get(LABEL_OWNER, "")) if found else ("", "")
 
@@ -112,7 +112,7 @@ def _cluster(process: GpuProcess, facts: Facts) -> tuple[str, str]:
 def _belongs(process: GpuProcess, cluster: str, claim: Claim) -> bool:
     if process.job:
         return process.job == claim.job
-    # Which job it is of is hidden from other users; which container it is in is not.
+    # The job of a process is hidden from other users; its container is not.
     return bool(cluster) and cluster == claim.cluster
 
 
@@ -122,12 +122,12 @@ def refuse_held(
     cluster: str = "",
     jobs: Collection[str] = (),
 ) -> None:
-    """Refuse GPUs that somebody else holds.
+    """Refuse GPUs that another job or process uses.
 
     Args:
         facts: by host.
-        wanted: UUIDs of the GPUs, or parts of them, that are to be used on each host; see ``usable_uuids``.
-        cluster, jobs: own cluster, and those of its jobs that the caller takes care of itself.
+        wanted: UUIDs of the requested GPUs, or parts of them, on each host; see ``usable_uuids``.
+        cluster, jobs: own cluster, and those of its jobs that the caller handles itself.
 
     Raises:
         NotReady: names hosts, GPUs and holders.
@@ -144,36 +144,36 @@ def refuse_held(
     if held:
         names = list(dict.fromkeys(use.host for use, _ in held))
         out = " ".join(f"--exclude {name}" for name in names)
-        fix = f"wait for it (toolkit status), or leave out what is held: {out}; to compute beside it: --share"
+        fix = f"toolkit status  # wait, or exclude the hosts: {out}; or share the GPUs: --share"
         raise NotReady(_sentence(held), fix, names[0] if len(names) == 1 else "")
 
 
 def _sentence(held: Iterable[tuple[GpuUse, Holder]]) -> str:
-    # One holder of eight GPUs is one reason and not eight.
+    # A job that uses eight GPUs is one reason, not eight.
     reasons: dict[tuple[str, Holder], list[str]] = {}
     for use, holder in held:
         reasons.setdefault((use.host, holder), []).append(f"{use.index} ({use.uuid})")
     several = len({host for host, _ in reasons}) > 1
-    said = [
+    texts = [
         f"GPU {', '.join(gpus)}{f' on {host}' if several else ''} is held by {holder}"
         for (host, holder), gpus in reasons.items()
     ]
-    more = f"; and {len(said) - _MOST} more" if len(said) > _MOST else ""
-    return "; ".join(said[:_MOST]) + more
+    more = f"; and {len(texts) - _MOST} more" if len(texts) > _MOST else ""
+    return "; ".join(texts[:_MOST]) + more
 
 
 def gpu_uses(facts: Iterable[Facts]) -> tuple[GpuUse, ...]:
-    """Return every GPU of these hosts with those who hold it."""
+    """Return every GPU of these hosts with its users."""
     return tuple(use for one in facts for use in holders(one))
 
 
 def gpus_json(facts: Iterable[Facts]) -> list[dict[str, Any]]:
-    """Return one object for each GPU; ``holders`` is empty for one that is free."""
+    """Return one object for each GPU; ``holders`` is empty if it is free."""
     return [{**asdict(use), "free": use.free} for use in gpu_uses(facts)]
 
 
 def gpus_text(facts: Iterable[Facts]) -> str:
-    """Return one line for each holder of each GPU; empty where no host has any."""
+    """Return one line for each user of each GPU; empty without GPUs."""
     rows = [
         (use.host, str(use.index), use.name, str(holder))
         for use in gpu_uses(facts)

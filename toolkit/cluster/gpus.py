@@ -1,6 +1,6 @@
-"""GPUs of hosts and of their containers: what nvidia-smi lists, which ones a container gets, and how.
+"""GPUs of hosts and of their containers: the list of nvidia-smi, the GPUs of a container, and access to them.
 
-The answers are those of drivers of all ages; troubles of nvidia-smi and of engines come with their fixes.
+It covers drivers of all ages; known errors of nvidia-smi and of engines have fixes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from toolkit.protocol.engine import EngineInfo
 from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import whole
 
-# The query tells everything but the parts of a GPU that is split, which the list tells; the fields are such
-# that every driver has them. A driver in trouble can make nvidia-smi hang, and must not take the probe along.
+# The query prints everything except the parts of a split GPU, which the list prints; every driver has these
+# fields. A faulty driver can make nvidia-smi hang, and must not block the probe.
 SMI = """
 if command -v nvidia-smi >/dev/null 2>&1; then
   fields=index,uuid,name,driver_version,memory.total
@@ -39,56 +39,56 @@ _GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: ([^)]+)\)")
 # "  MIG 1g.5gb Device 0: (UUID: MIG-GPU-…/7/0)" before driver 470, aligned in columns and MIG-… since.
 _MIG_LINE = re.compile(r"MIG (\S+) +Device +(\d+): \(UUID: (MIG-[^)]+)\)")
 
-# How nvidia-smi words its troubles, what it means, and what to do on the host; the first that fits counts.
+# Error messages of nvidia-smi as patterns, their meaning, and the fix; the first match counts.
 _TROUBLES: tuple[tuple[str, str, str], ...] = (
     (
         r"version mismatch",
         "the NVIDIA driver was updated, and the kernel still runs the old one",
-        "reboot {host}",
+        "on {host}: sudo reboot",
     ),
     (
         r"communicate with the NVIDIA driver",
         "the NVIDIA driver is not loaded",
-        "on {host}: sudo modprobe nvidia; where that fails, as after a new kernel, install the driver anew",
+        "on {host}: sudo modprobe nvidia  # if that fails, as after a new kernel, reinstall the driver",
     ),
     (
         r"No devices",
         "the NVIDIA driver finds no GPU",
-        "on {host}: lspci | grep -i nvidia, and sudo dmesg | grep -i nvrm",
+        "on {host}: lspci | grep -i nvidia; sudo dmesg | grep -i nvrm",
     ),
     (
         r"device handle|GPU is lost|fallen off",
-        "a GPU does not answer any more",
-        "reboot {host}; when it comes again: sudo dmesg | grep -i xid, and look at power and cooling",
+        "a GPU does not respond any more",
+        "on {host}: sudo reboot  # if it returns: sudo dmesg | grep -i xid, and check power and cooling",
     ),
     (
         r"Failed to initialize NVML: Unknown Error|Insufficient Permissions",
-        "the ssh user may not use the NVIDIA device nodes",
+        "the SSH user cannot use the NVIDIA device nodes",
         "on {host}: ls -l /dev/nvidia*",
     ),
     (
         r"libnvidia-ml",
         "a part of the NVIDIA driver is missing",
-        "on {host}: install the driver anew",
+        "on {host}: reinstall the driver",
     ),
     (
         r"no answer within",
         "nvidia-smi hangs",
-        "on {host}: sudo dmesg | grep -i nvrm; mostly a reboot is needed",
+        "on {host}: sudo dmesg | grep -i nvrm  # usually a reboot is needed",
     ),
-    (re.escape(_ABSENT), "there is no nvidia-smi", "on {host}: install the NVIDIA driver"),
+    (re.escape(_ABSENT), "nvidia-smi is missing", "on {host}: install the NVIDIA driver"),
 )
 
 
 def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
-    """Return the GPUs that the output of ``SMI`` lists, and everything else that it says in one line."""
+    """Return the GPUs in the output of ``SMI``, and all of its other lines as one line."""
     gpus: dict[str, Gpu] = {}
     rest: list[str] = []
     split = ""
     for line in (line.strip() for line in lines_of(text)):
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 5 and (index := whole(cells[0], _MOST)) is not None:
-            # "[N/A]" or "[Not Supported]" where memory is shared with the processor.
+            # "[N/A]" or "[Not Supported]" if memory is shared with the processor.
             gpus[cells[1]] = Gpu(index, cells[1], cells[2], cells[3], whole(cells[4]) or 0)
         elif found := _GPU_LINE.match(line):
             split = found[2]
@@ -101,9 +101,9 @@ def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
 
 
 def parse_cdi(info: EngineInfo, specifications: str) -> tuple[str, ...]:
-    """Return the names of the GPUs that the engine gives by CDI: as it lists them, else from the files there.
+    """Return the names of the GPUs that the engine offers by CDI, from its list, otherwise from the files.
 
-    An empty list of folders is how an engine says that CDI is switched off.
+    An engine with an empty list of folders has CDI switched off.
     """
     if not info.cdi_folders:
         return ()
@@ -113,57 +113,57 @@ def parse_cdi(info: EngineInfo, specifications: str) -> tuple[str, ...]:
 
 
 def explain(trouble: str, host: str) -> tuple[str, str]:
-    """Return what a trouble of nvidia-smi means, in its own words too, and what to do about it.
+    """Return the meaning of an error of nvidia-smi, with its own words, and the fix.
 
     Args:
         trouble: ``Facts.gpu_trouble``.
     """
     for pattern, what, fix in _TROUBLES:
         if re.search(pattern, trouble, re.IGNORECASE):
-            said = "" if is_absent(trouble) else f" ({clipped(trouble)})"
-            return f"{what}{said}", fix.format(host=host)
-    said = f"nvidia-smi says: {clipped(trouble)}" if trouble else "nvidia-smi lists no GPU"
-    return said, f"on {host}: nvidia-smi"
+            words = "" if is_absent(trouble) else f" ({clipped(trouble)})"
+            return f"{what}{words}", fix.format(host=host)
+    words = f"nvidia-smi reports: {clipped(trouble)}" if trouble else "nvidia-smi lists no GPU"
+    return words, f"on {host}: nvidia-smi"
 
 
 def is_absent(trouble: str) -> bool:
-    """Return whether ``SMI`` found no nvidia-smi."""
+    """Return True if ``SMI`` found no nvidia-smi."""
     return _ABSENT in trouble
 
 
 def is_known(trouble: str) -> bool:
-    """Return whether it is a trouble that keeps GPUs from being used, and not just words of nvidia-smi."""
+    """Return True if it is a known error that makes GPUs unusable, not just a warning of nvidia-smi."""
     return any(re.search(pattern, trouble, re.IGNORECASE) for pattern, _, _ in _TROUBLES)
 
 
 def clipped(text: str) -> str:
-    """Return other programs' words, cut where they grow long."""
+    """Return the output of another program, cut to 200 characters."""
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 
-# What a training container needs of the driver: CUDA, and nvidia-smi with NVML. Graphics and video are not.
+# The parts of the driver that a training container needs: CUDA, and nvidia-smi with NVML.
 CAPABILITIES = ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility")
-# Where NVIDIA's runtime is the default one, an image that asks for all GPUs gets them unless told otherwise.
+# If NVIDIA's runtime is the default one, an image that requests all GPUs gets them without this variable.
 NONE_VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "void")
 
 _INSTALL = (
     "on {host}: install the NVIDIA Container Toolkit (package nvidia-container-toolkit), then"
     " sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 )
-_REINSTALL = "on {host}: nvidia-smi -L; then reinstall the NVIDIA Container Toolkit and restart docker"
+_REINSTALL = "on {host}: nvidia-smi -L  # then reinstall the NVIDIA Container Toolkit and restart docker"
 _GENERATE = "on {host}: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 
-# How engines and NVIDIA's own tools word it when they cannot give GPUs.
+# Error messages of engines and NVIDIA's tools that cannot give GPUs to a container.
 _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"could not select device driver \"cdi\"",
         "CDI is switched off in the engine",
-        '{host}: write "features": {{"cdi": true}} in /etc/docker/daemon.json, then restart docker',
+        'on {host}: add "features": {{"cdi": true}} to /etc/docker/daemon.json, then restart docker',
     ),
     (
         r"could not select device driver|failed to discover GPU vendor from CDI|"
         r"nknown( or invalid)? runtime (name|specified):? ?nvidia|nvidia-container-runtime-hook.*not found",
-        "the engine has no means to give a container GPUs: the NVIDIA Container Toolkit is missing",
+        "the engine cannot give GPUs to a container: the NVIDIA Container Toolkit is missing",
         _INSTALL,
     ),
     (
@@ -174,11 +174,11 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"nvidia-container-cli.*(driver not loaded|driver error|initialization error|nvml error)",
         "the NVIDIA driver and the NVIDIA Container Toolkit do not work together",
-        "on {host}: nvidia-smi; when that works: reinstall the NVIDIA Container Toolkit",
+        "on {host}: nvidia-smi  # if that works, reinstall the NVIDIA Container Toolkit",
     ),
     (
         r"nvidia-container-cli.*(device error|unknown device)",
-        "a GPU that was there a moment ago cannot be given",
+        "a GPU that nvidia-smi listed before cannot be given to the container",
         "on {host}: nvidia-smi -L",
     ),
     (
@@ -190,7 +190,7 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
 
 
 def gpu_failures(host: str) -> tuple[Failure, ...]:
-    """Return what can go wrong on this host when a container is started with GPUs."""
+    """Return the known failures of a container start with GPUs on this host."""
     return tuple(Failure(says, what, fix.format(host=host)) for says, what, fix in _FAILURES)
 
 
@@ -198,14 +198,14 @@ def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
     """Return the GPUs that a host's container gets, as indexes or UUIDs.
 
     Args:
-        key: where in the file they are declared; the host's own place by default.
+        key: the key of the file that declares them; by default that of the host.
 
     Raises:
         NotReady: the file declares GPUs that nvidia-smi on the host does not list.
     """
     key = key or f"hosts/{host.name}/gpus"
     if host.gpus is not None and host.gpus > len(facts.gpus) and not host.gpu_ids:
-        raise _missing(f"{host.gpus} GPUs are declared", facts, key)
+        raise _missing(f"{host.gpus} GPUs are declared in hosts.yaml", facts, key)
     if not host.gpu_ids:
         return tuple(str(gpu.index) for gpu in facts.gpus[: host.gpus])
     known = _names(facts.gpus)
@@ -215,12 +215,12 @@ def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
         parts = [mig.uuid for mig in gpu.migs if mig.uuid in host.gpu_ids]
         if parts and gpu.uuid in host.gpu_ids:
             what = f"{parts[0]} is a part of {gpu.uuid}, and both are declared"
-            raise NotReady(what, f"keep one of them in {key}", host.name)
+            raise NotReady(what, f"in hosts.yaml: keep one of them in {key}", host.name)
     return host.gpu_ids
 
 
 def renewal(facts: Facts) -> str:
-    """Return what to do on a host whose engine gives other GPUs than it is asked for."""
+    """Return the fix for a host whose engine gives other GPUs than requested."""
     by_cdi = facts.cdi and not facts.nvidia_runtime
     return (_GENERATE if by_cdi else _REINSTALL).format(host=facts.host)
 
@@ -228,20 +228,20 @@ def renewal(facts: Facts) -> str:
 def _missing(declared: str, facts: Facts, key: str) -> NotReady:
     if not facts.gpus:
         what, fix = explain(facts.gpu_trouble, facts.host)
-        fix = f"{fix}; without GPUs: gpus: 0 in the hosts file"
+        fix = f"{fix}; or in hosts.yaml: gpus: 0 to use no GPU"
         return NotReady(f"{declared}, but {what}", fix, facts.host)
     listed = ", ".join(
         f"{gpu.index} {gpu.uuid}" + (f" (split: {', '.join(gpu.usable)})" if gpu.migs else "")
         for gpu in facts.gpus
     )
-    trouble = f"; it also says: {facts.gpu_trouble}" if facts.gpu_trouble else ""
-    what = f"{declared}, nvidia-smi on the host lists {len(facts.gpus)}: {listed}{trouble}"
-    fix = f"correct {key}; on {facts.host}: nvidia-smi -L"
+    trouble = f"; it also reports: {facts.gpu_trouble}" if facts.gpu_trouble else ""
+    what = f"{declared}, but nvidia-smi on the host lists {len(facts.gpus)}: {listed}{trouble}"
+    fix = f"on {facts.host}: nvidia-smi -L  # then correct {key} in hosts.yaml"
     return NotReady(what, fix, facts.host)
 
 
 def _names(gpus: Iterable[Gpu]) -> dict[str, tuple[str, ...]]:
-    """Return, for every name that a GPU or a part of one has, the UUIDs of what a process can compute on."""
+    """Return, for every name of a GPU or of a part, the UUIDs of the devices that a process can use."""
     names: dict[str, tuple[str, ...]] = {}
     for gpu in gpus:
         names |= {str(gpu.index): gpu.usable, gpu.uuid: gpu.usable}
@@ -250,21 +250,21 @@ def _names(gpus: Iterable[Gpu]) -> dict[str, tuple[str, ...]]:
 
 
 def usable_uuids(given: Iterable[str], facts: Facts) -> frozenset[str]:
-    """Return the UUIDs that a container should see when it is given these GPUs."""
+    """Return the UUIDs that a container with these GPUs should see."""
     return frozenset(ordered_uuids(given, facts))
 
 
 def ordered_uuids(given: Iterable[str], facts: Facts) -> tuple[str, ...]:
-    """Return the UUIDs of what a container that is given these GPUs can compute on, in their order."""
+    """Return the UUIDs of the devices that a container with these GPUs can use, in their order."""
     names = _names(facts.gpus)
     return tuple(dict.fromkeys(uuid for name in given for uuid in names[name]))
 
 
 def gpu_access(given: tuple[str, ...], facts: Facts) -> tuple[str, tuple[str, ...]]:
-    """Return what to ask the engine for, as ``Container.gpus`` and ``Container.cdi``; one of them is empty.
+    """Return the engine's options as ``Container.gpus`` and ``Container.cdi``; one of them is empty.
 
-    ``--gpus`` where NVIDIA's runtime is there, and where nothing is: then the engine's own error says so.
-    CDI where that is the only way.
+    ``--gpus`` if NVIDIA's runtime is installed, or if neither is: then the engine reports the reason.
+    CDI if only CDI is available.
 
     Raises:
         NotReady: the CDI specification on the host does not name the GPUs.
@@ -284,7 +284,7 @@ def gpu_access(given: tuple[str, ...], facts: Facts) -> tuple[str, tuple[str, ..
 
 
 def _cdi_names(given: Iterable[str], facts: Facts) -> Iterable[tuple[str, ...]]:
-    """Yield the names that nvidia-ctk may have given to each GPU: by UUID, by index, by ``gpu:part``."""
+    """Yield the possible names of each GPU in nvidia-ctk: by UUID, by index, by ``gpu:part``."""
     for name in given:
         same: tuple[str, ...] = (name,)
         for gpu in facts.gpus:
@@ -299,10 +299,10 @@ def _cdi_names(given: Iterable[str], facts: Facts) -> Iterable[tuple[str, ...]]:
 def share_gpus(
     inventory: Inventory, facts: Mapping[str, Facts]
 ) -> tuple[dict[str, tuple[str, ...]], tuple[NotReady, ...]]:
-    """Return the GPUs of each host that can give what the file asks for, and the others' reasons.
+    """Return the GPUs of each host that has those of the file, and the errors of the other hosts.
 
     Raises:
-        NotReady: no host can.
+        NotReady: no host has them.
     """
     given: dict[str, tuple[str, ...]] = {}
     refused: list[NotReady] = []

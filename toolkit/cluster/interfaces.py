@@ -16,8 +16,8 @@ from toolkit.core.facts import Gid, Interface, Link, LinkKind, RdmaPort, Route
 from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import MOST, hexadecimal, real, whole
 
-# sysfs answers from memory. grep names each file, reads them all in one process, and -s passes over what
-# an interface lacks or, being down, does not say.
+# sysfs answers from memory. grep names each file and reads them all in one process; -s skips files that an
+# interface does not have, or cannot read while it is down.
 LINK_QUESTIONS = r"""
 say links "$(cd /sys/class/net && {
   grep -sH '' ./*/operstate ./*/carrier ./*/speed ./*/duplex ./*/mtu ./*/type ./*/uevent ./*/tun_flags \
@@ -45,7 +45,7 @@ def parse_interfaces(listed: str, routes: str, trie: str) -> tuple[Interface, ..
     """Return the host's IPv4 addresses, each with its interface.
 
     Args:
-        listed: what ``ip -o -4 addr show`` printed; empty where there is no iproute2, then the others tell.
+        listed: output of ``ip -o -4 addr show``; empty without iproute2, then the others are used.
         routes, trie: /proc/net/route and /proc/net/fib_trie.
     """
     found = []
@@ -59,7 +59,7 @@ def parse_interfaces(listed: str, routes: str, trie: str) -> tuple[Interface, ..
 
 
 def _from_proc(routes: str, trie: str) -> tuple[Interface, ...]:
-    """Addresses and interfaces without iproute2, from /proc/net/route and /proc/net/fib_trie.
+    """Return addresses and interfaces without iproute2, from /proc/net/route and /proc/net/fib_trie.
 
     A host's own addresses are the trie's ``/32 host LOCAL`` leaves; each belongs to the interface
     whose directly connected network (a route without a gateway) contains it.
@@ -106,7 +106,7 @@ def parse_listeners(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def parse_routes(text: str) -> tuple[Route, ...]:
-    """Return the routes in /proc/net/route that lead somewhere."""
+    """Return the active routes in /proc/net/route."""
     found = []
     for line in lines_of(text)[1:]:
         words = line.split()
@@ -123,7 +123,7 @@ def parse_routes(text: str) -> tuple[Route, ...]:
 
 
 def _v4(word: str) -> str:
-    """The address of a word, empty for what is none."""
+    """Return the address of a word, empty if it is invalid."""
     # The tables have each 32-bit word in the machine's (little-endian) order.
     number = hexadecimal(word)
     return "" if number is None else str(ipaddress.IPv4Address(struct.pack("<L", number)))
@@ -142,8 +142,8 @@ def parse_links(links: str, shaping: str) -> tuple[Link, ...]:
     """Return the interfaces, sorted by name.
 
     Args:
-        links: what the section ``links`` of the probe printed.
-        shaping: what ``tc qdisc show`` printed; empty where there is no tc.
+        links: output of the section ``links`` of the probe.
+        shaping: output of ``tc qdisc show``; empty without tc.
     """
     about: dict[str, dict[str, str]] = defaultdict(dict)
     lower: dict[str, list[str]] = defaultdict(list)
@@ -177,7 +177,7 @@ def _lines(text: str) -> Iterator[tuple[str, str, str]]:
 
 def _link(name: str, said: dict[str, str], limit: float, lower: tuple[str, ...], card: bool) -> Link:
     def number(key: str) -> int:
-        # -1 and 4294967295 both stand for "unknown".
+        # -1 and 4294967295 both mean "unknown".
         value = whole(said.get(key, ""), least=-MOST) or 0
         return value if 0 < value < 2**32 - 1 or key.endswith("packets") else 0
 
@@ -214,7 +214,7 @@ def _kind(said: dict[str, str]) -> LinkKind:
 
 
 def _limits(shaping: str) -> dict[str, float]:
-    """Rates of root qdiscs in Mbit/s, from lines such as ``qdisc tbf 8001: dev eth0 root … rate 1Mbit …``."""
+    """Return rates of root qdiscs in Mbit/s, from lines as ``qdisc tbf 8001: dev eth0 root … rate 1Mbit``."""
     found = {}
     for line in lines_of(shaping):
         words = line.split()
@@ -256,7 +256,7 @@ def parse_rdma(text: str) -> tuple[RdmaPort, ...]:
 
 
 def _gigabits(text: str) -> float:
-    """``100 Gb/sec (4X EDR)`` as a number."""
+    """Return the number of a text such as ``100 Gb/sec (4X EDR)``."""
     return max(0.0, real(text.partition(" ")[0]) or 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The steps of `up` that make keys where they belong, and write who may log in where."""
+"""The steps of `up` that create keys on their hosts, and write the files that permit logins."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from toolkit.plan.steps import File, Run, Step, Upload
 from toolkit.protocol.names import MAIN, WORKER
 
 HOST_KEY, CLUSTER_KEY = "ssh_host_ed25519_key", "id_ed25519"
-# The place of a key in a line of a template.
+# The placeholder of a key in a line of a template.
 _KEY = "<key>"
-# By the host's own ssh-keygen, as a container takes ten times as long to start; by the image's where there is
-# none, or where its policy allows no such key. Half a pair would make it ask. Arguments: the private key's
-# path, its comment, the command that makes it in a container.
+# Use the host's ssh-keygen, because a container takes ten times as long to start; use the image's if the host
+# has none, or its policy allows no such key. ssh-keygen would ask about half a pair. Arguments: the private
+# key's path, its comment, the command that creates it in a container.
 _MAKE_KEY = """
 key=$1 comment=$2; shift 2
 rm -f "$key" "$key.pub"
@@ -28,21 +28,21 @@ exec "$@"
 
 
 def key_step(layout: Layout, place: Place) -> Step:
-    """Make a key pair where it belongs; only the public half is read."""
+    """Return the step that creates a key pair on its host; only the public half is read."""
     name, what = (CLUSTER_KEY, "cluster") if place.role == MAIN else (HOST_KEY, "host")
     key = f"{place.state}/conf/{name}"
     comment = f"{layout.inventory.cluster}/{place.name}"
     in_container = (
         *("docker", "run", "--rm", "--network", "none", *CONFINED, *place.facts.as_user),
         *("--mount", f"type=bind,source={place.state}/conf,target=/keys"),
-        # ssh-keygen asks who it runs as.
+        # ssh-keygen looks up its user name.
         *("--mount", f"type=bind,source={place.state}/etc/passwd,target=/etc/passwd,readonly"),
         *(layout.reference, "ssh-keygen", "-q", "-t", "ed25519", "-N", ""),
         *("-C", comment, "-f", f"/keys/{name}"),
     )
     return Run(
         place.name,
-        f"make the {what} key",
+        f"create the {what} key",
         script(_MAKE_KEY, key, comment, *in_container),
         unless=script('[ -s "$1" ] && [ -s "$1.pub" ]', key),
         # Without the comment: type and key alone.
@@ -53,14 +53,14 @@ def key_step(layout: Layout, place: Place) -> Step:
 
 
 def trust_steps(layout: Layout) -> tuple[Step, ...]:
-    """Write on each host which workers it knows and, on workers, which key main logs in with.
+    """Return steps that write the known workers to each host and, on workers, the key of main.
 
-    For a host that did not answer, or that fails, each file keeps what this very file has: one host never
-    decides what is written on another. While main is away ``authorized_keys`` is not written at all.
+    For a host that did not answer, or that fails, each file keeps its own earlier line: one host does not
+    decide about the content on another. While main is unreachable, ``authorized_keys`` is not written.
     """
     main = layout.main
 
-    # Hosts that remember the same get the same tuple, made once: with a thousand hosts it is long.
+    # Hosts that remember the same values share one tuple: with a thousand hosts it is long.
     @functools.cache
     def known_hosts(
         kept: tuple[tuple[str, str], ...], keys: tuple[tuple[str, str], ...]
@@ -81,7 +81,7 @@ def trust_steps(layout: Layout) -> tuple[Step, ...]:
             line = authorized_keys_line(main.path.address, _KEY)
             let_in = _with_key(line, main.name, "cluster", remembered.main_key)
             files.append(File(f"{place.state}/conf/authorized_keys", (let_in,)))
-        steps.append(Upload(place.name, "write who may log in where", tuple(files)))
+        steps.append(Upload(place.name, "write ssh keys for logins between containers", tuple(files)))
     return tuple(steps)
 
 

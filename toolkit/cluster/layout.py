@@ -1,4 +1,4 @@
-"""The layout: what the hosts file and the facts say together; from it every other value is made."""
+"""The layout: hosts file and facts combined; every other value is made from it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from toolkit.network.fabric import choose_fabric
 from toolkit.network.settings import Setting, all_settings
 from toolkit.protocol.names import container_user, identity_reference
 
-# What makes the hosts hold the same image, by the file's ``pull``.
+# The fix for hosts with different images, by the file's ``pull``.
 _SAME = {
     "never": "toolkit image send",
-    "missing": "pull: always in the hosts file makes all of them pull; a name with @sha256:… never differs",
-    "always": "it was moved while they pulled: the same command again; a name with @sha256:… never differs",
+    "missing": "in hosts.yaml: pull: always, so that all hosts pull; or a name with @sha256:…",
+    "always": "run the same command again: the tag was moved during the pull; or use a name with @sha256:…",
 }
 
 
 @dataclass(frozen=True)
 class Place:
-    """One host with everything that is known about it.
+    """One host with all information about it.
 
     Args:
-        slots: room for ranks.
-        gpus: the GPUs that the container is given, as indexes or UUIDs.
+        slots: the number of ranks that it can run.
+        gpus: the GPUs of the container, as indexes or UUIDs.
     """
 
     name: str
@@ -52,16 +52,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Layout:
-    """A cluster as it is to be.
+    """The wanted state of a cluster.
 
     Args:
         places: hosts that answered and can take part, in the file's order.
         paths: data paths, also of hosts that did not answer but whose address is in the file. The files of a
-            host may have other addresses of such hosts, see ``kept``.
+            host can have other addresses of such hosts, see ``kept``.
         user: the one user name inside all containers.
-        port: where the workers' sshd listens; 0 where there is none.
-        image: what every host must hold.
-        refused: hosts that answered and have no place, for what they lack themselves.
+        port: the port of sshd in worker containers; 0 without sshd.
+        image: the image that every host must have.
+        refused: errors of hosts that answered but cannot take part.
     """
 
     inventory: Inventory
@@ -74,21 +74,21 @@ class Layout:
 
     @property
     def reference(self) -> str:
-        """The image's reference on every host, made of its identity."""
+        """The image's reference on every host, made from its content digest."""
         return identity_reference(self.image.identity)
 
     def place(self, name: str) -> Place | None:
-        """Return a host's place, None when it did not answer or was refused."""
+        """Return a host's place, None if it did not answer or was refused."""
         return next((p for p in self.places if p.name == name), None)
 
     def has_sshd(self, place: Place) -> bool:
-        """Whether an sshd of the cluster runs in this host's container."""
+        """Return True if an sshd of the cluster runs in this host's container."""
         return bool(self.port) and place.name != self.inventory.main
 
     def kept(self, place: Place) -> tuple[tuple[str, str], ...]:
-        """Return the addresses that this host's files have of hosts that did not answer, as (host, address).
+        """Return the addresses in this host's files of hosts that did not answer, as (host, address).
 
-        These stay as they are, in the files of this host alone. ``data_address`` of the file comes first.
+        They are unchanged, and used only for the files of this host. ``data_address`` takes precedence.
         """
         return tuple(pair for pair in place.facts.remembered.addresses if pair[0] in self._unsettled)
 
@@ -107,7 +107,7 @@ class Layout:
 
     @cached_property
     def settings(self) -> dict[str, tuple[Setting, ...]]:
-        """What the ranks of each host are told about its network."""
+        """The network settings of the ranks of each host."""
         facts = {p.name: p.facts for p in self.places}
         paths = {p.host: p for p in self.paths}
         return all_settings(paths, cidrs(paths), choose_fabric(self.inventory.network, facts), facts)
@@ -124,15 +124,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Observed:
-    """What is known of the hosts when a layout is made; ``Session.observe`` returns it.
+    """The input of a layout; ``Session.observe`` returns it.
 
     Args:
         facts: of the hosts that answered; at least one.
-        local_image: the image as this machine's engine knows it, None when it does not or was not asked.
-        by_name: what the hosts have under the file's name is meant, even while they run another image.
-        evidence: what connections between the hosts came to, where the choice of addresses is open.
+        local_image: the image in this machine's engine, None if it has none or was not queried.
+        by_name: use the hosts' image of the file's name, even while they run another image.
+        evidence: results of connections between the hosts, if the choice of addresses depends on them.
         lost_ports: see ``worker_port``.
-        running: the cluster that runs is meant: it is not up if no host has the image nor a container.
+        running: use the running cluster: it is not up if no host has the image or a container.
         errors: of the hosts that did not answer.
     """
 
@@ -149,9 +149,9 @@ def make_layout(inventory: Inventory, observed: Observed) -> Layout:
     """Return the layout.
 
     Raises:
-        NotReady: no data address can be told, the port is taken, a cluster of that name is another's,
-            no host has the GPUs that the file says, the cluster that is meant is not up.
-        ImageError: nobody has the image, or hosts hold different ones and this machine none.
+        NotReady: a host has no data address, the port is taken, the cluster name belongs to another user,
+            no host has the GPUs of the file, or the cluster is not up.
+        ImageError: no host has the image, or hosts have different images and this machine has none.
     """
     facts = observed.facts
     paths = choose_paths(inventory, facts, observed.evidence)
@@ -185,25 +185,25 @@ def _image(inventory: Inventory, observed: Observed) -> ImageFacts:
         own = (c for facts in observed.facts.values() for c in ours(inventory.cluster, facts))
         if not observed.running or any(own):
             raise
-        # This machine, which was not asked, may have it.
+        # This machine was not queried and possibly has the image.
         raise NotReady("the cluster is not up", "toolkit up") from error
 
 
 def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, Facts]) -> None:
-    """Refuse hosts whose processor the image is not made for, before anything is sent to anyone.
+    """Refuse hosts whose processor the image is not made for, before anything is sent.
 
     Raises:
-        ImageError: names them all.
+        ImageError: names all such hosts.
     """
     others = [f for f in facts.values() if image.arch and image_arch(f.arch) != image.arch]
     if others:
         who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in others)
-        fix = "take these hosts out of the hosts file, or name an image that is built for them"
+        fix = "in hosts.yaml: remove these hosts, or name an image that is built for them"
         raise ImageError(f"the image {name} is for {image.arch}, and {who}", fix, others[0].host)
 
 
 def _user(inventory: Inventory, facts: Mapping[str, Facts]) -> str:
-    # Main's, if it is not root: "root" must stay the name of uid 0, any other name can also stand for it.
+    # The user of main, if it is not root: "root" must be the name of uid 0, any other name can belong to it.
     order = sorted((n for n in inventory.names if n in facts), key=lambda n: n != inventory.main)
     return next((container_user(facts[n].user) for n in order if facts[n].uid), "root")
 
@@ -214,11 +214,11 @@ def reference_image(
     """Return the image that every host must hold.
 
     Args:
-        local: what this machine's engine has under the name in the hosts file; None when that does not count.
-        by_name: what hosts have under that name counts, and not what runs there.
+        local: the image of the file's name in this machine's engine; None to ignore it.
+        by_name: use the hosts' image of that name, not the image of running containers.
 
     Raises:
-        ImageError: nobody has it, or hosts have different ones.
+        ImageError: no host has the image, or hosts have different images.
     """
     if local is not None:
         return local
@@ -235,11 +235,12 @@ def reference_image(
         return next(iter(running.values()))
     identities = {i.identity for i in found.values()}
     if not identities:
-        fix = "build it here: make image (or toolkit image build), or correct image: in the hosts file"
+        fix = "toolkit image build  # or correct image: in hosts.yaml"
         if inventory.pull != "never":
-            raise ImageError(f"no host has the image {tag}", "toolkit up lets them pull it")
-        raise ImageError(f"neither this machine nor any host has the image {tag}", fix)
+            raise ImageError(f"no host has the image {tag}", "toolkit up  # the hosts pull the image")
+        raise ImageError(f"neither your machine nor any host has the image {tag}", fix)
     if len(identities) > 1:
         who = ", ".join(f"{name} has {i.identity}" for name, i in sorted(found.items()))
-        raise ImageError(f"the hosts hold different images under {tag}: {who}", _SAME[inventory.pull])
+        what = f"the hosts have different images with the tag {tag}: {who}"
+        raise ImageError(what, _SAME[inventory.pull])
     return found.get(inventory.main) or next(iter(found.values()))

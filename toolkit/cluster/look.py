@@ -1,4 +1,4 @@
-"""Start of container/check/container_probe.py on a host, what it is told, and its answers."""
+"""The start of container/check/container_probe.py on a host, its input and its output."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from toolkit.protocol.looks import Listening, LookReport
 from toolkit.protocol.names import MAIN, container_name
 from toolkit.protocol.transport import SSH, needs_of
 
-# Seconds after which the program ends by itself, and after which whoever holds it is killed.
+# Seconds after which the program exits, and after which the process that runs it is killed.
 LIFE_SECONDS, KILL_SECONDS = 25, 30
 
-# The program comes on standard input, so that nothing is written anywhere.
+# The program arrives on standard input, so that no file is written.
 _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
-# The last line tells that it is over even while standard input is still open.
+# The last line shows the end even while standard input is still open.
 _WRAPPED = r"""timeout -k 2 "$@"; printf '\nended %s\n' "$?" """
 ENDED = "ended "
 
 
 @dataclass(frozen=True)
 class Look:
-    """One host's part.
+    """The test program of one host.
 
     Args:
         command: starts the program, with the first part of its standard input.
-        head: that part: the programs, then what this host is told.
-        address: where others reach it.
-        up: whether it runs in the cluster's own container.
+        head: that part: the programs, then the settings of this host.
+        address: the address for connections of other hosts.
+        up: it runs in the cluster's own container.
     """
 
     host: str
@@ -50,11 +50,11 @@ class Look:
 
 @dataclass(frozen=True)
 class Looked:
-    """What one host's program found.
+    """The result of one host's program.
 
     Args:
-        report: what it said, without values when it did not come so far; then ``error`` says why.
-        ahead: seconds by which its clock is ahead of this machine's; ``doubt`` how wrong that may be.
+        report: its report, empty if it failed earlier; then ``error`` has the reason.
+        ahead: seconds by which its clock is ahead of this machine's; ``doubt`` is the error bound.
         up: as in Look.
         status: the program's exit status, or the engine's if the program could not start.
     """
@@ -68,35 +68,35 @@ class Looked:
 
 
 def plan_looks(layout: Layout, program: str, token: str) -> tuple[Look, ...]:
-    """Return what is to be started on each host that holds the image.
+    """Return the program to start on each host that has the image.
 
     Args:
-        program: the text of container_probe.py with all that it imports.
-        token: 32 hexadecimal digits; whoever knows it may talk to the programs while they live.
+        program: the text of container_probe.py with all of its imports.
+        token: 32 hexadecimal digits; a client with this token can connect to the programs while they run.
     """
     text = program.encode()
     there = [p for p in layout.places if _runs(layout, p) or _image_id(layout, p)]
     names = {path.host: path.address for path in layout.paths}
     workers = [p.name for p in layout.workers if layout.has_sshd(p) and _runs(layout, p)]
-    # Those of every launcher: if one is missing, `check` names a launcher that the image has.
+    # The programs of every launcher: if one is missing, `check` names a launcher that the image has.
     programs_of_image = sorted({*needs_of(SSH, 2), *(name for names in NEEDS.values() for name in names)})
     looks = []
     for place in there:
         up = _runs(layout, place)
-        told = {
+        settings = {
             "host": place.name,
             "address": place.path.address,
             "ports": _ports(layout, place, up),
             "token": token,
             "limit": LIFE_SECONDS,
             "mounts": [m.target for m in layout.inventory.mounts if not m.read_only],
-            # Before `up` has written the containers' own files, names say nothing about them.
+            # Before `up` has written the containers' own files, names do not resolve.
             "names": sorted(names) if up else [],
             "gpus": bool(place.gpus),
             "programs": programs_of_image,
             "logins": workers if up and place.role == MAIN else [],
         }
-        head = text + json.dumps(told).encode() + b"\n"
+        head = text + json.dumps(settings).encode() + b"\n"
         python = ("python3", "-I", "-c", _LOADER, str(len(text)))
         argv = _exec_args(layout, place, python) if up else _run_args(layout, place, python, token)
         command = script(_WRAPPED, str(KILL_SECONDS), *argv)
@@ -105,7 +105,7 @@ def plan_looks(layout: Layout, program: str, token: str) -> tuple[Look, ...]:
 
 
 def targets_line(host: str, looks: Sequence[Look], ports: Mapping[str, Mapping[str, int]]) -> bytes:
-    """Return what a program is told once the others listen; ``ports`` are those that each listens on."""
+    """Return the line for a program once the others listen; ``ports`` are those that each listens on."""
     targets = [
         {"host": other.host, "address": other.address, "ports": ports[other.host]}
         for other in looks
@@ -115,10 +115,10 @@ def targets_line(host: str, looks: Sequence[Look], ports: Mapping[str, Mapping[s
 
 
 def parse_line(line: bytes) -> Listening | LookReport | None:
-    """Return one answer of the program, None when the line is none: a banner, or words of the engine.
+    """Return one answer of the program, None for another line, such as a banner or words of the engine.
 
     Raises:
-        DecodeError: it is an answer that cannot be read.
+        DecodeError: the answer is invalid.
     """
     try:
         value = load_json(line)
@@ -130,11 +130,11 @@ def parse_line(line: bytes) -> Listening | LookReport | None:
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """Return the line that says best why a program or its container ended."""
-    said = [line.strip() for line in lines if line.strip()]
-    # docker's own message stands before its advice to read the help.
-    docker = [line.removeprefix("docker: ") for line in said if line.startswith("docker: ")]
-    return (docker or said or ["it ended without a word"])[-1]
+    """Return the line that explains best why a program or its container exited."""
+    words = [line.strip() for line in lines if line.strip()]
+    # docker prints its message before its advice to read the help.
+    docker = [line.removeprefix("docker: ") for line in words if line.startswith("docker: ")]
+    return (docker or words or ["it exited without a message"])[-1]
 
 
 def _runs(layout: Layout, place: Place) -> bool:
@@ -146,7 +146,7 @@ def _image_id(layout: Layout, place: Place) -> str:
 
 
 def _ports(layout: Layout, place: Place, up: bool) -> dict[str, int]:
-    # Where the cluster's own sshd listens, main's login tells more than a connection would.
+    # On hosts with the cluster's own sshd, the login of main is a better test than a connection.
     own = {} if (up and layout.has_sshd(place)) or not layout.port else {"worker": layout.port}
     master = free_port(FIRST_MASTER_PORT, place.facts, place.path.address)
     return {**own, "master": master, "any": 0}
@@ -157,7 +157,7 @@ def _exec_args(layout: Layout, place: Place, argv: Sequence[str]) -> tuple[str, 
 
 
 def _run_args(layout: Layout, place: Place, argv: Sequence[str], token: str) -> tuple[str, ...]:
-    """A container as ranks get it: its user, limits, devices, mounts; without what `up` has yet to write."""
+    """Return a container with the user, limits, devices and mounts of ranks, without the files of `up`."""
     like: Container = cluster_container(layout, place)
     mine = replace(
         like,

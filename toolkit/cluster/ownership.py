@@ -1,4 +1,4 @@
-"""Whose containers and processes are on a host: this cluster's and user's, or those of other users."""
+"""Owners of containers and processes on a host: this cluster and user, or other users."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def running(cluster: str, role: str, facts: Facts) -> ContainerFacts | None:
 
 
 def foreign(cluster: str, facts: Facts) -> Iterator[tuple[ContainerFacts, str, str]]:
-    """Yield each container of another user's cluster of this name, what is wrong with that, and the fix."""
+    """Yield each container of another user's cluster of this name, with an error and its fix."""
     for container in _all(cluster, facts):
         owner = container.labels.get(LABEL_OWNER, facts.user)
         if owner != facts.user:
-            what = f"a cluster named {cluster} of user {printable_line(owner)} is there already"
-            yield container, what, "give this one another name: cluster: in the hosts file"
+            what = f"a cluster named {cluster} of user {printable_line(owner)} already exists on the host"
+            yield container, what, "in hosts.yaml: choose another name under cluster:"
 
 
 def refuse_foreign(cluster: str, facts: Facts) -> None:

@@ -1,4 +1,4 @@
-"""Which ways between hosts are to be tried from the hosts themselves, the command for it, and its answers."""
+"""Test connections between hosts: their choice, the command that a host runs, and its output."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from toolkit.network.evidence import Answer, Evidence
 from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import whole
 
-# Seconds. TCP sends its first packet again after 1 s, so one packet may be lost without a false alarm.
+# Seconds. TCP sends its first packet again after 1 s, so one lost packet causes no false alarm.
 CONNECT_SECONDS = 1.5
-# Between the ports that programs are given by name and those of NCCL, Gloo and Open MPI, which the kernel
-# gives out; inside Linux' ephemeral range.
+# Inside Linux' ephemeral range, from which the kernel assigns ports to NCCL, Gloo and Open MPI.
 FIRST_EPHEMERAL_PORT = 45000
 
 
 @dataclass(frozen=True)
 class Ways:
-    """What one host is to try: routes to these addresses, connections to these (address, port)."""
+    """The tests of one host: routes to these addresses, connections to these (address, port)."""
 
     addresses: tuple[str, ...] = ()
     targets: tuple[tuple[str, int], ...] = ()
 
 
-# $1 seconds, then addresses, "--", and targets as address:port. bash opens TCP connections by itself; where
-# there is none, python3 does. All at once: whoever has said nothing by the end was not answered. Nothing here
-# outlives the command, and standard output is closed with it.
+# $1 seconds, then addresses, "--", and targets as address:port. bash can open TCP connections; without bash,
+# python3 does. All at once: a target without a line at the end did not answer. No process outlives the
+# command, and standard output is closed with it.
 _SCRIPT = r"""
 limit=$1; shift
 routes=
@@ -81,7 +80,7 @@ exit 0
 _REFUSED = re.compile(r"/dev/tcp/([0-9.]+)/(\d+): (.+)$")
 _OPEN = re.compile(r"^open ([0-9.]+):(\d+)$")
 _ROUTE = re.compile(r"^route (?:\w+ )?([0-9.]+) .*?dev (\S+)")
-# strerror of ECONNREFUSED and ETIMEDOUT; whatever else comes is a network or a firewall that said no.
+# strerror of ECONNREFUSED and ETIMEDOUT; every other error is from a network or a firewall that rejects.
 _WORDS: dict[str, Answer] = {"Connection refused": "refused", "Connection timed out": "timeout"}
 
 
@@ -92,7 +91,7 @@ def ways_command(ways: Ways) -> Command:
 
 
 def parse_ways(host: str, ways: Ways, text: str) -> Evidence:
-    """Return what a host found out; nothing about what it had no program for."""
+    """Return the results of a host; tests without a program on the host have none."""
     lines = [line.strip() for line in lines_of(text)]
     routes = {}
     if "asked" in lines:
@@ -111,7 +110,7 @@ def parse_ways(host: str, ways: Ways, text: str) -> Evidence:
 
 
 def together(found: Iterable[Evidence]) -> Evidence:
-    """Return all evidence as one; of two answers to the same question the later one."""
+    """Return all evidence as one; the later of two results for the same test is used."""
     tries: dict[tuple[str, str, int], Answer] = {}
     routes: dict[tuple[str, str], str] = {}
     for one in found:
@@ -121,7 +120,7 @@ def together(found: Iterable[Evidence]) -> Evidence:
 
 
 def unanswered(evidence: Evidence) -> dict[str, Ways]:
-    """Return what got no answer, to be tried once more: a busy host may have been late."""
+    """Return the connections without an answer, for a second try, because a busy host can be late."""
     late: dict[str, list[tuple[str, int]]] = {}
     for (host, address, port), answer in evidence.tries.items():
         if answer == "timeout":
@@ -130,10 +129,10 @@ def unanswered(evidence: Evidence) -> dict[str, Ways]:
 
 
 def network_ways(networks: Sequence[Shared], facts: Mapping[str, Facts]) -> dict[str, Ways]:
-    """Return what tells which of several networks works: every ordered pair in each of them.
+    """Return the tests that decide between several networks: every ordered pair in each of them.
 
-    Only ports on which nobody listens: a connection that is made and dropped is a trace in the log of
-    whoever listens, and a mark against us if that is an sshd.
+    Only ports without a listener are tried: a connection that is opened and closed leaves a trace in the
+    log of the listener, and an sshd can penalize its client.
     """
     found: dict[str, Ways] = {}
     for name in facts:
@@ -149,8 +148,8 @@ def path_ways(
     """Return routes and connections of every ordered pair on the data paths.
 
     Args:
-        port: of the workers' sshd, 0 for none; left out where somebody listens there, see ``network_ways``.
-        known: hosts among which connections are tried otherwise; routes are asked all the same.
+        port: of the workers' sshd, 0 for none; omitted if a program listens on it, see ``network_ways``.
+        known: hosts between which connections are tried otherwise; their routes are queried anyway.
     """
     known = frozenset(known)
     found: dict[str, Ways] = {}

@@ -1,4 +1,4 @@
-"""Which ports a cluster takes on its hosts, and who holds them."""
+"""Ports of a cluster on its hosts, and the programs that hold them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from toolkit.protocol.numbers import whole
 _ANY = ("0.0.0.0", "::")
 # Below Linux' ephemeral range (32768 and up), so that no outgoing connection takes it by chance.
 FIRST_MASTER_PORT = 29500
-# Jobs begin to look at one of so many ports from there on.
+# A job starts its search at one of this number of ports above the first.
 _MASTER_PORTS = 2048
-# Where a cluster looks on after it has lost a race: how many places of its own, in how many ports.
+# The search after a lost race: the number of ports of a cluster's own, and the range that contains them.
 _OWN_PORTS, _OWN_RANGE = 64, 4096
 
 
 def free_port(first: int, facts: Facts, address: str) -> int:
-    """Return the first port from ``first`` up on which nobody listens at this address."""
+    """Return the first port from ``first`` up without a listener at this address."""
     taken = {port for a, port in facts.listening if a in (*_ANY, address)}
     return next((port for port in range(first, 65536) if port not in taken), first)
 
 
 def master_port(job: str, facts: Facts, address: str) -> int:
-    """Return a job's MASTER_PORT on its first host: free, and hardly another new job's.
+    """Return a job's MASTER_PORT on its first host: free, and unlikely that of another new job.
 
-    Where a job begins to look is made of its id, so that two that start at the same second, and see the
-    same ports free, take different ones.
+    The search starts at a number made from the job's id, so that two jobs that start in the same second,
+    and see the same free ports, take different ones.
     """
     return free_port(FIRST_MASTER_PORT + _number(job) % _MASTER_PORTS, facts, address)
 
@@ -49,12 +49,12 @@ def worker_port(
     paths: Mapping[str, DataPath],
     lost: Collection[int] = (),
 ) -> int:
-    """Return where the workers' sshd is to listen, on all hosts alike; 0 where there is none.
+    """Return the port for sshd in worker containers, the same on all hosts; 0 without sshd.
 
     Args:
         facts: of the hosts that answered.
-        paths: of these hosts at least.
-        lost: ports that were free when the hosts were asked, and taken when sshd came to them.
+        paths: at least of these hosts.
+        lost: ports that were free in the probe, but taken when sshd started.
 
     Raises:
         NotReady: the file's port is taken on a worker, or no port is free on all of them.
@@ -67,10 +67,9 @@ def worker_port(
         for f in workers:
             if who := port_holder(inventory, f, paths[f.host].address, inventory.worker_port):
                 what = f"port {inventory.worker_port} on {paths[f.host].address} is held by {who}"
-                raise NotReady(what, "free it, or leave worker_port out of the hosts file", f.host)
+                raise NotReady(what, "in hosts.yaml: remove worker_port, or free the port", f.host)
         return inventory.worker_port
-    # The port that most of the cluster has, so that a host that comes back joins the others there, and that
-    # no single host moves the others.
+    # The port of most hosts, so that a returning host joins the others, and no single host moves the others.
     held = sorted(present, key=lambda port: (-present[port], port))
     first = _after_a_race(inventory, facts) if lost else held
     candidates: list[int] = [*first, *range(inventory.worker_port, 65536)]
@@ -79,11 +78,11 @@ def worker_port(
             port_holder(inventory, f, paths[f.host].address, port) for f in workers
         ):
             return port
-    raise NotReady("no port is free on all hosts", "set worker_port: in the hosts file")
+    raise NotReady("no port is free on all hosts", "in hosts.yaml: set worker_port:")
 
 
 def _after_a_race(inventory: Inventory, facts: Mapping[str, Facts]) -> Iterator[int]:
-    """Yield ports in an order that no other cluster has, so that two do not meet again and again."""
+    """Yield ports in an order made from owner and cluster, so that two clusters rarely collide again."""
     owner = next((f.user for f in facts.values()), "")
     for number in range(_OWN_PORTS):
         own = _number(f"{owner}/{inventory.cluster}/{number}")
@@ -91,7 +90,7 @@ def _after_a_race(inventory: Inventory, facts: Mapping[str, Facts]) -> Iterator[
 
 
 def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> str:
-    """Say who listens at a worker's address and port, empty when nobody does or when it is our own sshd."""
+    """Return the program that listens at a worker's address and port; empty if none, or the own sshd."""
     if _held_port(inventory.cluster, facts) == port:
         return ""
     if not any(p == port and a in (*_ANY, address) for a, p in facts.listening):

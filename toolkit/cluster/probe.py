@@ -1,7 +1,7 @@
-"""Facts: one read-only script for a host, and the parser of what it prints.
+"""Facts: one read-only script for a host, and the parser of its output.
 
-The script asks for the host's user and engine, the cluster's containers and files, the processes that compute
-on its GPUs, and the jobs that claim them. ``interfaces``, ``gpus`` and ``state_folders`` add more questions.
+The script reads the host's user and engine, the cluster's containers and files, the processes that use its
+GPUs, and the jobs that reserve them. ``interfaces``, ``gpus`` and ``state_folders`` add more probes.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from toolkit.protocol.numbers import MOST, whole
 # The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
 _TICKS_PER_SECOND = 100
 _LATEST = 10**11  # seconds since the epoch
-# Its arguments say what a running job uses, in /proc, where every user of the host may read them.
+# Its arguments in /proc contain the resources of a running job, readable for every user of the host.
 LEASE = program("job.lease")[1:]
 
 # The probe defines `cell`.
-# A process that ended meanwhile is left out; where /proc hides those of others, kill still knows them.
-# The innermost container is the last to be named by the control group's path.
+# A process that ended meanwhile is left out; if /proc hides processes of other users, kill still finds them.
+# The path of the control group names the innermost container last.
 USES = (
     OWN_PROCESSES
     + r"""
@@ -85,7 +85,7 @@ say claims "$(claims)"
 # A device node below /dev/infiniband.
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
-# Each section is a call of `say`, see ``toolkit.protocol.frames``. What contains `case` is a function first:
+# Each section is a call of `say`, see ``toolkit.protocol.frames``. Code with `case` is in a function, because
 # old shells end a command substitution at its first bracket.
 _SCRIPT = (
     CELL
@@ -168,11 +168,11 @@ def probe_command(
 
     Args:
         nonce: delimits the sections; new in every call.
-        more: further questions as (name, shell text), which become sections of these names.
-        sources: of the mounts; questions find them as ``$5`` and on.
+        more: further probes as (name, shell text), which become sections of these names.
+        sources: of the mounts; probes have them as ``$5`` and the following.
         state_dir: of the hosts file.
     """
-    # Each in a shell of its own: none can end the script, or change what the next one sees.
+    # Each in a separate shell: none can end the script, or change the environment of the next one.
     asked = "\n".join(f'ask() {{\n{text}\n}}\nsay {name} "$(ask "$@" 2>/dev/null)"' for name, text in more)
     text = framed_script(_SCRIPT.replace("@@MORE@@", asked), nonce)
     asking = script(text, image, IDENTITY_REPOSITORY, cluster, host, *sources)
@@ -182,24 +182,24 @@ def probe_command(
 def parse_facts(
     host: str, cluster: str, parts: Mapping[str, str], need_docker: bool = True, engine: str = DOCKER
 ) -> Facts:
-    """Return what the probe's sections say.
+    """Return the facts in the probe's sections.
 
     Args:
         host: inventory name of the host.
-        cluster: whose state folder ``state_dir`` is.
+        cluster: the cluster of the state folder ``state_dir``.
         parts: content of each section, by its name.
-        engine: what the hosts file says that the host has.
-        need_docker: whether it is an error when docker cannot be used; otherwise ``docker`` is empty then.
+        engine: the engine of the host according to the hosts file.
+        need_docker: raise an error if docker cannot be used; otherwise ``docker`` is empty.
 
     Raises:
-        ToolkitError: docker is missing, stopped or forbidden there, or a section cannot be read.
+        ToolkitError: docker is missing, stopped or forbidden on the host, or a section is invalid.
     """
     with answer_of(host, "its user, its engine and its devices"):
         return _facts(host, cluster, Sections(parts), need_docker, engine)
 
 
 class Sections(dict[str, str]):
-    """Sections of an answer; one that is missing makes the answer unreadable."""
+    """Sections of an answer; a missing section makes the answer invalid."""
 
     def __missing__(self, name: str) -> str:
         raise DecodeError(name, "is missing")
@@ -243,7 +243,7 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
         images=_images(parts, {container.image for container in containers}),
         gpus=gpus,
         gpu_trouble=gpu_trouble,
-        # The engine gives GPUs when it found the hook at its start; who configures it names a runtime.
+        # The engine can give GPUs if it found the hook at its start, or has a runtime in its configuration.
         nvidia_runtime=bool(parts["runtime"].strip()) or "nvidia" in (info.runtimes or {}),
         cdi=parse_cdi(info, parts["cdi"]),
         remembered=_remembered(parts["cluster"]),
@@ -263,35 +263,36 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
 
 
 def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> EngineInfo:
-    """Return what ``docker info --format '{{json .}}'`` printed on a host, errors included.
+    """Parse the output of ``docker info --format '{{json .}}'`` on a host, errors included.
 
     Raises:
-        ToolkitError: docker is missing, stopped or forbidden to that user, or its answer cannot be read.
+        ToolkitError: docker is missing, stopped or forbidden to that user, or its answer is invalid.
     """
     with answer_of(host, "its engine"):
         info = parse_info(text)
     if info is not None:
         if info.engine == PODMAN and engine == DOCKER:
-            what = "docker is Podman under another name there"
-            raise NotReady(what, "engine: podman in the hosts file; or install Docker", host)
+            what = "the command docker runs Podman on this host"
+            raise NotReady(what, f"in hosts.yaml: engine: podman; or on {host}: install Docker", host)
         if info.version:
             return info
         text = "; ".join(info.errors or ()) or text
     if "no answer within" in text:
         what, fix = (
-            f"the docker engine does not answer: {words_of(text)}",
+            f"the docker engine does not respond: {words_of(text)}",
             f"on {host}: sudo systemctl restart docker",
         )
         raise NotReady(what, fix, host)
     if engine == PODMAN and re.search(r"podman(: command)?(:)? not found", text):
-        raise NotReady("podman is not installed", f"on {host}: install it; or engine: docker", host)
+        fix = f"on {host}: install podman; or in hosts.yaml: engine: docker"
+        raise NotReady("podman is not installed", fix, host)
     if cause := cause_of(text, host, user):
         raise NotReady(f"{cause.what}: {words_of(text)}", cause.fix, host)
     raise CommandFailed("docker info", 1, text, host)
 
 
 def _images(parts: Mapping[str, str], used: Collection[str]) -> tuple[ImageFacts, ...]:
-    """The images that are whole; one that a container is made from may have lost its name, and its place."""
+    """Return the complete images; the image of a container counts even if it lost its name."""
     found = {image.id: image for image in map(image_facts, json_list(ImageInspect, parts["images"]))}
     if "listed" in parts:
         whole = {*parts["listed"].split(), *used}
@@ -308,7 +309,7 @@ def _who(text: str) -> Who:
     lines = _named_lines(text, "who", ("user", "uid", "gid", "ids", "names", "home", "state"))
     ids = [whole(word) for word in lines["ids"].split()]
     names = [name for name in lines["names"].split("\t") if name]
-    # Groups without a name, or names that cannot be told apart: then the ids stand for them.
+    # Groups without a name, or with ambiguous names, are represented by their ids.
     groups = list(map(list, zip(ids, names if len(names) == len(ids) else map(str, ids), strict=True)))
     numbers = {"uid": whole(lines["uid"]), "gid": whole(lines["gid"]), "groups": groups}
     places = {name: read_cell(lines[name]) for name in ("home", "state")}
@@ -316,7 +317,7 @@ def _who(text: str) -> Who:
 
 
 def _named_lines(text: str, section: str, names: Sequence[str]) -> dict[str, str]:
-    """The lines of a section by name; more can follow."""
+    """Return the lines of a section by name; more can follow."""
     lines = lines_of(text)
     if len(lines) < len(names):
         raise DecodeError(section, f"{len(lines)} lines, not {len(names)}")
@@ -324,9 +325,9 @@ def _named_lines(text: str, section: str, names: Sequence[str]) -> dict[str, str
 
 
 def _is_named_as_labeled(container: ContainerFacts) -> bool:
-    """Return whether a container has a name of the cluster that its label names.
+    """Return True if a container has a name of the cluster in its label.
 
-    An image can bring labels, and every container made from it has them; a name it cannot bring.
+    An image can define labels for every container made from it, but no container names.
     """
     return container.name.startswith(container_name(container.labels.get(LABEL_CLUSTER, ""), ""))
 
@@ -347,7 +348,7 @@ def _container_facts(item: ContainerInspect) -> ContainerFacts:
 
 
 def _seconds(text: str) -> float:
-    """Docker's times are UTC with up to nine decimals; the year 1 stands for never."""
+    """Return the seconds of a time of Docker, which is UTC with up to nine decimals; 0 for the year 1."""
     try:
         moment = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
     except ValueError:
@@ -356,10 +357,10 @@ def _seconds(text: str) -> float:
 
 
 def _begun(text: str, stat: str) -> float:
-    """Return when a process began, in seconds since the epoch; 0 where that cannot be told.
+    """Return the start time of a process in seconds since the epoch, 0 if it is not known.
 
     Args:
-        text: with a line ``btime SECONDS``; stat: what /proc/PID/stat says after the process's name.
+        text: with a line ``btime SECONDS``; stat: the part of /proc/PID/stat after the process's name.
     """
     line = next((line for line in lines_of(text) if line.startswith("btime ")), "")
     boot = _number(line.split(), 1, _LATEST)
@@ -368,14 +369,14 @@ def _begun(text: str, stat: str) -> float:
 
 
 def _number(words: list[str], at: int, most: int = MOST) -> int:
-    """The number in a place, 0 where there is none."""
+    """Return the number in a place, 0 without a number."""
     return (whole(words[at], most) if len(words) > at else None) or 0
 
 
 def _boot_time(text: str) -> float:
-    """Return when the host's first process began, from the lines of /proc/stat and /proc/1/stat.
+    """Return the start time of the host's first process, from the lines of /proc/stat and /proc/1/stat.
 
-    A container that behaves as a host shares the kernel of its machine, and starts later than that.
+    A container that serves as a host shares the kernel of its machine, and starts later than the kernel.
 
     Args:
         text: ``btime SECONDS``, and ``1 (NAME) STATE …``, whose field 22 is in ticks since then (man 5 proc).
@@ -390,10 +391,10 @@ def _boot_time(text: str) -> float:
     return boot + ticks / _TICKS_PER_SECOND if boot else 0.0
 
 
-# The same on most hosts of a cluster, and long where there are many.
+# The same on most hosts of a cluster, and long in large clusters.
 @functools.lru_cache(maxsize=64)
 def _remembered(text: str) -> Remembered:
-    """Return what `up` wrote here before: /etc/hosts, known_hosts and authorized_keys of the cluster.
+    """Return the values of an earlier `up`: /etc/hosts, known_hosts and authorized_keys of the cluster.
 
     Lines whose key or address is not valid are left out.
     """
@@ -422,16 +423,16 @@ def parse_processes(text: str) -> tuple[GpuProcess, ...]:
     for word, cells in rows(text):
         if word == "app" and len(cells) == 7 and (pid := whole(cells[1])) is not None:
             gpu, _, memory, user, container, job, program = cells
-            # "[N/A]" and "[Not Supported]" are how drivers say that they do not know.
+            # Drivers print "[N/A]" or "[Not Supported]" for an unknown value.
             found.append(GpuProcess(gpu, pid, whole(memory) or 0, user, program, container, job))
     return tuple(found)
 
 
 def parse_claims(text: str, boot: str) -> tuple[Claim, ...]:
-    """Return the claims that processes of the host make.
+    """Return the GPU reservations of processes on the host.
 
     Args:
-        text: lines of the section ``claims``; of each the argv decides whether it is one.
+        text: lines of the section ``claims``; the argv in each decides if it is a reservation.
         boot: with the line ``btime`` of /proc/stat.
     """
     found = (_claim(cells, boot) for word, cells in rows(text) if word == "claim" and len(cells) == 4)
@@ -445,15 +446,15 @@ def _claim(cells: tuple[str, ...], boot: str) -> Claim | None:
         return None
     if not words[0].rpartition("/")[2].startswith("python"):
         return None
-    said = dict(zip(words[4::2], words[5::2], strict=False))
+    options = dict(zip(words[4::2], words[5::2], strict=False))
     return Claim(
         job=words[3],
-        cluster=said.get("--cluster", ""),
-        owner=said.get("--owner", ""),
+        cluster=options.get("--cluster", ""),
+        owner=options.get("--owner", ""),
         slots=tuple(
-            slot for word in said.get("--slots", "").split(",") if (slot := whole(word, 65535)) is not None
+            slot for word in options.get("--slots", "").split(",") if (slot := whole(word, 65535)) is not None
         ),
-        gpus=tuple(filter(None, said.get("--gpus", "").split(","))),
+        gpus=tuple(filter(None, options.get("--gpus", "").split(","))),
         user=user,
         pid=pid,
         since=_begun(boot, stat),

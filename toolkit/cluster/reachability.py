@@ -1,4 +1,4 @@
-"""Lets hosts try the ways to each other, over the connections that we have."""
+"""Test connections between hosts, run on the hosts over the existing SSH connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMIT_SECONDS = 20.0
 
 
 def try_ways(ways: Mapping[str, Ways], runners: Mapping[str, Runner]) -> Evidence:
-    """Try all ways at once, those without an answer once more; a host that is lost meanwhile says nothing."""
+    """Try all connections at once, those without an answer again; a lost host has no result."""
 
     def ask(host: str) -> Evidence:
         result = runners[host].run(ways_command(asked[host]), _LIMIT_SECONDS)
@@ -33,7 +33,7 @@ def try_ways(ways: Mapping[str, Ways], runners: Mapping[str, Runner]) -> Evidenc
 def settle_network(
     inventory: Inventory, facts: Mapping[str, Facts], runners: Mapping[str, Runner]
 ) -> Evidence:
-    """Return what connections say where there is a choice between networks; nothing where there is none."""
+    """Return the results of connections if there is a choice between networks; otherwise nothing."""
     networks = open_question(inventory, facts)
     return try_ways(network_ways(networks, facts), runners) if networks else Evidence()
 
@@ -44,6 +44,6 @@ def explain_network(
     runners: Mapping[str, Runner],
     away: Mapping[str, str],
 ) -> Explanation:
-    """Let the hosts try every network that they share, and return the choice with all its reasons."""
+    """Try every network that the hosts share, and return the choice with all its reasons."""
     shared = choose(inventory, facts).shared
     return explain(inventory, facts, try_ways(network_ways(shared, facts), runners), away)

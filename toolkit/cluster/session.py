@@ -1,4 +1,4 @@
-"""The session of a command: connections to the hosts, and what the hosts said.
+"""The session of a command: connections to the hosts, and the answers of the hosts.
 
 with Connection("hosts.yaml").connect() as session:  # toolkit.api.connection
     layout = observe_layout(session)
@@ -63,7 +63,7 @@ class Session(Connected):
         super().__init__(inventory, trace, executors)
         self._evidence: Evidence | None = None
         self._local_image: Background[ImageFacts | None] | None = None
-        # The hosts of the jobs that were started from here, by job: see ``toolkit.jobs.exec_mode``.
+        # The hosts of the jobs that this session started, by job: see ``toolkit.jobs.exec_mode``.
         self.started: dict[str, tuple[str, ...]] = {}
         self.warn: Callable[[Finding], None] = lambda finding: None
         self._warned: set[tuple[str, str]] = set()
@@ -80,16 +80,16 @@ class Session(Connected):
         executors: Executors = NO_EXECUTORS,
         local_image: bool = False,
     ) -> Session:
-        """Connect to the hosts (all of them by default) at once and ask each what it is.
+        """Connect to the hosts (all of them by default) at once and probe each.
 
-        Hosts that cannot be reached are in ``errors``; the others go on.
+        Hosts that cannot be reached are in ``errors``; the others continue.
 
         Args:
             trace: called with host and line for each command, before it is run.
             questions, desks: see ``Connected.meet``.
-            always: questions about the hosts file's own contents; ``ask_anew`` repeats them.
+            always: probes that depend on the hosts file; ``ask_anew`` repeats them.
             executors: run the steps of plans, see ``toolkit.api.executors``; without them no plan can run.
-            local_image: ask this machine's engine for the image meanwhile, see ``find_local_image``.
+            local_image: query this machine's engine for the image meanwhile, see ``find_local_image``.
         """
         session = cls(inventory, trace, executors)
         session.always = always
@@ -102,18 +102,17 @@ class Session(Connected):
             raise
         return session
 
-    # What is and what is to be
+    # Observed and wanted state
 
     def observe(self, running: bool = False) -> Observed:
-        """Return what a layout is made of; hosts try connections to each other where the choice is open.
+        """Return the input of a layout; hosts try connections to each other if the network is not decided.
 
         Args:
-            running: the cluster that runs is meant. Otherwise the name in the hosts file says which image is
-                meant: as this machine's engine understands it if it has it, or as the hosts do where they
-                pull it themselves.
+            running: use the image of the running cluster. Otherwise use the image of the name in the hosts
+                file: from this machine's engine if it has it, or from the hosts if they pull it.
 
         Raises:
-            ToolkitError: no host answered, or this machine's engine does not say what the image is.
+            ToolkitError: no host answered, or this machine's engine does not describe the image.
         """
         self.require_some()
         pulled = self.inventory.pull != "never"
@@ -127,32 +126,32 @@ class Session(Connected):
         )
 
     def find_local_image(self) -> ImageFacts | None:
-        """Return the image as this machine's engine knows it, None when it does not, or when there is none.
+        """Return the image in this machine's engine, None without the image or without an engine.
 
         Raises:
-            ImageError: the engine does not answer properly.
+            ImageError: the answer of the engine is invalid.
         """
         return self._begin_local_image().result()
 
     def _begin_local_image(self) -> Background[ImageFacts | None]:
-        """Ask this machine's engine once; its client limits how long that takes."""
+        """Query this machine's engine once; its client limits the duration."""
         if self._local_image is None:
             self._local_image = Background("local image", lambda: _local_image(self.inventory))
         return self._local_image
 
     def settle_network(self) -> Evidence:
-        """Let hosts try connections to each other where the choice of a network is open; tried once."""
+        """Return results of connections between hosts if there is a choice of networks; tried once."""
         if self._evidence is None:
             self._evidence = settle_network(self.inventory, self.facts, self.runners)
         return self._evidence
 
     @property
     def settled(self) -> Evidence:
-        """What came of it, as far as it was tried already."""
+        """The results of connections between hosts, empty before they were tried."""
         return self._evidence or Evidence()
 
     def require_own(self) -> None:
-        """Refuse to change anything where a cluster of this name is another user's; reading is free.
+        """Refuse to change anything if a cluster of this name is another user's; reading is allowed.
 
         Raises:
             NotReady: names that user.
@@ -169,7 +168,7 @@ class Session(Connected):
 
     @property
     def is_up(self) -> bool:
-        """Whether the cluster's containers run on all hosts that answered: `up` has little to do then."""
+        """True if the cluster's containers run on all hosts that answered."""
         names = {
             f.host: container_name(self.inventory.cluster, self.inventory.role(f.host))
             for f in self.facts.values()
@@ -203,7 +202,7 @@ class Session(Connected):
         return report.after(silent)
 
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
-        """Run a plan of ``toolkit.image.pull`` and ask the hosts anew; one that failed takes no further part.
+        """Run a plan of ``toolkit.image.pull`` and probe the hosts again; failed hosts are left out.
 
         Merge the report with that of the next plan, see ``Report.after``.
 
@@ -225,38 +224,38 @@ class Session(Connected):
 
         Raises:
             NotReady: the host is not in the hosts file or did not answer, or no container of the cluster
-                runs there.
+                runs on it.
         """
         if host in self.errors:
             raise self.errors[host]
         if host not in self.inventory.names:  # a job's record can name any host
             raise NotReady(
-                "it is not in the hosts file", "add it there, or look at another job: toolkit jobs", host
+                f"{host} is not in the hosts file", "toolkit jobs  # or add the host to hosts.yaml", host
             )
         name = container_name(self.inventory.cluster, self.inventory.role(host))
         facts = self.facts[host]
         found = next((c for c in facts.containers if c.name == name), None)
-        why = why_not_running(found, facts) if found else "there is none"
+        why = why_not_running(found, facts) if found else "it does not exist"
         if why:
             raise NotReady(f"container {name} does not run: {why}", "toolkit up", host)
         return ContainerRunner(self.runners[host], name, user)
 
     def run_inside(self, host: str, argv: Sequence[str], timeout: float | None, *sinks: Sink) -> Result:
-        """Run a command in a host's container; it is ended there when the connection ends.
+        """Run a command in a host's container; it is killed when the connection ends.
 
         Args:
-            timeout: seconds after which it is ended there, with status 124; None for never.
-            sinks: for standard output and standard error, as they come; without them the result has both,
+            timeout: seconds after which it is killed, with status 124; None for no limit.
+            sinks: for standard output and standard error as they arrive; without them the result has both,
                 up to ``MOST_OUTPUT`` bytes each.
 
         Raises:
-            NotReady: the host did not answer, or no container of the cluster runs there.
+            NotReady: the host did not answer, or no container of the cluster runs on it.
         """
-        said = (_Kept(), _Kept())
-        out, err = sinks or said
+        kept_output = (_Kept(), _Kept())
+        out, err = sinks or kept_output
         done = self.container(host).follow(self.runners[host], Command(tuple(argv)), out, err, timeout)
-        output, beside = (bytes(kept.data).decode(errors="replace") for kept in said)
-        if left_out := sum(kept.left_out for kept in said):
+        output, beside = (bytes(kept.data).decode(errors="replace") for kept in kept_output)
+        if left_out := sum(kept.left_out for kept in kept_output):
             what = f"{host} printed {size(left_out)} more than toolkit keeps in memory"
             beside += f"\ntoolkit: {what}; to see all of it: toolkit exec {host} -- COMMAND\n"
         return replace(done, stdout=output, stderr=beside + done.stderr)
@@ -279,7 +278,7 @@ def observe_layout(session: Session, running: bool = False) -> Layout:
 
 
 def _local_image(inventory: Inventory) -> ImageFacts | None:
-    # Not at the top: this imports Docker's SDK, which takes 60 ms; most commands never ask the engine here.
+    # Not at the top: this imports Docker's SDK, which takes 60 ms; most commands do not use the local engine.
     from toolkit.remote.engine import Engine
 
     engine = Engine.find()

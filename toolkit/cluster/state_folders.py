@@ -1,6 +1,6 @@
-"""Owner, type and mode of the directories that lead to a cluster's state, and which of them are unsafe.
+"""Owner, type and mode of the directories that lead to a cluster's state, and the check for unsafe ones.
 
-Keys are made in the state directory, and its programs run in the containers. If another user owns one of the
+The state directory contains keys, and programs that run in the containers. If another user owns one of the
 directories above it, or can write to one, that user can replace both.
 """
 
@@ -15,7 +15,7 @@ from toolkit.errors import ToolkitError, UnsafeState
 from toolkit.protocol.frames import lines_of
 
 # Numbers alone, one line for each directory from the innermost outward, so that no directory's name can
-# forge an answer. "-" for one that does not exist. STATE_DIR itself may be behind a link, the others may not.
+# forge an answer. "-" for one that does not exist. Only STATE_DIR itself can be behind a link.
 # Arguments: $3 cluster, $4 host.
 QUESTION = r"""
 numbers() { stat "$@" 2>/dev/null || echo -; }
@@ -59,11 +59,11 @@ def parse_state_folders(host: str, state_dir: str, text: str) -> tuple[StateFold
 
 
 def refuse_unsafe_state(facts: Facts) -> None:
-    """Refuse a host where another user could read or replace what toolkit keeps there.
+    """Refuse a host on which another user could read or replace the state of toolkit.
 
     Every directory from STATE_DIR/USER (by default: from ~/.local/state/toolkit) inward must be a directory
-    and no link, belong to the ssh user, and be writable for that user alone. STATE_DIR itself may belong to
-    anyone, but only its owner may be able to rename what is in it: it is sticky, as /tmp, or it is not
+    and no link, belong to the ssh user, and be writable for that user alone. STATE_DIR itself can belong to
+    any user, but only its owner must be able to rename its entries: it is sticky, as /tmp, or it is not
     writable for group and others.
 
     Raises:
@@ -77,10 +77,10 @@ def refuse_unsafe_state(facts: Facts) -> None:
 
 def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
     on, path = f"on {facts.host}: ", shlex.quote(folder.path)
-    elsewhere = "; or another state_dir: in the hosts file"
+    elsewhere = "  # or in hosts.yaml: another state_dir:"
     aside = f"{on}sudo mv {path} {shlex.quote(f'{folder.path}.unsafe')}{elsewhere}"
     if stat.S_ISLNK(folder.mode):
-        return "is a symbolic link", f"{on}rm {path}; for another disk: state_dir: in the hosts file"
+        return "is a symbolic link", f"{on}rm {path}  # for another disk, set state_dir: in hosts.yaml"
     if not stat.S_ISDIR(folder.mode):
         return "is not a directory", aside
     shared = bool(folder.mode & _SHARED_WRITE)
@@ -96,6 +96,6 @@ def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
         return f"belongs to user ID {folder.uid} instead of {facts.user} ({facts.uid})", aside
     if shared:
         theirs = f"find {path} ! -user {facts.uid}"
-        fix = f"{on}{theirs}; chmod go-w {path}  # first remove what find lists: others have put it there"
+        fix = f"{on}{theirs}; chmod go-w {path}  # first remove the listed files of other users"
         return f"is writable for other users ({mode})", fix
     return "", ""

@@ -1,4 +1,4 @@
-"""Hosts' ssh keys: what each host shows, what is on record, and recording."""
+"""SSH keys of hosts: the key that each host presents, the recorded key, and recording."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from toolkit.remote.ssh_config import Target
 
 @dataclass(frozen=True)
 class ShownKey:
-    """The ssh key that one host shows, held against what is on record.
+    """The SSH key that one host presents, compared with the recorded key.
 
     Args:
-        fingerprint: SHA256 of the key that the host shows, as ``ssh-keygen -l`` prints it.
-        recorded: fingerprint of the key of that kind on record, empty when there is none.
-        verdict: whether connections would accept the key as it is.
-        failure: why the host showed no key, or why its key may not be recorded; None for neither.
+        fingerprint: SHA256 of the key that the host presents, as ``ssh-keygen -l`` prints it.
+        recorded: fingerprint of the recorded key of that kind, empty without one.
+        verdict: the result of a connection with this key.
+        failure: the reason for a missing key, or for a key that must not be recorded; None for neither.
     """
 
     host: str
@@ -39,7 +39,7 @@ class ShownKey:
 
     @property
     def error(self) -> str:
-        """The failure as one line, with its fix; empty for none."""
+        """The failure as one line, with its fix; empty without a failure."""
         if self.failure is None:
             return ""
         return self.failure.what + (f"; fix: {self.failure.fix}" if self.failure.fix else "")
@@ -54,21 +54,21 @@ class ShownKey:
 
     @property
     def file(self) -> str:
-        """The known_hosts file that a new key goes to."""
+        """The known_hosts file for a new key."""
         return self.target.known_hosts[0] if self.target else ""
 
     def place(self) -> str:
-        """Return where the host was looked for, and which files say what its key should be."""
+        """Return the address that was queried, and the files with recorded keys."""
         if self.target is None:
-            return "the way to it could not be told"
+            return "its address is not known"
         files = ", ".join(self.target.known_hosts)
-        return f"asked {self.target.host} port {self.target.port}; keys on record are in {files}"
+        return f"queried {self.target.host} port {self.target.port}; recorded keys are in {files}"
 
     def line(self) -> str:
-        """Return one line for people."""
+        """Return one line of text."""
         if self.error:
             return f"{self.host}: {self.error}"
-        state = {"good": "already trusted", "changed": f"CHANGED, on record is {self.recorded}"}
+        state = {"good": "already trusted", "changed": f"CHANGED, recorded is {self.recorded}"}
         return f"{self.host}: {self.kind} {self.fingerprint} ({state.get(self.verdict, 'new')})"
 
     def as_json(self) -> dict[str, str]:
@@ -82,9 +82,9 @@ class ShownKey:
 
 
 def look(inventory: Inventory, names: tuple[str, ...]) -> list[ShownKey]:
-    """Return what each host shows, jump hosts on the way first; one connection each, without logging in.
+    """Return the key that each host presents, jump hosts first; one connection each, without a login.
 
-    A host behind a jump host that is not trusted yet cannot be looked at: it has an error.
+    A host behind a jump host that is not trusted yet cannot be queried: it has an error.
     """
 
     def targets(name: str) -> tuple[Target, ...]:
@@ -114,7 +114,7 @@ def _look_at(target: Target) -> ShownKey:
     recorded = ", ".join(e.fingerprint for e in known.keys if e.kind == key.get_name())
     failure = None
     if verdict == "revoked":
-        what = f"its ssh host key {key.fingerprint} is REVOKED; it is not recorded"
+        what = f"its ssh host key {key.fingerprint} is REVOKED, so it is not recorded"
         failure = ToolkitError(what, host=target.name)
     return ShownKey(target.name, target, key.get_name(), key.fingerprint, recorded, verdict, failure, key=key)
 

@@ -1,1 +1,1 @@
-"""Which address and interface ranks use on each host, and what to tell the communication libraries."""
+"""The choice of data address and interface on each host, and settings of communication libraries."""

@@ -1,4 +1,4 @@
-"""Every address of every host as a candidate for ranks' traffic, and why some can be none."""
+"""Every address of every host as a candidate for training traffic, with reasons against unusable ones."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from toolkit.core.facts import Facts, Interface, Link
 
-# Interfaces that never lead to another host: made by engines, hypervisors and overlay networks.
+# Interfaces without a route to other hosts: created by engines, hypervisors and overlay networks.
 _MADE_BY_ENGINES = ("docker", "veth", "virbr", "vnet", "cni", "flannel", "cali", "podman", "lxc")
-# Where a host does not say what an interface is, its name must do: Docker calls its bridges so.
+# If a host does not report the kind of an interface, its name decides: Docker names its bridges so.
 _BRIDGES = ("br-",)
 
-# What is taken in the first place, and only then, whatever the speed.
+# The first criterion, before the speed.
 _PREFERENCE = {"ethernet": 0, "infiniband": 0, "bridge": 0, "wireless": 1, "tunnel": 2}
-# Mbit/s; virtual machines' cards do not say how fast they are.
+# Mbit/s; network cards of virtual machines do not report their speed.
 ASSUMED_RATE = 1000.0
 
 
@@ -24,11 +24,11 @@ class Candidate:
     """One address of a host.
 
     Args:
-        rate: Mbit/s that its interface carries, 0 when that is not known.
-        preference: the smaller the sooner; cables come before radio, radio before tunnels.
+        rate: Mbit/s of its interface, 0 if it is not known.
+        preference: smaller is better; cables come before radio, radio before tunnels.
         twins: other hosts that have the same address, the first few of them.
-        barred: why ranks cannot use it at all; empty when they can.
-        conflict: whether it would be a good address but for its twins.
+        barred: the reason why ranks cannot use it; empty if they can.
+        conflict: it is usable except for its twins.
     """
 
     host: str
@@ -43,7 +43,7 @@ class Candidate:
 
     @property
     def assumed_rate(self) -> float:
-        """Its rate, or what stands for it where it is not known."""
+        """The rate, or an assumed one if it is not known."""
         return self.rate or ASSUMED_RATE
 
 
@@ -51,7 +51,7 @@ _MOST_TWINS = 8
 
 
 def candidates(facts: Mapping[str, Facts]) -> dict[str, tuple[Candidate, ...]]:
-    """Return every address of the hosts that gave facts, in the hosts' own order."""
+    """Return every address of the hosts that answered, in the hosts' own order."""
     owners: dict[str, list[str]] = defaultdict(list)
     for name, said in facts.items():
         for address in {interface.address for interface in said.interfaces}:
@@ -64,14 +64,14 @@ def candidates(facts: Mapping[str, Facts]) -> dict[str, tuple[Candidate, ...]]:
 
 def _candidate(facts: Facts, interface: Interface, owners: Sequence[str]) -> Candidate:
     link = facts.link(interface.name)
-    # All hosts have a loopback, and most an engine's bridge: with a thousand of them a few names are enough.
+    # All hosts have a loopback, and most an engine's bridge: with a thousand hosts a few names are enough.
     twins = tuple(owner for owner in owners[: _MOST_TWINS + 1] if owner != facts.host)[:_MOST_TWINS]
     more = len(owners) - 1 - len(twins)
     bars = _bars(facts, interface, link)
     conflict = bool(twins) and not bars
     if twins and not _is_loopback(interface, link):
         others = f" and {more} others" if more else ""
-        bars.append(f"also on {', '.join(twins)}{others}: each keeps to itself")
+        bars.append(f"also on {', '.join(twins)}{others}: it is local to each host")
     return Candidate(
         host=facts.host,
         interface=interface.name,
@@ -86,12 +86,12 @@ def _candidate(facts: Facts, interface: Interface, owners: Sequence[str]) -> Can
 
 
 def link_rate(facts: Facts, interface: str) -> float:
-    """Return what an interface carries in Mbit/s, 0 when that is not known."""
+    """Return the rate of an interface in Mbit/s, 0 if it is not known."""
     link = facts.link(interface)
     if link is None:
         return 0.0
     if not link.speed and link.kind == "infiniband":
-        # IP over InfiniBand says no speed in older kernels; the port below it does.
+        # IP over InfiniBand has no speed in older kernels; the port below it has one.
         below = max((p.rate * 1000 for p in facts.rdma if interface in p.interfaces), default=0.0)
         return min(rate for rate in (below, link.limit or below) if rate or not below)
     return link.rate
@@ -103,16 +103,18 @@ def _is_loopback(interface: Interface, link: Link | None) -> bool:
 
 def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
     if _is_loopback(interface, link):
-        return ["loopback: it never leaves the host"]
+        return ["loopback: it does not leave the host"]
     found = []
     if interface.address.startswith("169.254."):
-        found.append("link-local: nobody forwards it, and it changes")
+        found.append("link-local: routers do not forward it, and it changes")
     if _made_by_engine(interface.name, link):
-        found.append("made by an engine or a hypervisor: it ends on this host")
+        found.append("created by a container engine or a hypervisor: it ends on this host")
     elif link and link.kind == "bridge" and not _has_card(facts, link):
         found.append("a bridge without a network card: it ends on this host")
     elif link and link.down:
-        off = "switched off" if link.carrier is None else "without a carrier: no cable, or nobody at its end"
+        off = (
+            "switched off" if link.carrier is None else "without a carrier: no cable, or no device at its end"
+        )
         found.append(f"the interface is {off}")
     return found
 
@@ -122,6 +124,6 @@ def _made_by_engine(name: str, link: Link | None) -> bool:
 
 
 def _has_card(facts: Facts, link: Link) -> bool:
-    """Tell whether a card of the machine is among the ports, or below a bond or VLAN that is."""
+    """Return True if a network card is among the ports, or below a bond or VLAN among them."""
     below = [found for name in link.lower if (found := facts.link(name)) and found != link]
     return link.card or any(_has_card(facts, one) for one in below)

@@ -1,6 +1,6 @@
 """The data address of every host, and the networks that all hosts share, the best first.
 
-An address is given in the file, remembered from an earlier `up`, or found among those that the host has.
+An address is set in the hosts file, remembered from an earlier `up`, or chosen among those of the host.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from toolkit.network.evidence import ANSWERED, Evidence
 
 @dataclass(frozen=True)
 class DataPath:
-    """Where a host's ranks talk to the others.
+    """The address and interface of a host's training traffic.
 
     Args:
-        interface: empty when the host did not answer.
-        network: in CIDR form; empty when the host did not answer.
-        reason: for people.
-        settled: by the file or by an earlier `up`, not chosen now.
+        interface: empty if the host did not answer.
+        network: in CIDR form; empty if the host did not answer.
+        reason: a text that is printed.
+        settled: fixed by the hosts file or an earlier `up`, not chosen now.
     """
 
     host: str
@@ -37,14 +37,14 @@ class DataPath:
 
 @dataclass(frozen=True)
 class Choice:
-    """The data path of every host, and what came of every other address.
+    """The data path of every host, and the reason for or against every other address.
 
     Args:
-        paths: of the hosts for which one can be told, in the file's order.
-        candidates: all addresses of the hosts that answered; ``barred`` is empty for those that can be used.
-        verdicts: by (host, address) why it was taken, or why not.
+        paths: of the hosts with a known path, in the file's order.
+        candidates: all addresses of the hosts that answered; ``barred`` is empty for usable ones.
+        verdicts: by (host, address) the reason for or against it.
         shared: networks that all hosts share, the best first.
-        problems: hosts for which no path can be told.
+        problems: errors of hosts without a known path.
     """
 
     paths: dict[str, DataPath] = field(default_factory=dict)
@@ -60,10 +60,10 @@ _NOTHING = Evidence()
 def choose_paths(
     inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence = _NOTHING
 ) -> dict[str, DataPath]:
-    """Return the data path of each host that gave facts, or of which enough is known without; see ``choose``.
+    """Return the data path of each host that answered, or whose path is known anyway; see ``choose``.
 
     Raises:
-        NotReady: a host has no such address; names the host and what it has.
+        NotReady: a host has no such address; names the host and its addresses.
     """
     choice = choose(inventory, facts, evidence)
     if choice.problems:
@@ -72,16 +72,16 @@ def choose_paths(
 
 
 def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence = _NOTHING) -> Choice:
-    """Choose each host's data path, and say of every address why or why not.
+    """Choose each host's data path, with a reason for or against every address.
 
-    In this order: ``data_address`` of the file; the address that the host itself has had since an earlier
-    `up`, so that neither a host which is away for a while nor a new one moves the others; an address in
-    the network that such hosts are in, if all share it; an address in the best network that all share
-    (``Shared.rank``: connections come about, cable before radio before tunnels, the fastest, the one
-    that ssh comes in by); the address that ssh comes in by. Never an interface made by an engine, one
-    that is down, nor an address that two hosts have in common (every host's docker0 is 172.17.0.1).
+    In this order: ``data_address`` of the file; the host's address since an earlier `up`, so that neither
+    an unreachable host nor a new one changes the address of the others; an address in the network of such
+    hosts, if all share it; an address in the best network that all share (``Shared.rank``: successful
+    connections, cable before radio before tunnels, the fastest, the one of the SSH address); the SSH
+    address. Interfaces that an engine created, interfaces that are down, and addresses that two hosts have
+    in common (every host's docker0 is 172.17.0.1) are excluded.
 
-    A host that did not answer has an address here only if the file gives one: the others do not decide
+    A host that did not answer has a path only if the file sets its address: the other hosts do not decide
     about it. See ``Layout.kept`` for the addresses that their files keep.
     """
     found = candidates(facts)
@@ -118,7 +118,7 @@ def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence 
 
 
 def open_question(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Shared, ...]:
-    """Return the networks between which connections should decide; none when there is nothing to decide."""
+    """Return the networks between which test connections decide; empty if there is only one choice."""
     choice = choose(inventory, facts)
     is_open = any(not path.settled for path in choice.paths.values())
     return choice.shared if is_open and len(choice.shared) > 1 else ()
@@ -146,19 +146,21 @@ def _path(one: Candidate, reason: str, settled: bool = False) -> DataPath:
 
 
 def _fixed(host: Host, facts: Facts, own: tuple[Candidate, ...]) -> DataPath | None:
-    """The path that the file or an earlier `up` has settled."""
+    """Return the path that the file or an earlier `up` has fixed."""
     if host.data_address:
         for candidate in own:
             if candidate.address == host.data_address:
                 return _path(candidate, "data_address of the hosts file", True)
         what = f"data_address {host.data_address} is not one of its addresses: {_list(own)}"
-        raise NotReady(what, "correct it", host.name)
+        raise NotReady(what, f"in hosts.yaml: correct hosts/{host.name}/data_address", host.name)
     before = dict(facts.remembered.addresses).get(host.name)
-    return next((_path(c, "as the cluster has had it", True) for c in own if c.address == before), None)
+    return next(
+        (_path(c, "the address since an earlier `up`", True) for c in own if c.address == before), None
+    )
 
 
 def _best(shared: tuple[Shared, ...], settled: list[str]) -> Shared | None:
-    """The network for those whose path is open: where the others are already, else the best."""
+    """Return the network for hosts without a fixed path: that of the fixed hosts, otherwise the best."""
     joined = next((one for one in shared if one.network in settled), None)
     return joined or next(iter(shared), None)
 
@@ -171,21 +173,21 @@ def _found(
         return _path(member, _why(best, shared))
     for candidate in own:
         if not candidate.barred and candidate.address == facts.ssh_address:
-            return _path(candidate, "where ssh comes in; no network is shared by all hosts")
-    fix = f"set hosts/{facts.host}/data_address to the address that the other hosts reach it by"
+            return _path(candidate, "the SSH address; no network is shared by all hosts")
+    fix = f"in hosts.yaml: set hosts/{facts.host}/data_address to the address that the other hosts reach"
     what = f"cannot tell which of its addresses the other hosts reach: {_list(own)}"
     raise NotReady(what, fix, facts.host)
 
 
 def _why(best: Shared, shared: tuple[Shared, ...]) -> str:
     if len(shared) == 1:
-        return "in the one network that all hosts share"
+        return "in the only network that all hosts share"
     if best != shared[0]:
-        return "in a network that all hosts share, and where the cluster is already"
+        return "in a network that all hosts share and the cluster already uses"
     if best.slowest > max(one.slowest for one in shared[1:]):
         return f"in the fastest network that all hosts share ({best.speed})"
     if best.by_ssh:
-        return "in a network that all hosts share, and where ssh comes in"
+        return "in a network that all hosts share, with the SSH addresses"
     return "in the best network that all hosts share"
 
 
@@ -208,9 +210,9 @@ def _verdict(
     if path and path.network == candidate.network:
         return f"{path.address} is in the same network"
     if path and path.settled:
-        return f"{path.address} is settled: {path.reason}"
+        return f"{path.address} is fixed: {path.reason}"
     best = next((s for s in shared if path and s.network == path.network), None)
-    return one.behind(best) if best else "the host's path is settled otherwise"
+    return one.behind(best) if best else "the host uses another address"
 
 
 @dataclass(frozen=True)
@@ -219,10 +221,10 @@ class Shared:
 
     Args:
         members: one per host, in the order of the hosts.
-        unreached: ordered pairs between which no connection came about, as sentences.
-        detours: ordered pairs whose kernel sends by another interface, as sentences.
-        slowest, mean: Mbit/s over all ordered pairs, with the interface that is really sent by.
-        by_ssh: whether ssh comes in here on every host.
+        unreached: ordered pairs without a successful connection, as sentences.
+        detours: ordered pairs whose kernel sends through another interface, as sentences.
+        slowest, mean: Mbit/s over all ordered pairs, with the interface that the kernel uses.
+        by_ssh: it contains the SSH address of every host.
     """
 
     network: str
@@ -239,11 +241,11 @@ class Shared:
 
     @property
     def speed(self) -> str:
-        """Its speed for people."""
+        """The speed as text."""
         return rate_text(self.slowest) if self.known else "unknown speed"
 
     def rank(self) -> tuple[object, ...]:
-        """Sort key, the best network first."""
+        """Return a sort key, the best network first."""
         return (
             len(self.unreached),
             max((member.preference for member in self.members), default=0),
@@ -254,20 +256,20 @@ class Shared:
         )
 
     def behind(self, best: Shared) -> str:
-        """Say why ``best`` was taken and not this one."""
+        """Return the reason why ``best`` was chosen instead of this network."""
         if self.rank() < best.rank():
-            return f"shared by all, but the cluster is in {best.network} already"
+            return f"shared by all, but the cluster already uses {best.network}"
         faults = "; ".join((*self.unreached[:2], *self.detours[:2]))
         if len(self.unreached) > len(best.unreached):
             return f"shared by all, but {faults}"
         if max(m.preference for m in self.members) > max(m.preference for m in best.members):
             return f"shared by all, but it is radio or a tunnel and {best.network} is a cable"
-        because = f"; besides, {faults}" if faults else ""
+        because = f"; also, {faults}" if faults else ""
         if (self.slowest, self.mean) < (best.slowest, best.mean):
-            than = f"{best.network} ({self.speed} against {best.speed})"
+            than = f"{best.network} ({self.speed} instead of {best.speed})"
             return f"shared by all, but slower than {than}{because}"
         if best.by_ssh and not self.by_ssh:
-            return f"shared by all, but no faster than {best.network}, where ssh comes in{because}"
+            return f"shared by all, but no faster than {best.network} of the SSH addresses{because}"
         return f"shared by all, but no better than {best.network}{because}"
 
 
@@ -289,7 +291,7 @@ def shared_networks(
 
 
 def _order(facts: Facts, candidate: Candidate) -> tuple[object, ...]:
-    """Of several addresses in one network, the one by whose interface the kernel sends there."""
+    """Return a sort key of addresses in one network; the one whose interface the kernel uses is first."""
     sends = leaves_by(facts.routes, candidate.network.partition("/")[0])
     by_ssh = candidate.address == facts.ssh_address
     return (sends not in ("", candidate.interface), -candidate.assumed_rate, not by_ssh, candidate.address)
@@ -310,7 +312,7 @@ def _shared(
             by = evidence.egress(facts[one.host], other.address)
             rate = one.assumed_rate
             if by and by != one.interface:
-                detours.append(f"{one.host} sends to {other.address} ({other.host}) by {by}")
+                detours.append(f"{one.host} sends to {other.address} ({other.host}) through {by}")
                 rate = min(rate, link_rate(facts[one.host], by) or ASSUMED_RATE)
             rates.append(min(rate, other.assumed_rate))
     return Shared(

@@ -1,7 +1,7 @@
-"""Seconds of an all-reduce from algorithm, number of ranks, bytes and link, and a fit to measured ones.
+"""Duration of an all-reduce from algorithm, number of ranks, bytes and link, and a fit to measured ones.
 
 Every formula is derived in docs/explanation/prediction.md. Sizes are bytes, rates bits of payload per
-second, times seconds. A single rank has nobody to talk to, and every formula gives 0 for it.
+second, times seconds. A single rank has no peer, and every formula returns 0 for it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from toolkit.network.measured import Point
 
-# Bytes of one gradient; bfloat16 travels as 2 bytes as well.
+# Bytes of one gradient; bfloat16 is sent as 2 bytes as well.
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 IP_TCP_HEADERS = 20 + 20 + 12  # IPv4, TCP, and the timestamps that Linux puts into every segment
@@ -25,19 +25,19 @@ def wire_efficiency(mtu: int = 1500, frame: int = ETHERNET_FRAME) -> float:
 
     Args:
         mtu: bytes of an IP packet.
-        frame: bytes around it that take the link's time as well; 14 where a traffic shaper counts.
+        frame: bytes around it that also occupy the link; 14 if a traffic shaper counts.
     """
     return (mtu - IP_TCP_HEADERS) / (mtu + frame)
 
 
 @dataclass(frozen=True)
 class Wire:
-    """One kind of way between two ranks.
+    """One kind of connection between two ranks.
 
     Args:
         rate: bits of payload per second, in each direction at the same time.
-        latency: seconds that a short message travels, one way.
-        overhead: seconds that sender and receiver spend on each message besides.
+        latency: seconds until a short message arrives, one way.
+        overhead: additional seconds that sender and receiver spend on each message.
     """
 
     rate: float
@@ -54,27 +54,27 @@ class Wire:
 
 
 def ring(size: float, ranks: int, wire: Wire) -> float:
-    """Reduce-scatter, then all-gather, around a ring: 2 (n - 1) steps of ``size`` / n bytes.
+    """Return the seconds of reduce-scatter, then all-gather: 2 (n - 1) steps of ``size`` / n bytes in a ring.
 
-    NCCL's and Gloo's way with large buffers (Patarasuk and Yuan, 2009).
+    NCCL and Gloo use it for large buffers (Patarasuk and Yuan, 2009).
     """
     return 2 * (ranks - 1) * wire.message(size / ranks)
 
 
 def recursive_doubling(size: float, ranks: int, wire: Wire) -> float:
-    """Exchange everything with a partner twice as far away each time: log2(n) messages of ``size`` bytes.
+    """Return the seconds of log2(n) exchanges of ``size`` bytes, each with a partner at twice the distance.
 
-    Ranks beyond the last power of two hand theirs over first and get the result last.
+    Ranks beyond the last power of two send their data first and receive the result last.
     """
     rounds, _, extra = _powers(ranks)
     return (rounds + (2 if extra else 0)) * wire.message(size)
 
 
 def halving_doubling(size: float, ranks: int, wire: Wire) -> float:
-    """Halve what is exchanged each time, then double it again: as few bytes as the ring, 2 log2(n) messages.
+    """Return the seconds of halving, then doubling the exchanged bytes: 2 log2(n) messages.
 
-    Rabenseifner's algorithm (2004). Ranks beyond the last power of two cost three more messages, of
-    half, half and all of the bytes (what Open MPI's ``redscat_allgather`` does).
+    Rabenseifner's algorithm (2004), with as few bytes as the ring. Ranks beyond the last power of two cost
+    three more messages, of half, half and all of the bytes (as Open MPI's ``redscat_allgather``).
     """
     rounds, core, extra = _powers(ranks)
     seconds = 2 * rounds * wire.message(0) + 2 * (core - 1) / core * wire.carry(size)
@@ -84,7 +84,7 @@ def halving_doubling(size: float, ranks: int, wire: Wire) -> float:
 
 
 def parameter_server(size: float, clients: int, wire: Wire) -> float:
-    """All ``clients`` push to one server and pull from it: its link carries every byte, in and out."""
+    """Return the seconds in which all clients push to one server and pull from it, through its one link."""
     if not clients:
         return 0.0
     return 2 * (wire.latency + clients * (wire.overhead + wire.carry(size)))
@@ -105,7 +105,7 @@ _OPEN_MPI = (
 
 
 def open_mpi_choice(size: float, ranks: int) -> str:
-    """Return the algorithm that Open MPI 4.1 takes by itself."""
+    """Return the algorithm that Open MPI 4.1 chooses by default."""
     sizes = next((row for below, row in _OPEN_MPI if ranks < below), _OPEN_MPI[-1][1])
     return next((algorithm for below, algorithm in sizes if size < below), "halving-doubling")
 
@@ -115,28 +115,28 @@ def allreduce(algorithm: str, size: float, slots: Sequence[int], link: Wire, ins
 
     Args:
         algorithm: ``ring``, ``hierarchical``, ``halving-doubling``, ``recursive-doubling`` or ``open-mpi``.
-        slots: ranks on each host, none of them 0.
-        link: the slowest way between hosts that the algorithm uses.
-        inside: the way between two ranks of one host.
+        slots: ranks on each host, at least 1.
+        link: the slowest connection between hosts that the algorithm uses.
+        inside: the connection between two ranks of one host.
     """
     hosts, most, ranks = len(slots), max(slots), sum(slots)
     if algorithm == "open-mpi":
         algorithm = open_mpi_choice(size, ranks)
     if algorithm == "ring":
-        # One ring through all ranks enters and leaves every host once, so that a link carries what
-        # each rank does, and the slower of the two kinds of way sets the pace of all.
+        # One ring through all ranks enters and leaves every host once, so that a link carries as much as
+        # each rank, and the slower of the two kinds of connection limits the throughput.
         if hosts == 1:
             return ring(size, ranks, inside)
-        pace = inside.rate if most > 1 else link.rate
-        return ring(size, ranks, Wire(min(link.rate, pace), link.latency, link.overhead))
+        local = inside.rate if most > 1 else link.rate
+        return ring(size, ranks, Wire(min(link.rate, local), link.latency, link.overhead))
     if algorithm == "hierarchical":
         # Reduce-scatter inside, the pieces around the hosts at the same time, all-gather inside.
         return ring(size, most, inside) + ring(size, hosts, link)
     if algorithm == "halving-doubling":
-        # Near partners first: what is left for the link after log2(m) rounds inside is 1/m for each of m.
+        # Near partners first: after log2(m) rounds inside a host, 1/m remains for each of m ranks.
         return halving_doubling(size, most, inside) + halving_doubling(size, hosts, link)
     assert algorithm == "recursive-doubling"
-    # Nothing gets smaller on the way: all ranks of a host send everything through its link at once.
+    # The bytes stay the same in each round: all ranks of a host send everything through its link at once.
     return recursive_doubling(size, most, inside) + recursive_doubling(size * most, hosts, link)
 
 
@@ -148,12 +148,12 @@ def _powers(ranks: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Fit:
-    """A ring's all-reduce with the two numbers that come closest to what was measured.
+    """A ring's all-reduce with the two numbers that fit the measurements best.
 
     Args:
-        message: seconds that each of the ring's steps costs besides its bytes.
+        message: seconds that each of the ring's steps costs in addition to its bytes.
         rate: bits of payload per second.
-        points: how many measurements it is made from.
+        points: the number of measurements.
         worst: the largest distance from one of them, as a share of it.
     """
 
@@ -168,11 +168,11 @@ class Fit:
 
 
 def fit_ring(points: Sequence[Point]) -> Fit | None:
-    """Return the ring that explains the points best, None where they say nothing about a rate.
+    """Return the ring that fits the points best, None if they do not determine a rate.
 
     Least squares of a x + b y with x = 2 (n - 1) messages and y = 2 (n - 1) / n of the bits, which is
-    a + b · bytes for one number of ranks. Each point counts by its share of error, or the longest one
-    would decide alone. Neither number may be negative.
+    a + b · bytes for one number of ranks. Each point counts by its relative error, because otherwise the
+    longest one would decide alone. Neither number can be negative.
     """
     rows = [
         (2 * (p.ranks - 1) / p.seconds, 16 * (p.ranks - 1) / p.ranks * p.size / p.seconds) for p in points
@@ -182,7 +182,7 @@ def fit_ring(points: Sequence[Point]) -> Fit | None:
     xx, yy = sum(x * x for x, _ in rows), sum(y * y for _, y in rows)
     xy, x1, y1 = sum(x * y for x, y in rows), sum(x for x, _ in rows), sum(y for _, y in rows)
     determinant = xx * yy - xy * xy
-    # With one size only, both columns say the same: all of the time is the bytes' then.
+    # With one size only, both columns are proportional: the bytes then explain all of the time.
     message = (x1 * yy - y1 * xy) / determinant if determinant > 1e-9 * xx * yy else 0.0
     per_bit = (y1 - message * xy) / yy
     if message < 0:

@@ -1,4 +1,4 @@
-"""What hosts found out about the ways to each other: routes they asked for, connections they tried."""
+"""Results of the hosts about connections to each other: routes of their kernels, connections they tried."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ from typing import Literal
 
 from toolkit.core.facts import Facts, leaves_by
 
-# What came of one TCP connection. ``refused``: the far side, or a firewall in its name, answered that nobody
-# listens; ``unreachable``: a router or a firewall said so; ``timeout``: nobody said anything.
+# The result of one TCP connection. ``refused``: the target, or a firewall in its name, answered that no
+# program listens; ``unreachable``: a router or a firewall answered; ``timeout``: no answer.
 Answer = Literal["open", "refused", "timeout", "unreachable"]
-# Either shows that packets go there and come back.
+# Both show that packets arrive and answers return.
 ANSWERED: tuple[Answer, ...] = ("open", "refused")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was tried between hosts; what is absent was not tried.
+    """Results of connections between hosts; an absent entry was not tried.
 
     Args:
-        tries: by (host that tried, address, port).
-        routes: by (host that was asked, address) the interface by which its kernel sends there, empty
-            when it has no route.
+        tries: by (source host, address, port).
+        routes: by (source host, address) the interface that its kernel uses, empty without a route.
     """
 
     tries: Mapping[tuple[str, str, int], Answer] = field(default_factory=dict)
     routes: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def answer(self, host: str, address: str) -> Answer | None:
-        """Return the best that came of any port of an address, None when none was tried."""
+        """Return the best result of any port of an address, None if none was tried."""
         found = {a for (h, to, _), a in self.tries.items() if (h, to) == (host, address)}
         order: tuple[Answer, ...] = (*ANSWERED, "unreachable", "timeout")
         return next((answer for answer in order if answer in found), None)
 
     def egress(self, facts: Facts, address: str) -> str | None:
-        """Return the interface by which a host sends to an address; None when nothing tells it.
+        """Return the interface through which a host sends to an address; None if it is not known.
 
-        What the host's kernel answered counts more than what its main table would say.
+        The answer of the host's kernel takes precedence over its main routing table.
         """
         asked = self.routes.get((facts.host, address))
         if asked is None and facts.routes:

@@ -1,4 +1,4 @@
-"""The choice of the network as one value: what was taken on each host, why nothing else, what follows."""
+"""The choice of the network as one value: the address of each host, reasons, and resulting settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolkit.protocol.openmpi import openmpi_network
 
 @dataclass(frozen=True)
 class AddressSaid:
-    """One address of a host; ``rate`` in Mbit/s, 0 when it is not known."""
+    """One address of a host; ``rate`` in Mbit/s, 0 if it is not known."""
 
     address: str
     interface: str
@@ -29,7 +29,7 @@ class AddressSaid:
 
 @dataclass(frozen=True)
 class WaySaid:
-    """The way to another host's data address: by which interface, and what a connection came to."""
+    """The route to another host's data address: interface, and result of a connection."""
 
     to: str
     address: str
@@ -51,7 +51,7 @@ class PortSaid:
 
 @dataclass(frozen=True)
 class SettingSaid:
-    """One variable of the ranks; ``file`` when the hosts file gives it another value, which wins."""
+    """One variable of the ranks; ``file`` if the hosts file sets another value, which takes precedence."""
 
     name: str
     value: str
@@ -61,7 +61,7 @@ class SettingSaid:
 
 @dataclass(frozen=True)
 class HostSaid:
-    """One host; without ``address`` no path could be told, or it did not answer."""
+    """One host; ``address`` is empty if no path was found or the host did not answer."""
 
     host: str
     address: str
@@ -76,7 +76,7 @@ class HostSaid:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The whole; ``launcher`` is what Open MPI's launcher is told, ``tuned`` what main keeps for jobs."""
+    """The complete choice; ``launcher`` holds settings of Open MPI's launcher, ``tuned`` those of jobs."""
 
     cluster: str
     networks: tuple[str, ...]
@@ -96,7 +96,7 @@ def explain(
     """Return the choice with all reasons.
 
     Args:
-        away: why hosts did not answer.
+        away: reasons why hosts did not answer.
     """
     choice = choose(inventory, facts, evidence)
     networks, fabric = cidrs(choice.paths), choose_fabric(inventory.network, facts)

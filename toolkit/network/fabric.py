@@ -1,4 +1,4 @@
-"""Which fabric ranks use beside TCP: InfiniBand, RoCE or EFA, when every host has it; else none."""
+"""The fabric that ranks use beside TCP: InfiniBand, RoCE or EFA if every host has it, otherwise none."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from toolkit.network.candidates import candidates
 from toolkit.network.choose import shared_networks
 from toolkit.network.evidence import Evidence
 
-# "tcp" where no host has another; "tcp only" where it must be said, because some hosts have.
+# "tcp" if no host has another fabric; "tcp only" if some have one, so that libraries must be restricted.
 FabricKind = Literal["tcp", "tcp only", "infiniband", "roce", "efa"]
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """What all hosts have in common.
+    """The fabric that all hosts have in common.
 
     Args:
-        reason: why it is this, in a sentence for people.
+        reason: the reason for it, printed as a sentence.
         ports: by host the ports that ranks use; empty for tcp and efa.
-        required: by the file, so that a job shall fail rather than fall back to TCP.
-        lacking: hosts without what the file asks for.
+        required: the file requires it, so a job fails instead of falling back to TCP.
+        lacking: hosts without the required fabric.
     """
 
     kind: FabricKind
@@ -36,9 +36,9 @@ class Fabric:
 def choose_fabric(profile: str, facts: Mapping[str, Facts]) -> Fabric:
     """Return the fabric for a profile of hosts.yaml (``network:``).
 
-    Collective libraries choose by host: where one has RDMA and another has not, they wait for each
-    other. So it is all or none. Of each host's active ports the fastest are taken; of RoCE ports those
-    whose interface has an address in a network that all hosts share.
+    Collective libraries choose on each host: if only some hosts use RDMA, ranks wait for each other
+    forever. So either all hosts use it or none. Of each host's active ports the fastest are used; of RoCE
+    ports those whose interface has an address in a network that all hosts share.
     """
     if profile == "ethernet":
         return Fabric("tcp only", "network: ethernet in the hosts file")
@@ -69,7 +69,7 @@ def choose_fabric(profile: str, facts: Mapping[str, Facts]) -> Fabric:
 
 
 def gid_index(ports: tuple[RdmaPort, ...], facts: Facts) -> int | None:
-    """Return the one GID index that is RoCE v2 over IPv4 on all these ports, None when there is none."""
+    """Return the one GID index that is RoCE v2 over IPv4 on all these ports, None without one."""
     own = {(i.name, i.address) for i in facts.interfaces}
     sets = [
         {g.index for g in port.gids if g.kind == "RoCE v2" and (g.interface, g.address) in own}

@@ -1,6 +1,6 @@
-"""Links between hosts: how fast each one is, where that figure is from, and which one limits a ring.
+"""Links between hosts: the rate of each one, its source, and the link that limits a ring.
 
-A figure is given by a person or measured.
+A rate is given on the command line or measured.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from toolkit.network.cost import Fit, Wire, fits, wire_efficiency
 from toolkit.network.measured import Measured
 from toolkit.network.units import rate_text, seconds_text
 
-# Links that differ by less are called equal: no measurement is better than that.
+# Links that differ by less are treated as equal: measurements are not more precise.
 _ALIKE = 0.9
 
-# Between two ranks of one host, where nobody says more: about what a PCIe 3.0 x16 slot carries one way.
+# The default between two ranks of one host: about half the rate of a PCIe 3.0 x16 slot in one direction.
 INSIDE = Wire(rate=64e9, latency=5e-6)
-# Between two hosts on one switch, and what TCP and the libraries take for a message on ordinary cores.
+# Between two hosts on one switch, and the time of TCP and the libraries per message on ordinary cores.
 LATENCY = 100e-6
 OVERHEAD = 30e-6
 
@@ -30,7 +30,7 @@ class Member:
 
     Args:
         rate: bits of payload per second of its link.
-        told: the link's rate as people know it: what is printed on the port, or what was measured.
+        told: the link's rate as printed: the nominal rate of the port, or the measured one.
     """
 
     name: str
@@ -53,10 +53,10 @@ class Network:
 
     Args:
         latency: seconds one way.
-        overhead: seconds per message besides.
-        paths: measured bits of payload per second by (from, to); empty when nobody measured.
+        overhead: additional seconds per message.
+        paths: measured bits of payload per second by (from, to); empty without measurements.
         fits: rings fitted to measured all-reduces, by number of ranks.
-        share: which share of the narrowest link's payload measured all-reduces came to.
+        share: the share of the narrowest link's payload rate that measured all-reduces reached.
     """
 
     members: tuple[Member, ...]
@@ -77,15 +77,15 @@ class Network:
 
     @property
     def link(self) -> Wire:
-        """The way between hosts as a ring through all of them sees it."""
+        """The connection between hosts as seen by a ring through all of them."""
         if len(self.members) == 1:
-            return self.inside  # nobody to reach; what it would be is of no consequence
+            return self.inside  # there is no other host, so the value has no effect
         if fit := self.fits.get(sum(self.slots)):
             return fit.wire
         return Wire(self.neck().rate * self.share, self.latency, self.overhead)
 
     def link_of(self, member: Member) -> Wire:
-        """The way between one host and the others."""
+        """Return the connection between one host and the others."""
         return Wire(member.rate * self.share, self.latency, self.overhead)
 
     def _edge(self, one: Member, other: Member) -> float:
@@ -104,13 +104,13 @@ class Network:
         rate, one, other = min(edges, key=lambda edge: edge[0])
         slowest = min(hosts, key=lambda member: member.rate)
         if rate < _ALIKE * slowest.rate:
-            return Neck(rate, f"the way from {one.name} to {other.name} carries {rate_text(rate)}")
+            return Neck(rate, f"the link from {one.name} to {other.name} carries {rate_text(rate)}")
         slow = [m.name for m in hosts if m.rate * _ALIKE <= slowest.rate]
         told = rate_text(slowest.told)
         if len(slow) == len(hosts):
             if len(hosts) == 2 and self.paths:
-                # Between two hosts nobody can tell whose end it is.
-                return Neck(rate, f"the way between {one.name} and {other.name} carries {told}")
+                # Between two hosts it is not known which end is the slow one.
+                return Neck(rate, f"the link between {one.name} and {other.name} carries {told}")
             return Neck(rate, f"every host's link is {told}")
         if len(slow) == 1:
             return Neck(rate, f"{slow[0]}'s link is {told}")
@@ -120,14 +120,14 @@ class Network:
 
 @dataclass(frozen=True)
 class Given:
-    """What the person says about the network; None and absent where nothing is said.
+    """Properties of the network from the command line; None and absent if not given.
 
     Args:
-        rate: bits per second as printed on the port, of each host that is neither in ``rates`` nor measured.
-        rates: the same for single hosts; they win over what was measured: "what if".
+        rate: nominal bits per second of each host that is neither in ``rates`` nor measured.
+        rates: the same for single hosts; they take precedence over measurements, for "what if".
         mtu: bytes of an IP packet.
         latency: seconds one way.
-        overhead: seconds per message besides.
+        overhead: additional seconds per message.
         inside: bits per second between two ranks of one host.
     """
 
@@ -141,20 +141,20 @@ class Given:
 
 @dataclass(frozen=True)
 class _Known:
-    """Where a host's rate can come from; ``ring`` is what a ring over all measured all-reduces came to."""
+    """Sources of a host's rate; ``ring`` is the ring fitted to all measured all-reduces."""
 
     given: Given
     links: Mapping[str, float]
     ring: Fit | None
 
     def member(self, name: str, slots: int, rates: Mapping[str, float]) -> Member | None:
-        """Return the host with the rate of ``rates``, else the measured one, else the one given for all."""
+        """Return the host with the rate of ``rates``, otherwise the measured one, otherwise that for all."""
         told = rates.get(name)
         if told is None and name not in self.links:
             told = self.given.rate
         if told is not None:
             return Member(name, slots, told * wire_efficiency(self.given.mtu), told)
-        # Without pairs, what the ring as a whole came to is the best that is known of each link.
+        # Without pairs, the rate of the complete ring is the best estimate for each link.
         ring = self.ring.rate if self.ring and not self.links else None
         rate = self.links.get(name) or ring
         return Member(name, slots, rate, rate) if rate else None
@@ -163,13 +163,13 @@ class _Known:
 def assemble(
     hosts: Sequence[tuple[str, int]], given: Given, measured: Measured | None = None
 ) -> tuple[Network, str]:
-    """Return the network of these hosts, and one line that says where its figures are from.
+    """Return the network of these hosts, and one line with the sources of its figures.
 
     Args:
-        hosts: names and numbers of ranks, in the order in which they join; none without ranks.
+        hosts: names and numbers of ranks, in the order in which they join; each has a rank.
 
     Raises:
-        BadInput: a rate for a host that is not there, or a host whose rate nobody knows.
+        BadInput: a rate for an unknown host, or a host without a known rate.
     """
     made = fits(measured.allreduce) if measured else {}
     known = _Known(given, measured_rates(measured) if measured else {}, made.get(0))
@@ -204,7 +204,7 @@ def _members(hosts: Sequence[tuple[str, int]], known: _Known) -> tuple[Member, .
     names = [name for name, _ in hosts]
     there = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     problems = [
-        Problem(f"--rate {path_text((name,))}", f"there is no such host; there are: {there}")
+        Problem(f"--rate {path_text((name,))}", f"is no host of the prediction; the hosts are: {there}")
         for name in known.given.rates
         if name not in names
     ]
@@ -212,7 +212,7 @@ def _members(hosts: Sequence[tuple[str, int]], known: _Known) -> tuple[Member, .
     silent = [name for name, one in zip(names, found, strict=True) if one is None]
     if silent:
         who = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
-        what = f"nothing says how fast a link is there: --rate 1gbit, or --rate {silent[0]}=1gbit"
+        what = f"the rate of the link is not known; give one: --rate 1gbit, or --rate {silent[0]}=1gbit"
         problems.append(Problem(who, what))
     if problems:
         raise BadInput("command line", tuple(problems))
@@ -220,10 +220,10 @@ def _members(hosts: Sequence[tuple[str, int]], known: _Known) -> tuple[Member, .
 
 
 def measured_rates(measured: Measured) -> dict[str, float]:
-    """Return each host's link as the measured pairs show it, in bits of payload per second.
+    """Return the rate of each host's link from the measured pairs, in bits of payload per second.
 
-    A way is as fast as the slower of its two ends, so that a host's own link is at least as fast as the
-    fastest way out of it, and as the fastest way in; the slower of the two directions counts.
+    A connection is as fast as the slower of its two ends, so that a host's own link is at least as fast as
+    its fastest outgoing and incoming connections; the slower of the two directions is used.
     """
     out: dict[str, float] = {}
     into: dict[str, float] = {}
@@ -235,13 +235,13 @@ def measured_rates(measured: Measured) -> dict[str, float]:
 
 
 def _given_text(given: Given) -> str:
-    latency = _said(given.latency, LATENCY, "one way")
-    overhead = _said(given.overhead, OVERHEAD, "per message besides")
+    latency = _or_assumed(given.latency, LATENCY, "latency one way")
+    overhead = _or_assumed(given.overhead, OVERHEAD, "overhead per message")
     share = f"{wire_efficiency(given.mtu):.1%}".replace("%", " %")
     return f"links as given, {share} of it payload (TCP/IP, Ethernet, MTU {given.mtu}); {latency}, {overhead}"
 
 
-def _said(value: float | None, otherwise: float, what: str) -> str:
+def _or_assumed(value: float | None, otherwise: float, what: str) -> str:
     assumed = " (assumed)" if value is None else ""
     return f"{seconds_text(otherwise if value is None else value)} {what}{assumed}"
 

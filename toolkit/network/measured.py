@@ -6,9 +6,8 @@
      "pairs": [{"from": "gpu1", "to": "gpu2", "mbit": 941.2, "latency_us": 61.0}, …],
      "allreduce": [{"bytes": 1048576, "ranks": 2, "seconds": 0.0093}, …]}
 
-``mbit`` is payload in millions of bits per second, ``latency_us`` the way in one direction: half of what a
-message takes there and back. ``bytes`` is one rank's buffer. ``engine`` and ``faults`` may stand there; keys
-besides these are passed over.
+``mbit`` is payload in millions of bits per second, ``latency_us`` the time in one direction: half of a round
+trip. ``bytes`` is one rank's buffer. ``engine`` and ``faults`` are optional; other keys are ignored.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from toolkit.hostsfile.fields import HOST_NAME
 from toolkit.protocol.bench import MeasuredAbout
 from toolkit.protocol.decode import DecodeError, decode, load_json
 
-# From here on the cost of a byte outweighs that of a message, so that the wire is what is seen.
+# From this size on the cost of bytes exceeds that of messages, so that the link determines the time.
 WIRE_BYTES = 1024**2
-_MOST = 10**15  # of anything that is measured here; larger ones would only overflow
-_FIX = "give it the JSON that toolkit bench network --json prints, whole"
+_MOST = 10**15  # the limit of every measured number; larger ones would only overflow
+_FIX = "toolkit bench network --json > FILE  # the file must contain the complete output of this command"
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Measured:
-    """What `toolkit bench network` found.
+    """The result of `toolkit bench network`.
 
     Args:
         hosts: in the job's order.
-        engine: what did the all-reduce: ``mpi``, ``gloo`` or ``nccl``.
-        faults: pairs that could not be measured, in words.
+        engine: the backend of the all-reduce: ``mpi``, ``gloo`` or ``nccl``.
+        faults: descriptions of pairs that could not be measured.
     """
 
     hosts: tuple[str, ...]
@@ -80,15 +79,15 @@ class Measured:
 
     @property
     def slowest(self) -> Pair | None:
-        """The link with the lowest rate; a ring is as fast as that one."""
+        """The link with the lowest rate, which limits a ring."""
         return min(self.pairs, key=lambda link: link.rate, default=None)
 
     def wire_share(self, point: Point) -> float | None:
-        """Return which share of the slowest link's rate an all-reduce reached, 1.0 for all of it.
+        """Return the share of the slowest link's rate that an all-reduce reached, 1.0 for all of it.
 
         Ranks of one host share its link, and a ring in host order crosses it once each way, so that a
-        host's link carries 2 (n - 1) / n of the bytes whatever its number of ranks. None for sizes at
-        which the cost of messages is what is seen, or the buffers on the way.
+        host's link carries 2 (n - 1) / n of the bytes for any number of ranks. None for sizes at which the
+        cost of messages, or buffers on the way, determine the time.
         """
         slowest = self.slowest
         if slowest is None or not slowest.rate or point.size < WIRE_BYTES:
@@ -96,22 +95,20 @@ class Measured:
         return 8 * point.busbw / slowest.rate
 
     def verdict(self) -> str:
-        """Return the slowest link and what it costs, in one sentence."""
+        """Return one sentence with the slowest link and its cost."""
         slowest = self.slowest
         if slowest is None:
-            return "one host: nothing between hosts to measure"
+            return "one host: there is no link between hosts to measure"
         rates = sorted(link.rate for link in self.pairs)
         median = rates[len(rates) // 2]
         text = f"slowest link: {slowest.source} to {slowest.target}, {shown_rate(slowest.rate)}"
         if slowest.rate < 0.8 * median:
             times = median / slowest.rate
-            text += (
-                f"; the middle one has {shown_rate(median)}, so every all-reduce takes {times:.1f} x as long"
-            )
+            text += f"; the median is {shown_rate(median)}, so every all-reduce takes {times:.1f} x as long"
         return text
 
     def as_json(self) -> dict[str, Any]:
-        """Return what ``parse_measured`` reads, and what follows from it."""
+        """Return the JSON object that ``parse_measured`` reads, with derived values."""
         return {
             "hosts": list(self.hosts),
             "pairs": [
@@ -136,7 +133,7 @@ class Measured:
 
 
 def shown_rate(rate: float) -> str:
-    """Return bit/s for people: ``95.6 Mb/s``, ``9.41 Gb/s``."""
+    """Return bit/s as text: ``95.6 Mb/s``, ``9.41 Gb/s``."""
     for unit, size in (("Gb/s", 1e9), ("Mb/s", 1e6), ("kb/s", 1e3)):
         if rate >= size:
             return f"{rate / size:.3g} {unit}"
@@ -144,7 +141,7 @@ def shown_rate(rate: float) -> str:
 
 
 def shown_bytes(size: int) -> str:
-    """Return a power-of-two size for people: ``64 KiB``, ``256 MiB``."""
+    """Return a power-of-two size as text: ``64 KiB``, ``256 MiB``."""
     for unit, one in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
         if size >= one:
             return f"{size / one:g} {unit}"
@@ -152,7 +149,7 @@ def shown_bytes(size: int) -> str:
 
 
 def shown_time(seconds: float) -> str:
-    """Return a duration for people: ``12 us``, ``1.35 ms``, ``2.79 s``."""
+    """Return a duration as text: ``12 us``, ``1.35 ms``, ``2.79 s``."""
     for unit, one in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= one:
             return f"{seconds / one:.3g} {unit}"
@@ -160,18 +157,18 @@ def shown_time(seconds: float) -> str:
 
 
 def shown_share(share: float | None) -> str:
-    """Return a share for people, empty for none: ``64 %``."""
+    """Return a share as text, empty for None: ``64 %``."""
     return "" if share is None else f"{100 * share:.0f} %"
 
 
 def parse_measured(text: str, source: str) -> Measured:
-    """Return what such a file says.
+    """Parse a file with the JSON of `toolkit bench network`.
 
     Args:
         source: the file's name, for messages.
 
     Raises:
-        BadInput: names everything that is wrong in it.
+        BadInput: lists every problem of the file.
     """
     try:
         data = load_json(text)
@@ -184,7 +181,7 @@ def parse_measured(text: str, source: str) -> Measured:
     pairs = tuple(reader.each(data, "pairs", lambda place, row: reader.pair(place, row, hosts)))
     points = tuple(reader.each(data, "allreduce", reader.point))
     if not reader.problems and not pairs and not points:
-        reader.problems.append(Problem("", "holds neither pairs nor allreduce: nothing was measured"))
+        reader.problems.append(Problem("", "contains neither pairs nor allreduce, so it has no measurements"))
     if reader.problems:
         raise BadInput(source, tuple(reader.problems), _FIX)
     try:
@@ -195,7 +192,7 @@ def parse_measured(text: str, source: str) -> Measured:
 
 
 class _Reader:
-    """Collects every problem on the way, so that all are told at once."""
+    """Reader that collects every problem, so that all are reported at once."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -240,7 +237,7 @@ class _Reader:
                 self._bad(f"{place}/{key}", f"one of {', '.join(hosts)}", name)
             ends.append(str(name))
         if ends[0] == ends[1]:
-            self._bad(f"{place}/to", "another host than from", ends[1])
+            self._bad(f"{place}/to", "a different host than from", ends[1])
         latency = row.get("latency_us")
         seconds = 0.0 if latency == 0 else self.number(place, row, "latency_us") / 1e6
         return Pair(ends[0], ends[1], self.number(place, row, "mbit") * 1e6, seconds)

@@ -1,4 +1,4 @@
-"""What to tell NCCL, Gloo, UCX, libfabric and Open MPI about a host's network, one host at a time."""
+"""Network settings of NCCL, Gloo, UCX, libfabric and Open MPI for the ranks of one host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolkit.network.fabric import Fabric, gid_index
 
 @dataclass(frozen=True)
 class Setting:
-    """One variable that every rank on a host gets, and why."""
+    """One variable of every rank on a host, with its reason."""
 
     name: str
     value: str
@@ -22,10 +22,10 @@ class Setting:
 def rank_settings(
     path: DataPath, networks: Sequence[str], fabric: Fabric, facts: Facts
 ) -> tuple[Setting, ...]:
-    """Return the variables that every rank on this host gets, sorted by name.
+    """Return the variables of every rank on this host, sorted by name.
 
-    Interface names differ from host to host, so these are never copied from one host to another: the
-    rank program sets them last of all (see ``toolkit/container/job/rank.py``).
+    Interface names differ from host to host, so these variables are not copied between hosts: the rank
+    program sets them after all others (see ``toolkit/container/job/rank.py``).
 
     Args:
         networks: the data networks of all hosts, see ``cidrs``.
@@ -40,7 +40,7 @@ def rank_settings(
 
 
 def usual_variables() -> dict[str, str]:
-    """Return what every rank is given for TCP; INTERFACE and NETWORK stand for its host's own."""
+    """Return the variables of every rank for TCP, with the placeholders INTERFACE and NETWORK."""
     return variables(_tcp(DataPath("", "", "INTERFACE", "NETWORK", ""), ("NETWORK",)))
 
 
@@ -54,34 +54,36 @@ def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
     return [
         # NCCL's user guide: without "=" the value is a prefix.
         Setting("NCCL_SOCKET_IFNAME", f"={name}", '"=" is an exact match; without it eth1 also takes eth10'),
-        Setting("GLOO_SOCKET_IFNAME", name, "Gloo takes one concrete name and no pattern"),
-        Setting("HOROVOD_GLOO_IFACE", name, "Horovod hands main's own name to all hosts; with Gloo alone"),
+        Setting("GLOO_SOCKET_IFNAME", name, "Gloo accepts one exact name and no pattern"),
+        Setting("HOROVOD_GLOO_IFACE", name, "Horovod with Gloo would use the name of main on all hosts"),
         Setting("TP_SOCKET_IFNAME", name, "TensorPipe, for torch.distributed.rpc"),
         # Read when the rank calls MPI_Init.
-        Setting("OMPI_MCA_btl_tcp_if_include", ",".join(networks), "Open MPI takes networks, equal on all"),
+        Setting(
+            "OMPI_MCA_btl_tcp_if_include", ",".join(networks), "Open MPI accepts networks, equal on all hosts"
+        ),
     ]
 
 
 def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Facts) -> list[Setting]:
     names = [port.name for port in ports]
-    # UCX by itself uses every device it sees, those that lead to no peer included.
-    found = [Setting("UCX_NET_DEVICES", ",".join((*names, path.interface)), "UCX would try all it sees")]
+    # By default UCX uses every device, including those without a route to a peer.
+    found = [Setting("UCX_NET_DEVICES", ",".join((*names, path.interface)), "UCX would try every device")]
     if fabric.kind == "tcp only":
         found.append(Setting("NCCL_IB_DISABLE", "1", fabric.reason))
     if names:
         found.append(Setting("NCCL_IB_HCA", f"={','.join(names)}", f"the fastest ports; {fabric.reason}"))
     if fabric.kind in ("infiniband", "roce") and fabric.required:
-        found.append(Setting("NCCL_NET", "IB", "the file asks for it: fail rather than fall back to TCP"))
+        found.append(Setting("NCCL_NET", "IB", "required by hosts.yaml: fail instead of falling back to TCP"))
     if fabric.kind == "roce" and (index := gid_index(tuple(ports), facts)) is not None:
         found.append(Setting("NCCL_IB_GID_INDEX", str(index), "RoCE v2 over this host's IPv4 address"))
     return found
 
 
 # Amazon's guide "Get started with EFA and NCCL" and the EFA cheat sheet of aws-samples/
-# awsome-distributed-training. FI_EFA_USE_DEVICE_RDMA is not among them: since libfabric 1.18 it is set by
-# itself, and before that it stops jobs on instances whose device cannot read remote memory.
+# awsome-distributed-training. FI_EFA_USE_DEVICE_RDMA is not among them: since libfabric 1.18 it is set
+# automatically, and before that it stops jobs on instances whose device cannot read remote memory.
 EFA = [
-    Setting("FI_PROVIDER", "efa", "libfabric takes no other provider"),
+    Setting("FI_PROVIDER", "efa", "libfabric uses no other provider"),
     Setting("FI_EFA_FORK_SAFE", "1", "data loaders fork; kernels from 5.15 on do not need it"),
     Setting("FI_EFA_USE_HUGE_PAGE", "0", "huge pages run out when data loaders fork"),
 ]

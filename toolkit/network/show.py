@@ -1,4 +1,4 @@
-"""The choice of the network as text for people; nothing here prints."""
+"""The choice of the network as text. This module prints nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ANSWERS = {"open": "answers", "refused": "answers", "timeout": "NO ANSWER", "un
 
 
 def explanation_text(said: Explanation) -> str:
-    """Return the explanation host by host: addresses, ways to the others, RDMA ports, settings of ranks."""
-    head = f"{said.cluster}: ranks talk on {', '.join(said.networks) or 'no network'}"
+    """Return the explanation of each host: addresses, routes to the others, RDMA ports, settings of ranks."""
+    head = f"{said.cluster}: ranks use {', '.join(said.networks) or 'no network'}"
     lines = [head, f"beside TCP: {said.fabric} ({said.fabric_why})"]
     for host in said.hosts:
         lines += ["", *_host(host)]
-    lines += ["", "Open MPI's launcher on main is told"]
+    lines += ["", "settings of Open MPI's launcher on main"]
     lines += [f"    {name}={value}" for name, value in said.launcher.items()]
     for tuning in said.tuned:
         lines += ["", *_tuned(tuning)]
@@ -27,7 +27,7 @@ def explanation_text(said: Explanation) -> str:
 
 
 def tuning_text(tuning: Tuning) -> str:
-    """Return what was measured and chosen: a table of seconds, then the choice."""
+    """Return the measured times as a table, then the choice."""
     ways = list(dict.fromkeys((t.trial, t.algorithm) for t in tuning.timings))
     sizes = sorted({t.size for t in tuning.timings})
     seconds = {(t.trial, t.algorithm, t.size): t.seconds for t in tuning.timings}
@@ -48,13 +48,13 @@ def tuning_text(tuning: Tuning) -> str:
 
 def _tuned(tuning: Tuning) -> Iterator[str]:
     hosts = ", ".join(f"{name} x {slots}" for name, _, slots in tuning.hosts)
-    yield f"jobs on {hosts} get ({tuning.engine}, measured {tuning.when})"
+    yield f"settings of jobs on {hosts} ({tuning.engine}, measured {tuning.when})"
     for name, value in tuning.env:
         yield f"    {name}={value}"
     for rule in tuning.rules:
         yield f"    from {shown_bytes(rule.size)} on: {rule.algorithm}"
     if not tuning.changes:
-        yield "    nothing but the engine's own choice"
+        yield "    none: the backend's default is best"
     yield from (f"  {reason}" for reason in tuning.why)
 
 
@@ -73,7 +73,7 @@ def _host(said: HostSaid) -> Iterator[str]:
     ]
     yield from _columns("addresses", rows)
     yield from _columns(
-        "to the others",
+        "to other hosts",
         [(w.to, w.address, f"by {w.interface or '?'}", _ANSWERS.get(w.answer, w.answer)) for w in said.ways],
     )
     yield from _columns(
@@ -81,8 +81,8 @@ def _host(said: HostSaid) -> Iterator[str]:
         [(p.name, p.layer, p.state, f"{p.rate:g} Gb/s", "used" if p.used else "not used") for p in said.rdma],
     )
     yield from _columns(
-        "every rank there gets",
-        [(f"{s.name}={s.value}", "the hosts file says so" if s.file else s.why) for s in said.settings],
+        "variables of every rank on the host",
+        [(f"{s.name}={s.value}", "set in hosts.yaml" if s.file else s.why) for s in said.settings],
     )
 
 

@@ -1,22 +1,22 @@
-"""Settings that make all-reduce quickest on this network: what is tried, what is chosen, and its JSON.
+"""Settings for the fastest all-reduce on this network: trials, choice, and its JSON.
 
-Open MPI chooses its all-reduce by tables that were made on fast networks, and moves large messages in a way
-that suits those. On a slow link both cost: at 100 Mb/s its own choice reaches half to two thirds of the wire
-(``bench/bench_allreduce.py``). Both can be set, and which is best depends on link, hosts and ranks, so it is
-measured.
+Open MPI chooses its all-reduce by tables that were made on fast networks, and sends large messages in a way
+that suits those. On a slow link both cost time: at 100 Mb/s its default reaches half to two thirds of the
+link's rate (``bench/bench_allreduce.py``). Both can be set, and the best setting depends on link, hosts and
+ranks, so toolkit measures it.
 
-Gloo has one algorithm for all sizes and no setting for it. NCCL chooses among its own by a model of the
-network; what it does not find by itself is how many sockets a TCP link needs. Sources stand beside each
-trial; `docs/explanation/network.md` says it for people.
+Gloo has one algorithm for all sizes and no setting for it. NCCL chooses its algorithm by a model of the
+network, but not the number of sockets that a TCP link needs. A comment beside each trial names its
+source; `docs/explanation/network.md` explains the choice.
 
-The choice is kept on main as JSON, and handed to jobs:
+The choice is kept on main as JSON, and passed to jobs:
 
     {"tuned": [{"engine": "mpi", "hosts": [["gpu1", "10.0.0.1", 2], …], "when": "2026-01-02 03:04",
       "env": {"OMPI_MCA_…": "…"}, "rules": [[65536, 5, 65536], …], "why": ["…"],
       "timings": [["streamed", "5:65536", 4194304, 0.35], …]}, …]}
 
-A rule is bytes from which it holds, algorithm, bytes of a segment; a timing is trial, algorithm with its
-segment, bytes, seconds.
+A rule contains the first message size in bytes, the algorithm, and the bytes of a segment; a timing contains
+trial, algorithm with its segment, bytes, seconds.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from toolkit.protocol.decode import DecodeError, decode_json
 
 # From coll_tuned_allreduce_decision.c of Open MPI 4.1; 5.0 has the same. 0 leaves the choice to Open MPI.
 ALGORITHM_NAMES = {
-    0: "Open MPI's own choice",
+    0: "Open MPI's default",
     5: "segmented ring",
 }
-# A change must promise at least this, or the default stays: measured times differ by about as much.
+# The least gain of a change; otherwise the default stays. Repeated measurements differ by about as much.
 LEAST_GAIN = 0.05
-# Below the largest size times spread more, and nothing that is tried changes much: only real harm counts.
+# Below the largest size, times vary more and the trials change little: only a clear loss counts.
 MOST_LOSS = 0.15
-# Nothing that is tried touches smaller ones: Open MPI sends up to 64 KiB at once by itself.
+# The trials do not affect smaller messages: by default Open MPI sends up to 64 KiB at once.
 SIZES = (65536, 524288, 4194304, 33554432)
 
 
 @dataclass(frozen=True, order=True)
 class Algorithm:
-    """One of Open MPI's all-reduces; ``segment`` in bytes, 0 where it takes none."""
+    """One of Open MPI's all-reduces; ``segment`` in bytes, 0 if it has none."""
 
     number: int = 0
     segment: int = 0
@@ -57,7 +57,7 @@ class Algorithm:
 
     @property
     def word(self) -> str:
-        """As ``toolkit/container/bench/algorithms.py`` takes it."""
+        """The form that ``toolkit/container/bench/algorithms.py`` accepts."""
         return f"{self.number}:{self.segment}"
 
 
@@ -66,12 +66,12 @@ DEFAULT = Algorithm()
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings to measure with, in one job of their own, because they are read when a rank starts.
+    """Settings to measure in a separate job, because a rank reads them when it starts.
 
     Args:
         env: variables of every rank.
-        algorithms: to be measured under them; the default among them.
-        why: what the variables do.
+        algorithms: algorithms to measure with them; the default among them.
+        why: the effect of the variables.
         gain: the share of the default's time that they must save at the largest size.
     """
 
@@ -83,20 +83,21 @@ class Trial:
 
 
 _AT_ONCE = 1024**2
-# By itself Open MPI lets the receiver ask for what is larger than 64 KiB and then puts it there in turn: two
-# hosts that send to each other at the same time so use half of a full-duplex link, or all of it, by chance.
+# By default Open MPI sends messages above 64 KiB when the receiver requests them, and with put operations in
+# turn: two hosts that send to each other use half of a full-duplex link, or all of it, by chance.
 # 9 is send and in-place, without put (mca/btl/btl.h).
 _STREAMED = {"eager_limit": _AT_ONCE, "rndv_eager_limit": _AT_ONCE, "max_send_size": _AT_ONCE, "flags": 9}
 # Few, so that seconds suffice on a slow link: once messages are streamed, none of Open MPI's other algorithms
 # was best by more than its spread on 2 to 8 hosts at 100 Mb/s. A trial's first is measured at every size.
 MPI_TRIALS = (
-    Trial("default", (), (DEFAULT,), "Open MPI as it is"),
+    Trial("default", (), (DEFAULT,), "the default of Open MPI"),
     Trial(
         "streamed",
         tuple(sorted((f"OMPI_MCA_btl_tcp_{name}", str(value)) for name, value in _STREAMED.items())),
         (Algorithm(5, 262144), Algorithm(5, 65536), DEFAULT),
-        f"messages up to {shown_bytes(_AT_ONCE)} are sent without asking, larger ones in pieces as they come",
-        # As quick is enough: what is measured of put is luck, good or bad for minutes.
+        f"messages up to {shown_bytes(_AT_ONCE)} are sent without a request, "
+        "larger ones as a stream of pieces",
+        # An equal time is enough: times with put vary by chance, for minutes in one direction.
         gain=-0.02,
     ),
 )
@@ -108,17 +109,17 @@ def _sockets(threads: int, each: int) -> Trial:
 
 
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html: worth trying on 100 Gbit/s and faster.
-NCCL_TRIALS = (Trial("default", (), (DEFAULT,), "NCCL as it is"), _sockets(2, 2), _sockets(4, 4))
+NCCL_TRIALS = (Trial("default", (), (DEFAULT,), "the default of NCCL"), _sockets(2, 2), _sockets(4, 4))
 
 
 def trials(engine: str) -> tuple[Trial, ...]:
-    """Return what to measure; nothing for Gloo, which leaves nothing to choose."""
+    """Return the trials of a backend; empty for Gloo, which has no setting."""
     return {"mpi": MPI_TRIALS, "nccl": NCCL_TRIALS}.get(engine, ())
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Median seconds of one all-reduce of ``size`` bytes, the slowest rank's."""
+    """Median seconds of one all-reduce of ``size`` bytes, of the slowest rank."""
 
     trial: str
     algorithm: Algorithm
@@ -128,7 +129,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Rule:
-    """From this many bytes on, up to the next rule's, this algorithm."""
+    """The algorithm for messages from this size up to the size of the next rule."""
 
     size: int
     algorithm: Algorithm
@@ -136,15 +137,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was chosen for one set of ranks.
+    """The settings that were chosen for one set of ranks.
 
     Args:
-        engine: ``mpi`` or ``nccl``: what does the all-reduce.
-        hosts: the ranks that it holds for, as (host, data address, slots) in rank order.
-        env: variables for every rank of a job on exactly these.
-        rules: empty where the engine's own choice stays for all sizes.
+        engine: the backend of the all-reduce: ``mpi`` or ``nccl``.
+        hosts: the ranks that it applies to, as (host, data address, slots) in rank order.
+        env: variables for every rank of a job on exactly these ranks.
+        rules: empty if the backend's default stays for all sizes.
         why: reasons, one a line.
-        timings: what was measured.
+        timings: the measurements.
     """
 
     engine: str
@@ -161,23 +162,25 @@ class Tuning:
 
     @property
     def changes(self) -> bool:
-        """Whether a job gets anything by it."""
+        """True if it changes anything for a job."""
         return bool(self.env or self.rules)
 
 
 def choose_tuning(
     engine: str, hosts: Sequence[tuple[str, str, int]], timings: Sequence[Timing], when: str = ""
 ) -> Tuning:
-    """Return what is quicker than the default at large messages, by a trial's ``gain``, and harms no size.
+    """Return the settings that are faster than the default for large messages and slow down no other size.
 
     Args:
-        timings: of the default trial and of others; a size counts where the default was measured.
-        when: date and time, for people.
+        timings: of the default trial and of others; sizes without a default measurement are ignored.
+        when: date and time, as printed.
     """
     usual = {t.size: t.seconds for t in timings if t.trial == "default" and t.algorithm == DEFAULT}
     known = [t for t in timings if t.size in usual]
     if not known:
-        return Tuning(engine, tuple(hosts), why=("nothing was measured",), timings=tuple(timings), when=when)
+        return Tuning(
+            engine, tuple(hosts), why=("there are no measurements",), timings=tuple(timings), when=when
+        )
     # The first is the default, which always has one.
     offers = [_offer(trial, known, usual) for trial in trials(engine)]
     taken = [offer for offer in offers if offer is not None]
@@ -199,7 +202,7 @@ def choose_tuning(
 
 @dataclass(frozen=True)
 class _Offer:
-    """The best that can be made of a trial; ``cost`` is the mean of log(seconds / default's) over sizes."""
+    """The best result of a trial; ``cost`` is the mean of log(seconds / default's) over sizes."""
 
     trial: Trial
     times: tuple[tuple[int, Algorithm, float], ...]
@@ -208,9 +211,9 @@ class _Offer:
 
 
 def _offer(trial: Trial, timings: Sequence[Timing], usual: dict[int, float]) -> _Offer | None:
-    """Return a trial's offer, None when it would make some size slower or promises too little."""
+    """Return a trial's best result, None if it slows down some size or gains too little."""
     mine = [t for t in timings if t.trial == trial.name]
-    # Where time did not allow the largest size, what is taken last holds for larger messages, unmeasured.
+    # If the largest size was not measured for lack of time, the last choice applies to larger messages.
     last = max((t.size for t in mine), default=0)
     times = []
     for size in sorted({t.size for t in mine}):
@@ -227,11 +230,11 @@ def _offer(trial: Trial, timings: Sequence[Timing], usual: dict[int, float]) -> 
 
 
 def _quickest(there: Mapping[Algorithm, float], stands_for_larger: bool) -> Algorithm:
-    """Return the engine's own choice unless another is clearly quicker.
+    """Return the backend's default unless another algorithm is clearly faster.
 
     Args:
-        stands_for_larger: take a segmented ring among equals: its messages stay as they were measured however
-            large the buffer is.
+        stands_for_larger: prefer a segmented ring among equals: its messages keep the measured size for
+            larger buffers.
     """
     best = min(there.values())
     equal = [a for a in there if there[a] <= best * (1 + LEAST_GAIN)]
@@ -241,7 +244,7 @@ def _quickest(there: Mapping[Algorithm, float], stands_for_larger: bool) -> Algo
 
 
 def _rules(times: Sequence[tuple[int, Algorithm, float]]) -> tuple[Rule, ...]:
-    """One rule wherever the algorithm changes; below the smallest size the engine's own choice."""
+    """Return one rule per change of the algorithm; below the smallest size the default applies."""
     rules = [Rule(0, DEFAULT)]
     for size, algorithm, _ in times:
         if algorithm != rules[-1].algorithm:
@@ -255,29 +258,29 @@ def _reasons(best: _Offer, usual: dict[int, float]) -> Iterable[str]:
     for size, algorithm, seconds in best.times:
         gain = usual[size] / seconds
         if algorithm != DEFAULT or gain > 1 + LEAST_GAIN:
-            said = f"{shown_time(seconds)} in place of {shown_time(usual[size])}"
-            yield f"{shown_bytes(size)}: {algorithm}: {said}, {gain:.2f} x as fast"
+            times = f"{shown_time(seconds)} instead of {shown_time(usual[size])}"
+            yield f"{shown_bytes(size)}: {algorithm}: {times}, {gain:.2f} x as fast"
     if not best.trial.env and not best.rules:
-        yield "nothing was clearly quicker than the engine's own choice"
+        yield "no setting was clearly faster than the backend's default"
 
 
 def tuned_for(hosts: Sequence[tuple[str, str, int]], kept: Iterable[Tuning]) -> tuple[Tuning, ...]:
-    """Return what was tuned for exactly these ranks, at most one for each engine."""
+    """Return the tunings for exactly these ranks, at most one for each backend."""
     return tuple(tuning for tuning in kept if tuning.hosts == tuple(hosts))
 
 
 def replace_tuning(kept: Iterable[Tuning], new: Tuning) -> tuple[Tuning, ...]:
-    """Return what is kept, with the new one in the place of an earlier one for the same ranks."""
+    """Return the kept tunings, with the new one in place of an earlier one for the same ranks."""
     return (*(t for t in kept if (t.engine, t.hosts) != (new.engine, new.hosts)), new)
 
 
 def rules_text(tuning: Tuning) -> str:
-    """Return Open MPI's file of rules; empty when there is none.
+    """Return Open MPI's file of rules; empty without rules.
 
-    Numbers alone, read by coll_tuned_dynamic_file.c: how many collectives; then for each its number
-    (2 is all-reduce), how many sizes of communicator; for each that size, how many sizes of message; for
-    each bytes, algorithm, fan-in/out, bytes of a segment. A rule holds from its size on, so a communicator
-    smaller than this one is left to Open MPI.
+    It contains only numbers, read by coll_tuned_dynamic_file.c: the number of collectives; for each its
+    number (2 is all-reduce) and the number of communicator sizes; for each that size and the number of
+    message sizes; for each bytes, algorithm, fan-in/out, bytes of a segment. A rule applies from its size
+    on, so Open MPI chooses for communicators smaller than this one.
     """
     if not tuning.rules:
         return ""
@@ -304,7 +307,7 @@ def tunings_text(tunings: Iterable[Tuning]) -> str:
 
 
 def parse_tunings(text: str) -> tuple[Tuning, ...]:
-    """Return what the file says; nothing when it is not there or cannot be understood."""
+    """Return the tunings in the file; empty if it is missing or invalid."""
     try:
         return tuple(map(_tuning, decode_json(TunedFile, text).tuned))
     except DecodeError:
@@ -312,7 +315,7 @@ def parse_tunings(text: str) -> tuple[Tuning, ...]:
 
 
 def parse_timings(trial: str, rows: Sequence[AlgorithmTime]) -> tuple[Timing, ...]:
-    """Return what ``toolkit/container/bench/algorithms.py`` printed of one trial."""
+    """Return the timings that ``toolkit/container/bench/algorithms.py`` printed for one trial."""
     return tuple(Timing(trial, parse_algorithm(row.algorithm), row.bytes, row.seconds) for row in rows)
 
 
@@ -320,7 +323,7 @@ def parse_algorithm(word: str) -> Algorithm:
     """Return the algorithm of ``NUMBER:SEGMENT``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not an algorithm.
     """
     number, _, segment = word.partition(":")
     return Algorithm(int(number), int(segment))

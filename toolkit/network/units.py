@@ -1,4 +1,4 @@
-"""Rates, times and counts as a person writes them on a command line, and as a person reads them."""
+"""Rates, times and counts: parsing from a command line, and formatting as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rate(text: str) -> float:
     """Return a rate such as ``1gbit``, ``2.5gbit`` or ``100mbit`` in bits per second.
 
     Raises:
-        ValueError: it is not written so, is not positive, or is above 10 Tb/s.
+        ValueError: it has another form, is not positive, or is above 10 Tb/s.
     """
     value = _read(text, _RATES, "a number with bit, kbit, mbit or gbit, as in 1gbit")
     return _within(value, 1, 1e13, "1bit to 10000gbit", text)
@@ -29,7 +29,7 @@ def seconds(text: str) -> float:
     """Return a time such as ``200us``, ``1.5ms`` or ``0.25s`` in seconds.
 
     Raises:
-        ValueError: it is not written so, or is longer than a day.
+        ValueError: it has another form, or is longer than a day.
     """
     value = _read(text, _TIMES, "a number with us, ms or s, as in 200us")
     return _within(value, 0, 86400, "0s to 86400s", text)
@@ -39,7 +39,7 @@ def parameters(text: str) -> int:
     """Return a number of parameters such as ``25.6M``, ``340M``, ``7B`` or ``61706``.
 
     Raises:
-        ValueError: it is not written so, is less than one, or is above ten million million.
+        ValueError: it has another form, is less than one, or is above ten million million.
     """
     value = _read(text, _COUNTS, "a number, alone or with k, M or B (thousands, millions, billions)")
     return round(_within(value, 1, 1e13, "1 to 10000B", text))
@@ -49,7 +49,7 @@ def size(text: str) -> int:
     """Return a size such as ``25MiB`` or ``64MB`` in bytes.
 
     Raises:
-        ValueError: it is not written so, or is outside 1 KiB to 1 TiB.
+        ValueError: it has another form, or is outside 1 KiB to 1 TiB.
     """
     value = _read(text, _SIZES, "a number with KiB, MiB, GiB, kB, MB or GB, as in 25MiB")
     return round(_within(value, 1024, 2.0**40, "1KiB to 1024GiB", text))
@@ -69,7 +69,7 @@ def _within(value: float, least: float, most: float, should: str, text: str) -> 
 
 
 def rate_text(bits: float) -> str:
-    """Return bits per second for people: ``10 Mb/s``, ``9.42 Mb/s``, ``25 Gb/s``."""
+    """Return bits per second as text: ``10 Mb/s``, ``9.42 Mb/s``, ``25 Gb/s``."""
     for unit, scale in (("Gb/s", 1e9), ("Mb/s", 1e6), ("kb/s", 1e3)):
         # Rounding to three figures comes first: 999.9 Mb/s is 1 Gb/s.
         if float(f"{bits:.3g}") >= scale:
@@ -78,7 +78,7 @@ def rate_text(bits: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return a size in decimal units, in which links are counted too: ``102 MB``."""
+    """Return a size in decimal units, as for links: ``102 MB``."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if float(f"{count:.3g}") >= scale:
             return f"{number_text(count / scale)} {unit}"
@@ -86,7 +86,7 @@ def bytes_text(count: float) -> str:
 
 
 def count_text(count: float) -> str:
-    """Return a count for people: ``25.6 M``, ``6.74 B`` (billions), ``61.7 k``."""
+    """Return a count as text: ``25.6 M``, ``6.74 B`` (billions), ``61.7 k``."""
     for unit, scale in ((" B", 1e9), (" M", 1e6), (" k", 1e3)):
         if float(f"{count:.3g}") >= scale:
             return f"{number_text(count / scale)}{unit}"
@@ -94,7 +94,7 @@ def count_text(count: float) -> str:
 
 
 def seconds_text(value: float) -> str:
-    """Return a time for people, three figures: ``0.292 s``, ``85.5 s``, ``310 us``, ``1.2 ms``."""
+    """Return a time as text, three figures: ``0.292 s``, ``85.5 s``, ``310 us``, ``1.2 ms``."""
     if value == 0:
         return "0 s"
     if float(f"{value:.3g}") < 1e-3:
@@ -105,7 +105,7 @@ def seconds_text(value: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number with about three figures, never with an exponent, without zeros at the end."""
+    """Return a number with about three figures, without an exponent and trailing zeros."""
     decimals = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

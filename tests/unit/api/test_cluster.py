@@ -241,7 +241,7 @@ def test_where_no_host_answers_the_cure_says_whose_it_is() -> None:
     session.errors["gpu2"] = NotReady("no key is accepted", "ssh-copy-id gpu2", "gpu2")
     with pytest.raises(ToolkitError) as caught:
         session.require_some()
-    assert caught.value.fix == "for gpu1: switch it on; for the others: toolkit check"
+    assert caught.value.fix == "toolkit check  # lists the fix of each host; for gpu1: switch it on"
 
 
 def test_open_files_are_allowed_up_to_the_hard_limit() -> None:

@@ -209,13 +209,13 @@ def test_errors_keep_a_command_from_running_and_not_from_being_looked_at(
     warned: list[Finding] = []
     with prepare(cluster(warn=warned.append)) as prepared:
         assert prepared.plan.steps
-        with pytest.raises(NotReady, match=r"(?s)1 fault on gpu1.*gpu1: is broken.*check=False"):
+        with pytest.raises(NotReady, match=r"(?s)1 error on gpu1.*gpu1: is broken.*check=False"):
             prepared.execute(lambda event: None)
     assert warned == [WARNING] and ran.plans == []
     shown: list[Notice] = []
     with (
         prepare(cluster(notice=shown.append)) as prepared,
-        pytest.raises(NotReady, match=r"1 fault on gpu1 [^\n]*\n.*--no-check"),
+        pytest.raises(NotReady, match=r"1 error on gpu1 [^\n]*\n.*--no-check"),
     ):
         prepared.execute(lambda event: None)
     assert [notice.findings for notice in shown if notice.topic is Topic.HOSTS] == [(WARNING, ERROR)]

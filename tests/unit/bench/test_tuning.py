@@ -87,16 +87,16 @@ def streamed(*factors: float, algorithm: Algorithm = DEFAULT) -> Iterator[Timing
 
 
 def test_where_nothing_was_measured_nothing_changes() -> None:
-    assert chosen() == Tuning("mpi", HOSTS, why=("nothing was measured",))
+    assert chosen() == Tuning("mpi", HOSTS, why=("there are no measurements",))
     # Without the default nothing can be said of the others.
     alone = chosen(streamed(0.1, 0.1, 0.1, 0.1))
-    assert (alone.changes, alone.why, len(alone.timings)) == (False, ("nothing was measured",), 4)
+    assert (alone.changes, alone.why, len(alone.timings)) == (False, ("there are no measurements",), 4)
 
 
 def test_a_small_gain_changes_nothing() -> None:
     tuning = chosen(usual(), timed("4 sockets", DEFAULT, *(0.96 * one for one in USUAL)), engine="nccl")
     assert not tuning.changes
-    assert tuning.why == ("nothing was clearly quicker than the engine's own choice",)
+    assert tuning.why == ("no setting was clearly faster than the backend's default",)
     assert len(tuning.timings) == 8
 
 
@@ -110,9 +110,9 @@ def test_a_clear_gain_at_the_largest_size_is_taken() -> None:
     tuning = chosen(usual(), streamed(1.0, 1.0, 0.9, 0.5))
     assert (tuning.env, tuning.rules) == (STREAMED, ())
     assert tuning.why == (
-        "messages up to 1 MiB are sent without asking, larger ones in pieces as they come",
-        "4 MiB: Open MPI's own choice: 900 ms in place of 1 s, 1.11 x as fast",
-        "32 MiB: Open MPI's own choice: 5 s in place of 10 s, 2.00 x as fast",
+        "messages up to 1 MiB are sent without a request, larger ones as a stream of pieces",
+        "4 MiB: Open MPI's default: 900 ms instead of 1 s, 1.11 x as fast",
+        "32 MiB: Open MPI's default: 5 s instead of 10 s, 2.00 x as fast",
     )
 
 
@@ -173,8 +173,8 @@ def test_an_algorithm_alone_is_taken_without_variables_of_a_trial() -> None:
     assert tuning.rules == (Rule(0, DEFAULT), Rule(SIZES[2], FINE))
     assert tuning.env == (DYNAMIC,)
     assert tuning.why == (
-        "4 MiB: segmented ring, 64 KiB at a time: 500 ms in place of 1 s, 2.00 x as fast",
-        "32 MiB: segmented ring, 64 KiB at a time: 4 s in place of 10 s, 2.50 x as fast",
+        "4 MiB: segmented ring, 64 KiB at a time: 500 ms instead of 1 s, 2.00 x as fast",
+        "32 MiB: segmented ring, 64 KiB at a time: 4 s instead of 10 s, 2.50 x as fast",
     )
 
 

@@ -50,7 +50,7 @@ CASES = (
     Case("docker-storage", "warning", scene(docker=info(Driver="vfs")), "vfs"),
     Case("docker-users", "error", scene(docker=info(SecurityOptions=["name=userns"])), "userns-remap"),
     Case("docker-users", "warning", scene(docker=info(SecurityOptions=["name=rootless"])), "rootless"),
-    Case("docker-here", "error", scene(docker=_REMOTE), "the engine of gpu1, and this host is gpu2"),
+    Case("docker-here", "error", scene(docker=_REMOTE), "the engine of gpu1, but this host is gpu2"),
     Case("docker-here", "error", scene(docker=_DESKTOP), "virtual machine"),
     Case("docker-logs", "error", scene(docker=info(LoggingDriver="none")), "no logs"),
     Case("docker-runtime", "warning", scene(docker=info(DefaultRuntime="runsc")), "runsc"),

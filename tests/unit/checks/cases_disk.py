@@ -57,17 +57,17 @@ _NOEXEC = _state(on="ext4|/dev/vda|rw,nosuid,noexec")
 CASES = (
     *(Case(check, "ok", scene()) for check in ("disk-image", "disk-inodes", "disk-state", "disk-home")),
     *(
-        Case(check, "not checked", scene(places=""), "cannot be seen")
+        Case(check, "not checked", scene(places=""), "cannot be read")
         for check in ("disk-image", "disk-inodes", "disk-state", "disk-home")
     ),
-    Case("disk-image", "error", _root(free=50 * _MIB), "50 MiB free: containers cannot start"),
+    Case("disk-image", "error", _root(free=50 * _MIB), "50 MiB free, so containers cannot start"),
     Case("disk-image", "warning", _root(free=500 * _MIB), "500 MiB free"),
     Case("disk-image", "error", _root(False, free=11 * GIB), "has 11.0 GiB free; the image needs up to 20.0"),
     Case(
         "disk-image",
         "warning",
         with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_OLD,)}),
-        "less what it has",
+        "less the layers",
     ),
     Case("disk-image", "error", with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_UNRELATED,)})),
     Case("disk-image", "ok", _root(False, free=21 * GIB)),
@@ -75,16 +75,16 @@ CASES = (
     Case("disk-image", "error", with_image(_BESIDE, size=3 * GIB), "/var/lib/containerd has 5.0 GiB"),
     Case("disk-image", "ok", with_image(_ITS_OWN, size=3 * GIB)),
     Case("disk-inodes", "error", _root(inodes_free=900), "900 more files"),
-    Case("disk-inodes", "warning", _root(False, inodes_free=30_000), "may have more"),
+    Case("disk-inodes", "warning", _root(False, inodes_free=30_000), "can have more"),
     Case("disk-inodes", "ok", _root(inodes_free=30_000)),
     Case("disk-inodes", "ok", _root(inodes=0, inodes_free=0, on="btrfs|/dev/vda|rw"), "no fixed number"),
     Case("disk-state", "error", _UNSAFE, "not safe"),
     # The engine can be used anyway.
     Case("docker", "ok", _UNSAFE),
     Case("disk-state", "error", _state(on="ext4|/dev/vda|ro"), "mounted read-only"),
-    Case("disk-state", "error", _state(may="rx"), "may not write to /home/alice/.local"),
-    Case("disk-state", "error", _state(f"locked|{_STATE}/jobs\n"), f"may not write to {_STATE}/jobs"),
-    Case("disk-state", "error", _state(on="fuse.sshfs|nas:/home|rw,user_id=1000"), "may not enter"),
+    Case("disk-state", "error", _state(may="rx"), "cannot write to /home/alice/.local"),
+    Case("disk-state", "error", _state(f"locked|{_STATE}/jobs\n"), f"cannot write to {_STATE}/jobs"),
+    Case("disk-state", "error", _state(on="fuse.sshfs|nas:/home|rw,user_id=1000"), "cannot enter"),
     Case(
         "disk-state",
         "error",
@@ -98,11 +98,11 @@ CASES = (
         replace(_NOEXEC, inventory=replace(_NOEXEC.inventory, launcher="torchrun")),
         "mpirun and horovodrun would fail",
     ),
-    Case("disk-state", "error", _state(free=20 * _MIB), "20 MiB free: no room"),
+    Case("disk-state", "error", _state(free=20 * _MIB), "20 MiB free, too little"),
     Case("disk-state", "warning", _state(free=300 * _MIB), "300 MiB free for code"),
     # Whether root may enter is another check's.
     Case("disk-state", "ok", _state(on="nfs4|nas:/home|rw,vers=4.2")),
-    Case("disk-home", "error", scene(quota=_QUOTA), "quota is used up"),
-    Case("disk-home", "error", _home(free=_MIB), "has 1 MiB free"),
-    Case("disk-home", "warning", _home(may="rx"), "cannot be written to"),
+    Case("disk-home", "error", scene(quota=_QUOTA), "quota of the user is used up"),
+    Case("disk-home", "error", _home(free=_MIB), "has only 1 MiB free"),
+    Case("disk-home", "warning", _home(may="rx"), "is not writable"),
 )

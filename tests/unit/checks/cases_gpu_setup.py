@@ -1,4 +1,4 @@
-"""Cases of what stands between GPUs and containers."""
+"""Cases of the layers between GPUs and containers."""
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ CASES = (
     Case("gpu-driver", "error", _says(gpus(card(0)) + _LOST), "does not answer any more"),
     Case("gpu-driver", "error", _says("no answer within 20 s\n"), "nvidia-smi hangs"),
     Case("gpu-driver", "warning", _says(gpus() + _INFOROM), "infoROM is corrupted"),
-    Case("gpu-driver", "warning", _says(gpus(card(0))), "lists 1: not 0000:21:00.0"),
-    Case("gpu-driver", "warning", _NONE, "2 NVIDIA GPUs are on its bus, and there is no nvidia-smi"),
+    Case("gpu-driver", "warning", _says(gpus(card(0))), "lists 1; missing: 0000:21:00.0"),
+    Case("gpu-driver", "warning", _NONE, "2 NVIDIA GPUs are on the PCI bus, but nvidia-smi is missing"),
     *(
         Case(check, "ok", with_file(_asks(base, NVIDIA_REQUIRE_CUDA="cuda>=13.0"), gpus=0), "no GPU")
         for check in ("gpu-driver", "gpu-cuda", "gpu-containers", "gpu-kept")
         for base in (_NONE, _says(_PCI + _MISMATCH))
     ),
     Case("gpu-driver", "ok", _says(_PCI.replace("nvidia", "vfio-pci"))),
-    Case("gpu-count", "error", with_file(scene(), gpus=4), "4 GPUs are declared"),
+    Case("gpu-count", "error", with_file(scene(), gpus=4), "4 GPUs are declared in hosts.yaml"),
     Case("gpu-count", "ok", with_file(scene(), gpus=1)),
     Case("gpu-count", "warning", with_file(scene(), slots=3), "3 slots share 2 GPUs"),
-    Case("gpu-cuda", "not checked", scene(), "does not say which CUDA"),
-    Case("gpu-cuda", "not checked", replace(scene(), image=None), "nobody has the image"),
+    Case("gpu-cuda", "not checked", scene(), "does not declare which CUDA"),
+    Case("gpu-cuda", "not checked", replace(scene(), image=None), "no host has the image"),
     Case("gpu-cuda", "ok", _asks(NVIDIA_REQUIRE_CUDA="cuda>=12.4")),
     Case(
         "gpu-cuda",
         "error",
         _asks(NVIDIA_REQUIRE_CUDA=_REQUIRE),
-        "carries CUDA 12.4, the image needs cuda>=12.8",
+        "supports CUDA 12.4, but the image needs cuda>=12.8",
     ),
     Case("gpu-cuda", "not checked", _asks(_driver("535.183.01"), NVIDIA_REQUIRE_CUDA=_REQUIRE), "brand"),
     # A driver of a branch that is newer than our table.
@@ -113,7 +113,12 @@ CASES = (
         ),
         "[gpu-containers]",
     ),
-    Case("gpu-containers", "not checked", scene(docker=info(Runtimes=_NO_RUNTIME)), "not among docker's"),
+    Case(
+        "gpu-containers",
+        "not checked",
+        scene(docker=info(Runtimes=_NO_RUNTIME)),
+        "not registered as a runtime",
+    ),
     Case("gpu-containers", "not checked", scene(docker="docker: not found"), "cannot be used"),
     Case(
         "gpu-containers",

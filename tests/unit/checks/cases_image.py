@@ -44,19 +44,21 @@ CASES = (
     Case(
         "image-pull", "not checked", _pulled("dial tcp: timeout", HttpsProxy="http://p:1"), "mirror or proxy"
     ),
-    Case("image-pull", "not checked", _pulled("what is this?"), "is not known: what is this?"),
-    Case("image-pull", "not checked", replace(_pulled(), registry={}), "did not ask"),
+    Case(
+        "image-pull", "not checked", _pulled("what is this?"), "failed for an unknown reason: what is this?"
+    ),
+    Case("image-pull", "not checked", replace(_pulled(), registry={}), "was not queried"),
     *(Case(check, "ok", scene()) for check in ("image", "image-there", "image-running")),
-    Case("image", "error", _NOWHERE, "neither this machine nor any host"),
+    Case("image", "error", _NOWHERE, "neither your machine nor any host"),
     Case("image", "error", _unsendable(_DIFFERENT), "gpu2 has fedcba9876543210"),
     Case("image", "ok", _DIFFERENT),
     Case("image", "not checked", _SILENT, "no host answered", host=""),
-    Case("image-there", "ok", scene(), "`up` sends toolkit:cpu here", host="cpu3"),
-    Case("image-there", "ok", _DIFFERENT, "is another image here"),
-    Case("image-there", "error", _unsendable(scene()), "lacks the image", host="cpu3"),
-    Case("image-there", "not checked", _unsendable(_DIFFERENT), "not clear"),
-    Case("image-there", "not checked", _NOWHERE, "nobody has the image"),
+    Case("image-there", "ok", scene(), "`up` sends toolkit:cpu to this host", host="cpu3"),
+    Case("image-there", "ok", _DIFFERENT, "is a different image on this host"),
+    Case("image-there", "error", _unsendable(scene()), "is missing", host="cpu3"),
+    Case("image-there", "not checked", _unsendable(_DIFFERENT), "different images with the tag"),
+    Case("image-there", "not checked", _NOWHERE, "no host has the image"),
     Case("image-there", "not checked", with_host(scene(), "gpu2", {"docker": ""}), "cannot be used"),
-    Case("image-running", "warning", _RUNS_OTHER, "runs from fedcba9876543210"),
-    Case("image-running", "not checked", _NOWHERE, "nobody has the image"),
+    Case("image-running", "warning", _RUNS_OTHER, "created from image fedcba9876543210"),
+    Case("image-running", "not checked", _NOWHERE, "no host has the image"),
 )

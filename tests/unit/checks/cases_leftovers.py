@@ -38,7 +38,7 @@ CASES = (
     Case("left-containers", "ok", _holds(running("demo", "gpu2", "worker"))),
     Case("left-containers", "warning", _holds(_STOPPED), "does not run (exited, 137)"),
     Case("left-containers", "warning", _holds(_NO_SSHD), "does not run (exited, 127)"),
-    Case("left-containers", "warning", _holds(_ABANDONED), "left of a cluster that is no more"),
+    Case("left-containers", "warning", _holds(_ABANDONED), "left over from a removed cluster"),
     # Its state folder is there: that cluster's own `up` starts it again.
     Case("left-containers", "ok", _holds(_ABANDONED, base=_OTHER_STATE)),
     Case("left-containers", "ok", _holds(replace(_ABANDONED, state="running"))),
@@ -55,8 +55,8 @@ CASES = (
     Case("left-processes", "warning", _marked(marks("gpu1"), marks("gpu2", *_RANKS)), "2 processes of job"),
     Case("left-processes", "ok", _marked(marks("gpu1", _SUPERVISOR), marks("gpu2", *_RANKS))),
     Case("left-processes", "ok", scene(marks=marks("gpu2", process(811, "another", cluster="other")))),
-    Case("left-processes", "not checked", _marked("", marks("gpu2", *_RANKS)), "which does not say it"),
-    Case("left-state", "warning", _OTHER_STATE, "cluster old that has no container"),
+    Case("left-processes", "not checked", _marked("", marks("gpu2", *_RANKS)), "did not report them"),
+    Case("left-state", "warning", _OTHER_STATE, "cluster old, which has no container"),
     Case("left-state", "ok", _OTHER_HOST),
     Case("left-state", "ok", _holds(running("old", "gpu2", "worker"), base=_OTHER_STATE)),
     Case("left-state", "not checked", scene(marks=""), "not known"),
@@ -65,6 +65,6 @@ CASES = (
         "cluster-version",
         "warning",
         _holds(running("demo", "gpu2", "worker", version="0.0.9")),
-        "version 0.0.9",
+        "toolkit 0.0.9",
     ),
 )

@@ -41,20 +41,24 @@ CASES = (
             *("cpu-governor", "slots"),
         )
     ),
-    Case("same-machine", "error", _same_engine(), "gpu1 and gpu2 are one machine"),
+    Case("same-machine", "error", _same_engine(), "gpu1 and gpu2 are the same host"),
     # Hosts of a lab share a kernel, machines cloned from one disk an engine's id and a name.
     Case("same-machine", "ok", scene(machine_files=machine("gpu1"))),
     Case("same-machine", "ok", with_host(scene(docker=info("gpu1")), "gpu2", {"hostname": "gpu1"})),
     # docker commands of gpu2 go to gpu1: another check's fault.
     Case("same-machine", "ok", scene(docker=info("gpu1"), machine_files=machine("gpu1"))),
-    Case("host-names", "ok", with_host(scene(), "gpu2", {"hostname": "gpu1"}), "all call themselves gpu1"),
+    Case(
+        "host-names", "ok", with_host(scene(), "gpu2", {"hostname": "gpu1"}), "have the same host name gpu1"
+    ),
     Case("host-names", "ok", _with(("127.0.0.1\tlocalhost", "127.0.1.1 gpu2.lan gpu2")), "gpu2 is 127.0.1.1"),
-    Case("arch", "error", with_host(scene(), "gpu2", {"arch": "aarch64"}), "processor is arm64, the image"),
+    Case(
+        "arch", "error", with_host(scene(), "gpu2", {"arch": "aarch64"}), "processor is arm64, but the image"
+    ),
     Case(
         "arch",
         "error",
         replace(with_host(scene(), "gpu2", {"arch": "aarch64"}), image=None),
-        "no image serves both",
+        "no image runs on both",
     ),
     Case("arch", "ok", with_image(scene(), arch="")),
     Case("programs", "error", scene(machine_files=machine("gpu2") + "missing:sha256sum\n"), "sha256sum"),
@@ -74,7 +78,12 @@ CASES = (
     ),
     # What was swapped out once, on a machine with memory to spare.
     Case("memory-pressure", "ok", _with(("pressure/memory", "none"), (_SWAP, "SwapFree: 4604 kB"))),
-    Case("memory-errors", "warning", _with(("mc1/ue_count:0", "mc1/ue_count:3")), "3 memory errors"),
+    Case(
+        "memory-errors",
+        "warning",
+        _with(("mc1/ue_count:0", "mc1/ue_count:3")),
+        "3 uncorrectable memory errors",
+    ),
     Case("load", "warning", _with(_BUSY), "load 131.20 on 64 processors"),
     Case("load", "ok", with_host(_with(_BUSY), "gpu2", {"containers": (running("demo", "gpu2", "worker"),)})),
     Case(
@@ -92,6 +101,6 @@ CASES = (
         with_host(_with(_BALANCING), "gpu2", {"arch": "aarch64", "gpus": (gpu(0),)}),
         "between 2 nodes",
     ),
-    Case("numa-balancing", "ok", _with(_BALANCING), "by itself"),
-    Case("slots", "warning", with_file(scene(), slots=65), "65 slots on 64 processors"),
+    Case("numa-balancing", "ok", _with(_BALANCING), "automatic NUMA balancing is on"),
+    Case("slots", "warning", with_file(scene(), slots=65), "65 slots share 64 processors"),
 )

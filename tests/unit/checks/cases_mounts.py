@@ -49,29 +49,29 @@ def _sees(*lines: str) -> Scene:
 
 CASES = (
     Case("engine-sees", "ok", _sees("open|state|/home/alice", "open|mount|/scratch/out")),
-    Case("engine-sees", "not checked", _sees(""), "does not say"),
+    Case("engine-sees", "not checked", _sees(""), "did not report which folders"),
     Case(
         "engine-sees",
         "error",
         _sees("open|state|/home/alice", "shut|state|/home/alice"),
-        "may not enter our folders in /home/alice",
+        "cannot enter the state folder in /home/alice",
     ),
     Case(
         "engine-sees",
         "error",
         _sees("open|state|/home/alice", "shut|mount|=L3NjcmF0Y2gvYXxi"),
-        "may not see /scratch/a|b",
+        "cannot read /scratch/a|b",
     ),
     *(
         Case(check, "ok", scene())
         for check in ("mount-there", "mount-access", "mount-room", "mount-same", "mount-links")
     ),
     Case("mount-there", "ok", _NO_MOUNTS, "mounts nothing"),
-    Case("mount-there", "error", _told(_data(), _out(kind="")), "/scratch/out is not there"),
-    Case("mount-there", "error", _told(_data(), _out(kind=""), "broken\n"), "a symbolic link to nothing"),
-    Case("mount-there", "error", scene(places=_HANGS), "/scratch/out does not answer"),
-    Case("mount-there", "not checked", scene(places=""), "did not say"),
-    Case("mount-access", "error", _told(_data(may="x"), _out()), "may not read /data/digits"),
+    Case("mount-there", "error", _told(_data(), _out(kind="")), "/scratch/out does not exist"),
+    Case("mount-there", "error", _told(_data(), _out(kind=""), "broken\n"), "a broken symbolic link"),
+    Case("mount-there", "error", scene(places=_HANGS), "/scratch/out does not respond"),
+    Case("mount-there", "not checked", scene(places=""), "did not report this folder"),
+    Case("mount-access", "error", _told(_data(may="x"), _out()), "cannot read /data/digits"),
     Case(
         "mount-access",
         "warning",
@@ -88,7 +88,7 @@ CASES = (
     Case("mount-access", "ok", _told(_data(kind="file", may="r"), _out())),
     Case("mount-room", "error", _told(_data(), _out(free=_MIB)), "of /scratch/out is full"),
     Case("mount-room", "warning", _told(_data(), _out(free=GIB // 2)), "0.5 GiB free of 900"),
-    Case("mount-room", "warning", _told(_data(), _out(inodes_free=10)), "room for 10 more files"),
+    Case("mount-room", "warning", _told(_data(), _out(inodes_free=10)), "room for only 10 more files"),
     Case("mount-room", "ok", _told(_data(free=0), _out())),
     Case("mount-same", "error", _told(_data(kind="file"), _out()), "file on gpu2"),
     Case("mount-same", "warning", _told(_EVERYWHERE), "shared folder on some hosts only"),

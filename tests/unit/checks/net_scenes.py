@@ -69,7 +69,7 @@ def looked_at(scene: Scene, evidence: Evidence | None = None) -> Scene:
 
 
 def report(scene: Scene, host: str) -> LookReport:
-    """What look.py prints on a healthy host of a cluster that is up."""
+    """Return the report of a test container on a healthy host of a cluster that is up."""
     facts, paths = scene.facts, scene.paths
     seen = {"answer": "open", "seen": paths[host].address} if host in paths else {}
     pair = {"master": seen, "any": {**seen, "sent": 4}}
@@ -135,7 +135,7 @@ def with_rdma(scene: Scene, *hosts: str, **changes: Any) -> Scene:
 
 
 def plain(scene: Scene, bad: Mapping[tuple[str, str, int], Answer]) -> Scene:
-    """No image anywhere: what hosts tried by themselves; ports that nobody listens on are refused."""
+    """Return a scene without the image: results of the hosts; ports without a listener are refused."""
     tries: dict[tuple[str, str, int], Answer] = {
         (a, path.address, port): bad.get((a, b, port), "refused")
         for a in scene.paths
@@ -144,7 +144,7 @@ def plain(scene: Scene, bad: Mapping[tuple[str, str, int], Answer]) -> Scene:
         for port in (12345, 29500, 45000)
     }
     evidence = Evidence(tries, scene.evidence.routes)
-    absent = dict.fromkeys(scene.facts, "the image is not there")
+    absent = dict.fromkeys(scene.facts, "the host does not have the image")
     return replace(scene, evidence=evidence, inside={}, outside=absent)
 
 
@@ -172,7 +172,7 @@ def with_pair(scene: Scene, source: str, target: str, **changes: Any) -> Scene:
     return with_inside(scene, source, pairs={**pairs, target: pair})
 
 
-def without_looks(scene: Scene, why: str = "left out by --quick") -> Scene:
+def without_looks(scene: Scene, why: str = "skipped because of --quick") -> Scene:
     return replace(scene, inside={}, outside=dict.fromkeys(scene.facts, why))
 
 

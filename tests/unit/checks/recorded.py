@@ -1,4 +1,4 @@
-"""What a healthy host prints for each question, and parts of it to be put in other places.
+"""The output of a healthy host for each probe, and parts of it for other cases.
 
 Folders, memory and marks are as a practice host printed them. What nvidia-smi, the PCI bus and the kernel's
 log say is put together from NVIDIA's documentation and from public reports: no GPU was at hand.
@@ -130,7 +130,7 @@ _CARD: Mapping[str, str] = {
 
 
 def card(index: int, columns: str = NEW_COLUMNS, **changes: str) -> str:
-    """A GPU's line of nvidia-smi; in names of columns ``__`` stands for a dot."""
+    """A GPU's line of nvidia-smi; in names of columns ``__`` represents a dot."""
     own = {"index": str(index), "uuid": f"GPU-{index}", "pci.bus_id": f"00000000:{index + 1}1:00.0"}
     values = {**_CARD, **own, **{name.replace("__", "."): value for name, value in changes.items()}}
     names = [name.partition(" [")[0].strip() for name in columns.split(",")]

@@ -1,4 +1,4 @@
-"""What hosts answered, as values: the ground on which every check's cases stand."""
+"""Answers of hosts as values, on which the cases of every check are built."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def with_image(base: Scene, **changes: Any) -> Scene:
 
 
 def info(host: str = "gpu2", **changes: Any) -> str:
-    """What `docker info` prints as JSON, with other values."""
+    """Return the JSON of `docker info` with other values."""
     return json.dumps({**INFO, "ID": f"ABCD:{host}", "Name": host, **changes})

@@ -26,13 +26,13 @@ _SAYS = {"error": "error(", "warning": "warning(", "not checked": "unchecked("}
 
 
 @for_each("case", CASES, ids=lambda c: f"{c.check}-{c.verdict}-{c.words}")
-def test_a_case_is_judged_as_it_should(case: Case) -> None:
+def test_a_case_has_the_expected_finding(case: Case) -> None:
     (check,) = (c for c in CHECKS if c.id == case.check)
     found = [f for f in check.judged(case.scene) if f.host == (case.host if check.host else f.host)]
     assert worst(found) == case.verdict, found
     (finding, *_) = (f for f in found if f.verdict == case.verdict)
     assert case.words in finding.what
-    assert finding.fix or finding.verdict in ("ok", "not checked"), "who finds a fault says what ends it"
+    assert finding.fix or finding.verdict in ("ok", "not checked"), "an error or warning has a fix"
     # The others' outcomes are intact.
     assert check.whole or {f.host for f in check.judged(case.scene)} == set(case.scene.facts)
 
@@ -109,7 +109,7 @@ def test_a_mount_that_cannot_be_used_has_one_finding_in_up_and_in_check(host_say
     assert alarms(judge(both, STAGES)) == (before_up,) and before_up.subject == "/scratch/out"
 
 
-def test_what_only_a_container_can_tell_of_a_mount_has_the_same_severity_and_fix() -> None:
+def test_a_mount_finding_from_a_container_has_the_same_severity_and_fix() -> None:
     mounts = place("mount", "/data/digits") + place("mount", "/scratch/out", may="rx")
     (by_host,) = alarms(judge(scene(places=places(mounts=mounts)), STAGES))
     only_inside = with_inside(scene(), "gpu2", mounts={"/out": "write: Permission denied"})
@@ -146,7 +146,7 @@ def test_an_image_without_a_tool_has_a_fix_that_this_image_can_meet(
         assert fix in finding.fix and "toolkit image build --flavor gpu" in finding.fix
 
 
-def test_what_another_transport_or_launcher_needs_is_no_finding() -> None:
+def test_needs_of_another_transport_or_launcher_are_no_finding() -> None:
     lacks = ["/usr/sbin/sshd", "ssh", "mpirun", "horovodrun", "python:ray"]
     bare = with_inside(scene(), "gpu2", lacks=lacks)
     exec_ = replace(bare.inventory, transport="exec", launcher="torchrun")
@@ -158,14 +158,14 @@ def test_what_another_transport_or_launcher_needs_is_no_finding() -> None:
 
 
 @pytest.mark.parametrize("ahead", [-100.0, -0.5, 0.0, 3600.0])
-def test_the_clock_is_told_through_a_lopsided_way(ahead: float) -> None:
+def test_the_clock_offset_allows_for_an_asymmetric_delay(ahead: float) -> None:
     # 0.1 s there, 0.5 s of work, 0.3 s back.
     offset, doubt = clock_offset(1000.0, 1000.9, str(1000.1 + ahead), str(1000.6 + ahead))
     assert offset is not None
     assert abs(offset - ahead) <= doubt + 1e-6 and doubt == pytest.approx(0.2)
 
 
-def test_findings_for_people_fold_equal_ones_and_count_the_rest() -> None:
+def test_printed_findings_merge_equal_ones_and_count_the_rest() -> None:
     fix = "on {}: sudo usermod -aG docker alice, then log in anew"
     findings = [
         Finding("clock", "ok", "clocks agree", "", "a"),

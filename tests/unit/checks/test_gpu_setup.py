@@ -38,7 +38,7 @@ def test_the_table_rises() -> None:
         ("[N/A]", ""),
     ],
 )
-def test_a_driver_carries_a_cuda(driver: str, cuda: str) -> None:
+def test_a_driver_supports_a_cuda(driver: str, cuda: str) -> None:
     assert dotted(newest_cuda(driver)) == cuda
 
 
@@ -73,7 +73,7 @@ def test_conditions_of_images(condition: str, driver: str, answer: bool | None) 
     assert satisfied(condition, driver) is answer
 
 
-def test_what_an_image_says() -> None:
+def test_the_declared_cuda_of_an_image() -> None:
     assert required({"NVIDIA_REQUIRE_CUDA": " cuda>=12.8 "}) == "cuda>=12.8"
     assert required({"NVIDIA_REQUIRE_CUDA": "cuda>=12.8", "NVIDIA_DISABLE_REQUIRE": "1"}) == ""
     assert image_cuda({"NVIDIA_REQUIRE_CUDA": "brand=tesla cuda>=12.8"}) == (12, 8)

@@ -1,4 +1,4 @@
-"""What `up` and `run` do when the hosts have faults: told once, errors stop, warnings do not."""
+"""`up` and `run` on hosts with faults: each is printed once, errors stop the command, warnings do not."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_errors_stop_before_anything_is_done(words: tuple[str, ...], recorder: R
     saw(_ERROR)
     status, _, err = call(*words)
     assert (status, recorder.ran) == (3, [])
-    assert err.count("only a reset ends") == 1 and "nvidia-smi --gpu-reset" in err
-    assert re.search(r"1 fault on \w+ would stop or spoil a job", err)
+    assert err.count("only a reset clears") == 1 and "nvidia-smi --gpu-reset" in err
+    assert re.search(r"1 error on \w+ would break or corrupt a job", err)
     status, _, err = call(words[0], "--no-check", *words[1:])
     assert status == 0 and recorder.ran and "reset" not in err
 
@@ -72,16 +72,16 @@ def test_errors_stop_before_anything_is_done(words: tuple[str, ...], recorder: R
 def test_a_dry_run_shows_faults_and_the_plan(recorder: Recorder, saw: Any) -> None:
     saw(_ERROR)
     status, out, err = call("up", "--dry-run")
-    assert status == 0 and "phase containers" in out and "only a reset ends" in err
+    assert status == 0 and "phase containers" in out and "only a reset clears" in err
 
 
 def test_warnings_are_printed_by_up_and_by_run(recorder: Recorder, saw: Any) -> None:
     saw(_WARNINGS)
     status, _, err = call("up")
     assert (status, len(recorder.ran)) == (0, 1)
-    assert "gpu2: persistence mode is off" in err and "gpu2: its clock is" in err
+    assert "gpu2: persistence mode is off" in err and "gpu2: the clock is" in err
     status, _, err = call("run", "--detach", "--np", "3", "train.py")
-    assert status == 0 and "gpu2: persistence mode is off" in err and "gpu2: its clock is" in err
+    assert status == 0 and "gpu2: persistence mode is off" in err and "gpu2: the clock is" in err
     assert "toolkit check" not in err
 
 
@@ -109,7 +109,7 @@ def test_run_prints_five_warnings_once_each_and_counts_the_others(
     assert "more warning" not in call(*words)[2]
 
 
-def test_a_host_that_takes_no_part_stops_nobody(saw: Any) -> None:
+def test_an_error_of_an_unused_host_does_not_stop_the_command(saw: Any) -> None:
     saw(_ERROR)
     assert preflight(session(), {"gpu1", "cpu3"}) == ()
     assert [f.check for f in preflight(session(), {"gpu2"})] == ["gpu-memory"]
@@ -119,17 +119,17 @@ def test_a_host_that_takes_no_part_stops_nobody(saw: Any) -> None:
 
 def test_refusing_counts() -> None:
     refuse_faults([Finding("a", "warning", "w", "f")])
-    with pytest.raises(NotReady, match="2 faults") as caught:
+    with pytest.raises(NotReady, match="2 errors") as caught:
         refuse_faults([Finding("a", "error", "e", "f"), Finding("b", "error", "e", "f")])
-    assert caught.value.exit_code == 3 and "2 faults would" in caught.value.what
+    assert caught.value.exit_code == 3 and "2 errors would" in caught.value.what
     one = Finding("disk", "error", "e", "f", host="gpu1")
-    with pytest.raises(NotReady, match="2 faults on gpu1 would"):
+    with pytest.raises(NotReady, match="2 errors on gpu1 would"):
         refuse_faults([one, one])
-    with pytest.raises(NotReady, match="2 faults would"):
+    with pytest.raises(NotReady, match="2 errors would"):
         refuse_faults([one, Finding("image", "error", "nobody has it", "f")])
 
 
-def test_where_nothing_was_shown_the_refusal_says_each_fault() -> None:
+def test_the_refusal_lists_errors_that_were_not_printed_before() -> None:
     found = [Finding("disk", "error", "it is full", "rm", host="gpu1"), Finding("a", "warning", "w", "f")]
     with pytest.raises(NotReady) as caught:
         refuse_faults(found, told=False)
@@ -137,7 +137,7 @@ def test_where_nothing_was_shown_the_refusal_says_each_fault() -> None:
     assert caught.value.fix.endswith("check=False")
 
 
-def test_every_probe_is_among_the_questions() -> None:
+def test_a_session_runs_every_probe() -> None:
     assert {name for name, _ in questions()} == {p.name for c in CHECKS for p in c.probes if p.text}
 
 
@@ -164,7 +164,7 @@ def test_gc_and_its_hidden_alias_remove_the_same(
 def test_findings_name_gc_and_check_shows_no_second_door() -> None:
     found = scene(marks=marks("gpu2", process(811, "over")))
     fixes = {finding.fix for finding in judge(found, ("host",)) if finding.check == "left-processes"}
-    assert fixes == {"toolkit gc ends them"}
+    assert fixes == {"toolkit gc  # ends these processes"}
     assert "--fix" not in call("check", "--help")[1]
 
 
@@ -208,7 +208,9 @@ def test_run_warns_of_checkpoints_that_a_restart_would_not_find(
     assert status == 0
     found = [w for w in json.loads(out)["warnings"] if w["check"] == "restart-checkpoints"]
     assert len(found) == warned == ("warning: --max-restarts: no writable mount" in err)
-    assert not warned or (err.index("no writable mount") < err.index("job 2026") and "fix: mounts:" in err)
+    assert not warned or (
+        err.index("no writable mount") < err.index("job 2026") and "fix: in hosts.yaml: mounts:" in err
+    )
     status, out, err = call(*words[:5], "train.py")
     assert status == 0 and "no writable mount" not in err
 

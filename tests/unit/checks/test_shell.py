@@ -51,13 +51,13 @@ def ask(probe: Probe, home: Path, *sources: str, path: str = "", engine: str = "
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("probe", host_probes(), ids=lambda p: p.name)
-def test_every_shell_reads_the_question(probe: Probe, shell: str) -> None:
+def test_every_shell_parses_the_probe(probe: Probe, shell: str) -> None:
     words = [shell, "sh"] if shell == "busybox" else [shell]
     done = subprocess.run([*words, "-n"], input=probe.text, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_folders_are_told_as_they_are(tmp_path: Path) -> None:
+def test_folders_are_reported_correctly(tmp_path: Path) -> None:
     home = tmp_path / "home folder"
     data, store = home / "data", home / "store"
     for folder in (home, data, store):
@@ -87,7 +87,7 @@ def test_folders_are_told_as_they_are(tmp_path: Path) -> None:
     assert (nowhere.kind, absent.kind) == ("broken link", "")
 
 
-def test_a_folder_in_the_state_that_may_not_be_written_to(tmp_path: Path) -> None:
+def test_a_read_only_folder_in_the_state_folder_is_reported(tmp_path: Path) -> None:
     jobs = tmp_path / ".local/state/toolkit/demo/gpu1/jobs"
     jobs.mkdir(parents=True)
     state = next(one for one in places(ask(PLACES, tmp_path)) if one.role == "state")
@@ -98,14 +98,14 @@ def test_a_folder_in_the_state_that_may_not_be_written_to(tmp_path: Path) -> Non
         assert state.locked == (str(jobs),)
 
 
-def test_a_file_system_that_hangs_is_told_apart(tmp_path: Path) -> None:
+def test_a_hung_file_system_is_reported(tmp_path: Path) -> None:
     seen = ask(PLACES, tmp_path, str(tmp_path))
     whole = seen.answers["places"]
     cut = replace(seen, answers={"places": whole[: whole.index("at|mount")] + f"at|mount|{tmp_path}\n"})
     assert [one.answered for one in places(cut)] == [True, True, True, False][-len(places(cut)) :]
 
 
-def test_the_machine_tells_of_itself(tmp_path: Path) -> None:
+def test_the_probe_reports_the_machine(tmp_path: Path) -> None:
     seen = ask(MACHINE, tmp_path)
     assert processors(seen) == len(os.sched_getaffinity(0)) or processors(seen) > 0
     assert memory(seen)["MemTotal"] > 2**28
@@ -133,7 +133,7 @@ esac
 
 @pytest.fixture
 def smi(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a stand-in for nvidia-smi that prints what is in ``new`` and ``old`` there."""
+    """Create a folder with a fake nvidia-smi that prints the contents of its files ``new`` and ``old``."""
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     # nvidia-smi would print its name, here "a|b, c" and a line that looks like another process.
@@ -149,18 +149,18 @@ def smi(tmp_path: Path) -> Iterator[Path]:
             process.kill()
 
 
-def test_a_driver_that_knows_all_columns_is_asked_once(smi: Path) -> None:
+def test_a_driver_that_knows_all_columns_is_queried_once(smi: Path) -> None:
     (smi / "new").write_text("\n".join((NEW_COLUMNS, card(0), card(1))))
     told = answers(ask(GPUS, smi))
     assert [c["reset_status.reset_required"] for c in told.cards] == ["No", "No"]
-    assert (told.trouble, told.said("rows")) == ("", ("GPU-0, No, No", "GPU-1, Yes, No"))
+    assert (told.trouble, told.tagged("rows")) == ("", ("GPU-0, No, No", "GPU-1, Yes, No"))
     (app,) = told.apps
     assert (app.gpu, app.memory, app.name) == ("GPU-0", "20312", "a|b, c")
     assert app.state in "RSD" and app.user
-    assert told.said("running") == (os.uname().release,)
+    assert told.tagged("running") == (os.uname().release,)
 
 
-def test_an_older_driver_is_asked_for_less(smi: Path) -> None:
+def test_an_older_driver_is_queried_for_fewer_columns(smi: Path) -> None:
     (smi / "new").write_text('Field "clocks_event_reasons.active" is not a valid field to query.\n')
     (smi / "old").write_text("\n".join((OLD_COLUMNS, card(0, OLD_COLUMNS))))
     told = answers(ask(GPUS, smi))
@@ -168,7 +168,7 @@ def test_an_older_driver_is_asked_for_less(smi: Path) -> None:
     assert told.trouble == ""
 
 
-def test_what_a_driver_in_trouble_says_is_kept(smi: Path) -> None:
+def test_the_error_message_of_a_driver_is_kept(smi: Path) -> None:
     (smi / "new").write_text("Failed to initialize NVML: Driver/library version mismatch\n")
     told = answers(ask(GPUS, smi))
     assert told.cards == () and "version mismatch" in told.trouble
@@ -252,7 +252,7 @@ def test_names_and_targets_of_links_are_data(tmp_path: Path) -> None:
     assert way.real == str(tmp_path / forged.partition("/")[0]) and way.answered
 
 
-def test_processes_of_a_job_that_is_over_are_ended(stray: tuple[str, subprocess.Popen[bytes]]) -> None:
+def test_processes_of_an_ended_job_are_killed(stray: tuple[str, subprocess.Popen[bytes]]) -> None:
     job, process = stray
     plan = plan_gc(Leftovers({}, (Stray("gpu1", job, (process.pid,), "main", "demo"),)))
     report = execute(plan, hosts("main", "gpu1"))
@@ -262,7 +262,7 @@ def test_processes_of_a_job_that_is_over_are_ended(stray: tuple[str, subprocess.
 
 
 @pytest.mark.parametrize("reason", ["runs", "main is gone"])
-def test_processes_stay_unless_main_has_just_said_that_the_job_is_over(
+def test_processes_are_kept_unless_main_reports_that_the_job_has_ended(
     stray: tuple[str, subprocess.Popen[bytes]], reason: str
 ) -> None:
     job, process = stray
@@ -281,7 +281,7 @@ def test_processes_stay_unless_main_has_just_said_that_the_job_is_over(
 
 
 def container(runs: bool, *sources: str) -> str:
-    """What `docker inspect` prints of one container, as far as it matters."""
+    """Return the lines of `docker inspect` about one container that the probe reads."""
     mounts = ",".join(
         f'\n            {{\n                "Source": "{one}",\n                "RW": true}}'
         for one in sources
@@ -303,7 +303,7 @@ def container(runs: bool, *sources: str) -> str:
         ((False, False), ["state", "mount"]),
     ],
 )
-def test_the_engine_tries_only_what_no_container_that_runs_has(
+def test_the_engine_tries_only_folders_that_no_running_container_mounts(
     runs: tuple[bool, bool], tried: list[str], tmp_path: Path
 ) -> None:
     """Two containers, one with our folders, one with a mount; the engine keeps a list of what it tries."""

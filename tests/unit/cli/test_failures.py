@@ -206,7 +206,7 @@ def test_trust_as_a_dry_run_records_nothing(
     monkeypatch.setattr("toolkit.cli.trust.look", lambda inventory, names: findings)
     status, _, err = run("trust", "--dry-run", "--yes", "-v")
     assert status == 0 and f"would be recorded in {tmp_path / 'known'}" in err
-    assert f"asked 10.0.0.1 port 22; keys on record are in {tmp_path / 'known'}" in err
+    assert f"queried 10.0.0.1 port 22; recorded keys are in {tmp_path / 'known'}" in err
     assert not (tmp_path / "known").exists()
     findings.append(
         toolkit.cluster.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:new", "SHA256:old", "changed")

@@ -100,15 +100,15 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
 @for_each(
     ("wanted", "has", "trouble", "what", "fix"),
     [
-        (host("0", "5"), PLAIN, "", f"gpus: names 5, nvidia-smi on the host lists 2: 0 {ID}", "-L"),
+        (host("0", "5"), PLAIN, "", f"gpus: names 5, but nvidia-smi on the host lists 2: 0 {ID}", "-L"),
         (host("GPU-x"), PLAIN, "", "gpus: names GPU-x", "hosts/gpu1/gpus"),
         (host("MIG-x"), SPLIT, "", f"split: {SPLIT[0].migs[0].uuid}", "hosts/gpu1/gpus"),
-        (host(number=4), PLAIN, "", "4 GPUs are declared, nvidia-smi on the host lists 2", "hosts/gpu1/gpus"),
+        (host(number=4), PLAIN, "", "in hosts.yaml, but nvidia-smi on the host lists 2", "hosts/gpu1/gpus"),
         (host(number=2), said("gpu-lost-of-two")[0], said("gpu-lost-of-two")[1], "Unknown Error", "-L"),
         (host(number=1), (), said("no-driver")[1], "but the NVIDIA driver is not loaded", "modprobe nvidia"),
-        (host("0"), (), said("mismatch-550")[1], "runs the old one", "reboot gpu1; without GPUs: gpus: 0"),
+        (host("0"), (), said("mismatch-550")[1], "runs the old one", "reboot; or in hosts.yaml: gpus: 0"),
         (host(number=1), (), said("no-devices")[1], "the NVIDIA driver finds no GPU", "lspci"),
-        (host(number=1), (), said("absent")[1], "there is no nvidia-smi", "install the NVIDIA driver"),
+        (host(number=1), (), said("absent")[1], "nvidia-smi is missing", "install the NVIDIA driver"),
         (host(number=1), (), said("hangs")[1], "nvidia-smi hangs", "reboot"),
         (host(SPLIT[0].uuid, SPLIT[0].migs[0].uuid), SPLIT, "", "both are declared", "keep one of them"),
     ],
@@ -302,7 +302,7 @@ def test_a_container_without_nvidia_smi_or_with_a_driver_in_trouble() -> None:
     problem = judged("there is no nvidia-smi on the PATH", ALL)[0]
     assert "sees 0 of them" in problem and "no nvidia-smi on the PATH" in problem and "fix:" in problem
     problem = judged((SAID / "mismatch-550.txt").read_text(), ALL)[0]
-    assert "the kernel still runs the old one" in problem and "reboot gpu1" in problem
+    assert "the kernel still runs the old one" in problem and "on gpu1: sudo reboot" in problem
 
 
 def test_a_driver_in_trouble_is_told_where_nobody_declared_gpus() -> None:

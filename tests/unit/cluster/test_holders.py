@@ -129,7 +129,7 @@ def test_a_free_gpu_a_job_and_a_stranger() -> None:
     said = host(STRANGER, claims=[replace(CLAIM, gpus=("GPU-1",))])
     assert held(said) == [
         ["python (pid 4711, user bob)"],
-        ["job j1 of cluster theirs (mallory, says user mallory) since 2026-11-20 20:00 UTC"],
+        ["job j1 of cluster theirs (mallory, according to user mallory) since 2026-11-20 20:00 UTC"],
     ]
     assert held(host()) == [[], []] and held(facts()) == []
 
@@ -186,7 +186,8 @@ def test_a_held_gpu_is_refused_with_its_holder() -> None:
         refuse_held(two, {"gpu1": ["GPU-0", "GPU-1"]})
     assert caught.value.host == "gpu1"
     assert (
-        "GPU 0 (GPU-0) is held by job j1 of cluster theirs (mallory, says user mallory)" in caught.value.what
+        "GPU 0 (GPU-0) is held by job j1 of cluster theirs (mallory, according to user mallory)"
+        in caught.value.what
     )
     assert "--share" in caught.value.fix and "--exclude gpu1" in caught.value.fix
     with pytest.raises(NotReady, match=r"GPU 0 \(GPU-0\) on gpu2 is held by python \(pid 4711, user bob\)"):

@@ -136,7 +136,7 @@ def test_a_cluster_of_that_name_of_somebody_else() -> None:
     theirs = world.running("demo", "gpu2", "worker")
     theirs = replace(theirs, labels={**theirs.labels, LABEL_OWNER: "bob\ngpu1: ready"})
     said["gpu2"] = replace(said["gpu2"], containers=(theirs,))
-    with pytest.raises(NotReady, match=r"of user bob\\ngpu1: ready is there") as caught:
+    with pytest.raises(NotReady, match=r"of user bob\\ngpu1: ready already exists") as caught:
         place(said)
     assert caught.value.host == "gpu2"
 
@@ -185,7 +185,7 @@ def test_which_image_is_meant() -> None:
     assert place(said, local=OTHER).image == OTHER
     with pytest.raises(ImageError, match="gpu1 has 0123456789abcdef, gpu2 has ffffffffffffffff"):
         place({**said, "gpu2": replace(said["gpu2"], images=(OTHER,))})
-    with pytest.raises(ImageError, match="neither this machine nor any host"):
+    with pytest.raises(ImageError, match="neither your machine nor any host"):
         place({n: replace(f, images=()) for n, f in said.items()})
     # An image of another name does not count, be it the right one.
     with pytest.raises(ImageError, match="neither"):

@@ -76,16 +76,16 @@ def test_the_latest_of_none_is_nothing() -> None:
     [
         (host(), ""),
         (world.facts(), ""),  # nothing of the cluster is there
-        (host("", OTHERS, ""), "made by a toolkit from before versions were written down"),
-        (host("0.0.9", OTHERS), f"made by toolkit 0.0.9, this is {__version__}"),
+        (host("", OTHERS, ""), "created by an older toolkit that recorded no version"),
+        (host("0.0.9", OTHERS), f"created by toolkit 0.0.9, this is {__version__}"),
         # Only the programs are from elsewhere: two checkouts of one version.
         (
             host(programs=OTHERS),
             f"its programs differ from those of this toolkit ({__version__})",
         ),
-        (host(LATER, OTHERS), f"made by toolkit {LATER}, newer than this one ({__version__})"),
+        (host(LATER, OTHERS), f"created by toolkit {LATER}, newer than this one ({__version__})"),
         # The container was made by a later one, the files by this one since.
-        (host(label=LATER), f"made by toolkit {LATER}, newer than this one ({__version__})"),
+        (host(label=LATER), f"created by toolkit {LATER}, newer than this one ({__version__})"),
         # The container was made by an earlier one and had no reason to be made anew.
         (host(label="0.0.9"), ""),
     ],
@@ -103,7 +103,7 @@ def test_what_a_later_toolkit_made_is_not_changed() -> None:
         replace(host(label="98.0.0"), host="cpu3"),
     ]
     assert newer_hosts("demo", hosts) == {"gpu1": LATER, "cpu3": "98.0.0"}
-    with pytest.raises(NotReady, match=f"made by toolkit {LATER} on gpu1, cpu3") as error:
+    with pytest.raises(NotReady, match=f"toolkit {LATER} created the cluster on gpu1, cpu3") as error:
         refuse_newer("demo", hosts)
     assert "--force" in error.value.fix and LATER in error.value.fix
     refuse_newer("demo", [host(), host("0.0.9", OTHERS), host("", OTHERS, "")])
@@ -118,7 +118,7 @@ def test_a_job_needs_the_programs_of_the_toolkit_that_starts_it() -> None:
         with pytest.raises(NotReady, match="programs on gpu2 are not those of this toolkit") as error:
             require_programs("demo", [facts], world.INSIDE)
         assert error.value.fix.startswith("toolkit up")
-    with pytest.raises(NotReady, match=f"made by toolkit {LATER}"):
+    with pytest.raises(NotReady, match=f"toolkit {LATER} created"):
         require_programs("demo", [host(LATER, OTHERS)], world.INSIDE)
     assert other_programs([host(), host(programs=OTHERS)], world.INSIDE) == ("gpu2",)
 
@@ -138,9 +138,9 @@ def test_what_up_would_take_from_a_running_job() -> None:
     assert taken() == ()
     # A host that has only just been added to the file.
     assert taken(cpu3=world.cluster_facts()["cpu3"]) == ()
-    assert taken(gpu2=host()) == ("the containers on gpu2 would be made anew",)
+    assert taken(gpu2=host()) == ("the containers on gpu2 would be recreated",)
     assert taken(gpu2=host(programs=OTHERS)) == (
-        "the containers on gpu2 would be made anew",
+        "the containers on gpu2 would be recreated",
         "its programs on gpu2 would be replaced",
     )
     assert taken(prepare=True, gpu2=host(programs=OTHERS)) == ("its programs on gpu2 would be replaced",)
@@ -193,9 +193,9 @@ def test_the_digest_changes_with_every_place_of_a_container() -> None:
         (
             {"state": "exited", "exit_code": 137, "ended": 5400.0},
             1000.0,
-            "it ended at 1970-01-01 01:30 UTC with",
+            "it exited at 1970-01-01 01:30 UTC with",
         ),
-        ({"state": "exited", "exit_code": 1}, 0.0, "it ended with exit code 1"),
+        ({"state": "exited", "exit_code": 1}, 0.0, "it exited with exit code 1"),
         ({"state": "paused"}, 1000.0, "it is paused"),
         ({"state": "created", "started": 0.0}, 9000.0, "it was never started"),
     ],
@@ -226,13 +226,13 @@ def test_up_says_why_it_starts_a_container_in_the_place_of_another() -> None:
     assert _why_start(replace(there, name="another")) == ""
     assert _why_start(replace(there, state="exited", started=500.0)).startswith("the host has rebooted since")
     other = {**there.labels, "toolkit.digest": "0" * 16}
-    assert _why_start(replace(there, labels=other)) == "made anew: its settings have changed"
+    assert _why_start(replace(there, labels=other)) == "recreated: its settings have changed"
     older = {**other, LABEL_VERSION: "0.0.9"}
     assert (
-        _why_start(replace(there, labels=older)) == "made anew: toolkit 0.0.9 had made it with other settings"
+        _why_start(replace(there, labels=older)) == "recreated: toolkit 0.0.9 created it with other settings"
     )
     del older[LABEL_VERSION]
-    assert "an earlier toolkit had made it" in _why_start(replace(there, labels=older))
+    assert "an earlier toolkit created it" in _why_start(replace(there, labels=older))
 
 
 def test_status_of_every_kind_of_host() -> None:

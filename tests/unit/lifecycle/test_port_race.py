@@ -180,7 +180,7 @@ def test_with_a_port_of_the_file_up_names_who_has_it(
     (failed,) = up(session, hosts, monkeypatch).failures
     assert hosts.tried == [12345]
     assert "held by cluster prod of user bob (container toolkit-prod-worker)" in failed.detail
-    assert "leave worker_port out" in failed.fix
+    assert "remove worker_port" in failed.fix
 
 
 def test_another_port_ends_no_running_job(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

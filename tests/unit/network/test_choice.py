@@ -1,4 +1,4 @@
-"""Which of several networks ranks use, and the reason given for every address."""
+"""The choice among several networks, and the reason for or against every address."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_fastest_shared_network_wins_over_the_one_of_ssh_and_over_names() ->
     assert taken(choice) == {"gpu1": "eth1", "gpu2": "eth0"}
     assert choice.paths["gpu1"].reason == "in the fastest network that all hosts share (100 Gb/s)"
     slow = choice.verdicts["gpu1", "10.0.0.1"]
-    assert slow == "shared by all, but slower than 10.9.0.0/24 (1 Gb/s against 100 Gb/s)"
+    assert slow == "shared by all, but slower than 10.9.0.0/24 (1 Gb/s instead of 100 Gb/s)"
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_traffic_shaping_counts_like_a_slow_link() -> None:
     assert "slower than" in choice.verdicts["gpu1", "10.9.0.1"]
 
 
-def test_of_two_equal_networks_the_one_of_ssh() -> None:
+def test_between_two_equal_networks_the_one_of_ssh_is_chosen() -> None:
     choice = pick(*two(10000, 10000))
-    assert choice.paths["gpu1"].reason == "in a network that all hosts share, and where ssh comes in"
-    assert "where ssh comes in" in choice.verdicts["gpu2", "10.9.0.2"]
+    assert choice.paths["gpu1"].reason == "in a network that all hosts share, with the SSH addresses"
+    assert "of the SSH addresses" in choice.verdicts["gpu2", "10.9.0.2"]
 
 
 @pytest.mark.parametrize("answer", ["timeout", "unreachable"])
@@ -107,7 +107,7 @@ def test_a_network_in_which_hosts_do_not_reach_each_other_is_not_taken(answer: A
     assert "gpu2 does not reach 10.9.0.1 (gpu1)" in choice.verdicts["gpu1", "10.9.0.1"]
 
 
-def test_where_nothing_works_the_fastest_is_kept_and_a_check_says_why() -> None:
+def test_without_any_connection_the_fastest_network_is_kept() -> None:
     tries: dict[tuple[str, str, int], Answer] = {
         (a, f"{net}.{n}", 45000): "timeout"
         for a, n in (("gpu1", 2), ("gpu2", 1))
@@ -126,10 +126,10 @@ def test_a_network_whose_route_leads_through_a_slow_one_is_as_slow_as_that() -> 
     bent = Evidence(routes={("gpu2", "10.9.0.1"): "eth0"})
     choice = pick(*said, evidence=bent)
     assert taken(choice) == {"gpu1": "eth2", "gpu2": "eth2"}
-    assert "gpu2 sends to 10.9.0.1 (gpu1) by eth0" in choice.verdicts["gpu2", "10.9.0.2"]
+    assert "gpu2 sends to 10.9.0.1 (gpu1) through eth0" in choice.verdicts["gpu2", "10.9.0.2"]
     # With the slow one as the only other, it is still the better half of it.
     assert taken(pick(*two(), evidence=Evidence(routes={("gpu2", "10.9.0.1"): "eth1"})))["gpu1"] == "eth1"
-    # The kernel's main table tells it where nobody could be asked.
+    # The kernel's main table decides if no host could be queried.
     by_table = host(
         "gpu2",
         card("eth0", SLOW, 2),
@@ -154,16 +154,16 @@ def test_an_existing_cluster_stays_and_a_new_host_joins_it() -> None:
     old = Remembered(addresses=(("gpu1", "10.0.0.1"),))
     choice = pick(replace(one, remembered=old), other)
     assert {path.network for path in choice.paths.values()} == {SLOW}
-    assert choice.paths["gpu1"].reason == "as the cluster has had it"
-    assert choice.paths["gpu2"].reason.endswith("and where the cluster is already")
-    assert "the cluster is in 10.0.0.0/24 already" in choice.verdicts["gpu2", "10.9.0.2"]
-    # Gone from the host, it is chosen anew.
+    assert choice.paths["gpu1"].reason == "the address since an earlier `up`"
+    assert choice.paths["gpu2"].reason.endswith("and the cluster already uses")
+    assert "the cluster already uses 10.0.0.0/24" in choice.verdicts["gpu2", "10.9.0.2"]
+    # If the host no longer has it, another address is chosen.
     gone = Remembered(addresses=(("gpu1", "10.3.3.3"),))
     assert {p.network for p in pick(replace(one, remembered=gone), other).paths.values()} == {FAST}
 
 
 @pytest.mark.parametrize("given", ["", ", data_address: 10.5.5.5"])
-def test_nobody_else_decides_where_a_host_that_is_away_is(given: str) -> None:
+def test_other_hosts_do_not_choose_the_address_of_an_absent_host(given: str) -> None:
     """The last host that answers remembers another address of main than the others."""
     text = TWO.replace("{address: 10.0.0.1}", f"{{address: 10.0.0.1{given}}}")
     other = replace(two()[1], remembered=Remembered(addresses=(("gpu1", "10.0.0.66"),)))
@@ -179,10 +179,10 @@ def test_a_given_address_draws_the_others_into_its_network() -> None:
     text = TWO.replace("{address: 10.0.0.1}", "{address: 10.0.0.1, data_address: 10.0.0.1}")
     choice = pick(*two(), text=text)
     assert {path.network for path in choice.paths.values()} == {SLOW}
-    assert choice.verdicts["gpu1", "10.9.0.1"] == "10.0.0.1 is settled: data_address of the hosts file"
+    assert choice.verdicts["gpu1", "10.9.0.1"] == "10.0.0.1 is fixed: data_address of the hosts file"
 
 
-def test_connections_are_asked_for_only_where_there_is_a_choice() -> None:
+def test_connections_are_tried_only_if_there_is_a_choice() -> None:
     one, other = two()
 
     def names(*said: Facts) -> list[str]:
@@ -203,7 +203,7 @@ def test_connections_are_asked_for_only_where_there_is_a_choice() -> None:
         ("bridge", {"card": False, "lower": ("veth1",)}, "a bridge without a network card"),
     ],
 )
-def test_what_cannot_be_used_is_barred_with_the_reason(
+def test_unusable_addresses_are_excluded_with_a_reason(
     kind: str, about: dict[str, object], words: str
 ) -> None:
     bad = {"kind": kind, "card": True, "state": "up", **about}
@@ -257,7 +257,7 @@ def test_ip_over_infiniband_is_as_fast_as_the_port_below_it() -> None:
     assert taken(pick(*(replace(f, rdma=(port,)) for f in said)))["gpu1"] == "ib0"
 
 
-def test_a_network_of_some_hosts_alone_is_named_with_those_that_lack_it() -> None:
+def test_a_network_of_some_hosts_only_names_the_hosts_without_it() -> None:
     said = (
         host("gpu1", card("eth0", SLOW, 1), card("ib0", FAST, 1, 100000)),
         host("gpu2", card("e", SLOW, 2)),

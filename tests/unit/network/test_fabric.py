@@ -1,4 +1,4 @@
-"""InfiniBand, RoCE and EFA: all hosts or none; and what every library is told."""
+"""InfiniBand, RoCE and EFA: all hosts or none, and the settings of every library."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def told(fabric: Fabric, facts: Facts, path: DataPath = PATH) -> dict[str, str]:
     return variables(rank_settings(path, NETWORKS, fabric, facts))
 
 
-def test_what_ranks_are_told_without_rdma() -> None:
+def test_settings_without_rdma() -> None:
     assert told(TCP, world.facts()) == {
         "GLOO_SOCKET_IFNAME": "eth1",
         "HOROVOD_GLOO_IFACE": "eth1",
@@ -84,7 +84,7 @@ def test_what_ranks_are_told_without_rdma() -> None:
     assert told(TCP, world.facts(), replace(PATH, interface="")) == {}
 
 
-def test_what_ranks_are_told_of_infiniband() -> None:
+def test_settings_for_infiniband() -> None:
     facts = hosts((IB,), (IB, replace(IB, device="mlx5_3")))
     auto = told(choose_fabric("auto", facts), facts["gpu2"])
     assert auto["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_3:1", "an exact match: mlx5_1 also takes mlx5_10"
@@ -95,7 +95,7 @@ def test_what_ranks_are_told_of_infiniband() -> None:
     assert lone["NCCL_IB_DISABLE"] == "1" and "NCCL_IB_HCA" not in lone
 
 
-def test_the_gid_index_is_told_only_where_one_is_right_for_all_ports() -> None:
+def test_the_gid_index_is_set_only_if_one_fits_all_ports() -> None:
     own = world.facts("gpu2", "10.77.0.2")
     assert gid_index((roce(2),), own) == 3
     assert gid_index((roce(2), roce(2, "mlx5_3")), own) == 3
@@ -106,7 +106,7 @@ def test_the_gid_index_is_told_only_where_one_is_right_for_all_ports() -> None:
     assert told(choose_fabric("auto", facts), facts["gpu2"])["NCCL_IB_GID_INDEX"] == "3"
 
 
-def test_efa_is_told_to_libfabric_with_a_reason_for_each() -> None:
+def test_settings_for_efa_have_reasons() -> None:
     settings = rank_settings(PATH, NETWORKS, choose_fabric("efa", hosts(())), world.facts())
     assert variables(settings)["FI_PROVIDER"] == "efa"
     assert "FI_EFA_USE_DEVICE_RDMA" not in variables(settings), "stops jobs on devices that cannot"
@@ -114,11 +114,11 @@ def test_efa_is_told_to_libfabric_with_a_reason_for_each() -> None:
     assert [s.name for s in settings] == sorted(s.name for s in settings)
 
 
-def test_open_mpi_4_and_5_are_told_the_same() -> None:
+def test_open_mpi_4_and_5_have_equal_settings() -> None:
     assert set(openmpi_network(NETWORKS).values()) == {"10.77.0.0/24,10.78.0.0/24"}
     assert {n.partition("_MCA_")[0] for n in openmpi_network(NETWORKS)} == {"OMPI", "PRTE"}
 
 
-def test_a_bond_says_its_own_speed_and_shaping_counts() -> None:
+def test_a_bond_reports_its_own_speed_and_shaping_counts() -> None:
     assert Link("bond0", speed=50000, limit=100.0).rate == 100.0
     assert Link("eth0").rate == 0.0

@@ -60,7 +60,7 @@ def test_the_slowest_link_and_its_cost() -> None:
         ),
     )
     assert "a to b, 9.4 Mb/s" in one_way.verdict() and "100.2 x as long" in one_way.verdict()
-    assert "nothing between hosts" in Measured(("a",), ()).verdict()
+    assert "no link between hosts" in Measured(("a",), ()).verdict()
 
 
 def test_it_survives_json() -> None:
@@ -70,7 +70,7 @@ def test_it_survives_json() -> None:
     assert replace(again, pairs=()) == replace(measured, pairs=())
 
 
-def test_units_for_people() -> None:
+def test_units_as_text() -> None:
     assert [shown_rate(r) for r in (9.415e9, 95.6e6, 12e3, 7)] == [
         "9.41 Gb/s",
         "95.6 Mb/s",
@@ -97,7 +97,7 @@ class _Page(HTMLParser):
         self.links += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def test_the_page_stands_alone_and_shows_every_pair() -> None:
+def test_the_page_is_self_contained_and_shows_every_pair() -> None:
     text = network_html(three(1e7), "<demo>", "2026-01-02 03:04")
     page = _Page()
     page.feed(text)
@@ -108,7 +108,7 @@ def test_the_page_stands_alone_and_shows_every_pair() -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 12))
-def test_every_pair_meets_once_and_nobody_is_in_two_at_a_time(count: int) -> None:
+def test_every_pair_meets_once_and_no_host_is_in_two_at_a_time(count: int) -> None:
     made = network.rounds(count)
     met = [pair for meeting in made for pair in meeting]
     assert sorted(met) == list(itertools.combinations(range(count), 2))

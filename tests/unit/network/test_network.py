@@ -1,4 +1,4 @@
-"""Which address ranks use: what is on a host is not what others reach."""
+"""The choice of the data address: other hosts cannot reach every address of a host."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_address_that_two_hosts_have_leads_nowhere() -> None:
 @pytest.mark.parametrize(
     "name", ["docker0", "br-12ab", "veth0a1", "virbr0", "cni0", "flannel.1", "cali123", "lxcbr0"]
 )
-def test_what_engines_and_overlays_make_is_not_taken(name: str) -> None:
+def test_interfaces_of_engines_and_overlays_are_not_used(name: str) -> None:
     said = (
         host("gpu1", (name, "172.30.0.1", 16), ("eth0", "10.77.0.2", 24)),
         host("gpu2", (name, "172.30.0.2", 16), ("eth0", "10.77.0.3", 24)),
@@ -86,7 +86,7 @@ def test_ssh_through_localhost_or_a_forwarded_port() -> None:
     assert chosen(*said) == {"gpu1": ("eth0", "10.77.0.2"), "gpu2": ("eth0", "10.77.0.3")}
 
 
-def test_nothing_to_choose_from_is_said_with_what_there_is() -> None:
+def test_an_error_lists_the_addresses_if_none_can_be_chosen() -> None:
     said = (
         host("gpu1", ("eth0", "10.1.0.2", 24), ssh="127.0.0.1"),
         host("gpu2", ("eth0", "10.2.0.3", 24), ssh="10.2.0.3"),
@@ -109,7 +109,7 @@ def test_an_address_of_the_file_is_taken_whatever_else_is_there() -> None:
     assert chosen(*said, text=GIVEN)["gpu2"] == ("ib0", "10.9.0.3")
 
 
-def test_an_address_of_the_file_that_the_host_lacks() -> None:
+def test_an_address_of_the_file_that_the_host_does_not_have() -> None:
     said = (host("gpu1", ("eth0", "10.77.0.2", 24)), host("gpu2", ("eth0", "10.77.0.3", 24)))
     with pytest.raises(
         NotReady, match=r"data_address 10.9.0.3 is not one of its .*10.77.0.3 \(eth0\)"

@@ -1,4 +1,4 @@
-"""Rates, times and counts: what is understood, what is refused, how they are told."""
+"""Rates, times and counts: accepted and refused texts, and their formatting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from toolkit.network import units
         (units.size, "64MB", 64_000_000),
     ],
 )
-def test_what_is_understood(read: Callable[[str], float], text: str, value: float) -> None:
+def test_accepted_texts(read: Callable[[str], float], text: str, value: float) -> None:
     assert read(text) == pytest.approx(value, rel=1e-12)
 
 
@@ -47,7 +47,7 @@ def test_what_is_understood(read: Callable[[str], float], text: str, value: floa
         *((units.size, t) for t in ("", "25", "25mb", "1B", "2048GiB", "25 MiB")),
     ],
 )
-def test_what_is_refused(read: Callable[[str], float], text: str) -> None:
+def test_refused_texts(read: Callable[[str], float], text: str) -> None:
     with pytest.raises(ValueError, match=r"^should be .*, found "):
         read(text)
 
@@ -79,5 +79,5 @@ def test_what_is_refused(read: Callable[[str], float], text: str) -> None:
         (units.seconds_text, 0.09999, "0.1 s"),
     ],
 )
-def test_how_it_is_told(tell: Callable[[float], str], value: float, text: str) -> None:
+def test_formatting(tell: Callable[[float], str], value: float, text: str) -> None:
     assert tell(value) == text

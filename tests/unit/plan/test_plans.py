@@ -97,9 +97,9 @@ def test_only_main_gets_the_cluster_key_and_only_workers_an_sshd() -> None:
     plan = plan_up(world.layout(), world.INSIDE)
     titles = {s.host: s.title for p in plan.phases if p.title == "keys" for s in p.steps}
     assert titles == {
-        "gpu1": "make the cluster key",
-        "gpu2": "make the host key",
-        "cpu3": "make the host key",
+        "gpu1": "create the cluster key",
+        "gpu2": "create the host key",
+        "cpu3": "create the host key",
     }
     assert "sshd_configconf" not in files_of(plan, "gpu1")
     assert "authorized_keysconf" not in files_of(plan, "gpu1")

@@ -81,7 +81,7 @@ def test_the_hosts_file_says_who_takes_part(call: Run, tmp_path: Path) -> None:
     assert "(one slot assumed on gpu3; see --slots)" in call(*words[:-1])[1]
     status, _, err = call("--params", "1M", "--rate", "1gbit", "--rate", "gpu9=1gbit")
     assert status == 2
-    assert "--rate gpu9: there is no such host; there are: gpu2, gpu1, gpu3" in err
+    assert "--rate gpu9: is no host of the prediction; the hosts are: gpu2, gpu1, gpu3" in err
 
 
 def test_a_main_without_slots_takes_no_part(call: Run, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_measurements_from_a_file(call: Run, tmp_path: Path) -> None:
     assert (
         "a ring fitted to 3 measured all-reduces (at most 0 % off), 500 us per message; links from 2" in out
     )
-    assert "way between a and b carries 94 Mb/s" in out
+    assert "link between a and b carries 94 Mb/s" in out
     told = json.loads(call("--from", "net.json", "--params", "25M", "--json")[1])
     assert told["rows"][1]["wire"] == pytest.approx(100e6 * 8 / 90e6 + 5 * 1e-3, rel=1e-6)
     (tmp_path / "net.json").write_bytes(b"\xff")

@@ -74,14 +74,14 @@ def test_measured_pairs_tell_whose_link_it_is() -> None:
     # Where there are but two, nobody can tell whose end it is.
     two = measured(hosts=["gpu1", "gpu2"], pairs=all_pairs({"gpu1": 941, "gpu2": 9.4}))
     made, _ = assemble(HOSTS3[:2], Given(), two)
-    assert made.neck().text == "the way between gpu1 and gpu2 carries 9.4 Mb/s"
+    assert made.neck().text == "the link between gpu1 and gpu2 carries 9.4 Mb/s"
 
 
 def test_a_slow_way_between_fast_hosts() -> None:
     rows = all_pairs({"gpu1": 941, "gpu2": 941, "gpu3": 941})
     slow = [r | {"mbit": 90} if (r["from"], r["to"]) == ("gpu2", "gpu3") else r for r in rows]
     made, _ = assemble(HOSTS3, Given(), measured(pairs=slow))
-    assert made.neck().text == "the way from gpu2 to gpu3 carries 90 Mb/s"
+    assert made.neck().text == "the link from gpu2 to gpu3 carries 90 Mb/s"
     # The other way round is not on the ring's path.
     slow = [r | {"mbit": 90} if (r["from"], r["to"]) == ("gpu3", "gpu2") else r for r in rows]
     assert assemble(HOSTS3, Given(), measured(pairs=slow))[0].neck().rate == pytest.approx(941e6)
@@ -107,8 +107,8 @@ def test_rates_that_are_lacking_or_for_nobody() -> None:
     with pytest.raises(BadInput) as caught:
         assemble(HOSTS3, Given(rates={"gpu1": 1e9, "gpu9": 1e9}))
     assert [str(problem) for problem in caught.value.problems] == [
-        "--rate gpu9: there is no such host; there are: gpu1, gpu2, gpu3",
-        "gpu2, gpu3: nothing says how fast a link is there: --rate 1gbit, or --rate gpu2=1gbit",
+        "--rate gpu9: is no host of the prediction; the hosts are: gpu1, gpu2, gpu3",
+        "gpu2, gpu3: the rate of the link is not known; give one: --rate 1gbit, or --rate gpu2=1gbit",
     ]
 
 
@@ -233,7 +233,7 @@ def test_a_file_of_measurements() -> None:
             ["is not JSON"],
         ),
         ('{"hosts": ["a", 1]}', ["hosts: should be a list of different names of hosts"]),
-        ('{"hosts": ["a", "b"]}', ["holds neither pairs nor allreduce: nothing was measured"]),
+        ('{"hosts": ["a", "b"]}', ["contains neither pairs nor allreduce, so it has no measurements"]),
         (
             '{"hosts": ["a", "b"], "pairs": {}, "allreduce": 3}',
             ["pairs: should be a list", "allreduce: should be a list"],
@@ -246,7 +246,7 @@ def test_a_file_of_measurements() -> None:
                 "pairs/0/to: should be one of a, b, found 'c'",
                 "pairs/0/latency_us: should be a number from 1e-9 to 1e15, found -1",
                 "pairs/0/mbit: should be a number from 1e-9 to 1e15, found 0",
-                "pairs/1/to: should be another host than from, found 'b'",
+                "pairs/1/to: should be a different host than from, found 'b'",
                 "pairs/1/latency_us: should be a number from 1e-9 to 1e15, found nothing",
                 "pairs/1/mbit: should be a number from 1e-9 to 1e15, found nothing",
             ],

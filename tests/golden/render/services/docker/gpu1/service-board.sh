@@ -1,8 +1,8 @@
 #!/bin/sh
-# gpu1: run this there after `toolkit up --prepare`, which brings image, keys and configurations;
-# then `toolkit up` proves that main reaches all workers. `toolkit down` removes the container like any other.
-# To change it, change hosts.yaml and render it again: by the label toolkit.digest the toolkit knows what it
-# was made from.
+# Run this script on gpu1 after `toolkit up --prepare`, which sends image, keys and configurations.
+# Then run `toolkit up`, which tests that main reaches all workers. `toolkit down` removes the container.
+# To change the container, change hosts.yaml and render the script again: the label toolkit.digest tells
+# toolkit which settings the container was created from.
 set -eu
 exec docker run \
     --detach \
