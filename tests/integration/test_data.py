@@ -123,7 +123,7 @@ def test_what_others_wrote_is_never_written_over(tmp_path: Path, source: Path) -
     host.path.mkdir(parents=True)
     (host.path / "big.bin").write_text("mine")
     found = send(source, host)["box1"]
-    assert found.status == "failed" and "big.bin is there already" in found.detail, found
+    assert found.status == "failed" and "big.bin exists already" in found.detail, found
     assert (host.path / "big.bin").read_text() == "mine"
     (host.path / "big.bin").unlink()
     (host.path / "mine").write_text("mine")

@@ -378,12 +378,12 @@ def source(tmp_path: Path) -> Path:
 
 def test_what_is_cut_short_is_not_whole_and_leaves_nothing_under_a_name(tmp_path: Path, source: Path) -> None:
     root, wanted = tmp_path / "root", [shard.name for shard in read_content(source).shards]
-    assert unpack(root, source, cut=-100) == [[0, 1, "a shard is cut short"]]
+    assert unpack(root, source, cut=-100) == [[0, 1, "a shard is truncated"]]
     seen = json.loads(ask("look", root, wanted=wanted).stdout)
     assert (seen["missing"], seen["set"]) == ([0], "") and seen["free"] > 0
     assert sorted(path.name for path in (root / "a").iterdir() if path.name[0] != ".") == ["0", "1", "2", "3"]
     refused = ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1})
-    assert refused.returncode == 3 and refused.stderr == "1 of 1 shards are not whole\n"
+    assert refused.returncode == 3 and refused.stderr == "1 of 1 shards are incomplete\n"
     assert unpack(root, source) == [[0, 0, ""]]
     assert json.loads(ask("look", root, wanted=wanted).stdout)["missing"] == []
     assert ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1}).returncode == 0
@@ -575,7 +575,7 @@ def test_what_is_in_the_place_of_a_folder_is_refused_by_name(tmp_path: Path, sou
     else:
         os.mkfifo(root / "a")
     ((_, status, said),) = unpack(root, source)
-    assert status == 1 and said.startswith(f"{root}/a is a link or a file where a folder must be")
+    assert status == 1 and said.startswith(f"{root}/a is a link or a file, but must be a folder")
     assert not list(outside.iterdir())
     assert json.loads(ask("remove", root).stdout)["gone"] == 0 and os.path.lexists(root / "a")
 
@@ -680,9 +680,9 @@ def test_data_that_differs_is_not_taken_over(tmp_path: Path, source: Path) -> No
     shutil.copytree(source, root, symlinks=True, dirs_exist_ok=True)
     (root / "a/3").write_text("another's")
     ((_, status, said),) = unpack(root, source)
-    assert status == 1 and said.startswith(f"{root}/a/3 is there already and is not the toolkit's")
+    assert status == 1 and said.startswith(f"{root}/a/3 exists already and was not written by toolkit")
     other = ask("adopt", root, wanted=["0" * 32], entries=order["entries"])
-    assert other.returncode == 3 and "did not come as it was sent" in other.stderr
+    assert other.returncode == 3 and "was damaged in transit" in other.stderr
     empty = tmp_path / "empty"
     empty.mkdir()
     assert json.loads(ask("look", empty, wanted=[]).stdout)["unknown"] is False
