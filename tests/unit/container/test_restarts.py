@@ -232,4 +232,4 @@ def test_a_world_that_an_elastic_job_may_have(world: World) -> None:
         argv = f"{JOB}-{size}"
         done, _, said = world.call("job.rank", argv, **rank_env(0, size))
         assert done == code, said
-        assert (b"the job asked for 2 to 3" in said) == bool(code)
+        assert (b"but the job requires 2 to 3" in said) == bool(code)
