@@ -205,7 +205,7 @@ def test_a_launcher_that_is_not_there(world: World) -> None:
     world.job(launches=[{"host": "gpu1", "argv": ["no-such-program"], "env": {}}])
     world.call("job.supervisor", JOB)
     assert (world.status()["state"], world.status()["exit_code"]) == ("failed", 127)
-    assert b"the image has no no-such-program; toolkit check names a launcher that it has" in world.log()
+    assert b"the image has no no-such-program; toolkit check names one that it has" in world.log()
 
 
 def test_the_first_launch_to_fail_ends_the_others(world: World) -> None:
@@ -587,7 +587,7 @@ def test_a_main_that_stood_still_for_too_long_says_so_itself(world: World) -> No
     wait_for(lambda: world.status()["state"] == "failed")
     reason = world.status()["reason"]
     assert reason.startswith("gpu1 stalled for 1"), reason
-    assert reason.endswith(" s, and the job's ranks have been ended")
+    assert reason.endswith(" s, so the hosts have ended the job's ranks")
     assert world.status()["exit_code"] == 69
 
 
@@ -731,7 +731,7 @@ def test_a_supervisor_that_ends_before_its_first_line_is_not_waited_for(world: W
     job.write_text("{")
     process = desk(world, {"do": "start", "job": JOB}, {"do": "follow", "words": [JOB]})
     err = process.communicate(timeout=PATIENCE_S)[1]
-    assert process.returncode == 70 and b"ended before it began" in err
+    assert process.returncode == 70 and b"killed before it started" in err
     (row,) = json.loads(desk(world, {"do": "jobs"}).communicate(timeout=PATIENCE_S)[0])["jobs"]
     assert (row["alive"], row["status"]["state"]) == (False, "starting")
     job.write_text(whole)
