@@ -21,7 +21,7 @@ for file in CMakeLists.txt horovod/torch/CMakeLists.txt; do
 done
 # Debug information makes the library 30 times as large.
 edit setup.py "'RelWithDebInfo'" "'Release'"
-# TensorFlow's wheel lacks a header that this file wants; without it Horovod keeps out of XLA.
+# A header that this file includes is missing in TensorFlow's wheel; without the file, Horovod has no XLA support.
 file=horovod/tensorflow/CMakeLists.txt
 grep -qF xla_mpi_ops.cc "$file" || { echo "edit-horovod: $file names no xla_mpi_ops.cc: this edit no longer applies" >&2; exit 1; }
 sed -i '/xla_mpi_ops[.]cc/d' "$file"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what was asked for beside into /opt/more, offline. Runs in the image's builder.
+# Installs the extras into /opt/more, offline. Runs in the image's builder stage.
 # usage: install-more.sh WHEEL_FOLDER NAME,NAME...    each with its list in /image/with
 set -eu
 wheels=$1 names=$2

@@ -100,7 +100,7 @@ def test_a_killed_transfer_goes_on_and_ranks_read_what_came(tool: Toolkit) -> No
 
     sh("box2", f"rm {ACCOUNT}/mark")
     refused = tool.run("run", "--workdir", "code", "--", "true")
-    assert refused.status == 3 and f"box2: the data of /data is not whole in {PLACE}" in refused.err
+    assert refused.status == 3 and f"box2: {PLACE}: data set /data is incomplete" in refused.err
     tool.run("down", "--no-save", check=True)
     assert whole("box3") == total, "down leaves it"
     tool.run("data", "rm", check=True)

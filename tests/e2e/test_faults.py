@@ -209,9 +209,9 @@ def test_an_image_for_which_there_is_no_room(base: Toolkit, blob: str, tmp_path:
     with faults.small_engine(SICK, "150m"):
         # Seen before the first byte travels.
         refused = big.run("image", "send", "--json")
-        words = f"no room for it in {faults.IMAGES}: "
+        words = f"no room for the image in {faults.IMAGES}: "
         one_error(refused, "image", words, f"on {SICK}: make room on {faults.IMAGES}")
-        assert "while it is loaded it takes 200 MB" in refused.err and refused.seconds < 10
+        assert "loading it needs 200 MB" in refused.err and refused.seconds < 10
         # A part of the disk that df does not tell of: then docker's own words, and what is left.
         sh(SICK, f"mount -o remount,size=500m {faults.IMAGES}")
         with faults.small_disk(SICK, f"{faults.IMAGES}/tmp", "50m"):

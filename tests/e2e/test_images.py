@@ -216,7 +216,7 @@ def test_a_broken_connection_is_taken_up_where_it_broke(base: ImageParts, first:
         assert amounts(report)[host]["layers"] == 2
         assert 0.99 * rest <= amounts(report)[host]["bytes"] <= rest + 32 * 1024
         assert is_whole(host, made) and parts_on(host) == []
-    assert all("went on from an earlier try" in o["detail"] for o in report["outcomes"])
+    assert all("resumed an earlier attempt" in o["detail"] for o in report["outcomes"])
 
 
 @pytest.mark.rare
@@ -404,7 +404,7 @@ def test_a_host_without_python_takes_from_here(base: ImageParts, first: Made, to
     finally:
         sh("box2", f"chmod a+x {python}")
     rows = {o["host"]: o["detail"] for o in report["outcomes"]}
-    assert "not over other hosts: it has no python3" in rows["box2"], rows
+    assert "not from other hosts: it has no python3" in rows["box2"], rows
     assert all(is_whole(host, made) for host in HOSTS)
 
 

@@ -207,7 +207,7 @@ def test_ranks_end_by_themselves_when_main_is_frozen(up: Toolkit) -> None:
         on("box1", "docker", "unpause", "toolkit-two-main")
     done = up.run("wait", job, "--json")
     assert done.status == 69
-    assert re.search(r"box1 stood still for \d+ s, and", up.run("logs", job, check=True).out)
+    assert re.search(r"box1 stalled for \d+ s, so", up.run("logs", job, check=True).out)
     assert json.loads(done.out)["state"] == "failed"
     assert not marked("box1", f"TOOLKIT_JOB={job}")
 

@@ -139,7 +139,7 @@ def _images_of_the_hosts_can_outlive_it(name: str, spec: LabSpec) -> None:
 def test_a_failure_leaves_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A hundredth of a second is left for an answer that takes longer on any machine.
     monkeypatch.setattr(build, "READY_SECONDS", -9.99)
-    with pytest.raises(LabError, match="does not come up"):
+    with pytest.raises(LabError, match="did not start"):
         lab_up(LabSpec(name, str(tmp_path / "lab"), hosts=1))
     assert traces(name) == []
     assert list(tmp_path.iterdir()) == []

@@ -194,7 +194,7 @@ def test_hosts_pull_the_image_themselves(lab: Path, tmp_path: Path, registry: Re
     )
     # What goes wrong, by host, with its fix.
     for host, (what, fix) in failures(send("missing", "no-such-tag")).items():
-        assert "the registry has no such image" in what and "push it" in fix, (host, what)
+        assert "the registry has no such image" in what and "push the image" in fix, (host, what)
     registry.locked = True
     for host, (what, fix) in failures(send("always")).items():
         assert "does not let" in what and f"on {host}: docker login {REGISTRY}" in fix, (host, what)

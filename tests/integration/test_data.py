@@ -79,7 +79,7 @@ def test_what_changes_here_is_sent_and_what_goes_here_goes_there(tmp_path: Path,
     assert {o.status for o in found.values()} == {"ok"}, found
     assert 0 < sum(host.fed for host in hosts) < 4 * MIB, "the large file stays where it is"
     assert mine.read_text() == "not the toolkit's"
-    assert changed.read_text() == "changed there" and "somebody has changed" in found["box2"].detail
+    assert changed.read_text() == "changed there" and "they were changed on the host" in found["box2"].detail
     mine.unlink()
     changed.unlink()
     assert all(arrived(source, host) for host in hosts)
@@ -123,7 +123,7 @@ def test_what_others_wrote_is_never_written_over(tmp_path: Path, source: Path) -
     host.path.mkdir(parents=True)
     (host.path / "big.bin").write_text("mine")
     found = send(source, host)["box1"]
-    assert found.status == "failed" and "big.bin is there already" in found.detail, found
+    assert found.status == "failed" and "big.bin exists already" in found.detail, found
     assert (host.path / "big.bin").read_text() == "mine"
     (host.path / "big.bin").unlink()
     (host.path / "mine").write_text("mine")

@@ -46,6 +46,6 @@ def test_an_engine_that_takes_too_long_is_told_in_a_sentence(tmp_path: Path) -> 
                 ["1"],
             )
         assert late.value.fix == "toolkit lab down --name demo"
-        with pytest.raises(LabError, match="cannot list what belongs to lab demo"):
+        with pytest.raises(LabError, match="cannot list the containers of lab demo"):
             lab.find("demo")
         client.close()

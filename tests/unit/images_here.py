@@ -86,7 +86,7 @@ class Sender:
 
     def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
         if self.unreadable:
-            raise Unreadable("the engine keeps layers with zfs")
+            raise Unreadable("layers of the storage driver zfs cannot be read")
         return self.parts
 
     def numbers(self, numbers: Sequence[int]) -> Iterator[bytes]:

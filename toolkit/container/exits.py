@@ -1,4 +1,4 @@
-"""The end of a program in a container."""
+"""Exit of a program in a container."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NoReturn
 
 
 def fail(code: int, message: str) -> NoReturn:
-    """Print `message` as ours to stderr and exit with `code`."""
+    """Print `message` with toolkit's prefix to stderr and exit with `code`."""
     sys.stderr.write(f"[toolkit] {message}\n")
     sys.stderr.flush()
     sys.exit(code)
 
 
 def exit_code_of(returncode: int) -> int:
-    """A subprocess return code as a shell would give it: 128+n for signal n."""
+    """Return a subprocess return code as a shell reports it: 128+n for signal n."""
     return 128 - returncode if returncode < 0 else returncode

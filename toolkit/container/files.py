@@ -1,4 +1,4 @@
-"""Small files that others read while they are written, or may write themselves."""
+"""Small files that other programs read during writes, or can also write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 1 << 24  # of a file that is read whole
+MOST_BYTES = 1 << 24  # most bytes of a file that is read completely
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -19,16 +19,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def reserve(path: Path, size: int) -> None:
-    """Set disk space aside for `write_reserved`, in a hidden file beside `path`.
+    """Reserve disk space for `write_reserved`, in a hidden file next to `path`.
 
     Raises:
-        OSError: there is no space even now.
+        OSError: there is no space now.
     """
     spare = _spare(path)
     descriptor = os.open(spare, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(bytes(size))  # real bytes: a file with a hole has no space
+            file.write(bytes(size))  # real bytes: a sparse file reserves no space
             file.flush()
             os.fsync(file.fileno())
     except OSError:
@@ -48,7 +48,7 @@ def write_reserved(path: Path, text: str) -> None:
     except OSError:
         with spare.open("r+b") as file:
             _overwrite(file, text.encode())
-        spare.replace(path)  # the same file under another name: this needs no space
+        spare.replace(path)  # a rename needs no space
     else:
         spare.unlink(missing_ok=True)
 
@@ -82,7 +82,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def content(path: Path) -> bytes:
-    """Return the bytes of a file in a folder where ranks may write, without waiting for a writer.
+    """Return the bytes of a file in a folder that ranks can write to, without blocking on a pipe.
 
     Raises:
         OSError: it cannot be read, is a link or no regular file, or has more than ``MOST_BYTES``.

@@ -19,9 +19,9 @@ class Host(TypedDict):
     name: str
     address: str
     slots: int
-    taken: list[int]  # which of the host's slots
+    taken: list[int]  # numbers of the host's slots
     gpus: list[str]  # UUIDs of the GPUs that belong to these slots
-    visible: str  # CUDA_VISIBLE_DEVICES of the ranks; empty where the job has all of the container's GPUs
+    visible: str  # CUDA_VISIBLE_DEVICES of the ranks; empty if the job has all of the container's GPUs
 
 
 class Launch(TypedDict):
@@ -30,8 +30,8 @@ class Launch(TypedDict):
     host: str
     argv: list[str]
     env: dict[str, str]
-    serves: bool  # ended when the others have ended; its own end before that is a failure
-    name: str  # what a person calls it; empty for the program's own name
+    serves: bool  # stopped after the others have ended; if it ends earlier, the job fails
+    name: str  # name for users; empty for the program's own name
 
 
 class Job(TypedDict):
@@ -62,9 +62,9 @@ class Job(TypedDict):
     stall_after: float | None
     elastic: bool
     local_rank_word: bool
-    variables: bool  # it has some, which are in memory alone; see variables.py
-    world_sizes: list[int]  # the least and the most ranks that there may be at once
-    attempt: int  # 0, then how often it was started again
+    variables: bool  # whether it has variables, which are only in memory; see variables.py
+    world_sizes: list[int]  # minimum and maximum number of simultaneous ranks
+    attempt: int  # number of restarts so far
 
 
 class HostFile(TypedDict):
@@ -78,9 +78,9 @@ class HostFile(TypedDict):
 
 
 def load_job(job_id: str) -> Job:
-    """job.json of `job_id`, and over it what is this attempt's own, or this host's where each has a part.
+    """Return job.json of `job_id`, overridden by the fields of this attempt or of this host's part.
 
-    Exits with EXIT_NO_INPUT without one.
+    Exits with EXIT_NO_INPUT if it is missing.
     """
     path = job_folder(job_id) / "job.json"
     try:
@@ -95,7 +95,7 @@ def load_job(job_id: str) -> Job:
 
 
 def load_host() -> HostFile:
-    """host.json of this host; exits with EXIT_NO_INPUT where there is none."""
+    """Return host.json of this host; exit with EXIT_NO_INPUT if it is missing."""
     path = root() / "conf" / "host.json"
     try:
         return cast(HostFile, json.loads(path.read_bytes()))
@@ -104,7 +104,7 @@ def load_host() -> HostFile:
 
 
 def grace_of(job: Job) -> float:
-    """Seconds between TERM and KILL: what a person gave with `stop`, where that has come, else the job's."""
+    """Return the seconds between TERM and KILL: the user's from `stop` if given, otherwise the job's."""
     folder = job_folder(job["id"])
     for path in (in_memory(folder, GRACE), folder / GRACE):
         with suppress(OSError, ValueError):

@@ -1,6 +1,6 @@
-"""Jobs of main and their status; as a program, one JSON list: status, record and whether each is alive.
+"""Jobs of main and their status; as a program it prints one JSON list of status, record and liveness.
 
-The program is also sent to main on standard input, because it then reads what another toolkit has left there.
+The program is also sent to main on standard input, to read the files of another toolkit version.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Status(TypedDict):
     ended: float | None
     pid: int
     reason: str
-    unswept: list[str]  # hosts of which nobody could say that nothing is left there
+    unswept: list[str]  # hosts whose cleanup could not be confirmed
     hosts: dict[str, list[int]]  # of this attempt: names in rank order, with the slots taken there
-    restarts: list[dict[str, Any]]  # what each attempt before this one ended by: at, reason, host, hosts
-    cause: dict[str, Any]  # the record of the rank that failed first; empty where none did
+    restarts: list[dict[str, Any]]  # end of each earlier attempt: at, reason, host, hosts
+    cause: dict[str, Any]  # the record of the rank that failed first; empty if none failed
     lost_host: str  # the host whose loss ended the job; empty if it ended for another reason
-    asked: float | None  # when somebody asked for the end; None where nobody did
+    asked: float | None  # time of the request to stop; None without a request
 
 
 def read_status(job_id: str) -> Status | None:
-    """status.json, or what stands for it until there is one; None where the job was not started here."""
+    """Return status.json or its early form; None if the job was not started here."""
     folder = job_folder(job_id)
     return cast("Status | None", kept_status(folder) or early_status(folder))
 
@@ -54,10 +54,10 @@ def keep_status(folder: Path, status: Status) -> None:
 
 
 def is_alive(pid: object, job: str) -> bool:
-    """Whether the job's supervisor runs.
+    """Return whether the job's supervisor runs.
 
-    The number of a process says nothing by itself: after a restart of the container another program may
-    have it, so the supervisor's own mark is looked for.
+    A pid is not enough: after a restart of the container another program can
+    have it, so the supervisor's own tag is checked.
     """
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
@@ -72,7 +72,7 @@ def kept_status(folder: Path) -> Any:
 
 
 def early_status(folder: Path) -> dict[str, Any] | None:
-    """status.json of a job whose supervisor has been started and has written none yet; None without one."""
+    """Return an early status if the supervisor runs but has not written status.json yet; otherwise None."""
     try:
         pid = int(content(folder / PID))
         started = (folder / PID).stat().st_mtime
@@ -84,13 +84,13 @@ def early_status(folder: Path) -> dict[str, Any] | None:
 
 
 def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
-    """The jobs whose folders stand in a folder."""
+    """Return the jobs whose folders are in a folder."""
     found = []
     for folder in sorted(Path(jobs).iterdir()):
         status = kept_status(folder) or early_status(folder)
         if isinstance(status, dict):
             alive = is_alive(status.get("pid"), folder.name)
-            # It may have ended between the two looks.
+            # The job can end between the two checks.
             status = status if alive else kept_status(folder) or status
             record = read(folder / "record.json")
             found.append(

@@ -12,12 +12,12 @@ from pathlib import Path
 from toolkit.container.exits import fail
 from toolkit.protocol.exit_codes import EXIT_USAGE
 
-# In a job's folder while its ranks are being ended. A launcher kills all ranks within a second once
-# one has ended, so rank.py stays until the others have had their whole grace as well.
+# In a job's folder while its ranks are being ended. A launcher kills all ranks within a second after
+# one has exited, so rank.py stays until the others have used their complete grace.
 STOPPING = "stopping"
-# In a job's folder on main: the grace that a person gave with `stop`, in seconds.
+# In a job's folder on main: the user's grace from `stop`, in seconds.
 GRACE = "grace"
-# In a job's folder on the hosts of an attempt after the first: what of job.json is another then.
+# In a job's folder on the hosts of an attempt after the first: the changed fields of job.json.
 ATTEMPT = "attempt.json"
 
 
@@ -27,28 +27,28 @@ def root() -> Path:
 
 
 def job_folder(job_id: str) -> Path:
-    """The job's own folder on this host; a job id is never a path."""
+    """Return the job's folder on this host; reject a job id that is a path."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", job_id):
         fail(EXIT_USAGE, f"{job_id!r} is not a job id")
     return root() / "jobs" / job_id
 
 
 def temporary_folder(job_id: str) -> Path:
-    """Where launchers put their own files on this host: what they leave when they are killed goes with it.
+    """Return the folder for launchers' own files on this host; it is removed with what they leave.
 
-    Its name is short: sockets below it may have names of 107 letters in all.
+    Its name is short: paths of sockets in it are limited to 107 characters.
     """
     return Path("/tmp", f"toolkit-{zlib.crc32(job_id.encode()):08x}")
 
 
 def lease_path(folder: Path) -> Path:
-    """The file of a host that says until when, by its monotonic clock, ranks of the job may run.
+    """Return the file with the time, by the host's monotonic clock, until which ranks of the job can run.
 
-    It lies in memory: a disk that is busy with a checkpoint, or a file server, may let who writes wait for
-    longer than a host may be silent.
+    It is in memory: a disk that is busy with a checkpoint, or a file server, can delay a write for longer
+    than a host can be silent.
 
     Args:
-        folder: the job's own; the file lies there where the container has no memory to write to.
+        folder: the job's own; the file is there if the container has no memory to write to.
     """
     return in_memory(folder, "lease")
 
@@ -59,16 +59,16 @@ def program(name: str) -> list[str]:
 
 
 def ssh_args(host: str, command: Sequence[str]) -> list[str]:
-    """The argv which runs `command` on `host` through the cluster's own sshd."""
+    """Return the argv that runs `command` on `host` through the cluster's own sshd."""
     return ["ssh", "-F", str(root() / "conf" / "ssh_config"), host, shlex.join(command)]
 
 
-PREPARATION = "preparation.json"  # in a job's folder on main: what `run` did before it started, by the second
-PID = "supervisor.pid"  # in a job's folder on main: the supervisor's number, before its first status
+PREPARATION = "preparation.json"  # in a job's folder on main: steps of `run` before the start, with times
+PID = "supervisor.pid"  # in a job's folder on main: the supervisor's pid, before its first status
 
 
 def in_memory(folder: Path, name: str) -> Path:
-    """The path of a job's file in the container's memory; in the job's folder if there is no such memory."""
+    """Return the path of a job's file in the container's memory, or in the job's folder without /dev/shm."""
     memory = Path("/dev/shm")
     own = f"toolkit-{zlib.crc32(str(folder).encode()):08x}.{name}"
     return memory / own if os.access(memory, os.W_OK) else folder / own

@@ -1,6 +1,6 @@
 """Start a program of toolkit.container: ``run.py job.lease JOB``.
 
-`up` puts this file into a folder of each host, beside the packages that the program imports.
+`up` installs this file on each host, next to the packages that the program imports.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> int | None:
-    """Run the program that the first argument names, and return its exit code."""
+    """Run the program named by the first argument, and return its exit code."""
     folder = os.path.dirname(os.path.abspath(__file__))
     if sys.path[:1] != [folder]:  # PYTHONSAFEPATH and links keep it out
         sys.path.insert(0, folder)

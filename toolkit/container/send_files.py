@@ -1,9 +1,9 @@
-"""Names the files that a job has here, and gives them: `list FOLDER PATTERN…`, `send`.
+"""Lists and sends the files of a job on this host: `list FOLDER PATTERN…`, `send`.
 
-A pattern is relative to FOLDER or absolute; a name that is there as it stands is no pattern. Of FOLDER
-itself only what the job wrote is found, unless it is named: not the code that came with it. `send` reads a
+A pattern is relative to FOLDER or absolute; the name of an existing file is not a pattern. Of FOLDER
+itself, only files that the job wrote are found, not its code, unless they are named. `send` reads a
 JSON list of [path, size, inode], as listed, from standard input and writes for each file a line of JSON, then
-as many bytes as the line announces: no more than were listed, so that the client knows what will come.
+the number of bytes in the line: no more than were listed, so that the client knows the total.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def say(**message: Any) -> None:
 class Finder:
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        # What came with the job is not younger than this; see snapshot.py.
+        # The job's code is not newer than this time; see snapshot.py.
         try:
             self.sent = os.stat(os.path.join(os.path.dirname(folder), ".sent")).st_mtime_ns
         except OSError:
@@ -38,7 +38,7 @@ class Finder:
         return not inside or about.st_ctime_ns > self.sent
 
     def find(self, pattern: str) -> Iterator[tuple[str, str]]:
-        """The files of a pattern, each with its path as it is to be called."""
+        """Yield the files of a pattern, each with its path for the client."""
         whole = os.path.normpath(os.path.join(self.folder, pattern))
         inside = whole == self.folder or whole.startswith(self.folder + "/")
         if os.path.lexists(whole):
@@ -50,7 +50,7 @@ class Finder:
             yield from self.below(path, base, False)
 
     def below(self, path: str, base: str, named: bool) -> Iterator[tuple[str, str]]:
-        # A link that is named stands for what it leads to; one that is met on the way for itself.
+        # A named link is followed; a link found inside a folder is not.
         if os.path.isdir(path) and (named or not os.path.islink(path)):
             for root, folders, files in os.walk(path):
                 links = [name for name in folders if os.path.islink(os.path.join(root, name))]
@@ -66,7 +66,7 @@ class Finder:
 
 
 def fixed_part(pattern: str) -> str:
-    """The folder above the first part of a pattern that has a sign in it."""
+    """Return the folder above the first component with a wildcard."""
     parts = pattern.split("/")
     first = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
     return "/".join(parts[:first]) or "/"
@@ -83,7 +83,7 @@ def about(path: str, name: str) -> dict[str, Any] | None:
 
 
 def neighbours(folder: str, pattern: str) -> tuple[str, list[str]]:
-    """The nearest folder that is there, and what is in it."""
+    """Return the nearest existing folder and its content."""
     place = os.path.normpath(os.path.join(folder, pattern))
     while not os.path.isdir(place):
         place = os.path.dirname(place)
@@ -105,7 +105,7 @@ def list_files(folder: str, patterns: list[str]) -> int:
             try:
                 found = about(path, name)
             except FileNotFoundError:
-                continue  # the job goes on
+                continue  # the job is still running
             if found and name not in seen:
                 seen.add(name)
                 say(**found)
@@ -134,14 +134,14 @@ def send(files: list[tuple[str, int, int]]) -> int:
         with file:
             status = os.fstat(file.fileno())
             if status.st_size > size and status.st_ino != inode:
-                say(refused="a larger file has taken its place since it was listed")
+                say(refused="the file was replaced by a larger one after it was listed")
                 continue
             left = min(status.st_size, size)  # a log grows while the job runs
             say(size=left, mtime=status.st_mtime_ns)
             while left:
                 data = file.read(min(left, PIECE))
                 if not data:
-                    sys.stderr.write(f"{path} got shorter while it was read\n")
+                    sys.stderr.write(f"{path} became shorter while it was read\n")
                     return 1
                 left -= len(data)
                 out.write(data)

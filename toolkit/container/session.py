@@ -1,15 +1,15 @@
-"""Serves one command of the caller's inside a container: one process for all that `run` asks of it.
+"""Container session: one process in a container that serves all requests of a `run` command.
 
-A line of JSON on standard input says what to do, until its end:
+Each line of JSON on standard input is a request:
 
-    jobs     the list that job_list.py makes
-    code     a job's folder, in the words of snapshot.py
-    start    the job's supervisor, which then belongs to nobody here; with the job's variables, which go to
-             its memory alone, and with a daemon's command, for that
-    asks     what the job's launcher wants started on other hosts, host by host; see exec_mode.py
-    begun    whether a rank of the job has begun here, as soon as that is known
-    note     what went before the start, kept for the report; there is no answer
-    follow   follow.py takes this process's place; what comes from then on is its output
+    jobs     the list of job_list.py
+    code     create a job's folder, by the protocol of snapshot.py
+    start    start the job's supervisor as an independent process; the job's variables go to
+             its memory only; with a daemon's command, start that
+    asks     the launcher's requests for daemons on other hosts; see exec_mode.py
+    begun    whether a rank of the job has started here, as soon as that is known
+    note     the steps before the start, for the report; without an answer
+    follow   replace this process with follow.py and its output
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from toolkit.container.job.exec_mode import DAEMON, answer, asked, begun
 from toolkit.container.job_list import list_jobs
 from toolkit.container.paths import PID, PREPARATION, program
 
-# Neither site-packages nor the variables of the image, as for ourselves.
+# Without site-packages and the image's Python variables, like this process.
 _PYTHON = (sys.executable, "-S", "-E")
 
 
 def apart() -> bool:
-    """Return True in a process that nobody waits for and that holds nothing of ours, else False."""
+    """Fork; return True in the detached child process, False in this process."""
     if middle := os.fork():
         os.waitpid(middle, 0)
         return False
@@ -48,34 +48,34 @@ def apart() -> bool:
 
 
 def make_spare(tree: str) -> None:
-    """Make the copy for the next job, while this one goes on."""
+    """Create the spare copy for the next job while this one runs."""
     if not apart():
         return
     try:
-        os.nice(10)  # the job that starts comes first, but on a busy host 19 would be never
+        os.nice(10)  # the starting job has priority, but with 19 a busy host would never run this
         prepare(tree)
     finally:
         os._exit(0)
 
 
 def start(job: str, daemon: str = "", variables: str = "") -> None:
-    """Start the supervisor, marked from its beginning: that saves it a start of its own.
+    """Start the supervisor with its tag set from the start, so that it need not restart itself.
 
-    Its number is written down as soon as it is the supervisor, whether it lives on or not: one that
-    ends before its first status is told from one that has only begun. From then on signals can arrive. They
-    are blocked until the supervisor has handlers, so that an early Ctrl-C does not kill its interpreter.
-    The variables reach its standard input through a pipe, so that no file of them is left, whatever dies.
+    Its pid is recorded as soon as it is the supervisor, whether it survives or not: this distinguishes one
+    that ends before its first status from one that is still starting. From then on signals can arrive. They
+    are blocked until the supervisor has handlers, so that an early Ctrl-C does not kill its interpreter. The
+    variables reach its standard input through a pipe, so that no file of them is left after any failure.
     """
     if daemon:
         Path(jobs_folder(), job, DAEMON).write_text(json.dumps({"command": daemon}))
-    read, write = os.pipe()  # closed by the start of another program
+    read, write = os.pipe()  # closed on exec
     receives, sends = os.pipe()
     if not apart():
         os.close(write)
         os.close(receives)
         with os.fdopen(read) as told:
             Path(jobs_folder(), job, PID).write_text(told.read())
-        # A supervisor that has ended, or has no use for them, does not read.
+        # A supervisor that has exited, or needs no variables, does not read.
         with suppress(BrokenPipeError), os.fdopen(sends, "wb") as pipe:
             pipe.write(variables.encode())
         return
@@ -91,7 +91,7 @@ def start(job: str, daemon: str = "", variables: str = "") -> None:
 
 
 def pass_on(caller: Caller, job: str, hosts: list[str]) -> None:
-    """Pass on what is asked for these hosts, and the answers, until each has asked or none can any more."""
+    """Forward requests for these hosts and their answers, until each has one or the job's part is over."""
     left = list(hosts)
     try:
         while left and (found := asked(Path(jobs_folder(), job), left)):
@@ -119,15 +119,13 @@ def serve(caller: Caller, ask: dict[str, Any]) -> None:
     elif ask["do"] == "begun":
         caller.say(begun=begun(Path(jobs_folder(), ask["job"])))
     elif ask["do"] == "note":
-        # Whatever is wrong here, the job runs.
+        # The job runs even if this fails.
         with suppress(OSError):
             Path(jobs_folder(), ask["job"], PREPARATION).write_text(json.dumps(ask["note"]))
     elif ask["do"] == "follow":
         os.execv(_PYTHON[0], [*_PYTHON, *program("logs.follow"), *ask["words"]])
     else:
-        raise Refused(
-            f"there is nothing called {ask['do']}", "toolkit up brings the programs of this toolkit"
-        )
+        raise Refused(f"unknown request {ask['do']}", "toolkit up  # installs the programs of this version")
 
 
 def main() -> int:

@@ -1,1 +1,1 @@
-"""Data sets: what a host has, and how the rest gets there."""
+"""Data sets: what each host holds, and the transfer of the rest."""

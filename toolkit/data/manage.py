@@ -1,4 +1,4 @@
-"""Data sets of the hosts file: looked at on this machine, planned, listed, required before a job starts."""
+"""Data sets of the hosts file: read on this machine, planned, listed, required before a job starts."""
 
 from __future__ import annotations
 
@@ -30,20 +30,23 @@ Staged = tuple[tuple[DataSet, str, Content], ...]
 
 
 def read_data(inventory: Inventory) -> Staged:
-    """Return each data set of the hosts file with its absolute source and what it holds now.
+    """Return each data set of the hosts file with its absolute source and its current content.
 
     Raises:
-        BadInput: names every source that is not on this machine, before any host is contacted.
+        BadInput: a source is not on this machine; names all of them, before any host is contacted.
         ToolkitError: a folder cannot be read.
     """
     sources = [_source(inventory, one) for one in inventory.data]
     problems = [
-        Problem(f"data/{number}/source", f"there is no folder or file {source}")
+        Problem(f"data/{number}/source", f"no such folder or file: {source}")
         for number, source in enumerate(sources)
         if not _is_there(source)
     ]
     if problems:
-        fix = "correct it; or where the data is: toolkit data send; then here: toolkit up --no-data"
+        fix = (
+            "correct source: in the hosts file; or run `toolkit data send` on the machine with the data, "
+            "then here `toolkit up --no-data`"
+        )
         raise BadInput(inventory.source, tuple(problems), fix)
     return tuple(
         (one, str(source), read_content(source)) for one, source in zip(inventory.data, sources, strict=True)
@@ -52,7 +55,7 @@ def read_data(inventory: Inventory) -> Staged:
 
 def _source(inventory: Inventory, one: DataSet) -> Path:
     source = Path(one.source)
-    with contextlib.suppress(RuntimeError):  # there is no home to put in the place of "~"
+    with contextlib.suppress(RuntimeError):  # no home directory to expand "~"
         source = source.expanduser()
     return Path(os.path.realpath(Path(inventory.source).parent / source))
 
@@ -65,13 +68,13 @@ def _is_there(source: Path) -> bool:
 
 
 def require_data(inventory: Inventory) -> None:
-    """Refuse a hosts file without data.
+    """Refuse a hosts file without data sets.
 
     Raises:
-        BadInput: there is none.
+        BadInput: the hosts file has no data set.
     """
     if not inventory.data:
-        problem = Problem("data", "names nothing to stage")
+        problem = Problem("data", "has no data set to stage")
         fix = "add to the hosts file: data: [{source: ./DATA, path: /scratch/DATA, target: /data}]"
         raise BadInput(inventory.source, (problem,), fix)
 
@@ -95,7 +98,7 @@ def remove_plan(session: Session) -> Plan:
 
 
 def list_data(session: Session) -> tuple[DataRow, ...]:
-    """Return what every host of the file holds of every data set, held against what this machine has."""
+    """Return the state of every data set on every host, compared with the copy on this machine."""
     inventory = session.inventory
     sources = {one.path: _source(inventory, one) for one in inventory.data}
     contents = {path: read_content(source) for path, source in sources.items() if _is_there(source)}
@@ -104,16 +107,16 @@ def list_data(session: Session) -> tuple[DataRow, ...]:
 
 
 def refuse_lacking(session: Session, hosts: Collection[str]) -> None:
-    """Refuse to start a job on hosts whose data is not whole, by the mark that is written last.
+    """Refuse to start a job on hosts without complete data, as shown by the completion mark.
 
     Raises:
-        NotReady: says of each what is missing.
+        NotReady: the data of a host is missing or different.
     """
     if not session.inventory.data:
         return
     held = {name: own for name, own in _held(session).items() if name in hosts}
     faults = lacking(held, session.inventory)
-    fix = "toolkit data send; or go on all the same: --no-check"
+    fix = "toolkit data send  # or start the job anyway with --no-check"
     if faults:
         raise together([NotReady(what, fix, name) for name, what in faults.items()])
 

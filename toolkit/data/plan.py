@@ -21,8 +21,8 @@ from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.shards import Content
 
 QUESTION = "data"
-# The account of each folder, as container/transfer/data_folder.py writes it. The journal's last line about a
-# whole shard has the bytes of all that were whole by then.
+# The record of each folder, as container/transfer/data_folder.py writes it. The journal's last line about a
+# complete shard contains the total bytes of all complete shards.
 _ASK = (
     CELL
     + r"""
@@ -47,11 +47,11 @@ done
 
 
 def account_of(facts: Facts, folder: str) -> str:
-    """Return the folder on a host that says what was written to a data folder.
+    """Return the folder on a host that records what was written to a data folder.
 
-    It is in the ssh user's state folder, where ranks and other users cannot write. It is not in a cluster's
-    part of that: it stays after `down`, as the data does, and clusters of one user may stage to one place.
-    A home may be shared by several hosts.
+    It is in the ssh user's state folder, where ranks and other users cannot write. It is outside a cluster's
+    part of that folder: it stays after `down`, as the data does, and several clusters of one user can stage
+    to the same path. Several hosts can share a home.
     """
     return f"{facts.state_dir.rsplit('/', 2)[0]}/.data/{facts.hostname}/{_account_name(folder)}"
 
@@ -62,13 +62,13 @@ def _account_name(folder: str) -> str:
 
 @dataclass(frozen=True)
 class HeldData:
-    """What a host holds of one data set.
+    """State of one data set on a host.
 
     Args:
-        folder: whether its folder is there.
-        identity: of the set that is there whole; empty for none.
-        files, size: of that set; ``size`` of what has come by now where it is not whole.
-        since: when it was whole, in seconds since the epoch by the host's clock; 0 for never.
+        folder: whether its folder exists.
+        identity: content digest of the complete set there; empty if none is complete.
+        files, size: of that set; if it is incomplete, ``size`` counts the bytes that have arrived.
+        since: time of completion, in seconds since the epoch by the host's clock; 0 for never.
     """
 
     folder: bool = False
@@ -80,10 +80,10 @@ class HeldData:
 
 @dataclass(frozen=True)
 class DataRow:
-    """One data set on one host.
+    """Row of `data ls`: one data set on one host.
 
-    ``state`` is ``whole``, ``other`` (whole, and not what this machine has now), ``part``, ``absent`` or
-    ``unreachable``; ``share`` is in percent of what this machine has, None for unknown.
+    ``state`` is ``whole``, ``other`` (complete, but different from this machine's copy), ``part``, ``absent``
+    or ``unreachable``; ``share`` is the percentage of this machine's copy, None if unknown.
     """
 
     host: str
@@ -98,7 +98,7 @@ class DataRow:
 
 
 def question(inventory: Inventory) -> tuple[tuple[str, str], ...]:
-    """Return what hosts are asked beside the probe's questions, see ``toolkit.cluster.probe``."""
+    """Return the additional probe query for hosts, see ``toolkit.cluster.probe``."""
     folders = command(
         *(word for one in inventory.data for word in (one.path, _account_name(one.path)))
     ).line()
@@ -107,7 +107,7 @@ def question(inventory: Inventory) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True)
 class _Mark:
-    """The mark of a whole data set, or the journal's last line about a whole shard."""
+    """Completion mark of a data set, or the journal's last line about a complete shard."""
 
     set: Annotated[str, Text(200)] = ""
     files: Annotated[int, Number(0)] = 0
@@ -116,7 +116,7 @@ class _Mark:
 
 
 def parse_held(text: str) -> dict[str, HeldData]:
-    """Return by its folder what a host said about each data set; a mark that makes no sense is none."""
+    """Return the state of each data set of a host by folder; an invalid mark counts as none."""
     found: dict[str, HeldData] = {}
     folder, empty = "", False
     for word, cells in rows(text):
@@ -129,7 +129,7 @@ def parse_held(text: str) -> dict[str, HeldData]:
             empty = True
         elif word == "mark" and len(cells) == 1 and folder:
             held = _held(cells[0])
-            # Somebody has removed the folder, and another one is in its place.
+            # The folder was removed, and another one is in its place.
             found[folder] = HeldData(True) if empty and held.size else held
     return found
 
@@ -154,9 +154,9 @@ def plan_data(
     """Return the plan that stages data sets to every host that answered.
 
     Args:
-        paths: where hosts reach each other.
-        contents: data sets with their absolute source on this machine and what it holds.
-        image: reference by which hosts know the image.
+        paths: addresses at which hosts reach each other.
+        contents: data sets with their absolute source on this machine and its content.
+        image: reference of the image on the hosts.
     """
     phases = tuple(
         Phase(
@@ -192,15 +192,15 @@ def _send_step(
 
 
 def folder_steps(inventory: Inventory, host: str) -> tuple[Step, ...]:
-    """Return what makes the folders of data sets be there, so that containers start without the data."""
+    """Return the steps that create the folders of data sets, so that containers start without the data."""
     folders = [one.path for one in inventory.data]
     if not folders:
         return ()
     make = script('umask 022; for d; do mkdir -p "$d" || exit; done', *folders)
     there = script('for d; do [ -d "$d" ] || exit 1; done', *folders)
     words = command(*folders).line()
-    fix = f"on {host}: sudo install -d -o $(id -un) {words}; or correct data: in the hosts file"
-    return (Run(host, "make the folders for data", make, unless=there, fix=fix),)
+    fix = f"on {host}: sudo install -d -o $(id -un) {words}  # or correct data: in the hosts file"
+    return (Run(host, "create the folders for data", make, unless=there, fix=fix),)
 
 
 def plan_remove(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
@@ -229,12 +229,12 @@ def data_rows(
     contents: Mapping[str, Content],
     errors: Mapping[str, str],
 ) -> tuple[DataRow, ...]:
-    """Return what every host of the file holds of every data set.
+    """Return the state of every data set on every host of the file.
 
     Args:
         held: by host and folder.
-        contents: by folder, what this machine has; those that are not here are left out.
-        errors: of hosts that did not answer.
+        contents: content on this machine by folder; data sets that are not on this machine are left out.
+        errors: by host that did not answer.
     """
     return tuple(
         DataRow(name, one.path, one.target, "unreachable", note=errors[name])
@@ -262,7 +262,7 @@ def _row(host: str, one: DataSet, held: HeldData, content: Content | None) -> Da
 
 
 def data_text(rows: Iterable[DataRow]) -> str:
-    """Return one line for each data set on each host."""
+    """Format one line for each data set on each host."""
     cells = [
         (
             row.host,
@@ -282,21 +282,21 @@ def data_text(rows: Iterable[DataRow]) -> str:
 def _state(row: DataRow) -> str:
     if row.state == "part":
         return "part" if row.share is None else f"part, {row.share} %"
-    return "whole, other than here" if row.state == "other" else row.state
+    return "whole, differs from this machine" if row.state == "other" else row.state
 
 
 def lacking(held: Mapping[str, Mapping[str, HeldData]], inventory: Inventory) -> dict[str, str]:
-    """Return by host why a job must not start there: its data is not whole, or not that of the others."""
+    """Return the reason why a job must not start on a host, by host: incomplete or different data."""
     found: dict[str, str] = {}
     for one in inventory.data:
         sets = {name: folders.get(one.path, HeldData()) for name, folders in held.items()}
         seen = [own.identity for own in sets.values() if own.identity]
-        # What most hosts have is right; where none is ahead, what the first of the file has.
+        # The version of most hosts counts as right; in a tie, that of the first host of the file.
         common = max(dict.fromkeys(seen), key=seen.count, default="")
         for name, own in sets.items():
             if not own.identity:
-                found.setdefault(name, f"the data of {one.target} is not whole in {one.path}")
+                found.setdefault(name, f"{one.path}: data set {one.target} is incomplete")
             elif own.identity != common:
-                what = f"the data of {one.target} in {one.path} is another than other hosts have"
+                what = f"{one.path}: data set {one.target} differs from the copy on the other hosts"
                 found.setdefault(name, what)
     return found

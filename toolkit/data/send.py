@@ -1,4 +1,4 @@
-"""Executors of SendData and RemoveData: the shards that a host lacks, over other hosts or from here."""
+"""Executors of SendData and RemoveData: missing shards come from other hosts or from this machine."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from toolkit.transfer.relay import Relay
 
 T = TypeVar("T")
 
-_AGAIN = "run the same command again: what has come is not sent twice"
-# Seconds for a look at a folder: a million files on a busy disk take their time.
+_AGAIN = "run the same command again; data that has arrived is not sent again"
+# Seconds to scan a folder: a million files on a busy disk take long.
 _LOOK = 600.0
-# With the folders above it, which are empty after the last one.
+# Also removes the parent folders, which are empty after the last data set.
 _DROP_ACCOUNT = 'rm -f "${1:?}"/* && rmdir "$1" "${1%/*}" "${1%/*/*}" 2>/dev/null'
 
 
 class _Transfers:
-    """The transfers of one data set: one to all hosts at once, and one for each that comes too late."""
+    """Transfers of one data set: one to all hosts, and one for each host that joins too late."""
 
     def __init__(self, step: SendData, hosts: Collection[str]) -> None:
         self._step = step
@@ -60,7 +60,7 @@ class _Transfers:
 
 
 def send_data(step: SendData, context: Context, advance: Advance) -> Verdict:
-    """Bring what the host lacks, and leave the folder with the set and its mark; skipped when it has them."""
+    """Send the missing shards and write the completion mark; skipped if the host has the complete set."""
 
     key = (SendData, step.title, step.source, step.content.identity)
 
@@ -79,7 +79,7 @@ def send_data(step: SendData, context: Context, advance: Advance) -> Verdict:
 
 
 class _Sending:
-    """One data set on its way to one host."""
+    """Transfer of one data set to one host."""
 
     def __init__(self, step: SendData, runner: Runner, transfers: _Transfers, advance: Advance) -> None:
         self.step, self.runner, self.transfers, self.advance = step, runner, transfers, advance
@@ -89,13 +89,14 @@ class _Sending:
         step = self.step
         seen = self._ask(DataSeen, "look", {"wanted": self.wanted})
         if seen.unknown:
-            # Without an account of what is there, names, sizes and times say what need not travel again.
+            # Without a record of the folder, names, sizes and times decide which shards need not be sent
+            # again.
             texts = json.dumps([shard.entries.decode() for shard in step.content.shards]).encode()
             packed = base64.b64encode(zlib.compress(texts, 6)).decode()
             seen = self._ask(DataSeen, "adopt", {"wanted": self.wanted, "entries": packed})
         missing = frozenset(seen.missing)
         if unknown := [number for number in missing if number >= len(self.wanted)]:
-            what = f"shard {unknown[0]} is missing there by its own words, and there are {len(self.wanted)}"
+            what = f"the host reports shard {unknown[0]} as missing, but there are {len(self.wanted)}"
             raise ToolkitError(what, _AGAIN, step.host)
         if not missing and seen.set == step.content.identity:
             return Verdict("skipped")
@@ -129,7 +130,11 @@ class _Sending:
 
     def _verdict(self, missing: int, brought: Brought | None, done: DataDone) -> Verdict:
         gone = f"{counted(done.gone, 'old file')} removed" if done.gone else ""
-        stay = f"{done.stay} left, as somebody has changed them" if done.stay else ""
+        stay = (
+            f"{counted(done.stay, 'old file')} kept, because they were changed on the host"
+            if done.stay
+            else ""
+        )
         if brought is None:
             return Verdict("ok", "; ".join(filter(None, (gone, stay))) or "nothing was missing")
         speed = 8 * brought.wire / brought.seconds / 1e6 if brought.seconds else 0.0
@@ -168,15 +173,15 @@ class _Sending:
         where = room.mount if room else step.path
         lacks = counted(files, "more file") if few and seen.free >= needed else size(needed)
         left = room.line() if room else f"{size(seen.free)} free"
-        what = f"no room for the data in {step.path}: {left}; what is missing takes {lacks}"
-        raise NotReady(what, f"{room_fix(host, where)}; or name another folder in data:", host)
+        what = f"no room for the data in {step.path}: {left}; the missing data needs {lacks}"
+        raise NotReady(what, f"{room_fix(host, where)}; or set another path in data:", host)
 
     def _failure(self, result: Result) -> ToolkitError:
         return _failure(result, self.runner, self.step.path)
 
 
 def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict:
-    """Remove what was staged; skipped when the folder is not there."""
+    """Remove the staged data; skipped if the folder does not exist."""
     runner = context.runners[step.host]
     drop = script(_DROP_ACCOUNT, step.account)
     if not runner.run(command("test", "-d", step.path), 60).ok:
@@ -189,8 +194,10 @@ def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict
         runner.run(command("rmdir", "--ignore-fail-on-non-empty", step.path), 60)
     if not (done.gone or done.stay or done.left):
         return Verdict("ok" if not step.keep else "skipped")
-    stay = f"{done.stay} stay, as somebody has changed them" if done.stay else ""
-    left = f"{done.left} that are not the toolkit's stay" if done.left and not done.stay else ""
+    stay = f"{counted(done.stay, 'file')} kept, because they were changed on the host" if done.stay else ""
+    left = (
+        f"{counted(done.left, 'file')} kept that toolkit did not write" if done.left and not done.stay else ""
+    )
     return Verdict("ok", "; ".join(filter(None, (counted(done.gone, "file"), stay, left))))
 
 
@@ -208,14 +215,14 @@ def _answer(
         said = None
     if not isinstance(said, dict):
         raise fault(result)
-    with answer_of(runner.name, "the folder of the data"):
+    with answer_of(runner.name, "the data folder"):
         if isinstance(said.get("missing"), str):
             raise _no_python(decode(NoProgram, said).missing, runner.name)
         return decode(kind, said)
 
 
 def _no_python(what: str, host: str) -> NotReady:
-    return NotReady(what.strip(), "toolkit image send; or install python3 there", host)
+    return NotReady(what.strip(), "toolkit image send  # or install python3 on the host", host)
 
 
 def _failure(result: Result, runner: Runner, path: str) -> ToolkitError:
@@ -223,7 +230,7 @@ def _failure(result: Result, runner: Runner, path: str) -> ToolkitError:
     if is_denied(said):
         last = said.strip().rpartition("\n")[2]
         fix = (
-            f"on {host}: sudo install -d -o $(id -un) {command(path).line()}; or name another folder in data:"
+            f"on {host}: sudo install -d -o $(id -un) {command(path).line()}  # or set another path in data:"
         )
-        return NotReady(f"the ssh user may not write there: {last}", fix, host)
+        return NotReady(f"the ssh user cannot write to the data folder: {last}", fix, host)
     return failure(result, runner, _AGAIN, [path])

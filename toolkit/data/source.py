@@ -1,4 +1,4 @@
-"""Data set on this machine: its content by a look at its folder, and its shards in a row for the hosts."""
+"""Data set on this machine: the content of its folder, and its shards as payload for the hosts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from toolkit.protocol.shards import Content, Entry, Shard, pack
 from toolkit.transfer.payload import Stretch, cut
 
 _PIECE = 2**20
-# What the toolkit keeps beside data on a host; a folder that was staged may be staged from again.
+# Prefix of toolkit's files next to data on a host; a staged folder can be the source of another transfer.
 _OURS = ".toolkit-"
-_AGAIN = "let nothing write there meanwhile, and run the same command again: what has come is not sent twice"
+_AGAIN = "stop writing to the data, and run the same command again; data that has arrived is not sent again"
 
 
 def read_content(source: Path) -> Content:
-    """Return what a folder or a file holds, by names, modes, sizes and times; no file is opened.
+    """Return the content of a folder or a file: names, modes, sizes and times; no file is opened.
 
-    Folders, files and links travel; links as they are. Anything else, a socket say, does not.
+    Folders, files and links are sent; links as links. Everything else, for example a socket, is skipped.
 
     Raises:
-        ToolkitError: it is not there, or a folder in it cannot be read.
+        ToolkitError: the source does not exist, or a folder in it cannot be read.
     """
     try:
         if source.is_dir():
@@ -34,7 +34,7 @@ def read_content(source: Path) -> Content:
         return pack([_file(source.name, source.stat())])
     except OSError as error:
         what = f"cannot read the data {error.filename or source}: {error.strerror or error}"
-        raise ToolkitError(what, "make it readable, or correct data: in the hosts file") from error
+        raise ToolkitError(what, "make the source readable, or correct data: in the hosts file") from error
 
 
 def _walk(folder: str, prefix: str) -> Iterator[Entry]:
@@ -58,10 +58,10 @@ def _file(path: str, about: os.stat_result) -> Entry:
 
 
 def read_shard(source: Path, shard: Shard) -> Iterator[bytes]:
-    """Yield a shard's bytes, in pieces of any length.
+    """Yield a shard's bytes, in pieces of arbitrary length.
 
     Raises:
-        ToolkitError: a file cannot be read, or is not what it was when the content was looked at.
+        ToolkitError: a file cannot be read, or has changed since the content was read.
     """
     root = str(source if source.is_dir() else source.parent)
     yield shard.head
@@ -90,7 +90,7 @@ def _read(path: str, entry: Entry, at: int, left: int) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class _Piece:
-    """One shard in the row of chunks."""
+    """One shard in the sequence of chunks."""
 
     number: int
     shard: Shard
@@ -107,7 +107,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class Need:
-    """The shards that a host needs, by their numbers; the folder into which they go, and its account."""
+    """Numbers of the shards that a host needs, their destination folder, and its record."""
 
     numbers: frozenset[int]
     into: str
@@ -115,11 +115,11 @@ class Need:
 
 
 class DataCargo:
-    """A data set; what a host needs of it is a ``Need``.
+    """A data set as a payload; the need of a host is a ``Need``.
 
-    They stand in the row by how many hosts need them, fewest first. Where one host needs all that another
-    one does, which is the rule, both need the row from some shard on to its end; a shard in between that a
-    host has already goes through its hands to the next.
+    Shards are ordered by the number of hosts that need them, fewest first. Usually one host needs all shards
+    that another one needs; then both need the sequence from some shard to its end. A host passes on shards in
+    between even if it already has them.
     """
 
     def __init__(self, source: Path, content: Content) -> None:
@@ -149,7 +149,7 @@ class DataCargo:
         return {"into": own.into, "account": own.account, "writes": list(mine)}
 
     def prime(self, need: Hashable) -> None:
-        """Files need no time to begin."""
+        """Do nothing: files need no preparation."""
 
     def chunks(self, number: int) -> Generator[tuple[int, bytes], None, None]:
         for one in self._row:
@@ -159,7 +159,7 @@ class DataCargo:
                         yield at, chunk
 
     def settle(self) -> None:
-        """Nothing was begun."""
+        """Do nothing: ``prime`` started nothing."""
 
 
 def _need(need: Hashable) -> Need:

@@ -1,1 +1,1 @@
-"""The image: built here, known by its identity, sent to hosts."""
+"""Container images: build, content digest, transfer to the hosts."""

@@ -1,6 +1,6 @@
-"""Archives for `docker load`: one for each group of layers, made while it is sent, and cut into chunks.
+"""Archives for `docker load`: one per group of layers, generated while it is sent, and cut into chunks.
 
-Blobs come first, and last what makes an image of them.
+The blobs come first; the metadata that makes an image of them comes last.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Archive:
     """One group of layers for `docker load`, as chunks from ``first`` up to, not including, ``end``.
 
     Args:
-        name: under which the engine will know it.
-        layers: those that are in it.
-        about: what makes an image of them; see ``toolkit.image.layers.metadata``.
+        name: the image name in the engine after the load.
+        layers: the layers in the archive.
+        about: the files that turn the layers into an image; see ``toolkit.image.layers.metadata``.
         size: bytes.
     """
 
@@ -46,12 +46,12 @@ class Archive:
 
 
 def make_archive(parts: ImageParts, group: Group, identity: str, token: str, first: int = 0) -> Archive:
-    """Return the archive of a group: the image itself when it is the last, else an image of its part.
+    """Return the archive of a group: the final image for the last group, a partial image for the others.
 
     Args:
-        identity: of the whole image.
-        token: of this try to send it.
-        first: the number of its first chunk.
+        identity: content digest of the complete image.
+        token: identifies this transfer attempt.
+        first: number of its first chunk.
     """
     whole = group.stop == len(parts.layers)
     config = parts.config if whole else part_config(parts, group.stop, identity)
@@ -64,7 +64,7 @@ def make_archive(parts: ImageParts, group: Group, identity: str, token: str, fir
 def make_archives(
     parts: ImageParts, groups: Sequence[Group], identity: str, token: str
 ) -> tuple[Archive, ...]:
-    """Return the archives of groups, with their chunks numbered through."""
+    """Return the archives of groups; chunk numbers continue from one archive to the next."""
     found: list[Archive] = []
     for group in groups:
         first = found[-1].end if found else 0
@@ -73,18 +73,18 @@ def make_archives(
 
 
 def read_archive(source: ImageSource, one: Archive) -> Iterator[bytes]:
-    """Yield an archive's bytes, in pieces of any length; see ``ImageSource.layers`` for errors."""
+    """Yield an archive's bytes, in pieces of arbitrary length; see ``ImageSource.layers`` for errors."""
     with contextlib.closing(source.layers(one.group)) as tap:
         yield from _archive(one, tap)
 
 
 def read_chunks(source: ImageSource, archives: Sequence[Archive], number: int) -> Iterator[tuple[int, bytes]]:
-    """Yield chunks with their numbers, from one on."""
+    """Yield numbered chunks, starting at chunk ``number``."""
     wanted = [one for one in archives if one.end > number]
     with contextlib.ExitStack() as stack:
         taps: list[Tap] = []
         for index, one in enumerate(wanted):
-            # While one is read, the next begin: a reader takes a third of a second to start.
+            # Start the next readers in advance: a reader takes about 0.3 s to start.
             for coming in wanted[len(taps) : index + 3]:
                 taps.append(stack.enter_context(contextlib.closing(source.layers(coming.group))))
                 if coming is not one and coming.layers:
@@ -104,15 +104,16 @@ def archive(
 ) -> Iterator[bytes]:
     """Yield an archive of these layers.
 
-    The metadata come last: what is cut off before has made no image, and the engine forgets it.
+    The metadata come last: an archive that is cut off before them creates no image, and the engine
+    discards it.
 
     Args:
-        layers: those that are in it, without repetitions.
-        plain: their tars, one behind the other, in pieces of any length.
+        layers: the layers in the archive, without repetitions.
+        plain: their concatenated tars, in pieces of arbitrary length.
         metadata: see ``toolkit.image.layers.metadata``.
 
     Raises:
-        ImageError: there are more or fewer bytes than the layers have.
+        ImageError: the stream is longer or shorter than the layers.
     """
     bytes_of = _Bytes(plain)
     for layer in layers:
@@ -142,7 +143,7 @@ def _padding(size: int) -> bytes:
 
 
 class _Bytes:
-    """Cuts a stream of pieces where layers end."""
+    """A byte stream that is cut at layer boundaries."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces, self._rest = (piece for piece in pieces if piece), b""
@@ -151,11 +152,11 @@ class _Bytes:
         while count:
             piece = self._rest or next(self._pieces, b"")
             if not piece:
-                raise ImageError("a layer ended early", "run the command again")
+                raise ImageError("the image source ended before the end of a layer", "run the command again")
             self._rest = piece[count:]
             count -= min(count, len(piece))
             yield piece[: len(piece) - len(self._rest)]
 
     def end(self) -> None:
         if self._rest or next(self._pieces, b""):
-            raise ImageError("a layer is longer than it was", "run the command again")
+            raise ImageError("the image source returned more than the layers", "run the command again")

@@ -1,4 +1,4 @@
-"""Image builds on this machine: wheelhouse, build context, docker; and the record of what was built here."""
+"""Image builds on this machine: wheelhouse, build context, docker, and the record of built images."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from toolkit.errors import CommandFailed, ImageError, MissingTool
 from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild
 from toolkit.protocol.decode import DecodeError, Text, decode_json
 
-# Called with a title when a part of the build begins, then with each line of its output.
+# Called with a title when a stage of the build begins, then with each line of its output.
 Notify = Callable[[str, str], None]
 
-# How much of a failed program's output an error keeps.
+# Number of output lines of a failed program that an error keeps.
 _TAIL = 40
 _MOST_BUILT = 100
 _MOST_RECORD_BYTES = 1 << 16
@@ -34,34 +34,34 @@ _Id = Annotated[str, Text(71, r"sha256:[0-9a-f]{64}")]
 
 
 def source_folder() -> Path:
-    """Return the folder with the Dockerfiles: inside an installed package, else the checkout.
+    """Return the folder with the Dockerfiles: in the installed package, otherwise in the checkout.
 
     Raises:
-        ImageError: neither has them.
+        ImageError: neither of them contains the Dockerfiles.
     """
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "_data", package.parent):
         if (folder / "Dockerfile.cpu").is_file():
             return folder
     raise ImageError(
-        f"no Dockerfile.cpu in {package / '_data'} or {package.parent}",
-        "install the toolkit again, or run it from a checkout",
+        f"Dockerfile.cpu was not found in {package / '_data'} or {package.parent}",
+        "reinstall toolkit, or run it from a checkout",
     )
 
 
 def read_sources(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return the text of files below a folder, by the names given."""
+    """Return the text of the named files below a folder, by name."""
     return {name: (folder / name).read_text(encoding="utf-8") for name in names}
 
 
 def default_cache(environ: Mapping[str, str]) -> str:
-    """Return the folder in which wheels, and the record of what was built, are kept between builds."""
+    """Return the folder that keeps wheels and the record of built images between builds."""
     base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return str(Path(base).absolute() / "toolkit")
 
 
 def wheelhouse_files(folder: str) -> dict[str, bool]:
-    """Return the packages in a wheelhouse by file name; False for one that is cut off or damaged."""
+    """Return the packages in a wheelhouse by file name; False for a truncated or damaged package."""
     if not Path(folder).is_dir():
         return {}
     files = sorted(path for path in Path(folder).iterdir() if path.is_file())
@@ -69,12 +69,12 @@ def wheelhouse_files(folder: str) -> dict[str, bool]:
 
 
 def build_image(build: ImageBuild, notify: Notify) -> int:
-    """Do everything that the build says and return the image's size in bytes.
+    """Run all steps of the build and return the image's size in bytes.
 
     Raises:
-        MissingTool: no pip in this Python, or no docker on this machine.
+        MissingTool: this Python has no pip, or this machine has no docker.
         ImageError: a package cannot be fetched, or the image is larger than its limit.
-        CommandFailed: docker build ended with an error.
+        CommandFailed: docker build exited with an error.
     """
     fill_wheelhouse(build, notify)
     try:
@@ -84,27 +84,27 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
         if status != 0:
             text = "\n".join(tail)
             no_base = "registry" in text or "pull access denied" in text
-            fix = "no registry gives the base image; make base makes it here" if no_base else ""
+            fix = "make base  # builds the base image locally, if no registry provides it" if no_base else ""
             raise CommandFailed(build.command.line(), status, text, fix=fix)
     finally:
         shutil.rmtree(build.context, ignore_errors=True)
     image, size = built_image(build.tag)
-    with contextlib.suppress(OSError):  # without the record its layers are exported, which takes longer
+    with contextlib.suppress(OSError):  # without the record, a transfer exports the image, which is slower
         note_built(image)
     if build.limit_bytes and size > build.limit_bytes:
         raise ImageError(
-            f"{build.tag} has {size / 1e6:.0f} MB, more than the {build.limit_bytes / 1e6:.0f} MB "
-            f"that an image of flavour {build.flavour} may have",
-            f"see what grew with: docker history {build.tag}",
+            f"{build.tag} has {size / 1e6:.0f} MB, but the limit for an image of flavor "
+            f"{build.flavour} is {build.limit_bytes / 1e6:.0f} MB",
+            f"docker history {build.tag}  # prints the size of each layer",
         )
     return size
 
 
 def resolve(asked: Command, requirements: str) -> str:
-    """Return pip's installation report for a person's requirements.
+    """Return pip's installation report for a user's requirements.
 
     Raises:
-        ImageError: pip finds no versions that go together.
+        ImageError: pip finds no compatible versions.
     """
     argv = [str(token) for token in asked.argv]
     done = subprocess.run(argv, input=asked.stdin, capture_output=True, check=False)
@@ -114,21 +114,21 @@ def resolve(asked: Command, requirements: str) -> str:
     errors = [line for line in said if not line.startswith("WARNING")] or said
     detail = "".join(f"\n    {line}" for line in errors[-8:])
     raise ImageError(
-        f"pip finds no versions for {requirements} that go with what the image has{detail}",
-        "other versions there; or another one of the image: --build-arg NUMPY_VERSION=…",
+        f"pip finds no versions for {requirements} that are compatible with the image{detail}",
+        "change the versions in that file, or those of the image, such as --build-arg NUMPY_VERSION=…",
     )
 
 
 def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
-    """Bring every package that the wheelhouses lack, and remove what they no longer need."""
+    """Fetch the missing packages of the wheelhouses, and remove those that are no longer needed."""
     for house in build.wheelhouses:
         Path(house.folder).mkdir(parents=True, exist_ok=True)
         for name in house.discard:
             Path(house.folder, name).unlink(missing_ok=True)
     if build.fetches and importlib.util.find_spec("pip") is None:
         raise MissingTool(
-            "the wheels of the image are fetched with pip, and this Python has none",
-            "python3 -m ensurepip, or make the virtual environment anew with: python3 -m venv",
+            "toolkit fetches the wheels of the image with pip, but this Python has no pip",
+            "python3 -m ensurepip  # or recreate the virtual environment with python3 -m venv",
         )
     for house in build.wheelhouses:
         try:
@@ -139,7 +139,7 @@ def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
 
 
 def assemble_context(build: ImageBuild) -> None:
-    """Make the context folder anew: the files of the build, the wheels, and the certificate if any."""
+    """Recreate the context folder: the files of the build, the wheels, and the certificate if any."""
     context = Path(build.context)
     shutil.rmtree(context, ignore_errors=True)
     for name in CONTEXT_FOLDERS:
@@ -151,7 +151,7 @@ def assemble_context(build: ImageBuild) -> None:
     for house in build.wheelhouses:
         for path in Path(house.folder).iterdir():
             there = context / house.into / path.name
-            if path.is_file() and not there.exists():  # two may want the same one
+            if path.is_file() and not there.exists():  # two wheelhouses can contain the same file
                 _link(path, there)
     if build.certificate:
         try:
@@ -159,12 +159,12 @@ def assemble_context(build: ImageBuild) -> None:
         except OSError as error:
             raise ImageError(
                 f"the certificate {build.certificate} cannot be read: {error.strerror}",
-                "name a file with certificates in PEM form",
+                "pass a file with certificates in PEM format",
             ) from error
 
 
 def built_image(reference: str) -> tuple[str, int]:
-    """Return Id and size in bytes of an image as this machine's engine reports them."""
+    """Return the Id of an image and its size in bytes, as the local engine reports them."""
     command = Command(("docker", "image", "inspect", "--format", "{{.Id}} {{.Size}}", reference))
     lines: list[str] = []
     status, tail = _stream(command, lines.append)
@@ -175,10 +175,10 @@ def built_image(reference: str) -> tuple[str, int]:
 
 
 def built_images(file: Path | None = None) -> tuple[str, ...]:
-    """Return the Ids, the newest last; none if the record cannot be read.
+    """Return the Ids of the images built on this machine, newest last; empty if the record cannot be read.
 
     Args:
-        file: the record; the user's own if absent.
+        file: the record; default: the user's record.
     """
     with contextlib.suppress(OSError, DecodeError), (file or _built_record()).open("rb") as source:
         return decode_json(tuple[_Id, ...], source.read(_MOST_RECORD_BYTES))
@@ -186,7 +186,7 @@ def built_images(file: Path | None = None) -> tuple[str, ...]:
 
 
 def note_built(image: str, file: Path | None = None) -> None:
-    """Add an image to the record.
+    """Add an image to the record of built images.
 
     Raises:
         OSError: the record cannot be written.
@@ -207,7 +207,7 @@ def _fetch(fetch: Fetch, notify: Notify) -> None:
         status, tail = _stream(command, lambda line: notify(fetch.title, line))
         if status == 0:
             return
-    # pip's own last word says what it looked for; its warnings before that do not help.
+    # pip's last error names the missing package; the warnings before it do not help.
     errors = [line for line in tail if line.startswith("ERROR")] or list(tail)
     detail = "".join(f"\n    {line}" for line in errors[-4:])
     raise ImageError(fetch.failure + detail, fetch.fix)
@@ -217,7 +217,7 @@ def _stream(command: Command, sink: Callable[[str], None]) -> tuple[int, tuple[s
     argv = [str(token) for token in command.argv]
     tail: deque[str] = deque(maxlen=_TAIL)
     try:
-        # start_new_session: one signal then reaches the compilers of pip and the docker plugins too.
+        # start_new_session: one signal then also reaches pip's compilers and docker's plugins.
         process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE if command.stdin is not None else subprocess.DEVNULL,
@@ -227,7 +227,7 @@ def _stream(command: Command, sink: Callable[[str], None]) -> tuple[int, tuple[s
         )
     except FileNotFoundError as error:
         raise MissingTool(
-            f"{argv[0]} is not on this machine", f"install {argv[0]} and put it on PATH"
+            f"{argv[0]} is not installed on this machine", f"install {argv[0]} and put it on PATH"
         ) from error
     assert process.stdout is not None
     try:

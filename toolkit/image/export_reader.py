@@ -1,8 +1,8 @@
-"""Layers of an image out of the archive that this machine's engine exports.
+"""Image layers read from the archive that the local engine exports.
 
-Nothing of the image runs for it. The archive is written to a file first, because the engine gives the layers
-in an order of its own, and hosts need only those that they lack. The file has no name while it has content,
-so the system frees it even if this process is killed.
+No program of the image runs. The archive is written to a file first, because the engine exports the layers in
+an order of its own, and hosts need only their missing layers. The file is unlinked while it is open, so the
+kernel frees it even if this process is killed.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _CHUNK = 2**18
 _MOST_JSON = 1 << 24  # bytes of the manifest and of the config
 _MOST_MEMBERS = 100_000
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_SPARE = 1.1  # times the image's size must be free
+_SPARE = 1.1  # required free space, as a multiple of the image size
 
 
 @dataclass(frozen=True)
 class _Manifest:
-    """One image of manifest.json: paths in the archive."""
+    """Entry of manifest.json for one image: paths in the archive."""
 
     config: Annotated[str, Key("Config")]
     layers: Annotated[tuple[str, ...], Key("Layers"), Items(1000)]
 
 
 def _export_folder() -> Path:
-    """Return TMPDIR if it is set, else a folder in toolkit's cache: the system's /tmp is often memory."""
+    """Return TMPDIR if it is set, otherwise a folder in toolkit's cache: /tmp is often in memory."""
     if chosen := os.environ.get("TMPDIR"):
         return Path(chosen)
     try:
@@ -56,10 +56,10 @@ def _export_folder() -> Path:
 
 
 class ExportReader:
-    """Reads the layers of one image from what ``docker save`` writes of it.
+    """Reader of the layers of one image from its ``docker save`` archive.
 
     Args:
-        save: yields the archive.
+        save: function that yields the archive.
         image: as the engine reports it.
     """
 
@@ -70,20 +70,20 @@ class ExportReader:
         self._names: tuple[str, ...] = ()
 
     def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
-        """Export the image and return what it consists of.
+        """Export the image and return its config and layers.
 
         Args:
-            engine: of the cluster's hosts.
+            engine: container engine of the cluster's hosts.
 
         Raises:
-            Unreadable: with the reason.
+            Unreadable: the engine's export is missing, wrong or too large.
         """
         try:
             self._export()
             (manifest,) = decode_json(tuple[_Manifest, ...], self._small("manifest.json"))
             config = self._small(manifest.config)
             if config_identity(load_json(config), engine) != identity:
-                raise Unreadable("the engine exported another image")
+                raise Unreadable("the engine exported a different image")
             self._names = manifest.layers
             pairs = zip(self._image.diff_ids, self._names, strict=True)
             return ImageParts(config, tuple(Layer(diff_id, self._size(name)) for diff_id, name in pairs))
@@ -92,22 +92,22 @@ class ExportReader:
             raise
         except (tarfile.TarError, OSError, EOFError, ValueError, LookupError, TypeError) as error:
             self.close()
-            raise Unreadable(f"the engine's export makes no sense: {error}") from error
+            raise Unreadable(f"the engine's export is malformed: {error}") from error
 
     def read(self, numbers: Sequence[int]) -> Iterator[bytes]:
-        """Yield the plain tars of some layers, one behind the other; the caller checks their sums.
+        """Yield the concatenated plain tars of some layers; the caller checks their digests.
 
         Raises:
-            Unreadable: the archive has ended early.
+            Unreadable: the archive is truncated or malformed.
         """
         try:
             for number in numbers:
                 yield from self._plain(self._names[number])
         except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-            raise Unreadable(f"the engine's export makes no sense: {error}") from error
+            raise Unreadable(f"the engine's export is malformed: {error}") from error
 
     def close(self) -> None:
-        """Forget the archive."""
+        """Close and free the archive."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -116,7 +116,7 @@ class ExportReader:
     def _export(self) -> None:
         needed, folder = int(self._image.size * _SPARE), _export_folder()
         if shutil.disk_usage(folder).free < needed:
-            raise Unreadable(f"{folder} has no room for its export, which takes {size_text(needed)}")
+            raise Unreadable(f"the image export needs {size_text(needed)}, which {folder} does not have")
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by `close`)
         for piece in self._save(self._image.id):
             self._file.write(piece)
@@ -126,35 +126,35 @@ class ExportReader:
         with tarfile.open(fileobj=self._file, mode="r:") as tar:
             for count, member in enumerate(tar):
                 if count >= _MOST_MEMBERS:
-                    raise Unreadable("the engine's export has too many members")
+                    raise Unreadable("the engine's export has too many files")
                 if member.isfile():
                     self._places[member.name] = (member.offset_data, member.size)
                 elif member.issym():
                     links[member.name] = posixpath.join(posixpath.dirname(member.name), member.linkname)
-        # Two equal layers of an old engine are a file and a link to it.
+        # Old engines export two equal layers as a file and a link to it.
         for name, target in links.items():
             with contextlib.suppress(KeyError):
                 self._places[name] = self._places[posixpath.normpath(target)]
 
     def _small(self, name: str) -> bytes:
         if self._places[name][1] > _MOST_JSON:
-            raise Unreadable(f"{name} of the engine's export is too long")
+            raise Unreadable(f"{name} in the engine's export is too large")
         return b"".join(self._stored(name))
 
     def _stored(self, name: str) -> Iterator[bytes]:
-        """Yield a member; several readers do so at the same time, so nothing moves in the file."""
+        """Yield a member. Several readers share the file, so none moves its position."""
         offset, left = self._places[name]
         while left:
             if self._file is None:
                 raise Unreadable("the export is closed")
             data = os.pread(self._file.fileno(), min(_CHUNK, left), offset)
             if not data:
-                raise EOFError("a layer ends early")
+                raise EOFError("a layer is truncated")
             yield data
             offset, left = offset + len(data), left - len(data)
 
     def _size(self, name: str) -> int:
-        """Return the bytes of a layer's plain tar."""
+        """Return the size of a layer's plain tar in bytes."""
         head = next(self._stored(name), b"")
         if head.startswith((_GZIP, _ZSTD)):
             return sum(map(len, self._plain(name)))
@@ -173,9 +173,9 @@ class ExportReader:
         for piece in chain((first,), pieces):
             data = piece
             while data:
-                # One piece at a time, however much it becomes.
+                # Bounded pieces: a small input can inflate to a very large output.
                 yield inflate.decompress(data, _CHUNK)
                 data = inflate.unconsumed_tail
         yield inflate.flush()
         if not inflate.eof:
-            raise EOFError("a compressed layer ends early")
+            raise EOFError("a compressed layer is truncated")

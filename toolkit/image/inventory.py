@@ -1,6 +1,6 @@
-"""Images on the hosts that toolkit created: a list for people, and the steps that remove what is not needed.
+"""Images on the hosts that toolkit created: the list for users, and the steps that remove unneeded images.
 
-Parts of images that never arrived are among them.
+Both include what partial transfers left behind.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
 
-# How many images of one name `image prune` leaves on a host: today's, and the one to go back to.
+# Images of one flavor that `image prune` keeps on a host: the current one and the previous one.
 KEPT = 2
 
-# As in the probe, $1 is the image's name in the hosts file. `docker images` lists whole images alone.
+# As in the probe, $1 is the image's name in the hosts file. `docker images` lists only complete images.
 QUESTIONS = (
     ("images-listed", "docker images --quiet --all --no-trunc"),
     (
@@ -43,17 +43,17 @@ used=$(docker ps --all --quiet --no-trunc)
 
 @dataclass(frozen=True)
 class HeldImage:
-    """One image on a host.
+    """Image on a host.
 
     Args:
-        names: under which the host knows it, by tag.
-        size: bytes as the engine counts them.
-        since: when it got the last of its names there, in seconds since the epoch; 0 for unknown.
-        created: when it was built, likewise.
-        users: names of the containers made from it, stopped ones included.
-        whole: whether all of it is there; the containerd store may know an image of which only a part is.
-        part_of: identity of the image that it is a part of, on its way to the host or left there.
-        line: what images of one line of builds have in common; empty when it does not say.
+        names: its tags on the host.
+        size: bytes, as the engine reports them.
+        since: time of the last tag there, in seconds since the epoch; 0 if unknown.
+        created: time of the build, likewise.
+        users: names of the containers created from it, including stopped ones.
+        whole: whether it is complete; the containerd store can list an image with missing layers.
+        part_of: content digest of the image whose partial transfer this is, in progress or left over.
+        line: what the builds of one flavor have in common; empty if unknown.
     """
 
     id: str
@@ -70,12 +70,12 @@ class HeldImage:
 
     @property
     def verified(self) -> bool:
-        """Whether we brought it, and what arrived proved to be it."""
+        """True if toolkit sent it and verified its content digest."""
         return any(_is_ours(name) for name in self.names) and not self.part_of
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Its names that the toolkit gave."""
+        """Its names that toolkit assigned."""
         return tuple(name for name in self.names if _is_ours(name) or _is_part(name))
 
 
@@ -88,13 +88,13 @@ def _is_part(name: str) -> bool:
 
 
 def parse_held(parts: Mapping[str, str]) -> tuple[HeldImage, ...]:
-    """Return the images that a host named in answer to ``QUESTIONS``, all that it has.
+    """Return all images of a host from its answer to ``QUESTIONS``.
 
     Args:
         parts: content of each section, by its name.
 
     Raises:
-        DecodeError: what it said of one is no answer of an engine.
+        DecodeError: the description of an image is not the answer of an engine.
     """
     listed, used, inspected = (parts.get(name, "") for name, _ in QUESTIONS)
     users: dict[str, list[str]] = {}
@@ -124,35 +124,35 @@ def _held_image(item: ImageInspect) -> HeldImage:
         created=created,
         diff_ids=facts.diff_ids,
         part_of=labels.get(LABEL_PART, "") if any(map(_is_part, names)) else "",
-        # Of an image whose name has moved on to the next build only its labels tell what it was.
+        # If the tag has moved to the next build, only the labels of an image describe it.
         line=labels.get("toolkit.flavour", "") or (foreign[0] if foreign else ""),
     )
 
 
 def _seconds(text: str) -> float:
-    """Engines give up to nine decimals, and UTC or an offset; the year 1 stands for never."""
+    """Parse an engine's time: up to nine decimals, UTC or an offset; the year 1 means never."""
     found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", text)
     if not found or found[1] < "1971":
         return 0.0
     try:
         moment = datetime.fromisoformat(f"{found[1]}{'+00:00' if found[3] == 'Z' else found[3]}")
-    except ValueError:  # no day of the calendar
+    except ValueError:  # not a valid date
         return 0.0
     return moment.timestamp() + float(found[2] or 0)
 
 
-# What there is
+# List
 
 
 @dataclass(frozen=True)
 class ImageRow:
-    """One line of `image ls`.
+    """Row of `image ls`.
 
     Args:
-        kind: ``wanted`` by the hosts file, ``other`` of ours, or ``part`` of one.
+        kind: ``wanted`` by the hosts file, ``other`` image created by toolkit, or ``part`` of an image.
         state: ``whole``, ``incomplete``, ``absent``, ``unreachable``.
-        missing: digests of the layers that would have to travel.
-        note: what else there is to say.
+        missing: digests of the layers that the host would have to receive.
+        note: further information.
     """
 
     host: str
@@ -171,11 +171,11 @@ class ImageRow:
 def image_rows(
     host: str, images: Sequence[HeldImage], name: str, identity: str, diff_ids: Sequence[str]
 ) -> tuple[ImageRow, ...]:
-    """Return what a host holds of ours, the image that the hosts file names first.
+    """Return the images on a host that toolkit created, the image of the hosts file first.
 
     Args:
-        name: in the hosts file.
-        identity, diff_ids: of the image that is meant by it; empty when nobody knows.
+        name: the image name in the hosts file.
+        identity, diff_ids: of the image with that name; empty when they are unknown.
     """
     wanted = [i for i in images if i.identity == identity] if identity else []
     wanted = wanted or [i for i in images if name in i.names and not identity]
@@ -187,7 +187,7 @@ def image_rows(
     others = [i for i in images if i not in wanted and (i.own_names or name in i.names)]
     for image in sorted(others, key=lambda i: (bool(i.part_of), -i.since, i.id)):
         row = _row(host, "part" if image.part_of else "other", image)
-        note = f"of {image.part_of}, on its way or left by a try that broke off" if image.part_of else ""
+        note = f"partial transfer of {image.part_of}, in progress or interrupted" if image.part_of else ""
         rows.append(replace(row, note=note))
     return tuple(rows)
 
@@ -207,7 +207,7 @@ def _row(host: str, kind: str, image: HeldImage) -> ImageRow:
 
 
 def images_text(rows: Iterable[ImageRow]) -> str:
-    """Return what hosts hold of ours, for people."""
+    """Format the list of images as a table."""
     cells = [
         (
             row.host,
@@ -225,31 +225,31 @@ def images_text(rows: Iterable[ImageRow]) -> str:
 
 
 def _names(row: ImageRow) -> str:
-    # The tag that repeats the identity, in the next column, is said only where there is no other.
+    # The tag that repeats the content digest of the next column is printed only if it is the only tag.
     other = [name for name in row.names if row.identity not in name]
     return ", ".join(other or row.names) or "(no name)"
 
 
 def _state(row: ImageRow) -> str:
     if row.state == "absent" and row.layers:
-        return f"absent, lacks {len(row.missing)} of {row.layers} layers"
+        return f"absent, {len(row.missing)} of {row.layers} layers are missing"
     return row.state
 
 
-# What can go
+# Removal
 
-# Arguments: the image's Id, then its names. Asked once more, as a container may have been started since.
+# Arguments: the image's Id, then its names. Checked again, because a container could have been created since.
 _REMOVE = r"""
 id=$1; shift
 used=$(docker ps --all --quiet --filter "ancestor=$id") || exit
-[ -z "$used" ] || { echo "a container is made from it: $used" >&2; exit 1; }
+[ -z "$used" ] || { echo "a container is made from the image: $used" >&2; exit 1; }
 for name; do ! docker image inspect "$name" >/dev/null 2>&1 || docker rmi "$name" >/dev/null || exit; done
 """
 _GONE = 'for name; do ! docker image inspect "$name" >/dev/null 2>&1 || exit 1; done'
 
-# Every program that receives an image has the image's identity in its environment, where other users can
-# neither read nor forge it. While one runs, its parts and those of a broken transfer look alike.
-# Argument of each function: the image's identity.
+# Every program that receives an image has the image's content digest in its environment, which other users
+# can neither read nor forge. While such a program runs, its partial images look like those of a broken
+# transfer. Argument of each function: the image's content digest.
 PARTS = (
     OWN_PROCESSES
     + r"""
@@ -266,7 +266,7 @@ refuse() { echo "$1" >&2; exit @cannot_tell@; }
 """.replace("@cannot_tell@", str(CANNOT_TELL))
 )
 
-# Arguments: the image's identity, then names of its parts.
+# Arguments: the image's content digest, then the names of its partial images.
 _REMOVE_PART = rf"""{PARTS}
 doubt=$(doubt "$1")
 [ -z "$doubt" ] || refuse "$doubt"
@@ -276,13 +276,14 @@ for name; do ! docker image inspect "$name" >/dev/null 2>&1 || docker rmi "$name
 
 
 def plan_prune(hosts: Mapping[str, Sequence[HeldImage]], wanted: str) -> Plan:
-    """Return the plan that removes images of ours: parts, and all but the newest of each line.
+    """Return the plan that removes images created by toolkit: partial ones, and old builds of each flavor.
 
-    What a container is made from stays, and so does what has a name that we did not give.
+    The newest ``KEPT`` builds stay. An image that a container uses, or with a name that toolkit did not
+    assign, stays as well.
 
     Args:
-        hosts: by name, all images that each holds.
-        wanted: identity of the image that the hosts file names; it stays. Empty for unknown.
+        hosts: all images of each host, by host name.
+        wanted: content digest of the image that the hosts file names, which stays; empty if unknown.
     """
     steps = tuple(step for host, images in hosts.items() for step in _prune_steps(host, images, wanted))
     return Plan("image prune", (Phase("images", steps),) if steps else ())
@@ -293,7 +294,7 @@ def _prune_steps(host: str, images: Sequence[HeldImage], wanted: str) -> Iterato
         if image.part_of and not image.users:
             yield remove_part(host, image.part_of, image.own_names, "toolkit image prune")
     lines: dict[str, list[HeldImage]] = {}
-    # By when it was built: a name that somebody gives to an old one makes it no newer.
+    # By build time: tagging an old image again does not make it newer.
     for image in sorted(images, key=lambda i: (-i.created, -i.since, i.id)):
         if image.verified:
             lines.setdefault(image.line, []).append(image)
@@ -302,7 +303,7 @@ def _prune_steps(host: str, images: Sequence[HeldImage], wanted: str) -> Iterato
             named = set(image.names) - set(image.own_names)
             if not named and not image.users and image.identity != wanted:
                 about = f" of {line}" if line else ""
-                yield _prune_step(host, image, f"{KEPT} newer ones{about} stay")
+                yield _prune_step(host, image, f"{KEPT} newer images{about} stay")
 
 
 def _prune_step(host: str, image: HeldImage, why: str) -> Step:
@@ -312,17 +313,17 @@ def _prune_step(host: str, image: HeldImage, why: str) -> Step:
         f"remove image {names[0]}",
         script(_REMOVE, image.id, *names),
         unless=script(_GONE, *names),
-        fix=f"on {host}: docker ps --all --filter ancestor={names[0]}",
+        fix=f"on {host}: docker ps --all --filter ancestor={names[0]}  # lists the containers that use it",
         why=why,
     )
 
 
 def remove_part(host: str, identity: str, names: Sequence[str], again: str) -> Step:
-    """Return the step that removes a part of an image, unless a transfer of that image is in progress.
+    """Return the step that removes a partial image, unless a transfer of the image is in progress.
 
     Args:
-        identity: of the image.
-        names: of the part.
+        identity: content digest of the image.
+        names: names of the partial image.
         again: the command to repeat after such a transfer.
     """
     return Run(
@@ -330,6 +331,6 @@ def remove_part(host: str, identity: str, names: Sequence[str], again: str) -> S
         f"remove image {names[0]}",
         script(_REMOVE_PART, identity, *names),
         unless=script(_GONE, *names),
-        unsure=f"{again}, once that transfer has ended",
-        why=f"a part of {identity}, which never arrived",
+        unsure=f"{again}  # after that transfer has ended",
+        why=f"left by an incomplete transfer of image {identity}",
     )

@@ -1,8 +1,8 @@
-"""Layers out of this machine's engine one by one, through short-lived containers of the image itself.
+"""Image layers read directly from the local engine, through short-lived containers of the image.
 
-What such a container gets: the program transfer.image_layers as its command line, the engine's folders with
-layers read-only, no network, no capability but to read what belongs to others. It ends with its standard
-input.
+Such a container runs the program transfer.image_layers from its command line. It mounts the engine's layer
+folders read-only, and has no network and no capability except to read files of other users. It exits when its
+standard input is closed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from toolkit.protocol.relay import LayersSeen
 
 _CHUNK = 2**18
 _LAST_WORDS = 1.0  # seconds
-# The right to read what belongs to others brings the right to open any file of the host by a handle, wherever
-# it is mounted. Neither that nor a change of mounts or of namespaces is needed to read.
+# The capability to read files of other users also allows opening any file of the host by its handle, also
+# outside the mounted folders. Reading layers needs neither that nor changes of mounts or namespaces.
 _FORBIDDEN = (
     *(
         "open_by_handle_at",
@@ -57,22 +57,22 @@ _SECCOMP = json.dumps(
         "syscalls": [{"names": _FORBIDDEN, "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EPERM}],
     }
 )
-# Where containerd keeps its data: beside the engine, below it, in Docker Desktop's machine.
+# Folders of containerd's data: next to the engine's, below it, in Docker Desktop's virtual machine.
 _CONTAINERD = ("/var/lib/containerd", "{root}/containerd/daemon", "/var/lib/desktop-containerd/daemon")
 _FAULTS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 
 
 class Unreadable(ImageError):
-    """The engine's layers cannot be read one by one; the image must be saved whole."""
+    """The layers cannot be read one by one; the image must be exported as a single archive."""
 
 
 class LayerReader:
-    """Reads the layers of one image, which is fixed by its Id and its diff ids.
+    """Reader of the layers of one image, which is identified by its Id and its diff ids.
 
     Args:
-        client: of the engine.
+        client: client of the engine.
         image: the engine's Id of the image.
-        diff_ids: of its layers, base first.
+        diff_ids: diff ids of its layers, base first.
     """
 
     def __init__(self, client: Any, image: str, diff_ids: Sequence[str]) -> None:
@@ -82,13 +82,13 @@ class LayerReader:
         self._running: set[_Output] = set()
 
     def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
-        """Return what the image consists of; finds out on the way how its layers can be read.
+        """Return the image's config and layers, and remember how its layers can be read.
 
         Args:
-            engine: of the cluster's hosts.
+            engine: container engine of the cluster's hosts.
 
         Raises:
-            Unreadable: with the reason.
+            Unreadable: the layers cannot be read one by one; the error contains the reason.
         """
         last: Unreadable | None = None
         for store, mounts in self._ways():
@@ -98,20 +98,20 @@ class LayerReader:
                     said = decode_json(LayersSeen, _line(output))
                 config = base64.b64decode(said.config)
                 if config_identity(load_json(config), engine) != identity:
-                    raise Unreadable("its config is not that of the image")
+                    raise Unreadable("the config that was read is not that of the image")
                 pairs = zip(self._diff_ids, said.sizes, strict=True)
                 return ImageParts(config, tuple(Layer(diff_id, size) for diff_id, size in pairs))
             except Unreadable as error:
                 last = last or error
             except ValueError as error:
-                last = last or Unreadable(f"the reader's answer makes no sense: {error}")
-        raise last or Unreadable("the engine has no layers")
+                last = last or Unreadable(f"the layer reader's answer is malformed: {error}")
+        raise last or Unreadable("the engine has no layers of the image")
 
     def _ways(self) -> Iterator[tuple[str, list[Mount]]]:
         try:
             info = self._client.info()
         except _FAULTS as error:
-            raise Unreadable(f"the engine does not say where it keeps layers: {error}") from error
+            raise Unreadable(f"the engine does not report its layer folder: {error}") from error
         root = str(info.get("DockerRootDir") or "")
         driver = str(info.get("Driver") or "")
         if "io.containerd.snapshotter" in str(info.get("DriverStatus")):
@@ -119,7 +119,7 @@ class LayerReader:
                 content = f"{place.format(root=root)}/io.containerd.content.v1.content"
                 yield "containerd", [_mount(content, "/store/content")]
         elif driver == "overlay2":
-            # Only these two: below the root stand the mounted file systems of running containers as well.
+            # Only these two: the root folder also contains the mounted file systems of running containers.
             yield (
                 "overlay2",
                 [
@@ -128,15 +128,15 @@ class LayerReader:
                 ],
             )
         else:
-            raise Unreadable(f"the engine keeps layers with {driver or 'an unknown driver'}")
+            raise Unreadable(f"layers of the storage driver {driver or '(unknown)'} cannot be read")
 
     def read(self, numbers: Sequence[int]) -> Iterator[bytes]:
-        """Yield the plain tars of some layers, one behind the other, each checked against its diff id.
+        """Yield the concatenated plain tars of some layers, each checked against its diff id.
 
-        The last bytes of a layer come only when all of it has proved right.
+        The last bytes of a layer are yielded only after its digest has been verified.
 
         Raises:
-            Unreadable: the engine gives other bytes, or none.
+            Unreadable: the engine returns different bytes or none.
         """
         with self._run("read", ",".join(map(str, numbers))) as output:
             yield from output
@@ -144,7 +144,7 @@ class LayerReader:
     def _run(self, *words: str) -> _Output:
         config = {
             "entrypoint": ["python3"],
-            # -I -S: nothing of the image's own start files or modules takes part.
+            # -I -S: Python ignores the image's start files and modules.
             "command": [
                 *("-I", "-S", "-c", packed("transfer.image_layers")),
                 *(self._store, words[0], self._image, *words[1:], *self._diff_ids),
@@ -159,16 +159,16 @@ class LayerReader:
             "network_mode": "none",
             "read_only": True,
             "cap_drop": ["ALL"],
-            # Files in layers belong to all kinds of users, and some may be read by nobody else.
+            # Files in layers belong to various users, and some are readable only by their owner.
             "cap_add": ["DAC_READ_SEARCH"],
-            # label=disable: SELinux would keep every container out of the engine's folders.
+            # label=disable: SELinux denies every container access to the engine's folders.
             "security_opt": ["no-new-privileges", "label=disable", f"seccomp={_SECCOMP}"],
-            # The folders belong to the root of the host, not to that of containers, where the two differ.
+            # With user namespaces, the folders belong to root of the host, not to root of containers.
             "userns_mode": "host",
             "pids_limit": 64,
             "mounts": self._mounts,
             "auto_remove": True,
-            # Otherwise the engine would write every byte to a log on its disk.
+            # With any other driver, the engine writes every byte to a log on its disk.
             "log_config": {"Type": "none"},
         }
         try:
@@ -181,16 +181,16 @@ class LayerReader:
         return output
 
     def close(self) -> None:
-        """End what still reads."""
+        """Stop the running readers."""
         for output in list(self._running):
             output.close()
 
 
 def verified(pieces: Iterator[bytes], layers: Sequence[Layer]) -> Iterator[bytes]:
-    """Pass layers on, the last piece of each only when all of it has proved to be what its diff id names.
+    """Yield the layers, the last piece of each only after its digest has been verified.
 
     Raises:
-        Unreadable: it is not.
+        Unreadable: a layer does not match its diff id.
     """
     pieces, rest = filter(None, pieces), b""
     for layer in layers:
@@ -198,23 +198,23 @@ def verified(pieces: Iterator[bytes], layers: Sequence[Layer]) -> Iterator[bytes
         while left:
             piece = rest or next(pieces, b"")
             if not piece:
-                raise Unreadable(f"the engine gave too little of the layer {layer.diff_id}")
+                raise Unreadable(f"the engine returned only a part of layer {layer.diff_id}")
             piece, rest = piece[:left], piece[left:]
             left -= len(piece)
             sum_.update(piece)
             if left:
                 yield piece
         if f"sha256:{sum_.hexdigest()}" != layer.diff_id:
-            raise Unreadable(f"the engine gave other bytes than those of the layer {layer.diff_id}")
+            raise Unreadable(f"the engine returned bytes that do not match layer {layer.diff_id}")
         if layer.size:
             yield piece
-    # What may still come is not waited for.
+    # Do not wait for more bytes.
     if rest:
-        raise Unreadable("the engine gave more than the layers")
+        raise Unreadable("the engine returned more bytes than the layers have")
 
 
 class _Output:
-    """What a container writes, as an iterator; the container goes with it."""
+    """Output of a container as an iterator; closing it removes the container."""
 
     def __init__(self, client: Any, container: str, forget: Callable[[_Output], None]) -> None:
         self._api, self._container, self._forget = client.api, container, forget
@@ -222,7 +222,7 @@ class _Output:
         self._buffer = bytearray()
         self._socket: Any = None
         try:
-            # Before it starts, so that nothing is missed; standard input is held open by it.
+            # Attach before the start, so that no output is missed. The connection keeps standard input open.
             wanted = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
             self._socket = self._api.attach_socket(container, params=wanted)
             self._api.start(container)
@@ -237,8 +237,8 @@ class _Output:
         self.close()
 
     def _frames(self) -> Iterator[bytes]:
-        # https://docs.docker.com/reference/api/engine: 1 is standard output, 2 standard error. Whoever reads
-        # stops when all is there: over ssh, as with DOCKER_HOST=ssh://…, no end comes.
+        # https://docs.docker.com/reference/api/engine: 1 is standard output, 2 standard error. The consumer
+        # stops after the last layer: over ssh (DOCKER_HOST=ssh://…) the stream has no end.
         try:
             while head := self._take(8, end=True):
                 stream, size = struct.unpack(">BxxxL", head)
@@ -251,18 +251,18 @@ class _Output:
             raise Unreadable(_words(error)) from error
         if self._errors:
             said = self._errors.decode(errors="replace").strip().splitlines()
-            raise Unreadable(said[-1] if said else "the reader failed")
+            raise Unreadable(said[-1] if said else "the layer reader failed")
 
     def _take(self, count: int, end: bool = False) -> bytes:
         while len(self._buffer) < count:
-            # Once it has complained nothing else comes.
+            # After an error message no more output follows.
             if self._errors and not select.select([self._socket], [], [], _LAST_WORDS)[0]:
                 return b""
             data = read_socket(self._socket, _CHUNK)
             if not data:
                 if end and not self._buffer:
                     return b""
-                raise Unreadable("the reader ended early")
+                raise Unreadable("the layer reader exited before the end of its output")
             self._buffer += data
         taken = bytes(self._buffer[:count])
         del self._buffer[:count]
@@ -270,16 +270,16 @@ class _Output:
 
     def close(self) -> None:
         self._forget(self)
-        # The connection first: an engine does not remove a container whose output waits for us. That is also
-        # the end of its standard input, with which it ends.
+        # Close the connection first: an engine does not remove a container whose output we do not read. This
+        # also closes its standard input, and the container exits.
         if self._socket is not None and not self._closed:
             self._closed = True
             with contextlib.suppress(*_FAULTS):
-                # Closing alone leaves it open: docker's library keeps the response, which holds it too.
+                # close() alone leaves it open: docker's library keeps a reference in the response.
                 getattr(self._socket, "_sock", self._socket).shutdown(socket.SHUT_RDWR)
             with contextlib.suppress(*_FAULTS):
                 self._socket.close()
-        with contextlib.suppress(*_FAULTS):  # most often it has removed itself
+        with contextlib.suppress(*_FAULTS):  # usually auto_remove has removed it
             self._api.remove_container(self._container, force=True, v=True)
 
 

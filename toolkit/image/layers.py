@@ -1,8 +1,8 @@
-"""Layers of an image, sent one by one, and the layers that a host's engine holds already.
+"""Layers of an image that are sent one by one, and the layers that a host's engine already has.
 
-The archive form is one that every engine's `docker load` takes: an OCI layout with a manifest.json beside it.
-Engines with the overlay2 store read the second and want layers by chain, the containerd store reads the first
-and wants blobs by digest. Both let an archive leave out layers that they hold.
+The archive has a form that `docker load` of every engine accepts: an OCI layout plus a manifest.json. Engines
+with the overlay2 store read manifest.json and identify layers by chain; the containerd store reads the OCI
+index and identifies blobs by digest. Both accept an archive without the layers that they already have.
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 """
 
@@ -23,7 +23,7 @@ from toolkit.protocol.engine import Texts
 from toolkit.protocol.frames import FrameError, framed_script, lines_of, read_frames
 from toolkit.protocol.names import LABEL_PART, PART_REPOSITORY
 
-# Neighbouring layers up to so many bytes travel together: each load costs a tenth of a second.
+# Adjacent layers of up to this total size in bytes are sent together: each load costs about 0.1 s.
 JOINED = 2**20
 
 _INDEX = "application/vnd.oci.image.index.v1+json"
@@ -35,8 +35,8 @@ _LACKING = re.compile(
     r"blobs/sha256/([0-9a-f]{64}): no such file|(?:content )?digest sha256:([0-9a-f]{64}): not found"
 )
 
-# `docker images` lists whole images alone, where `docker image inspect` also knows those of the containerd
-# store whose layers did not all come. One that goes between the two questions is no error.
+# `docker images` lists only complete images; `docker image inspect` also knows images of the containerd store
+# with missing layers. An image that is removed between the two commands is no error.
 _ASK_HOLDINGS = f"""
 driver=$(docker info --format '{{{{json .DriverStatus}}}}' 2>/dev/null ||
   docker info --format 'podman {{{{.Store.GraphDriverName}}}}') || exit
@@ -56,7 +56,7 @@ say room "$(room)"
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: the digest of its plain tar, as ``sha256:…``, and that tar's bytes."""
+    """One layer: the digest of its plain tar, as ``sha256:…``, and the tar's size in bytes."""
 
     diff_id: str
     size: int
@@ -64,7 +64,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that travel in one archive: from ``start`` up to, not including, ``stop``, base first."""
+    """Layers that are sent in one archive: from ``start`` up to, not including, ``stop``, base first."""
 
     start: int
     stop: int
@@ -72,10 +72,10 @@ class Group:
 
 @dataclass(frozen=True)
 class ImageParts:
-    """What an image consists of.
+    """Config and layers of an image.
 
     Args:
-        config: its config as it stands in the sender's engine, byte for byte.
+        config: its config in the sender's engine, byte for byte.
         layers: base first.
     """
 
@@ -87,7 +87,7 @@ class ImageParts:
         return tuple(layer.diff_id for layer in self.layers)
 
     def size(self, group: Group) -> int:
-        """Return the bytes of a group's layers; one that stands in it twice travels once."""
+        """Return the size of a group's layers in bytes; a repeated layer is sent and counted once."""
         return sum(layer.size for layer in self.unlike(group))
 
     def unlike(self, group: Group) -> tuple[Layer, ...]:
@@ -96,10 +96,10 @@ class ImageParts:
 
 
 def groups_of(sizes: Sequence[int], first: int = 0) -> tuple[Group, ...]:
-    """Return how the layers from ``first`` on travel: a large one alone, small neighbours together.
+    """Group the layers from ``first`` on for sending: a large layer alone, small adjacent layers together.
 
-    The bounds are the same whatever ``first`` is, so that hosts which hold different beginnings share the
-    reading of what they all lack.
+    The bounds do not depend on ``first``, so hosts that hold different first layers can share the reading of
+    the layers that all of them need.
     """
     found: list[Group] = []
     total = 0
@@ -114,7 +114,7 @@ def groups_of(sizes: Sequence[int], first: int = 0) -> tuple[Group, ...]:
 
 
 def groups_for(sizes: Sequence[int], firsts: Collection[int]) -> tuple[Group, ...]:
-    """Return groups for hosts that lack layers from different ones on: each needs a row of whole groups."""
+    """Return groups for hosts whose first missing layers differ; each host needs a series of whole groups."""
     found: list[Group] = []
     for group in groups_of(sizes, min(firsts)):
         cuts = sorted({group.start, *(first for first in firsts if group.start < first < group.stop)})
@@ -123,11 +123,11 @@ def groups_for(sizes: Sequence[int], firsts: Collection[int]) -> tuple[Group, ..
 
 
 def part_config(parts: ImageParts, stop: int, identity: str) -> bytes:
-    """Return the config of an image that holds the first layers and can be thrown away.
+    """Return the config of a temporary image that contains the first layers.
 
     Args:
-        stop: how many layers.
-        identity: of the whole image, for its label.
+        stop: the number of layers.
+        identity: content digest of the complete image, for the label.
     """
     whole = load_json(parts.config)
     config = {
@@ -141,11 +141,11 @@ def part_config(parts: ImageParts, stop: int, identity: str) -> bytes:
 
 
 def metadata(config: bytes, layers: Sequence[Layer], name: str) -> tuple[tuple[str, bytes], ...]:
-    """Return the files that make an image of blobs, as (name in the archive, content).
+    """Return the metadata files that turn blobs into an image, as (name in the archive, content).
 
     Args:
-        layers: all of the image, also those that the archive leaves out.
-        name: repository and tag to load it under, without a registry.
+        layers: all layers of the image, including those that the archive omits.
+        name: repository and tag for the load, without a registry.
     """
     manifest = _text(
         {
@@ -184,12 +184,12 @@ def metadata(config: bytes, layers: Sequence[Layer], name: str) -> tuple[tuple[s
 
 
 def digest(data: bytes) -> str:
-    """Return the digest by which blobs are known."""
+    """Return the digest that identifies a blob."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def blob_name(of: str) -> str:
-    """Return where a blob stands in an archive."""
+    """Return the path of a blob in an archive."""
     return f"blobs/{of.replace(':', '/')}"
 
 
@@ -198,10 +198,10 @@ def _text(value: object) -> bytes:
 
 
 def held(diff_ids: Sequence[str], chains: Iterable[Sequence[str]]) -> int:
-    """Return how many of an image's first layers a host has that holds images of these layer chains.
+    """Return the number of an image's first layers that a host has which holds images with these chains.
 
-    An engine with the overlay2 store knows a layer by its whole chain from the base up, so only a common
-    beginning counts.
+    The overlay2 store identifies a layer by its complete chain from the base, so only common first layers
+    count.
     """
     same = (
         sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(diff_ids, chain, strict=False)))
@@ -211,16 +211,17 @@ def held(diff_ids: Sequence[str], chains: Iterable[Sequence[str]]) -> int:
 
 
 def lacking(said: str, diff_ids: Sequence[str]) -> int | None:
-    """Return the first layer that an engine misses by its own words, None when it misses none."""
+    """Return the first layer that an engine reports as missing, None if it reports none."""
     digests = {f"sha256:{one or other}" for one, other in _LACKING.findall(said)}
     return next((number for number, digest in enumerate(diff_ids) if digest in digests), None)
 
 
 def room_needed(store: str, sizes: Collection[int]) -> int:
-    """Return the bytes that a host needs while it loads groups of these sizes.
+    """Return the disk space in bytes that a host needs to load groups of these sizes.
 
-    An engine writes an archive to its disk before it unpacks it. overlay2 then removes it, so one at a time
-    stands beside the layers; the containerd store keeps every blob beside its unpacked layer.
+    An engine writes an archive to its disk before it unpacks it. The overlay2 store then deletes the archive,
+    so one archive at a time needs space besides the layers. The containerd store keeps every blob in addition
+    to its unpacked layer.
     """
     if store == "containerd":
         return 2 * sum(sizes)
@@ -229,13 +230,13 @@ def room_needed(store: str, sizes: Collection[int]) -> int:
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a host's engine holds.
+    """Images and free space of a host's engine.
 
     Args:
-        store: ``containerd``, ``podman`` or ``overlay2``; what keeps layers as the last does counts as it.
-        chains: layer diff ids of each whole image, base first.
-        parts: names of what earlier tries left of images on their way.
-        room: where images are kept; None when it cannot be seen.
+        store: ``containerd``, ``podman`` or ``overlay2``, which includes stores that behave like it.
+        chains: layer diff ids of each complete image, base first.
+        parts: names of the partial images that earlier transfers left.
+        room: free space of the image store; None when it is unknown.
     """
 
     store: str
@@ -244,7 +245,7 @@ class Holdings:
     room: Room | None = None
 
     def parts_of(self, identity: str) -> tuple[str, ...]:
-        """Return the names of the parts of one image."""
+        """Return the names of the partial images of one image."""
         return tuple(name for name in self.parts if name.startswith(f"{PART_REPOSITORY}:{identity}-"))
 
 
@@ -252,16 +253,16 @@ def ask_holdings(nonce: str) -> Command:
     """Return the command whose output ``parse_holdings`` reads. It changes nothing.
 
     Args:
-        nonce: delimits the sections; new in every call.
+        nonce: delimiter of the sections; different for every call.
     """
     return script(framed_script(_ASK_HOLDINGS, nonce))
 
 
 def parse_holdings(data: bytes, nonce: str) -> Holdings:
-    """Return the answer of a host.
+    """Parse the answer of a host.
 
     Raises:
-        DecodeError: it is no answer of an engine.
+        DecodeError: the text is not the answer of an engine.
     """
     try:
         sections = read_frames(data, nonce)
@@ -279,6 +280,6 @@ def parse_holdings(data: bytes, nonce: str) -> Holdings:
             chains.append(decode(Texts, layers or []))
             parts += [name for name in decode(Texts, names or []) if name.startswith(f"{PART_REPOSITORY}:")]
     found = parse_room(sections.get("room", ""))
-    # The engine's own folder comes last, that of a containerd beside it before.
+    # The engine's folder comes last, after that of a separate containerd.
     room = (found[0] if store == "containerd" else found[-1]) if found else None
     return Holdings(store, tuple(chains), tuple(sorted(parts)), room)

@@ -1,4 +1,4 @@
-"""Images: built on this machine as a plan says; listed and tidied up on the hosts."""
+"""Images: build on this machine, list and clean up on the hosts."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ __all__ = [
 
 
 def pick_flavour() -> str:
-    """Return ``gpu`` where this machine's nvidia-smi lists a GPU, else ``cpu``."""
+    """Return ``gpu`` if this machine's nvidia-smi lists a GPU, otherwise ``cpu``."""
     if shutil.which("nvidia-smi"):
-        # A driver that is stuck never lets it end.
+        # nvidia-smi hangs if the driver is stuck.
         done = run_here(("nvidia-smi", "-L"), timeout=20)
         if done.ok and done.stdout.startswith("GPU "):
             return "gpu"
@@ -66,33 +66,33 @@ def pick_flavour() -> str:
 
 
 def known_flavour(name: str = "") -> Flavour:
-    """Return the flavour of that name; by what this machine has without one.
+    """Return the flavor of that name; without a name, the one that fits this machine.
 
     Raises:
-        BadInput: there is none of that name.
+        BadInput: no flavor has that name.
     """
     name = name or pick_flavour()
     for flavour in FLAVOURS:
         if flavour == name:
             return flavour
-    raise BadInput("image", (Problem("flavour", f"is one of {', '.join(FLAVOURS)}, not {name}"),))
+    raise BadInput("image", (Problem("flavor", f"should be one of {', '.join(FLAVOURS)}, found {name}"),))
 
 
 def own_arch() -> str:
-    """Return this machine's processor as wheels are called for it."""
+    """Return this machine's processor architecture as wheel tags name it."""
     machine = platform.machine()
     return {"arm64": "aarch64", "AMD64": "x86_64"}.get(machine, machine)
 
 
 def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "") -> ImageBuild:
-    """Return what would be done to build the image, given what is in the wheelhouses already.
+    """Return the plan of a build, given the current content of the wheelhouses.
 
     Args:
-        requirements: path of a person's own requirements file, for which pip is asked for exact versions.
+        requirements: path of the user's requirements file; pip resolves its exact versions.
 
     Raises:
-        BadInput: an ARG that the Dockerfile lacks, or what cannot be added.
-        ImageError: pip finds no versions that go with what the image has.
+        BadInput: an ARG is not in the Dockerfile, or an extra cannot be added.
+        ImageError: pip finds no versions that are compatible with the image.
     """
     name = f"Dockerfile.{recipe.flavour}"
     sources = read_sources(source_folder(), (name, *CONTEXT_FILES))
@@ -105,11 +105,9 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         if recipe.flavour == "cpu" and of_another_torch(own):
             own = resolved_pins(resolve(asked(beside_torch(recipe.torch_index)), requirements), held)
             if wrong := of_another_torch(own):
-                what = (
-                    f"{', '.join(wrong)} goes with torch's CUDA build alone, and the image has its CPU build"
-                )
+                what = f"{', '.join(wrong)} needs torch's CUDA build, but the image has the CPU build"
                 raise ImageError(
-                    what, f"--torch-index with an index or folder that has +cpu: {TORCH_CPU_INDEX}"
+                    what, f"--torch-index {TORCH_CPU_INDEX}  # or another index or folder with +cpu wheels"
                 )
         recipe = replace(recipe, own=own)
     return plan_image(
@@ -129,7 +127,7 @@ def build(subject: ImageBuild, notify: Notify) -> int:
 
 
 def list_images(session: Session) -> tuple[ImageRow, ...]:
-    """Return what every host of the file holds of ours; the session was opened with ``QUESTIONS``."""
+    """Return the images on every host that toolkit created; the session was opened with ``QUESTIONS``."""
     wanted, name = _wanted(session), session.inventory.image
     identity, diff_ids = (wanted.identity, wanted.diff_ids) if wanted else ("", ())
     held = _held(session)
@@ -145,7 +143,7 @@ def list_images(session: Session) -> tuple[ImageRow, ...]:
 
 
 def prune_plan(session: Session) -> Plan:
-    """Return the plan that removes images which nobody needs; the session was opened with ``QUESTIONS``."""
+    """Return the plan that removes unneeded images; the session was opened with ``QUESTIONS``."""
     session.require_some()
     wanted = _wanted(session)
     return plan_prune(_held(session), wanted.identity if wanted else "")
@@ -155,7 +153,7 @@ def _held(session: Session) -> dict[str, tuple[HeldImage, ...]]:
     found: dict[str, tuple[HeldImage, ...]] = {}
     for host in session.facts:
         try:
-            with answer_of(host, "the images that it has"):
+            with answer_of(host, "its images"):
                 found[host] = parse_held(session.replies[host].sections)
         except ToolkitError as error:
             session.errors[host] = error
@@ -163,7 +161,7 @@ def _held(session: Session) -> dict[str, tuple[HeldImage, ...]]:
 
 
 def _wanted(session: Session) -> ImageFacts | None:
-    """The image that the hosts file means, None where that cannot be told."""
+    """Return the image that the hosts file names, None if it is unknown."""
     pulled = session.inventory.pull != "never"
     try:
         local = None if pulled else session.find_local_image()

@@ -1,4 +1,4 @@
-"""An image as the hosts of a line take it from each other: its layers, in archives for `docker load`."""
+"""An image as the payload of a transfer chain: its layers, in archives for `docker load`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from toolkit.transfer.tee_reader import Tap
 
 
 class ImageCargo:
-    """An image; a host needs the layers from a number on.
+    """An image as a payload; a host needs all layers from a certain number on.
 
     Args:
-        identity, token: of the image, and of this try.
+        identity, token: content digest of the image, and identifier of this attempt.
     """
 
     def __init__(self, source: ImageSource, parts: ImageParts, identity: str, token: str) -> None:

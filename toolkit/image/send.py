@@ -1,4 +1,4 @@
-"""Executors of SendImage and PullImage: layers that a host lacks, from other hosts or from here."""
+"""Executors of SendImage and PullImage: missing layers come from other hosts or from this machine."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from toolkit.transfer.host import Declined
 from toolkit.transfer.host_programs import load_program, relay_program
 from toolkit.transfer.relay import LEAST, Relay
 
-# A little less room than is needed, lest an image be refused that would just have fitted.
+# Slightly less than the computed space, so that an image that barely fits is not refused.
 _LEAST_ROOM = 0.95
 _AGAIN = "run the same command again"
-# The second line is there only when all of it is: `docker image inspect` alone also knows an image of the
-# containerd store whose blobs are not all there, and `docker images` does not.
+# The second line is printed only for a complete image: `docker images` omits an image of the containerd store
+# with missing blobs, which `docker image inspect` reports.
 _LOOK = 'docker image inspect "$1" && docker images --quiet --no-trunc "$1"'
 
-# Arguments: what it is called now, names to give, "--", names to take away.
+# Arguments: current name, names to add, "--", names to remove.
 _NAME = """
 id=$1; shift
 while [ "$1" != -- ]; do docker tag "$id" "$1" || exit; shift; done
@@ -61,10 +61,10 @@ after=$(docker image inspect --format '{{.Id}}' "$1") || exit
 
 
 def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
-    """Load the image into the host's engine, less the layers it has, and verify what came of it.
+    """Load the image into the host's engine, without the layers it has, and verify the result.
 
-    Each group of layers is an image of its own under a name that can be thrown away. They go when the image
-    is there, or cannot be; where the connection breaks they stay, and the next try has their layers already.
+    Each group of layers is an image of its own under a temporary name. These images are removed when the
+    transfer has succeeded or failed. If the connection breaks, they stay, and the next attempt reuses them.
     """
     source = _source(step, context)
     shared = _shipment(step, context, source, source.parts) if source.parts and step.address else None
@@ -76,11 +76,11 @@ def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
 
 
 def _source(step: SendImage, context: Context) -> ImageSource:
-    """Return the image of this machine's engine; opened once, whoever asks first.
+    """Return the image of the local engine; it is opened once, by the first caller.
 
     Raises:
         MissingTool: no engine answers.
-        ImageError: the engine has another image under this name than the plan was made for.
+        ImageError: under this name the engine has a different image than when the plan was made.
     """
     key = (ImageSource, step.identity)
     return context.share(
@@ -98,10 +98,10 @@ def _shipment(step: SendImage, context: Context, source: ImageSource, parts: Ima
 
 
 def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
-    """Let the host pull the image; skipped when its name means the same image as before."""
+    """Run `docker pull` on the host; skipped if the name refers to the same image afterwards."""
     said: list[bytes] = []
     runner = context.runners[step.host]
-    # As a stream, which has no time limit: how long a pull takes is between the host and its registry.
+    # A stream has no time limit: the duration of a pull depends on the host and its registry.
     result = runner.stream(script(_PULL, step.reference), said.append)
     if not result.ok:
         fix = f"on {step.host}: docker pull {step.reference}"
@@ -111,7 +111,7 @@ def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
 
 @dataclass(frozen=True)
 class Shipment:
-    """The transfer of an image to all hosts of a plan, and what travels."""
+    """Transfer of an image to all hosts of a plan, and its payload."""
 
     relay: Relay
     cargo: ImageCargo
@@ -122,7 +122,7 @@ class Shipment:
 
 @dataclass(frozen=True)
 class _Arrived:
-    """What has come: the name it has so far, its identity, and whether the engine has all of it."""
+    """The received image: temporary name, content digest, and whether it is complete in the engine."""
 
     name: str
     identity: str
@@ -130,7 +130,7 @@ class _Arrived:
 
 
 class Sending:
-    """One image on its way to one host."""
+    """Transfer of one image to one host."""
 
     def __init__(
         self,
@@ -168,52 +168,53 @@ class Sending:
         return Verdict("ok", f"{size(self.sent)}, {how}", amounts=amounts)
 
     def _bring(self, holdings: Holdings, earlier: Sequence[str]) -> str:
-        """Let the host have the image under its names; return how it came there."""
+        """Transfer the image, assign its names, and return a description of the transfer."""
         if parts := self.source.parts:
             try:
                 self._name(self._in_groups(parts, holdings), earlier)
-                went_on = "; went on from an earlier try" if earlier else ""
+                went_on = "; resumed an earlier attempt" if earlier else ""
                 return f"{self.layers} of {len(parts.layers)} layers{self.way}{went_on}"
             except Unreadable as error:
                 self.source.give_up(error.what)
         self._name(self._whole(holdings), earlier)
-        return f"the whole image, as its layers cannot be read: {self.source.why_whole}"
+        return f"as a single archive, because its layers cannot be read: {self.source.why_whole}"
 
     # Layer by layer
 
     def _in_groups(self, parts: ImageParts, holdings: Holdings) -> _Arrived:
         sizes = [layer.size for layer in parts.layers]
         first = held(parts.diff_ids, holdings.chains)
-        # Where all layers are there, the image itself is still to come.
+        # If the host has all layers, the image config is still missing.
         groups = groups_of(sizes, first) or (Group(first, first),)
         sent = [parts.size(group) for group in groups]
         self._require_room(holdings, room_needed(holdings.store, sent))
         self.total = sum(sent)
         name = self._from_others(parts, first) if self.shared and self.total >= LEAST else ""
         if not name:
-            # What came so far, if anything did, is there already.
+            # Layers that arrived before the failure are already there.
             first = held(parts.diff_ids, self._holdings().chains) if self.made else first
             for group in groups_of(sizes, first) or (Group(first, first),):
                 name = self._load(parts, group)
         arrived = self._look(name)
         if arrived.whole or not first:
             return arrived
-        # The layers below were unpacked from other blobs than ours, compressed ones say; it wants these too.
+        # The host unpacked the layers below from other blobs (for example compressed ones), and also needs
+        # ours.
         for group in _below(sizes, 0, first):
             self.total += parts.size(group)
             self._load(parts, group)
         return self._look(self._load(parts, Group(len(sizes), len(sizes))))
 
     def _from_others(self, parts: ImageParts, first: int) -> str:
-        """Take part in the transfer to all; return the image's name so far, empty where it did not come."""
+        """Join the transfer to all hosts; return the temporary name, empty if the image did not arrive."""
         assert self.shared is not None
         relay, cargo = self.shared.relay, self.shared.cargo
         program = relay_program(self.step.cluster, self.step.identity, self.step.address)
         brought = relay.bring(self.runner, program, first, self.step.address, self.step.mbit, self.advance)
         if isinstance(brought, Declined):
-            self.way = f", not over other hosts: {brought.reason}"
+            self.way = f", not from other hosts: {brought.reason}"
             return ""
-        # Refused ones as well: the containerd store keeps the name of what it did not take.
+        # Including refused archives: the containerd store keeps their names.
         self.made |= dict.fromkeys(one.name for one in cargo.archives if one.group.start >= first)
         loaded = [one for one in cargo.archives if one in brought.stretches]
         self.sent += brought.wire
@@ -238,7 +239,7 @@ class Sending:
         return ""
 
     def _load(self, parts: ImageParts, group: Group, again: bool = True) -> str:
-        """Load a group; when layers below it prove to be missing, those first and it once more."""
+        """Load a group. If layers below it are missing, load those first and then the group again."""
         one = make_archive(parts, group, self.step.identity, self.token)
         self.made[one.name] = None
         with contextlib.closing(read_archive(self.source, one)) as pieces:  # type: ignore[type-var]
@@ -256,7 +257,7 @@ class Sending:
         self.total += one.size
         return self._load(parts, group, again=False)
 
-    # All at once
+    # As a single archive
 
     def _whole(self, holdings: Holdings) -> _Arrived:
         self.total = self.source.image.size
@@ -268,11 +269,11 @@ class Sending:
         self.layers = len(self.source.image.diff_ids)
         name = part_name(self.step.identity, self.token, self.layers)
         self.made[name] = None
-        # It was saved without a name; the last word is its Id.
+        # The archive has no image name; the last word of the output is its Id.
         self._ask(script(_NAME, said.strip().rpartition(" ")[2], name, "--"))
         return self._look(name)
 
-    # What both need
+    # Common helpers
 
     def _stream(self, chunks: Iterable[bytes]) -> tuple[Result, str]:
         before = self.sent
@@ -296,7 +297,7 @@ class Sending:
         return answer
 
     def _holdings(self) -> Holdings:
-        with answer_of(self.step.host, "the images that it has"):
+        with answer_of(self.step.host, "its images"):
             nonce = secrets.token_hex(8)
             return parse_holdings(self._answer(ask_holdings(nonce)).raw, nonce)
 
@@ -304,8 +305,8 @@ class Sending:
         room, host = holdings.room, self.step.host
         if room is None or room.free >= _LEAST_ROOM * needed:
             return
-        what = f"no room for it in {room.path}: {room.line()}; while it is loaded it takes {size(needed)}"
-        raise ImageError(what, f"{room_fix(host, room.mount)}; or load it there by hand", host)
+        what = f"no room for the image in {room.path}: {room.line()}; loading it needs {size(needed)}"
+        raise ImageError(what, f"{room_fix(host, room.mount)}; or load the image manually on that host", host)
 
     def _look(self, name: str) -> _Arrived:
         said = self._ask(script(_LOOK, name))
@@ -315,18 +316,18 @@ class Sending:
         return _Arrived(name, identity, said.rstrip().rpartition("\n")[2].startswith("sha256:"))
 
     def _name(self, arrived: _Arrived, earlier: Sequence[str]) -> None:
-        """Give the image its names, once what the host holds has proved to be it; the other names go."""
+        """Verify the image on the host, assign its names and remove the temporary ones."""
         if arrived.identity != self.step.identity:
-            raise ImageError("what arrived is not what was sent", _AGAIN, self.step.host)
+            raise ImageError("the image that arrived is not the image that was sent", _AGAIN, self.step.host)
         if not arrived.whole:
-            fix = f"on {self.step.host}: restart docker; then run the command again"
-            raise ImageError("the engine does not keep all of the image", fix, self.step.host)
+            fix = f"on {self.step.host}: sudo systemctl restart docker  # then run the command again"
+            raise ImageError("the engine did not keep all layers of the image", fix, self.step.host)
         names = image_names(self.step.identity, self.step.reference)
         self._ask(script(_NAME, arrived.name, *names, "--", *dict.fromkeys((*self.made, *earlier))))
 
 
 def _below(sizes: Sequence[int], first: int, stop: int) -> Iterator[Group]:
-    """The groups of the layers from ``first`` to ``stop``."""
+    """Yield the groups of the layers from ``first`` to ``stop``."""
     for group in groups_of(sizes, first):
         if group.start < stop:
             yield Group(group.start, min(group.stop, stop))

@@ -1,4 +1,4 @@
-"""An image of this machine's engine, for several hosts to take from: layer by layer, else saved whole."""
+"""An image of the local engine as the source of transfers: layer by layer, or as a single archive."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from toolkit.transfer.tee_reader import Readings, Tap
 
 
 class ImageSource:
-    """One image, fixed when this is made: a tag that moves afterwards changes nothing.
+    """Image of the local engine; it stays the same even if its tag moves afterwards.
 
     Args:
         image: as the engine reports it.
-        on: the engine of the cluster's hosts.
+        on: container engine of the cluster's hosts.
 
     Attributes:
-        parts: its config and layers; None when they cannot be read one by one.
-        why_whole: the reason for that.
+        parts: its config and layers; None if the layers cannot be read one by one.
+        why_whole: the reason in that case.
     """
 
     def __init__(self, engine: Engine, image: ImageFacts, on: str = DOCKER) -> None:
@@ -35,7 +35,8 @@ class ImageSource:
         self._layers = Readings(self._read)
         self._whole = Readings(self._save, repeatable=False)
         self._reader: LayerReader | ExportReader = ExportReader(engine.save, image)
-        # A container of the image reads its layers with rights of root, so only one that was built here may.
+        # A container of the image reads its layers as root, so only images that were built on this machine
+        # may do so.
         if image.id in built_images():
             self._reader = LayerReader(engine.client, image.id, image.diff_ids)
             with suppress(Unreadable):
@@ -49,15 +50,15 @@ class ImageSource:
 
     @classmethod
     def open(cls, reference: str, identity: str, known: str, on: str) -> ImageSource:
-        """Return the image that this machine's engine knows by that Id, or by that name.
+        """Return the image of the local engine with that Id or that name.
 
         Args:
-            known: Id of the image when the plan was made; the name may mean another one since.
-            on: the engine of the cluster's hosts.
+            known: Id of the image when the plan was made; its name can refer to another image by now.
+            on: container engine of the cluster's hosts.
 
         Raises:
             MissingTool: no engine answers.
-            ImageError: it is not the image that the plan was made for.
+            ImageError: the image is not the one that the plan was made for.
         """
         engine = Engine.connect()
         for name in (known, reference):
@@ -67,18 +68,18 @@ class ImageSource:
         raise ImageError(f"{reference} is not the image that the plan was made for", "run the command again")
 
     def give_up(self, why: str) -> None:
-        """From now on the image is saved whole."""
+        """Export the image as a single archive from now on."""
         self.parts, self.why_whole = None, self.why_whole or why
 
     def layers(self, group: Group) -> Tap:
-        """Return the tars of a group's layers, without repetitions, one behind the other.
+        """Return the concatenated tars of a group's layers, without repetitions.
 
-        Taking from it raises ``Unreadable`` when the engine gives other bytes.
+        Reading raises ``Unreadable`` if the engine returns different bytes.
         """
         return self._layers.tap(group)
 
     def whole(self) -> Tap:
-        """Return the archive that ``docker save`` writes of the image, by its Id: it names no tag."""
+        """Return the ``docker save`` archive of the image, requested by Id, so that it contains no tag."""
         return self._whole.tap(None)
 
     def _read(self, key: Hashable) -> Iterator[bytes]:
@@ -93,7 +94,7 @@ class ImageSource:
         yield from self._engine.save(self.image.id)
 
     def close(self) -> None:
-        """End what still reads."""
+        """Stop the running readers."""
         self._layers.close()
         self._whole.close()
         self._reader.close()

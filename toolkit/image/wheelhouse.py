@@ -1,4 +1,4 @@
-"""The wheels of an image: exact pins, the tags that fit its Python and machine, and pip's command lines."""
+"""Wheels of an image: exact pins, wheel tags for its Python and architecture, and pip commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)={2,3}([A-Za-z0-9.+!_-]+)$")
 
 @dataclass(frozen=True)
 class Pin:
-    """One package in exactly one version, as its line in a requirements file says it."""
+    """A package in exactly one version, as pinned by a line of a requirements file."""
 
     name: str
     version: str
@@ -30,11 +30,11 @@ class Pin:
 
     @property
     def key(self) -> str:
-        """Its name as indexes write it, for comparing; see https://peps.python.org/pep-0503/."""
+        """Its normalized name, for comparisons; see https://peps.python.org/pep-0503/."""
         return _normal(self.name)
 
     def is_in(self, filename: str) -> bool:
-        """Tell whether a wheel or sdist of this name is this package in this version."""
+        """Return whether a wheel or sdist with this file name is this package in this version."""
         stem = filename.removesuffix(".tar.gz").removesuffix(".whl")
         name, _, rest = stem.partition("-")
         return (_normal(name), rest.partition("-")[0]) == (_normal(self.name), self.version)
@@ -42,7 +42,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Target:
-    """What the wheels are for: a Python version such as 3.11 and an architecture as ``uname -m`` says it."""
+    """Target of the wheels: a Python version such as 3.11 and an architecture as ``uname -m`` prints it."""
 
     python: str
     arch: str
@@ -53,7 +53,7 @@ class Target:
 
     @property
     def folder(self) -> str:
-        """Part of the wheelhouse's name: wheels for another Python or machine get another folder."""
+        """Part of the wheelhouse's name: each Python version and architecture has a folder of its own."""
         return f"py{self.python}-{self.arch}"
 
     def __str__(self) -> str:
@@ -62,10 +62,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Source:
-    """A package that is built from its released source.
+    """A package that is compiled from its released source.
 
     Args:
-        name: as PyPI has it.
+        name: name on PyPI.
         digest: SHA-256 of its archive, hexadecimal.
     """
 
@@ -82,7 +82,7 @@ def parse_pins(requirements: str, versions: Mapping[str, str]) -> tuple[Pin, ...
     """Return the pins of a requirements file, ``${NAME}`` filled in from ``versions``.
 
     Raises:
-        BadInput: a line is not an exact pin, or names a version that is unknown or empty.
+        BadInput: a line is not an exact pin, or refers to a version that is unknown or empty.
     """
     pins, problems = [], []
     for number, raw in enumerate(requirements.splitlines(), 1):
@@ -109,7 +109,7 @@ def wheel_platforms(arch: str) -> tuple[str, ...]:
 
 
 def wheel_tags(target: Target) -> tuple[str, ...]:
-    """Return pip's options by which it takes wheels for the image's Python and not for its own."""
+    """Return the pip options that select wheels for the image's Python instead of pip's own."""
     return (
         *("--only-binary", ":all:", "--python-version", target.python, "--implementation", "cp"),
         *(token for tag in (target.abi, "abi3", "none") for token in ("--abi", tag)),
@@ -120,13 +120,13 @@ def wheel_tags(target: Target) -> tuple[str, ...]:
 def wheel_fetches(
     missing: Collection[Pin], target: Target, wheelhouse: str, python: str, torch_index: str, about: str = ""
 ) -> tuple[Fetch, ...]:
-    """Return what brings the missing wheels, torch's CPU wheel by itself.
+    """Return the fetches of the missing wheels, with torch's CPU wheel as a separate fetch.
 
     Args:
-        wheelhouse: absolute folder.
-        python: interpreter whose pip does the fetching.
+        wheelhouse: absolute path.
+        python: interpreter whose pip fetches the wheels.
         torch_index: see ``torch_sources``.
-        about: for whom they are, where it is not the image as such.
+        about: purpose of the wheels, if it is not the image itself.
     """
     base = (
         *(python, "-m", "pip", "download", "--no-deps"),
@@ -142,7 +142,7 @@ def wheel_fetches(
                 f"{len(rest)} wheels for {about or target}",
                 (command(*base, *rest),),
                 "pip cannot fetch the wheels of the image",
-                "look at pip's configuration on this machine (index, proxy, certificate), or "
+                "python3 -m pip config list  # check index, proxy and certificate; or "
                 f"put the wheels into {wheelhouse} yourself",
             )
         )
@@ -152,9 +152,9 @@ def wheel_fetches(
             Fetch(
                 f"{pin.name} {pin.version} for {target}",
                 tuple(command(*base, *source, pin.line) for source in sources),
-                f"no wheel of {pin.name} {pin.version} was found for {target}, and the much larger "
-                "CUDA build is not taken in its place",
-                f"set {TORCH_INDEX_VARIABLE} to an index URL or to a folder that holds "
+                f"no wheel of {pin.name} {pin.version} was found for {target}, and "
+                "CUDA build is not used instead",
+                f"set {TORCH_INDEX_VARIABLE} to an index URL or to a folder that contains "
                 f"{pin.name}-{pin.version}-{target.abi}-{target.abi}-*.whl, for example {TORCH_CPU_INDEX}",
             )
         )
@@ -162,34 +162,34 @@ def wheel_fetches(
 
 
 def torch_sources(setting: str) -> tuple[tuple[str, ...], ...]:
-    """Return pip's options for each place to look for torch's CPU wheel, in order."""
+    """Return pip's options for each source of torch's CPU wheel, in order."""
     if "://" in setting:
         return (("--index-url", setting),)
     if setting:
         return (("--no-index", "--find-links", setting),)
-    # Short patience: a network that cannot reach the public index shall learn so in seconds.
+    # Short time-outs: without access to the public index the command fails within seconds.
     return ((), ("--retries", "1", "--timeout", "15", "--index-url", TORCH_CPU_INDEX))
 
 
 def beside_torch(setting: str) -> tuple[str, ...]:
-    """Return pip's options by which it looks there too, for what is compiled against torch's CPU build."""
+    """Return the pip options that add the source of packages compiled against torch's CPU build."""
     if "://" in setting or not setting:
         return ("--retries", "1", "--timeout", "15", "--extra-index-url", setting or TORCH_CPU_INDEX)
     return ("--find-links", setting)
 
 
 def source_fetches(source: Source, wheelhouse: str, python: str, tools_from: str) -> tuple[Fetch, ...]:
-    """Return what brings a package's source.
+    """Return the fetches of a package's source.
 
     Args:
-        tools_from: a wheelhouse that holds setuptools, wheel and packaging by then.
+        tools_from: a wheelhouse that already contains setuptools, wheel and packaging.
     """
     name, version, digest = source.name, source.version, source.digest
-    # pip asks an sdist for its metadata, which runs its setup.py. That imports setuptools and packaging,
-    # and this machine may have neither; the wheelhouse has both as pure Python wheels.
+    # pip runs the setup.py of an sdist to read its metadata. It imports setuptools and packaging,
+    # which can be missing on this machine; the wheelhouse has both as pure Python wheels.
     tools = str(PurePosixPath(wheelhouse) / "build-tools")
     requirement = f"{name}=={version} --hash=sha256:{digest}\n"
-    fix = f"put {name}-{version}.tar.gz, as PyPI has it, into {wheelhouse} yourself"
+    fix = f"download {name}-{version}.tar.gz from PyPI and put it into {wheelhouse}"
     return (
         Fetch(
             f"build tools for the metadata of {name}",

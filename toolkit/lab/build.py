@@ -1,4 +1,4 @@
-"""How a practice cluster comes up, step by step; every step leaves alone what is as it should be."""
+"""Start of a practice cluster, step by step; a step changes nothing that is already correct."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _RECIPE = Path(__file__).parent
 
 
 def silent(line: str) -> None:
-    """A Progress that says nothing."""
+    """Ignore a progress line."""
 
 
 class Book:
-    """Keeps outcomes in order and tells each one as it is known."""
+    """Ordered outcomes; each is printed as soon as it is known."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -40,12 +40,12 @@ class Book:
         self.start = time.monotonic()
 
     def note(self, phase: str, step: str, host: str, changed: bool, since: float, detail: str = "") -> None:
-        """Keep the outcome of a step that began at ``since``, in time.monotonic's seconds."""
+        """Record the outcome of a step that began at ``since``, in seconds of time.monotonic."""
         status: Status = "ok" if changed else "skipped"
         seconds = time.monotonic() - since
         self.outcomes.append(Outcome(phase, step, host, status, seconds, detail))
         who = f"{host}: " if host else ""
-        self.progress(f"{seconds:6.1f} s  {who}{step}{'' if changed else ' (as it was)'}")
+        self.progress(f"{seconds:6.1f} s  {who}{step}{'' if changed else ' (unchanged)'}")
 
     def report(self, title: str) -> Report:
         return Report(title, tuple(self.outcomes), time.monotonic() - self.start)
@@ -59,7 +59,7 @@ class Builder:
         self.folder = Path(spec.folder)
 
     def go(self, before: Found) -> Report:
-        """Make and start what ``before`` lacks; returns when ssh and engine of every host answer."""
+        """Create and start what is missing in ``before``; return when ssh and engine of every host answer."""
         images = self._images()
         made = [self._network(name, before) for name in self.spec.networks]
         hosts = lab_hosts(self.spec, *(subnet for subnet, _ in made))
@@ -69,8 +69,8 @@ class Builder:
         self.book.note("files", "key pair", "", new, since)
         there = {}
         for name, container in before.hosts.items():
-            # Containers of a network that is gone can never start again; one that never started, because
-            # somebody was cut off, may lack a card.
+            # Containers of a removed network can never start again. A container that never started, because
+            # its creation was interrupted, can miss a network card.
             if fresh or container.status == "created":
                 container.remove(force=True, v=True)
             else:
@@ -81,9 +81,7 @@ class Builder:
         known = files.render_known_hosts((host.address, keys[host.name]) for host in hosts)
         changed = files.ensure_text(self.folder / "known_hosts", known)
         put = files.put_hosts_file(self.folder, files.render_hosts_yaml(self.spec, hosts))
-        title = (
-            f"hosts.yaml was edited and is kept; the new one is {put.path}" if put.edited else str(put.path)
-        )
+        title = f"hosts.yaml was edited and is kept; see the new {put.path}" if put.edited else str(put.path)
         self.book.note("files", title, "", changed or put.changed, since)
         return self.book.report(f"lab {self.spec.name}")
 
@@ -96,7 +94,7 @@ class Builder:
             missing = not self.engine.has_image(images[kind])
             if missing:
                 self._base(kind)
-                self.book.progress(f"          building {images[kind]}, the hosts' own image …")
+                self.book.progress(f"          building {images[kind]}, the image of the practice hosts …")
                 self.engine.do(cmd.build_command(kind, images[kind], str(_RECIPE), _proxies()), 1800)
             self.book.note("image", f"host image {images[kind]}", "", missing, since)
         return images
@@ -106,7 +104,7 @@ class Builder:
         script = _base_script()
         if self.engine.has_image(base) or script is None:
             return  # without the script docker build pulls it
-        self.book.progress(f"          making the base image {base} …")
+        self.book.progress(f"          building the base image {base} …")
         self.engine.do(command("sh", str(script), suite), 1800)
 
     def _network(self, name: str, before: Found) -> tuple[str, bool]:
@@ -126,7 +124,7 @@ class Builder:
             if made.ok:
                 self.book.note("network", f"network {subnet}", "", True, since)
                 return subnet, True
-            # Another lab may take the same one at this very moment; the engine is the judge.
+            # Another lab can take the same subnet at this moment; the engine decides.
             if "overlap" not in made.stderr.lower():
                 raise CommandFailed(line.line(), made.status, made.output)
             barred.append(subnet)
@@ -148,13 +146,14 @@ class Builder:
             self.engine.do(command("docker", "start", host.container))
             return True
 
-        # Not fan_out: on Ctrl-C this waits for those under way, so that none is born after the clean-up.
+        # Not fan_out: on Ctrl-C this waits for running starts, so that no container appears after the
+        # clean-up.
         with ThreadPoolExecutor(min(8, len(hosts))) as pool:
             changed = list(pool.map(start, hosts))
         return {host.name for host, new in zip(hosts, changed, strict=True) if new}
 
     def _means(self, image: str) -> Means:
-        """Try rather than guess: what an engine may do depends on its machine, not on ours."""
+        """Try what the engine permits: this depends on the engine's machine, which can be a different one."""
         privileged = self.engine.ask(cmd.try_privileged_command(self.spec.name, image)).ok
         return Means(privileged, privileged and str(self.engine.info.get("CgroupVersion")) == "2")
 
@@ -170,7 +169,7 @@ class Builder:
             if not answer.ok:
                 logs = self.engine.ask(command("docker", "logs", "--tail", "8", host.container))
                 last = "\n    ".join(f"{answer.output}\n{logs.output}".strip().splitlines())
-                raise LabError(f"does not come up:\n    {last}", host=host.name)
+                raise LabError(f"did not start:\n    {last}", host=host.name)
             _greet(host)
             version, key = answer.stdout.strip().splitlines()[-2:]
             title = f"ssh and engine {version} at {host.address} ({host.cards[-1].interface})"
@@ -182,7 +181,7 @@ class Builder:
             first = next(iter(errors.values()))
             if len(errors) == 1:
                 raise first
-            raise LabError("\n  ".join([f"{len(errors)} hosts do not come up", *map(str, errors.values())]))
+            raise LabError("\n  ".join([f"{len(errors)} hosts did not start", *map(str, errors.values())]))
         return {host.name: key for host, key in keys.items()}
 
 
@@ -190,7 +189,7 @@ def _greet(host: LabHost) -> None:
     """Read sshd's greeting from this machine.
 
     Raises:
-        LabError: the host is up and yet cannot be reached from here.
+        LabError: the host runs, but this machine cannot reach it.
     """
     try:
         with socket.create_connection((host.address, 22), timeout=_GREETING_SECONDS) as link:
@@ -200,9 +199,9 @@ def _greet(host: LabHost) -> None:
     except OSError:
         pass
     raise LabError(
-        f"is up, but this machine cannot reach {host.address} port 22",
-        "the lab needs an engine whose bridge networks this machine can reach: on Linux, not rootless, "
-        "not inside a virtual machine such as Docker Desktop's",
+        f"runs, but this machine cannot reach {host.address} port 22",
+        "use Docker on Linux, not rootless, and not inside a virtual machine such as Docker Desktop's: "
+        "this machine must reach the engine's bridge networks",
         host.name,
     )
 
@@ -213,7 +212,7 @@ def _proxies() -> tuple[str, ...]:
 
 
 def _base_script() -> Path | None:
-    """Return image/base.sh of a checkout, or of an installed package, or None."""
+    """Return image/base.sh of a checkout or of an installed package, None if there is none."""
     package = Path(toolkit.__file__).parent
     for place in (package.parent / "image" / "base.sh", package / "_data" / "image" / "base.sh"):
         if place.exists():

@@ -1,4 +1,4 @@
-"""The docker command lines that make a practice cluster, each with its reasons."""
+"""Docker commands that create a practice cluster, with the reasons for their options."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def build_command(engine: str, reference: str, folder: str, proxies: Iterable[st
     """Return the command that builds the host image from the recipe in ``folder``.
 
     Args:
-        proxies: names of environment variables that the build shall see; their values stay off the line.
+        proxies: names of environment variables for the build; the command line does not contain their values.
     """
     kind = ENGINES[engine]
     passed = tuple(token for name in proxies for token in ("--build-arg", name))
     return Command(
         (
             "docker", "build",
-            "--network=host",  # the mirror and the proxy of this machine may answer on its own addresses only
+            "--network=host",  # a mirror or proxy can listen only on addresses of this machine
             "--build-arg", f"BASE_IMAGE={kind.base}",
             "--build-arg", f"PACKAGES={' '.join(kind.packages)}",
             *passed,
@@ -55,12 +55,12 @@ def build_command(engine: str, reference: str, folder: str, proxies: Iterable[st
 
 
 def network_command(spec: LabSpec, name: str, subnet: str) -> Command:
-    """Return the command that makes one of the lab's networks."""
+    """Return the command that creates one of the lab's networks."""
     return Command(
         (
             "docker", "network", "create",
             *_labels(spec),
-            # Out of Docker's own pool the lab could get 172.17.0.0/16, which every host's docker0 has too.
+            # From its own pool Docker could assign 172.17.0.0/16, which every host's docker0 also uses.
             "--subnet", subnet,
             name,
         )
@@ -68,12 +68,12 @@ def network_command(spec: LabSpec, name: str, subnet: str) -> Command:
 
 
 def volume_commands(spec: LabSpec, host: LabHost) -> tuple[Command, ...]:
-    """Return the commands that make a host's volumes; docker leaves existing ones as they are."""
+    """Return the commands that create a host's volumes; docker does not change existing ones."""
     return tuple(Command(("docker", "volume", "create", *_labels(spec), name)) for name, _ in host.volumes)
 
 
 def start_commands(spec: LabSpec, host: LabHost, means: Means, image: str) -> tuple[Command, ...]:
-    """Return the command lines that make a host and start it with all its cards."""
+    """Return the command lines that create a host and start it with all its network cards."""
     kind = ENGINES[host.engine]
     env = {
         "TOOLKIT_LAB_CARDS": " ".join(map(_card, host.cards)),
@@ -91,7 +91,7 @@ def start_commands(spec: LabSpec, host: LabHost, means: Means, image: str) -> tu
             "--label", f"{LABEL_LAB_SETTINGS}={host_settings(spec, host)}",
             "--network", host.cards[0].network,
             "--ip", host.cards[0].address,
-            "--init",  # the engine inside leaves orphans that somebody has to reap
+            "--init",  # reaps the orphaned processes of the engine inside
             "--tmpfs", "/run",  # empty after a restart, as after a boot: no stale sockets and pid files
             "--stop-timeout", "30",  # the engine inside ends its own containers first
             *_privileges(means),
@@ -104,24 +104,24 @@ def start_commands(spec: LabSpec, host: LabHost, means: Means, image: str) -> tu
         Command(("docker", "network", "connect", "--ip", card.address, card.network, host.container))
         for card in host.cards[1:]
     )
-    # All cards before the start, as in a machine: `docker run` takes one network.
+    # Attach all cards before the start, as in a real host; `docker run` accepts only one network.
     return (create, *more, Command(("docker", "start", host.container)))
 
 
 def _card(card: Card) -> str:
-    """Address, name, rate and bucket of a card, as the host's own program reads them."""
+    """Return address, name, rate and bucket of a card in the format of host.sh."""
     rate = (card.rate, str(_burst(card.rate))) if card.rate else ("", "")
     return ",".join((card.address, card.interface, *rate))
 
 
 def ready_command(host: LabHost, seconds: int, public_key: str) -> Command:
-    """Return the command that waits for a host, lets the key in, and prints engine version and host key."""
+    """Return the command that waits for a host, authorizes the key, and prints its engine and host key."""
     argv = ("docker", "exec", "--interactive", host.container, HOST_PROGRAM, "ready", str(seconds))
     return Command(argv, public_key.encode())
 
 
 def report_command(container: str) -> Command:
-    """Return the command that asks a host for its engine's version and store."""
+    """Return the command that prints a host's engine version and image store."""
     return Command(("docker", "exec", container, HOST_PROGRAM, "report"))
 
 
@@ -132,7 +132,7 @@ def _labels(spec: LabSpec) -> tuple[str, ...]:
 def _privileges(means: Means) -> tuple[str, ...]:
     rights: tuple[str, ...] = ("--privileged",)
     if not means.privileged:
-        # What --privileged gives, less the one capability that small virtual machines lack.
+        # The rights of --privileged without the one capability that is missing in small virtual machines.
         rights = ("--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE")
         for option in ("seccomp=unconfined", "apparmor=unconfined", "systempaths=unconfined"):
             rights = (*rights, "--security-opt", option)
@@ -142,15 +142,15 @@ def _privileges(means: Means) -> tuple[str, ...]:
 
 
 def _burst(rate: str) -> int:
-    """Return tbf's bucket in bytes: 10 ms of the rate, or the timer's tick would hold fast links back."""
+    """Return tbf's bucket in bytes: 10 ms of the rate; with less, the timer tick limits fast links."""
     return max(64 * 1024, rate_bits(rate) // 8 // 100)
 
 
 def sweep_command(name: str, image: str) -> Command:
-    """Return the command that removes the cgroups of a lab; a container does it, so it needs no root here."""
+    """Return the command that removes the cgroups of a lab in a container, without root on this machine."""
     text = (
         'for top in /sys/fs/cgroup /sys/fs/cgroup/*; do [ -d "$top/$1" ] || continue; '
-        # Processes that have just been killed keep their cgroup busy for a moment.
+        # Killed processes keep their cgroup busy for a moment.
         'for _ in 1 2 3 4 5 6 7 8 9 10; do find "$top/$1/$2" -depth -type d -exec rmdir {} + 2>/dev/null; '
         '[ -d "$top/$1/$2" ] || break; sleep 0.3; done; '
         '[ ! -d "$top/$1/$2" ] || { echo "$top/$1/$2 is busy" >&2; exit 1; }; '
@@ -167,7 +167,7 @@ def sweep_command(name: str, image: str) -> Command:
 
 
 def try_privileged_command(name: str, image: str) -> Command:
-    """Return the command that succeeds where the engine can start privileged containers."""
+    """Return the command that succeeds if the engine can start privileged containers."""
     return Command(
         (
             "docker", "run", "--rm", "--network", "none", "--privileged",

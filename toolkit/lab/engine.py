@@ -1,4 +1,4 @@
-"""The Docker engine of this machine, as the lab sees it: what carries a lab's label, and nothing else."""
+"""The local Docker engine as seen by the lab: only objects with a lab's label."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from toolkit.errors import CommandFailed, LabError, MissingTool
 from toolkit.lab.topology import LABEL_LAB, LABEL_LAB_FOLDER, LABEL_LAB_HOST, LABEL_LAB_IMAGE
 from toolkit.remote.engine import connect_client
 
-_NO_ENGINE = "start Docker; on a Debian or Ubuntu machine, as root: scripts/engine.sh ensure"
+_NO_ENGINE = "sudo scripts/engine.sh ensure  # on Debian or Ubuntu; elsewhere start Docker"
 
 
 @dataclass(frozen=True)
 class Found:
-    """All that carries one lab's label; hosts by name, other containers are helpers that were cut off."""
+    """All objects with one lab's label; hosts by name, and left-over helper containers."""
 
     hosts: dict[str, Container]
     helpers: tuple[Container, ...]
@@ -35,17 +35,17 @@ class Found:
 
     @property
     def folder(self) -> str:
-        """Where the lab's files are, as its labels say; empty when nothing says so."""
+        """The folder of the lab's files according to its labels; empty if unknown."""
         attrs = [c.attrs["Config"] for c in self.hosts.values()] + [n.attrs for n in self.networks]
         folders = [(a.get("Labels") or {}).get(LABEL_LAB_FOLDER, "") for a in attrs]
         return next((folder for folder in folders if folder), "")
 
 
 class LabEngine:
-    """The engine that the docker command line talks to: lists by the SDK, command lines that people can copy.
+    """The engine of the docker command line: lists come from the SDK, changes are commands to copy.
 
     Raises:
-        MissingTool: there is no docker command, or no engine answers.
+        MissingTool: the docker command is missing, or no engine answers.
     """
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class LabEngine:
         self.info = self.client.info()
 
     def ask(self, line: Command, timeout: float = 120) -> Result:
-        """Run a docker command line; any status is fine."""
+        """Run a docker command line; any exit status is accepted."""
         return self._runner.run(line, timeout)
 
     def do(self, line: Command, timeout: float = 120) -> Result:
         """Run a docker command line that must succeed.
 
         Raises:
-            CommandFailed: it did not.
+            CommandFailed: the command failed.
         """
         result = self._runner.run(line, timeout)
         if not result.ok:
@@ -78,19 +78,19 @@ class LabEngine:
         return True
 
     def lab_image(self) -> str:
-        """Return some host image of the lab's, by id; empty when there is none."""
+        """Return the id of any image of practice hosts; empty if there is none."""
         images = self.client.images.list(filters={"label": LABEL_LAB_IMAGE})
         return str(images[0].id) if images else ""
 
     def find(self, name: str) -> Found:
-        """Return everything that carries the label of lab ``name``."""
+        """Return all objects with the label of lab ``name``."""
         filters: dict[str, str | list[str] | bool] = {"label": f"{LABEL_LAB}={name}"}
         try:
             containers = self.client.containers.list(all=True, filters=filters, ignore_removed=True)
             networks = self.client.networks.list(filters=filters)
             volumes = self.client.volumes.list(filters=filters)
         except (DockerException, RequestException) as error:
-            raise LabError(f"cannot list what belongs to lab {name}: {error}") from error
+            raise LabError(f"cannot list the containers of lab {name}: {error}") from error
         hosts = {c.labels[LABEL_LAB_HOST]: c for c in containers if LABEL_LAB_HOST in c.labels}
         return Found(
             dict(sorted(hosts.items(), key=lambda item: (len(item[0]), item[0]))),
@@ -100,7 +100,7 @@ class LabEngine:
         )
 
     def labs(self) -> tuple[str, ...]:
-        """Return the names of all labs of which anything is left."""
+        """Return the names of all labs that have any object."""
         filters: dict[str, str | list[str] | bool] = {"label": LABEL_LAB}
         labels = [
             c.labels for c in self.client.containers.list(all=True, filters=filters, ignore_removed=True)

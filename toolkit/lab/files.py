@@ -1,4 +1,4 @@
-"""A lab's files on this machine: the operator's key pair, known_hosts, hosts.yaml."""
+"""A lab's files on this machine: the user's key pair, known_hosts, hosts.yaml."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ from toolkit.lab.topology import LabHost
 
 _MARK = ".toolkit-lab"
 _HOSTS, _HOSTS_BESIDE = "hosts.yaml", "hosts.new.yaml"
-# SHA-256 digests of the hosts files that this lab has written, one per line.
+# SHA-256 digests of the hosts files that this lab wrote, one per line.
 _WRITTEN = ".toolkit-lab-written"
 _OURS = (_HOSTS, _HOSTS_BESIDE, _WRITTEN, "id_ed25519", "id_ed25519.pub", "known_hosts", _MARK)
 
 
 def claim(folder: Path, name: str) -> bool:
-    """Make the folder this lab's own; return whether it was not before.
+    """Claim the folder for this lab; return whether it was unclaimed before.
 
     Raises:
-        LabError: other things are in it. `lab down` deletes keys by name, so a folder such as ~/.ssh
+        LabError: the folder contains other files. `lab down` deletes keys by name, so a folder such as ~/.ssh
             must never become a lab's.
     """
     mark = folder / _MARK
     if mark.exists():
         if mark.read_text().strip() != name:
-            raise LabError(f"{folder} belongs to lab {mark.read_text().strip()}", "choose another --folder")
+            raise LabError(
+                f"the folder {folder} belongs to lab {mark.read_text().strip()}", "choose another --folder"
+            )
         return False
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise LabError(f"{folder} is not empty and not a lab's", "choose another --folder")
+        raise LabError(
+            f"the folder {folder} is not empty and does not belong to a lab", "choose another --folder"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     mark.write_text(f"{name}\n")
@@ -44,7 +48,7 @@ def claim(folder: Path, name: str) -> bool:
 
 
 def ensure_key(folder: Path) -> tuple[str, bool]:
-    """Make the ed25519 key pair unless it is there; return the public line and whether it is new."""
+    """Create the ed25519 key pair if it is missing; return the public key line and whether it is new."""
     private, public = folder / "id_ed25519", folder / "id_ed25519.pub"
     if private.exists() and public.exists():
         return public.read_text(), False
@@ -52,7 +56,7 @@ def ensure_key(folder: Path) -> tuple[str, bool]:
     line = key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH).decode()
     text = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.OpenSSH, s.NoEncryption()).decode()
     private.unlink(missing_ok=True)
-    # The mode is given at creation: at no moment may others read it.
+    # Set the mode at creation, so that other users can never read the key.
     with os.fdopen(os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     public.write_text(f"{line} toolkit-lab\n")
@@ -62,12 +66,12 @@ def ensure_key(folder: Path) -> tuple[str, bool]:
 def render_hosts_yaml(spec: LabSpec, hosts: tuple[LabHost, ...]) -> str:
     """Return the lab's hosts.yaml. Scalars are written as JSON, which YAML reads as they are."""
     lines = [
-        f"# Written by `toolkit lab up`; goes with `toolkit lab down --name {spec.name}`.",
+        f"# Written by `toolkit lab up`; `toolkit lab down --name {spec.name}` removes it.",
         f"cluster: {json.dumps(spec.name)}",
         f"image: {json.dumps(spec.image)}",
         f"main: {json.dumps(hosts[0].name)}",
         f"known_hosts: {json.dumps(f'{spec.folder}/known_hosts')}",
-        "# These hosts share the cores of one machine: an MPI rank that waits should let the others compute.",
+        "# These hosts share the cores of one machine: a waiting MPI rank must yield its core to others.",
         "env: {OMPI_MCA_mpi_yield_when_idle: '1'}",
         *(["engine: podman"] if spec.is_podman else []),
         "hosts:",
@@ -90,7 +94,7 @@ def render_known_hosts(keys: Iterable[tuple[str, str]]) -> str:
 
 
 def ensure_text(path: Path, text: str) -> bool:
-    """Make a file hold this text; return whether it had to be written."""
+    """Write this text to a file if it differs; return whether the file was written."""
     if path.exists() and path.read_text() == text:
         return False
     path.write_text(text)
@@ -99,12 +103,12 @@ def ensure_text(path: Path, text: str) -> bool:
 
 @dataclass(frozen=True)
 class HostsFile:
-    """Where the lab's hosts file was put.
+    """Location of the lab's hosts file.
 
     Args:
-        path: ``hosts.yaml``, or the file beside it.
-        edited: ``hosts.yaml`` was edited, so it was kept and the text is in the file beside it.
-        changed: a file had to be written.
+        path: ``hosts.yaml``, or the file next to it.
+        edited: the user edited ``hosts.yaml``, so it was kept and the text is in the file next to it.
+        changed: a file was written.
     """
 
     path: Path
@@ -113,7 +117,7 @@ class HostsFile:
 
 
 def is_edited(folder: Path, text: str = "") -> bool:
-    """Return whether ``hosts.yaml`` holds something that neither is ``text`` nor was written by this lab."""
+    """Return whether ``hosts.yaml`` contains neither ``text`` nor a text that this lab wrote."""
     path, written = folder / _HOSTS, folder / _WRITTEN
     if not path.exists() or path.read_bytes() == text.encode():
         return False
@@ -127,7 +131,7 @@ def put_hosts_file(folder: Path, text: str) -> HostsFile:
     written = folder / _WRITTEN
     digests = written.read_text().split() if written.exists() else []
     if (digest := _digest(text.encode())) not in digests:
-        # Recorded first: a text without its record would count as edited.
+        # Record the digest first: a text without a record would count as edited.
         written.write_text("".join(f"{each}\n" for each in (*digests, digest)))
     changed = ensure_text(path, text)
     if not edited:
@@ -140,13 +144,13 @@ def _digest(data: bytes) -> str:
 
 
 def remove_files(folder: Path, name: str) -> bool:
-    """Remove what lab ``name`` wrote, and its folder if that is all; return whether there was anything."""
+    """Remove the files of lab ``name``, and its folder if it is empty then; return whether any existed."""
     mark = folder / _MARK
     if not mark.exists() or mark.read_text().strip() != name:
         return False
     for file in _OURS:
         (folder / file).unlink(missing_ok=True)
-    # The usual parent too: `.lab` must not stay behind in somebody's project.
+    # Also the usual parent: no `.lab` folder must stay in the user's project.
     for empty in (folder, folder.parent):
         if (empty == folder or empty.name == ".lab") and not any(empty.iterdir()):
             empty.rmdir()

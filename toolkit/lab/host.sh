@@ -54,7 +54,7 @@ KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 UsePAM no
 EOF
-    # What a login has from systemd elsewhere, and what would be said by each command of Podman.
+    # On other hosts systemd sets the runtime folder of a login; without the second variable every command of Podman warns.
     [ "${TOOLKIT_LAB_STORE:-}" != podman ] ||
         echo "SetEnv XDG_RUNTIME_DIR=$runtime PODMAN_IGNORE_CGROUPSV1_WARNING=1" >> /etc/ssh/sshd_config.d/toolkit-lab.conf
     mkdir -p /run/sshd
@@ -121,7 +121,7 @@ stop() {
     echo "$(hostname): stopping"
     engine=$(pidof dockerd) && kill -TERM $engine
     kill -TERM "$sshd" 2> /dev/null
-    # dockerd ends its containers first; whoever stops the host sets the limit.
+    # dockerd ends its containers first; the stop command of the host sets the limit.
     [ "${TOOLKIT_LAB_STORE:-}" != podman ] || podman_of_trainer stop --all --time 5 > /dev/null 2>&1
     while pidof dockerd > /dev/null; do sleep 0.1; done
     exit 0

@@ -24,17 +24,17 @@ __all__ = ["Progress", "lab_down", "lab_names", "lab_status", "lab_up", "preview
 
 
 def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
-    """Make the lab be there as ``spec`` says; return what was done, with 0 changes when it was so before.
+    """Create or repair the lab according to ``spec``; the report has 0 changes if nothing was needed.
 
-    Hosts that are missing are made, those that stopped or whose engine died are started again. When it
-    fails, everything that this call made is removed again.
+    Missing hosts are created; hosts that stopped or whose engine died are started again. If this call fails,
+    it removes everything that it created.
 
     Args:
-        progress: gets one line for each step when it has ended.
+        progress: receives one line for each finished step.
 
     Raises:
-        MissingTool: no docker command or no engine.
-        LabError: the lab exists with other settings, or a host does not come up.
+        MissingTool: the docker command is missing, or no engine answers.
+        LabError: the lab exists with other settings, or a host does not start.
         CommandFailed: a docker command line failed.
     """
     engine = LabEngine()
@@ -46,8 +46,8 @@ def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
     try:
         return builder.go(before)
     except BaseException:
-        # KeyboardInterrupt too: half a lab is of no use to anybody.
-        progress("it failed: removing what was made")
+        # Also on KeyboardInterrupt: a partial lab is useless.
+        progress("lab up failed: removing what it created")
         keep = {c.id for c in before.hosts.values()} | {n.id for n in before.networks}
         keep |= {v.name for v in before.volumes}
         try:
@@ -60,14 +60,14 @@ def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
 
 
 def lab_down(name: str, keep_images: bool = False, folder: str = "", progress: Progress = silent) -> Report:
-    """Remove everything that carries the lab's label, its cgroups and files; check that nothing is left.
+    """Remove all objects with the lab's label, its cgroups and files; verify that none is left.
 
     Args:
-        keep_images: leave the hosts' volumes, so that the next lab of this name has the images already.
-        folder: where the files are when no container or network is left that says so.
+        keep_images: keep the hosts' volumes, so that the next lab of this name has the images already.
+        folder: folder of the lab's files if no container or network with a label is left.
 
     Raises:
-        LabError: something could not be removed.
+        LabError: an object could not be removed.
     """
     engine = LabEngine()
     book = Book(progress)
@@ -81,12 +81,15 @@ def lab_down(name: str, keep_images: bool = False, folder: str = "", progress: P
         book.note("files", f"{place} removed", "", True, since)
     left = engine.find(name)
     if left.hosts or left.helpers or left.networks or (left.volumes and not keep_images):
-        raise LabError(f"something of lab {name} is left", f"docker ps -a --filter label=toolkit.lab={name}")
+        raise LabError(
+            f"lab {name} still has containers, networks or volumes",
+            f"docker ps -a --filter label=toolkit.lab={name}",
+        )
     return book.report(f"lab {name} down")
 
 
 def lab_names() -> tuple[str, ...]:
-    """Return the names of all labs on this machine of which anything is left.
+    """Return the names of all labs on this machine that have any object.
 
     Raises:
         MissingTool: no docker command or no engine.
@@ -122,7 +125,7 @@ def _remove(
         raise LabError(
             f"cannot remove all of lab {name}: {error}", f"toolkit lab down --name {name}"
         ) from error
-    # Also when somebody removed the containers by hand.
+    # Also if the user removed the containers manually.
     if image and not (found.empty or found.hosts.keys() - {host for host, _ in doomed}):
         since = time.monotonic()
         engine.do(cmd.sweep_command(name, image))
@@ -130,28 +133,28 @@ def _remove(
 
 
 def refuse_other_settings(spec: LabSpec, found: Found) -> None:
-    """Raise LabError when a lab of this name exists and cannot become what ``spec`` asks for."""
-    fix = f"`toolkit lab down --name {spec.name}` first, or choose another --name"
+    """Raise LabError if a lab of this name exists with settings that cannot be changed to ``spec``."""
+    fix = f"toolkit lab down --name {spec.name}  # then run this command again; or choose another --name"
     if found.folder and found.folder != spec.folder:
         raise LabError(
-            f"lab {spec.name} has its files in {found.folder}", f"--folder {found.folder}, or {fix}"
+            f"lab {spec.name} has its files in {found.folder}", f"--folder {found.folder}; or {fix}"
         )
     wanted = {
         host.name: host_settings(spec, host) for host in lab_hosts(spec, "10.77.0.0/24", "10.77.1.0/24")
     }
     for name, container in found.hosts.items():
         if name not in wanted:
-            raise LabError(f"lab {spec.name} has {len(found.hosts)} hosts, not {spec.hosts}", fix)
+            raise LabError(f"lab {spec.name} exists with {len(found.hosts)} hosts, not {spec.hosts}", fix)
         has = container.labels.get(LABEL_LAB_SETTINGS, "")
         if has != wanted[name]:
             raise LabError(f"lab {spec.name} exists with other settings: {name} has {has}", fix)
 
 
 def preview_up(spec: LabSpec) -> tuple[str, ...]:
-    """Return a line for each thing that ``lab_up`` would make or start; empty when all is there.
+    """Return a line for each object that ``lab_up`` would create or start; empty if the lab is complete.
 
     Raises:
-        MissingTool: no docker command or no engine.
+        MissingTool: the docker command is missing, or no engine answers.
         LabError: the lab exists with other settings.
     """
     found = LabEngine().find(spec.name)
@@ -160,31 +163,31 @@ def preview_up(spec: LabSpec) -> tuple[str, ...]:
 
 
 def missing(spec: LabSpec, found: Found) -> tuple[str, ...]:
-    """Return a line for each thing that the lab lacks, and for each that does not run."""
-    lines = [] if found.networks else [f"make network {spec.network}"]
+    """Return a line for each missing object of the lab and for each container that does not run."""
+    lines = [] if found.networks else [f"create network {spec.network}"]
     volumes = {volume.name for volume in found.volumes}
     # Names do not depend on the network, which the engine chooses.
     for host in lab_hosts(spec, "10.77.0.0/24"):
         there = found.hosts.get(host.name)
         made = [name for name, _ in host.volumes if name not in volumes]
-        lines += [f"make volume {name}" for name in made]
-        volumes.update(made)  # hosts share one
+        lines += [f"create volume {name}" for name in made]
+        volumes.update(made)  # several hosts share one volume
         if there is None:
-            lines.append(f"make {host.name}: container {host.container}, engine {host.engine}")
+            lines.append(f"create {host.name}: container {host.container}, engine {host.engine}")
         elif there.status != "running":
             lines.append(f"start {host.name}: container {host.container} is {there.status}")
-    # A lab of an earlier version has no record of what it wrote, so that any text counts as edited here.
+    # A lab of an earlier version has no record of its files, so any text counts as edited.
     kept = files.is_edited(Path(spec.folder))
-    name = "hosts.new.yaml if hosts.yaml was edited, else hosts.yaml" if kept else "hosts.yaml"
+    name = "hosts.new.yaml if hosts.yaml was edited, otherwise hosts.yaml" if kept else "hosts.yaml"
     write = f"write {spec.folder}/{name}"
     return (*lines, write) if lines else ()
 
 
 def preview_down(name: str, keep_images: bool) -> tuple[str, ...]:
-    """Return a line for each thing that ``lab_down`` would remove; empty when there is nothing.
+    """Return a line for each object that ``lab_down`` would remove; empty if there is none.
 
     Raises:
-        MissingTool: no docker command or no engine.
+        MissingTool: the docker command is missing, or no engine answers.
     """
     found = LabEngine().find(name)
     containers = [*found.hosts.values(), *found.helpers]

@@ -1,4 +1,4 @@
-"""A LabSpec is what a person asks of a practice cluster: how many hosts, which engines, how fast links."""
+"""Requested settings of a practice cluster: number of hosts, engines, link rates."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from toolkit.hostsfile import fields
 
 DOCKER_DATA = "/var/lib/docker"
 CONTAINERD_DATA = "/var/lib/containerd"
-# Podman is rootless on a practice host: what it keeps is in the home of the ssh user.
+# Podman is rootless on a practice host: its data is in the home of the ssh user.
 PODMAN_DATA = "/home/trainer/.local/share/containers"
-MANAGEMENT = "-management"  # what the second network's name ends with
+MANAGEMENT = "-management"  # suffix of the second network's name
 SSH_USERS = ("trainer", "root")
 MOST_HOSTS = 200  # addresses .11 to .210 of the lab's /24
 
@@ -24,7 +24,7 @@ _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 @dataclass(frozen=True)
 class EngineKind:
-    """An engine that a practice host can carry: Debian release, its packages, its image store."""
+    """Container engine of a practice host: Debian release, packages, image store."""
 
     suite: str
     packages: tuple[str, ...]
@@ -37,7 +37,7 @@ class EngineKind:
 
     @property
     def data(self) -> tuple[str, ...]:
-        """The folders that outlive the host's container."""
+        """The folders that are kept when the host's container is recreated."""
         if self.store == "podman":
             return (PODMAN_DATA,)
         return (DOCKER_DATA, CONTAINERD_DATA) if self.store == "containerd" else (DOCKER_DATA,)
@@ -48,7 +48,7 @@ ENGINES: dict[str, EngineKind] = {
     "old": EngineKind("bookworm", ("docker.io", "docker-compose"), "overlay2"),
     "new": EngineKind("trixie", _NEW, "overlay2"),
     "containerd": EngineKind("trixie", _NEW, "containerd"),
-    # runc: crun refuses machines on which both versions of control groups are mounted.
+    # runc: crun fails on machines with both versions of control groups mounted.
     "podman": EngineKind("trixie", ("podman", "uidmap", "runc", "catatonit", "netavark", "passt"), "podman"),
 }
 
@@ -57,7 +57,7 @@ def lab_name(text: str) -> str:
     """Return a lab's name.
 
     Raises:
-        ValueError: it cannot be one.
+        ValueError: the text is not a valid lab name.
     """
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?", text):
         raise ValueError(f"should be up to 24 of a-z, 0-9 and inner '-', found {text!r}")
@@ -66,15 +66,15 @@ def lab_name(text: str) -> str:
 
 @dataclass(frozen=True)
 class LabSpec:
-    """What a person asks for.
+    """Requested settings of a lab.
 
     Args:
-        hosts: how many.
-        engines: keys of ENGINES, given to the hosts in turn.
-        rate: what each host's link carries at most, such as ``100mbit``; empty for no limit.
-        management: the rate of a second card by which ssh comes in, as machines have one; empty for none.
+        hosts: number of hosts.
+        engines: keys of ENGINES, assigned to the hosts in turn.
+        rate: maximum rate of each host's link, such as ``100mbit``; empty for no limit.
+        management: rate of a second network card for ssh; empty for no such card.
         interfaces: ``differ`` gives the hosts' data interfaces different names, ``same`` calls all eth0.
-        user: whom the toolkit logs in as; ``trainer`` (uid 1000, in group docker) or ``root``.
+        user: ssh user; ``trainer`` (uid 1000, in group docker) or ``root``.
         image: the cluster's image, written to hosts.yaml.
         folder: absolute path for hosts.yaml and the ssh files.
     """
@@ -112,9 +112,9 @@ class LabSpec:
             if engine not in ENGINES:
                 yield Problem("engine", f"should be one or more of {', '.join(ENGINES)}, found {engine!r}")
         if "podman" in self.engines and not self.is_podman:
-            yield Problem("engine", "podman is for all hosts of a lab or for none")
+            yield Problem("engine", "should be podman for all hosts of a lab or for none")
         if self.is_podman and self.user == "root":
-            yield Problem("user", "podman is rootless on practice hosts: trainer")
+            yield Problem("user", "should be trainer with podman, which is rootless on practice hosts")
         for field, rate in (("rate", self.rate), ("management", self.management)):
             if rate and not _RATE.fullmatch(rate):
                 yield Problem(field, f"should be a number with kbit, mbit or gbit, found {rate!r}")
@@ -127,7 +127,7 @@ class LabSpec:
 
     @property
     def is_podman(self) -> bool:
-        """Whether all hosts carry Podman."""
+        """True if the hosts run Podman."""
         return set(self.engines) == {"podman"}
 
     @property
@@ -137,7 +137,7 @@ class LabSpec:
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """The docker networks of the lab: that of the data cards, then that of the management cards."""
+        """The docker networks of the lab: data cards first, then management cards."""
         return (self.network, self.network + MANAGEMENT) if self.management else (self.network,)
 
 
@@ -145,7 +145,7 @@ def rate_bits(rate: str) -> int:
     """Return a rate such as ``100mbit`` in bits per second.
 
     Raises:
-        ValueError: it is not written so.
+        ValueError: the text is not a rate.
     """
     match = _RATE.fullmatch(rate)
     if match is None:

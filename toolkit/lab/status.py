@@ -1,4 +1,4 @@
-"""What a practice cluster is like at the moment."""
+"""Current state of a practice cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _CONTAINERD = "io.containerd.snapshotter"
 
 @dataclass(frozen=True)
 class LabHostStatus:
-    """One practice host.
+    """Current state of one practice host.
 
     Args:
-        state: Docker's word for the host's container (running, exited, created …).
-        engine: version of the host's own engine; empty when it does not answer.
-        store: ``overlay2`` or ``containerd``; empty when the engine does not answer.
+        state: Docker's state of the host's container (running, exited, created …).
+        engine: version of the host's own engine; empty if it does not answer.
+        store: ``overlay2`` or ``containerd``; empty if the engine does not answer.
         ssh: True when a login with the lab's key and known_hosts succeeds.
     """
 
@@ -45,7 +45,7 @@ class LabHostStatus:
 
 @dataclass(frozen=True)
 class LabStatus:
-    """One lab; no hosts means that there is none of this name."""
+    """Current state of one lab; without hosts if no lab has this name."""
 
     name: str
     folder: str
@@ -66,10 +66,10 @@ class LabStatus:
 
 
 def lab_status(name: str) -> LabStatus:
-    """Return how the lab is; each host is asked by docker and by one ssh login.
+    """Return the state of the lab; each host is checked with docker and one ssh login.
 
     Raises:
-        MissingTool: no docker command or no engine.
+        MissingTool: the docker command is missing, or no engine answers.
     """
     engine = LabEngine()
     found = engine.find(name)
@@ -103,15 +103,15 @@ def lab_status(name: str) -> LabStatus:
 
 def _address(container: Container) -> str:
     by_name = container.attrs["NetworkSettings"]["Networks"]
-    # Where there is a management card, ssh comes in by it.
+    # ssh uses the management card if there is one.
     networks = [by_name[name] for name in sorted(by_name, key=lambda name: not name.endswith(MANAGEMENT))]
-    # A stopped container keeps only the address that was asked for.
+    # A stopped container keeps only its requested address.
     asked = [((n.get("IPAMConfig") or {}).get("IPv4Address"), n.get("IPAddress")) for n in networks]
     return next((str(a or b) for a, b in asked if a or b), "")
 
 
 def _login(address: str, user: str, folder: Path) -> bool:
-    """Log in as the toolkit would: this key only, known host keys only, one attempt."""
+    """Log in as toolkit does: this key only, known host keys only, one attempt."""
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     try:

@@ -16,20 +16,20 @@ LABEL_LAB_SETTINGS = "toolkit.lab.settings"
 LABEL_LAB_FOLDER = "toolkit.lab.folder"
 LABEL_LAB_IMAGE = "toolkit.lab.image"
 
-# One folder that all hosts of a lab see, as hosts do that have a share on NFS.
+# A folder that all hosts of a lab share, like an NFS share.
 SHARED = "/srv/shared"
 
-# Names as Linux gives them to cards on the board, in slots and in virtual machines. Those of the management
-# cards are the same ones, shifted: what is eth0 on one host leads elsewhere on another.
+# Linux names of network cards on the board, in slots and in virtual machines. The management cards have the
+# same names, shifted: eth0 of one host belongs to another network than eth0 of the next.
 _INTERFACES = ("eth0", "enp3s0", "ens5", "eno1")
 
 
 @dataclass(frozen=True)
 class Means:
-    """How a container may become a host on this machine.
+    """Rights with which a container can become a host on this machine.
 
     Args:
-        privileged: the engine can start privileged containers; a machine may lack the capabilities for it.
+        privileged: the engine can start privileged containers; some machines do not have the capabilities.
         private_cgroups: hosts get a cgroup namespace of their own (cgroup v2 and privileged only: with
             cgroup v1 an engine inside cannot start containers from such a namespace).
     """
@@ -50,10 +50,10 @@ class Card:
 
 @dataclass(frozen=True)
 class LabHost:
-    """One practice host.
+    """Addresses, cards and volumes of one practice host.
 
     Args:
-        cards: the data card, then the one by which ssh comes in, where that is another.
+        cards: the data card, then the card for ssh if it is a different one.
         volumes: (volume name, folder in the host).
     """
 
@@ -65,7 +65,7 @@ class LabHost:
 
     @property
     def address(self) -> str:
-        """Where ssh connects to."""
+        """The address for ssh."""
         return self.cards[-1].address
 
     @property
@@ -75,14 +75,14 @@ class LabHost:
 
 
 def interface_name(index: int, interfaces: str) -> str:
-    """Return what the data interface of host ``index`` (from 0) is called."""
+    """Return the name of the data interface of host ``index`` (from 0)."""
     if interfaces == "same":
         return "eth0"
     return _INTERFACES[index] if index < len(_INTERFACES) else f"enp{index + 1}s0"
 
 
 def management_name(index: int, interfaces: str) -> str:
-    """Return what the management interface of host ``index`` (from 0) is called."""
+    """Return the name of the management interface of host ``index`` (from 0)."""
     if interfaces == "same":
         return "eth1"
     if index < len(_INTERFACES):
@@ -107,7 +107,7 @@ def _host(spec: LabSpec, subnets: list[ipaddress.IPv4Network], index: int) -> La
     name = f"box{index + 1}"
     engine = spec.engines[index % len(spec.engines)]
     container = f"{spec.network}-{name}"
-    # By engine: data of a newer engine must never be opened by an older one.
+    # Per engine: an older engine must never open the data of a newer one.
     volumes = tuple(
         (f"{container}-{engine}-{path.rpartition('/')[2]}", path) for path in ENGINES[engine].data
     )
@@ -116,7 +116,7 @@ def _host(spec: LabSpec, subnets: list[ipaddress.IPv4Network], index: int) -> La
 
 
 def host_settings(spec: LabSpec, host: LabHost) -> str:
-    """Return, as JSON, all that a host's container is made from and that cannot be changed later."""
+    """Return, as JSON, all settings of a host's container that cannot be changed later."""
     subject = {
         "engine": host.engine,
         "interface": host.interface,
@@ -129,7 +129,7 @@ def host_settings(spec: LabSpec, host: LabHost) -> str:
 
 
 def settings_of(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return a host's settings from its container's labels; empty when they say nothing that can be read."""
+    """Return a host's settings from its container's labels; empty if the labels are missing or invalid."""
     try:
         settings = json.loads(labels.get(LABEL_LAB_SETTINGS, ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Whether a chunk travels compressed: when the link is slower than compressing is, and it gets smaller."""
+"""Compression of chunks in transit: used if the link is slower than the compression and the chunk shrinks."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-# The quickest level that is worth its name: 300 to 450 MB/s on one core, more than most links carry.
+# The fastest useful level: 300 to 450 MB/s on one core, more than most links carry.
 _LEVEL = 1
 _WORTH = 0.95
-# After a chunk that did not get smaller so many others are not tried, twice as many each time.
+# After a chunk that did not shrink, this many chunks are not tried; the number doubles each time.
 _SKIP, _MOST = 4, 64
 
 
 class Packer:
-    """Compresses the chunks of one link, those that are worth it."""
+    """Compressor for the chunks of one link; it compresses only chunks that shrink."""
 
     def __init__(self) -> None:
         self._compress = zstd.compress
         self._skip, self._left = _SKIP, 0
 
     def pack(self, chunk: bytes, worth: bool) -> tuple[bool, bytes]:
-        """Return whether the chunk is compressed now, and its bytes.
+        """Return whether the chunk is compressed, and its bytes.
 
         Args:
-            worth: whether the link needs longer for it than compressing does.
+            worth: whether the link needs longer for the chunk than the compression.
         """
         if not worth:
             return False, chunk

@@ -1,4 +1,4 @@
-"""What is sent from here: chunks to the hosts that take from this machine, and their digests to all."""
+"""Sender of this machine: chunks to the hosts that receive from this machine, and digests to all hosts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from toolkit.transfer.compress import Packer
 from toolkit.transfer.host import Member
 from toolkit.transfer.payload import Cargo
 
-# Chunks on their way to a host that is fed from here: what takes so many seconds, within bounds. A longer
-# row would hold up orders to that host.
+# Bound on the chunks in transit to a host that this machine feeds: the number that takes this many seconds.
+# A longer queue would delay orders to that host.
 _ROW_SECONDS, _ROW_FIRST, _ROW_LEAST, _ROW_MOST = 0.3, 16, 2, 96
-# Chunks per second of a link that is about as quick as compressing is: 200 MB/s, 1.7 Gb/s.
+# Chunks per second of a link about as fast as compression: 200 MB/s, 1.7 Gb/s.
 _QUICK = 800.0
 
 
 class Supply:
-    """The chunks of one transfer.
+    """Chunks of one transfer.
 
     Args:
-        failed: called with what goes wrong on this machine.
+        failed: called with an error of this machine.
     """
 
     def __init__(self, cargo: Cargo, failed: Callable[[Exception], None]) -> None:
@@ -33,7 +33,7 @@ class Supply:
         self._announced = 0
 
     def begin(self, members: Sequence[Member]) -> None:
-        """From now on these hosts need chunks."""
+        """Start to serve these hosts."""
         self._members = members
         self._announced = min(member.stretches[0].first for member in members)
 
@@ -41,10 +41,10 @@ class Supply:
         self._cargo.settle()
 
     def feed(self, member: Member, wanted: bool, rate: Callable[[], float | None]) -> None:
-        """Send chunks to a host from the one on that it says, or no longer.
+        """Start to send chunks to a host from the chunk that it requested, or stop.
 
         Args:
-            rate: chunks per second that it takes of late, None for unknown.
+            rate: chunks per second that the host received recently, None if unknown.
         """
         with member.changed:
             member.feeding += 1
@@ -70,7 +70,7 @@ class Supply:
         packer, packs = Packer(), all(one.zstd for one in self._members)
         with contextlib.closing(self._cargo.chunks(at)) as chunks:
             for number, chunk in chunks:
-                self.close()  # whoever reads now keeps the reading open
+                self.close()  # the thread that reads now would keep the reading open
                 self._announce(number, chunk)
                 waited = _wait(member, order, number, rate)
                 worth = waited or (rate() or 0.0) < _QUICK
@@ -85,7 +85,7 @@ class Supply:
                     member.changed.notify_all()
 
     def _announce(self, number: int, chunk: bytes) -> None:
-        """Tell all hosts the digest of a chunk, once, before anybody gets it."""
+        """Send the digest of a chunk to all hosts, once, before any host receives the chunk."""
         with self._lock:
             if number < self._announced:
                 return
@@ -96,7 +96,7 @@ class Supply:
 
 
 def _wait(member: Member, order: int, number: int, rate: Callable[[], float | None]) -> bool:
-    """Wait until a chunk may go; return whether that took time."""
+    """Wait until a chunk can be sent; return whether there was a wait."""
 
     def may() -> bool:
         few = len(member.data) < 2 and number - member.at < _row(rate())

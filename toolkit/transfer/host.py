@@ -1,4 +1,4 @@
-"""One host of a transfer: the program that runs there, what it is told and what it says."""
+"""One host of a transfer: the program that runs there, the orders to it and its reports."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from toolkit.transfer.schedule import HERE, Line
 # Bytes done, bytes in all.
 Advance = Callable[[int, int], None]
 
-# Seconds that a host has for its first word, and between two messages that carry nothing but digests.
+# Seconds until a host's first message, and between two messages that contain only digests.
 ANSWER, _FLUSH = 20.0, 0.1
 _AGAIN = "run the same command again"
 
 
 @dataclass(frozen=True)
 class Brought:
-    """What came of it on one host.
+    """Result of a transfer on one host.
 
     Args:
-        stretches: those that it has put away.
-        refused: what was said of one that could not be put away; empty when it took all.
-        wire: bytes that came in, compressed as they were.
-        fed: bytes of it that this machine sent.
-        seconds: from when the line formed until the last chunk was there.
-        giver: host that gave the last chunk, empty for this machine.
-        note: what else there is to say about the way it took.
+        stretches: the segments that the host has stored.
+        refused: error about a segment that could not be stored; empty if all were stored.
+        wire: bytes received, as compressed.
+        fed: bytes of those that this machine sent.
+        seconds: from the start of the chain to the last chunk.
+        giver: host that sent the last chunk, empty for this machine.
+        note: remark about the route of the chunks.
     """
 
     stretches: tuple[Stretch, ...]
@@ -55,14 +55,14 @@ class Brought:
 class Obstacle(Enum):
     """An obstacle that keeps a host from a transfer."""
 
-    LATE = "the others had begun"
-    NO_PYTHON = "no Python can run its program"
-    FAILED = "its program did not start"
+    LATE = "the transfer to the other hosts had already started"
+    NO_PYTHON = "the host has no Python that can run the transfer program"
+    FAILED = "the transfer program did not start"
 
 
 @dataclass(frozen=True)
 class Declined:
-    """A host that cannot take part, with the reason for people."""
+    """A host that cannot take part, with the reason for users."""
 
     obstacle: Obstacle
     reason: str
@@ -75,7 +75,7 @@ class _Load:
 
 
 class Member:
-    """One host: what it is told, what it says, what is fed to it."""
+    """One host of a transfer: orders to it, reports from it, chunks for it."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class Member:
         self.zstd, self.port = False, 0
         self.at = self.limit = self.sent = self.wire = 0
         self.fed = 0
-        self.busy = False  # it takes no more, or less than comes, for a reason of its own
-        self.heard = 0.0  # when it last said how far it is
-        self.rate: float | None = None  # chunks per second of late
-        self.moved = 0.0  # when it last got a chunk
+        self.busy = False  # it receives less than it could, for a reason of its own
+        self.heard = 0.0  # time of its last progress report
+        self.rate: float | None = None  # recent chunks per second
+        self.moved = 0.0  # time of its last chunk
         self.giver = HERE
         self.said: deque[RelayMessage] = deque()
         self.finished, self.ended, self._ready = threading.Event(), threading.Event(), threading.Event()
@@ -112,13 +112,13 @@ class Member:
         self.data: deque[bytes] = deque()
         self._closed = False
         self._stderr = self._missing = ""
-        self.feeding = 0  # rises with every order to feed or not to
+        self.feeding = 0  # incremented by every order to start or stop feeding
         self.take_at: int | None = None
 
-    # The program over there
+    # The program on the host
 
     def start(self, program: Command) -> Declined | None:
-        """Start the program on the host; return why it does not run, None if it does."""
+        """Start the program on the host; return the reason if it does not run, otherwise None."""
         threading.Thread(target=self._run, args=(program,), daemon=True, name=f"relay {self.host}").start()
         self._ready.wait(ANSWER)
         if isinstance(self.error, Unreachable):
@@ -126,20 +126,22 @@ class Member:
         if self._missing:
             return Declined(Obstacle.NO_PYTHON, self._missing)
         if self.ended.is_set():
-            reason = self._stderr.strip().rpartition("\n")[2] or "its relay did not start"
+            reason = self._stderr.strip().rpartition("\n")[2] or "its transfer program did not start"
             return Declined(Obstacle.FAILED, reason)
-        return None if self._ready.is_set() else Declined(Obstacle.FAILED, "its relay did not answer")
+        return (
+            None if self._ready.is_set() else Declined(Obstacle.FAILED, "its transfer program sent no answer")
+        )
 
     def _run(self, command: Command) -> None:
         try:
             result = self.runner.stream(command, self._hear, self._frames())
             self._stderr = result.stderr
-            reason = result.stderr.strip().rpartition("\n")[2] or f"status {result.status}"
-            self.fail(ToolkitError(f"its relay ended: {reason}", _AGAIN, self.host))
+            reason = result.stderr.strip().rpartition("\n")[2] or f"exit status {result.status}"
+            self.fail(ToolkitError(f"its transfer program exited early: {reason}", _AGAIN, self.host))
         except Exception as error:
             self.fail(error)
         finally:
-            self.close()  # what feeds it would wait for more
+            self.close()  # otherwise its feeder would wait forever
             self.ended.set()
             self._ready.set()
             self.finished.set()
@@ -153,7 +155,7 @@ class Member:
             if what.missing is not None:
                 self._missing = what.missing
                 self._ready.set()
-                self.close()  # it reads nothing that could end what waits for it
+                self.close()  # it reads nothing, so a waiting feeder would not end
             elif what.ready:
                 self.zstd = what.zstd
                 self._ready.set()
@@ -161,7 +163,7 @@ class Member:
                 self.port = what.port
             elif what.loaded is not None:
                 if what.loaded >= len(self.stretches):
-                    raise ToolkitError(f"it put away {what.loaded}, which was not sent", _AGAIN, self.host)
+                    raise ToolkitError(f"it stored {what.loaded}, which was not sent", _AGAIN, self.host)
                 self._judge(what.loaded, _Load(what.status, what.said))
             else:
                 if what.at is not None and what.limit is not None:
@@ -188,7 +190,7 @@ class Member:
             self.finished.set()
 
     def brought(self, line: Line, started: float) -> Brought:
-        """Return what came of it, once it is finished."""
+        """Return the result of a finished host."""
         good = [number for number, load in sorted(self._loads.items()) if not load.status]
         bad = [load.said for _, load in sorted(self._loads.items()) if load.status]
         note = ""
@@ -197,7 +199,7 @@ class Member:
         if self.host in line.passed:
             note = f"after the others: {line.passed[self.host]}"
         put_away = tuple(self.stretches[number] for number in good)
-        refused = (bad[0].strip() or "it failed and said nothing") if bad else ""
+        refused = (bad[0].strip() or "it failed without an error message") if bad else ""
         seconds = max(0.0, self.moved - started)
         return Brought(put_away, refused, self.wire, self.fed, seconds, self.giver, note)
 
@@ -212,7 +214,7 @@ class Member:
             self.feeding += 1
             self.changed.notify_all()
 
-    # What it is told
+    # Orders
 
     def begin(self, key: RelayKey, more: dict[str, object]) -> None:
         self._total = sum(one.size for one in self.stretches)
@@ -230,7 +232,7 @@ class Member:
             self.changed.notify_all()
 
     def taken(self, giver: object, at: int) -> None:
-        """It has done as it was told to: it takes from this one now, and needs this chunk next."""
+        """Record that the host has followed an order: its current giver and its next chunk."""
         if giver == self.giver:
             with self.changed:
                 self.take_at = at
@@ -243,7 +245,7 @@ class Member:
                 self.changed.notify_all()
 
     def _frames(self) -> Iterator[bytes]:
-        """What goes to its standard input: orders first, then digests, then chunks."""
+        """Yield its standard input: orders first, then digests, then chunks."""
         flushed = 0.0
         while True:
             with self.changed:

@@ -1,4 +1,4 @@
-"""Commands that run a program of toolkit/container on a host itself, which has no files of toolkit yet."""
+"""Commands that run a program of toolkit/container directly on a host that has no files of toolkit yet."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _START = r"""
 no() { echo "{\"missing\": \"$1\"}"; exit; }
 command -v python3 >/dev/null || no "it has no python3"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' || no "its python3 is older than 3.8"
-# By these `toolkit down` finds it, should the connection hang that it lives on, and keeps from removing parts
+# These variables let `toolkit down` find the program if its connection hangs, and protect the partial images
 # of the image that it receives.
 TOOLKIT_CLUSTER=$1 TOOLKIT_RELAY=$2 TOOLKIT_LOAD='docker load --quiet'
 export TOOLKIT_CLUSTER TOOLKIT_RELAY TOOLKIT_LOAD; shift 2
 exec python3 -I -S -c 'import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))' "$@"
 """
-# The folder and its account; the cluster; the image to fall back to, then USER:GROUP and the network of its
-# container.
+# Arguments: the data folder, its record, the cluster, the fallback image, then USER:GROUP and the network of
+# its container.
 _START_IN = r"""
 folder=$1 account=$2 cluster=$3 image=$4 user=$5 network=$6; shift 6; umask 022
 TOOLKIT_CLUSTER=$cluster; export TOOLKIT_CLUSTER
@@ -40,13 +40,13 @@ exec docker run --rm -i --network "$network" --user "$user" @confined@ \
 def relay_program(cluster: str, identity: str, address: str) -> Command:
     """Return the command that starts relay.py for an image, under the host's own Python.
 
-    It prints ``{"missing": …}`` where there is none. Address: where other hosts reach it.
+    It prints ``{"missing": …}`` if there is no Python. Address: reachable from other hosts.
     """
     return script(_START, cluster, identity, address, _compressed("transfer.relay"))
 
 
 def load_program(cluster: str, identity: str) -> Command:
-    """Return the command that loads an archive of this image, with the variables that relay.py has too."""
+    """Return the command that loads an archive of this image, with the same variables as relay.py."""
     variables = (f"TOOLKIT_CLUSTER={cluster}", f"TOOLKIT_RELAY={identity}")
     return command("env", *variables, "docker", "load", "--quiet")
 
@@ -55,9 +55,9 @@ def data_program(folder: str, account: str, cluster: str, image: str, user: str,
     """Return the command that starts data_set.py on a data set's folder; see there for ``word``.
 
     Args:
-        folder, account: made if they are not there.
-        cluster: by which `toolkit down` finds the program, should its connection hang.
-        image: in whose container it runs where the host has no Python.
+        folder, account: data folder and its record; created if missing.
+        cluster: name by which `toolkit down` finds the program if its connection hangs.
+        image: fallback image, whose container runs the program on a host without Python.
         user: the ssh user there, as ``uid:gid``.
     """
     text = _compressed("transfer.data_set")
@@ -73,5 +73,5 @@ def data_relay_program(
 
 
 def _compressed(name: str) -> str:
-    """Return a program as one word: where little is missing, it is most of what is sent."""
+    """Return a program as one word; it is most of the traffic if few shards are missing."""
     return base64.b64encode(zlib.compress(packed(name).encode(), 9)).decode()

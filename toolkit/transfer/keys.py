@@ -1,4 +1,4 @@
-"""Keys and certificates for one transfer between hosts: made here, in memory, and forgotten with it."""
+"""Keys and certificates for one host-to-host transfer: created in memory, discarded after it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-# Hosts' clocks may be years off, and it does not matter: nobody keeps these keys.
+# The clock of a host can be years off without harm: these keys are not stored.
 _FROM, _TO = datetime(2000, 1, 1, tzinfo=timezone.utc), datetime(2999, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
 class RelayKey:
-    """What one host proves itself with, and what it recognises the others by; PEM."""
+    """Key and certificate of one host, and the authority that it trusts; PEM."""
 
     key: str = field(repr=False)
     cert: str
@@ -24,7 +24,7 @@ class RelayKey:
 
 
 class RelayKeys:
-    """An authority of its own; the common name of a certificate is the host's name in the hosts file."""
+    """Certificate authority of one transfer; a certificate's common name is the host's name in hosts.yaml."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -32,7 +32,7 @@ class RelayKeys:
         self._ca = self._sign(self._name, self._key.public_key(), authority=True)
 
     def of(self, host: str) -> RelayKey:
-        """Return a new key for a host, signed."""
+        """Return a new signed key for a host."""
         key = ec.generate_private_key(ec.SECP256R1())
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -42,7 +42,7 @@ class RelayKeys:
     def _sign(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, authority: bool = False
     ) -> x509.Certificate:
-        # The extensions that OpenSSL 3 in strict mode, the default from Python 3.13 on, wants to see.
+        # OpenSSL 3 requires these extensions in strict mode, the default from Python 3.13 on.
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = (
             x509.CertificateBuilder()

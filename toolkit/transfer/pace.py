@@ -1,56 +1,57 @@
-"""How quickly hosts in line take chunks, and for how long one that takes none is waited for."""
+"""Throughput of the hosts in a chain, and the time limit for a host that receives nothing."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
 
-# Seconds over which a rate is taken; less than the first says nothing, and more than the last is not kept.
+# Seconds over which a rate is measured: the minimum, the default and the history that is kept.
 _LEAST, LOOK, _KEPT = 0.25, 1.0, 5.0
-# Seconds without a chunk after which a host holds others up. One that waits for its own engine, which
-# unpacks a large layer, has longer: twice what any other host has needed for such a wait, and at least so
-# long. Where all engines are slow, nobody is passed over for it.
+# Seconds without a chunk after which a host counts as stalled. A host that waits for its own engine, which
+# unpacks a large layer, has longer: twice the longest such wait of any other host, and at least _BUSY
+# seconds. So if all engines are slow, no host is passed over.
 _STALLED, _BUSY, _BUSY_AS = 0.8, 10.0, 2.0
-# A host is slow when it takes less than this share of what the one before it takes, when others would wait
-# for it longer than so many seconds, and all of them together so many times longer than it waits for them.
+# A host is slow if its rate is below this share of its giver's rate, if the other hosts would wait for it
+# longer than _WAIT seconds, and if their total wait is _WORTH times as long as the host's own delay.
 SHARE, _WAIT, _WORTH = 0.5, 1.0, 2.0
-# Both must be so over such a share of the time that is left, so many seconds at least and at most.
+# Both must hold over this share of the remaining time, bounded by a minimum and a maximum in seconds.
 _SURE, _SURE_LEAST, _SURE_MOST = 0.03, 1.0, 5.0
-# Seconds that two hosts may take besides to begin.
+# Additional seconds for two hosts to connect.
 _GREETING = 1.5
 
 
 class Pace:
-    """What was seen of each host. Times are seconds, amounts are chunks."""
+    """Observed throughput of each host. Times are in seconds, amounts in chunks."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self._seen: dict[str, deque[tuple[float, int]]] = {host: deque() for host in hosts}
-        # Since when a host has taken nothing though there was something.
+        # Time since which a host has received nothing although chunks were available.
         self._since: dict[str, float] = dict.fromkeys(self._seen, 0.0)
-        # When a host last waited for its own engine, or had all there was: its rate says nothing then.
+        # Time at which a host last waited for its own engine or had all chunks: its rate is unknown then.
         self._waited: dict[str, float] = {}
-        # When a host last waited for other hosts; when it last did not, and chunks per second then.
+        # Time at which a host last waited for other hosts; time and rate when it last did not.
         self._idle: dict[str, float] = {}
         self._free: dict[str, tuple[float, float]] = {}
-        # Since when hosts have been waiting for their engines, and the longest such wait of each.
+        # Start of the current wait of hosts for their engines, and the longest such wait of each.
         self._busy: dict[str, float] = {}
-        # Who has got nothing yet from whom it takes now: until they have met, its rate says nothing.
+        # Hosts that have received nothing from their current giver: until they connect, their rate is
+        # unknown.
         self._meeting: set[str] = set()
         self._longest: dict[str, float] = {}
 
     def begins(self, host: str, at: int, now: float) -> None:
-        """It is looked at anew."""
+        """Restart the measurement of a host."""
         self._seen[host], self._since[host] = deque([(now, at)]), now
         self._meeting.discard(host)
 
     def linked(self, host: str, at: int, now: float) -> None:
-        """It takes from another host than before, and both have to meet first."""
+        """Record that a host receives from a new giver, to which it must connect first."""
         self.begins(host, at, now)
         self._since[host] = now + _GREETING
         self._meeting.add(host)
 
     def moved(self, host: str, at: int, now: float) -> None:
-        """It says which chunk it needs next."""
+        """Record the next chunk that a host needs."""
         seen = self._seen[host]
         before = seen[-1][1] if seen else -1
         if at > before:
@@ -63,11 +64,12 @@ class Pace:
             seen.popleft()
 
     def waits(self, busy: Collection[str], idle: Collection[str], now: float) -> None:
-        """These wait for their own engines, and these for other hosts: for more, or for the next one."""
+        """Record the hosts that wait for their own engines (busy) or for other hosts (idle)."""
         self._waited.update(dict.fromkeys((*busy, *idle), now))
         self._idle.update(dict.fromkeys(idle, now))
         for host in self._seen:
-            # One that waits for its engine could do more; others may be held to what it does all the same.
+            # A host that waits for its engine could be faster; its rate is still a valid reference for
+            # others.
             free = now - self._idle.get(host, -_BUSY) >= LOOK
             if free and (rate := self.rate(host, now)) is not None:
                 self._free[host] = (now, rate)
@@ -76,29 +78,29 @@ class Pace:
             self._longest[host] = max(self._longest.get(host, 0.0), now - since)
 
     def had_all(self, host: str, now: float) -> None:
-        """It has all that it could have."""
+        """Record that a host has all chunks that are available to it."""
         self._since[host] = now
 
     def still(self, host: str, now: float) -> float:
-        """Return for how long it has taken nothing."""
+        """Return the seconds for which a host has received nothing."""
         return now - self._since[host]
 
     def patience(self, host: str) -> float:
-        """Return for how long it is waited for."""
+        """Return the seconds after which a host counts as stalled."""
         if host not in self._busy:
             return _STALLED
         others = (length for other, length in self._longest.items() if other != host)
         return max(_BUSY, _BUSY_AS * max(others, default=0.0))
 
     def seen_for(self, host: str, now: float) -> float:
-        """Return for how long it has been looked at; infinity when it was not, so far."""
+        """Return the seconds of the current measurement; infinity if there is none."""
         return now - self._seen[host][0][0] if self._seen[host] else float("inf")
 
     def rate(self, host: str, now: float, over: float = LOOK) -> float | None:
-        """Return chunks per second of late, None when it is too early to say.
+        """Return the recent chunks per second, None if it is too early to measure.
 
         Args:
-            over: seconds that it is taken over, as far as there are so many.
+            over: seconds to measure, as far as the history reaches.
         """
         seen = self._seen[host]
         if host in self._meeting or not seen or now - seen[0][0] < _LEAST:
@@ -108,20 +110,20 @@ class Pace:
         return (seen[-1][1] - at) / (now - begin)
 
     def free_rate(self, host: str) -> tuple[float, float] | None:
-        """Return when it last waited for no other, and chunks per second then; None when it always did."""
+        """Return the time at which it last waited for no other host and its rate then; None if unknown."""
         return self._free.get(host)
 
     def has_waited(self, host: str, now: float) -> bool:
-        """Tell whether it waited of late for something else than chunks on their way to it."""
+        """Return whether it recently waited for anything except chunks in transit to it."""
         return now - self._waited.get(host, -_BUSY) < LOOK
 
     def holds_up(self, giver: str, host: str, left: int, others: int, now: float) -> bool:
         """Return whether a host is so slow that the others should not wait for it.
 
         Args:
-            giver: the one before it.
-            left: how many chunks it needs yet.
-            others: how many hosts wait with it.
+            giver: the host from which it receives.
+            left: chunks that it still needs.
+            others: number of hosts that wait for it.
         """
         free = self.free_rate(giver)
         if free is None or self.has_waited(host, now):
@@ -129,8 +131,8 @@ class Pace:
         then, before = free
         sure = min(_SURE_MOST, max(_SURE_LEAST, _SURE * left / before)) if before else _SURE_MOST
         if now - then > 2 * sure:
-            return False  # by now all may be slower, this machine or every engine
+            return False  # the measurement is old: meanwhile all hosts or this machine could be slower
         mine = self.rate(host, now, sure)
         if not mine or mine >= SHARE * before or self.seen_for(host, now) < sure / 2:
-            return False  # one that stands still counts once it has done so for long enough
+            return False  # a stalled host counts only after the minimum duration
         return left / mine - left / before > _WAIT and others * (before / mine - 1) > _WORTH

@@ -1,4 +1,4 @@
-"""What the hosts of a line take from each other: a row of chunks in stretches, each put away as a whole."""
+"""Payload of a transfer chain: a sequence of chunks in segments, each of which a host stores as a unit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from toolkit.protocol.chunks import CHUNK
 
 
 class Stretch(Protocol):
-    """Chunks from ``first`` up to, not including, ``end``: one archive for an engine, one shard of a set."""
+    """Segment: chunks from ``first`` up to, not including, ``end``, such as an archive or a data shard."""
 
     @property
     def first(self) -> int: ...
@@ -19,34 +19,34 @@ class Stretch(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes in it."""
+        """Size in bytes."""
 
 
 class Cargo(Protocol):
-    """One thing that travels to several hosts; what a host needs of it is the kind's own affair."""
+    """Payload for several hosts; the type of a host's need depends on the kind of payload."""
 
     def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Stretch, ...]]:
-        """Number the chunks, and return each host's stretches: all from the first that it needs to the end.
+        """Number the chunks, and return each host's segments: all from the first that it needs to the end.
 
         Args:
-            needs: by host. At least one host needs the row's last stretch.
+            needs: by host. At least one host needs the last segment.
         """
 
     def order(self, need: Hashable, stretches: tuple[Stretch, ...]) -> dict[str, object]:
-        """Return what a host is told about putting it away, on top of which chunks there are."""
+        """Return orders to a host for storing the segments, in addition to their chunk numbers."""
 
     def prime(self, need: Hashable) -> None:
-        """Begin to read what a host needs, while the hosts meet; for those for whom that takes long."""
+        """Start to read what a host needs while the hosts connect, if the first read takes long."""
 
     def chunks(self, number: int) -> Generator[tuple[int, bytes], None, None]:
-        """Yield chunks with their numbers, from one on; the same bytes each time."""
+        """Yield numbered chunks, starting at chunk ``number``; the same bytes in every call."""
 
     def settle(self) -> None:
-        """End what ``prime`` began, now that somebody reads."""
+        """Release what ``prime`` started, after the first reader has started."""
 
 
 def cut(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield bytes as chunks, the last one as short as it is."""
+    """Yield bytes as chunks; only the last chunk can be shorter."""
     buffer = bytearray()
     for piece in pieces:
         buffer += piece

@@ -1,7 +1,7 @@
-"""An image or a data set to many hosts at once: each gives to the next what it gets, this machine sends once.
+"""Transfer of an image or a data set to many hosts: each forwards it, so this machine sends it only once.
 
-On every host runs container/transfer/relay.py for as long as the transfer lasts. Here is decided who gives to
-whom (``toolkit.transfer.schedule``), and from here come the digests that alone make a chunk count.
+On every host, container/transfer/relay.py runs during the transfer. This module decides which host sends to
+which (``toolkit.transfer.schedule``), and sends the digests without which a chunk is not accepted.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from toolkit.transfer.keys import RelayKeys
 from toolkit.transfer.payload import Cargo
 from toolkit.transfer.schedule import GIVEN_UP, Drop, Feed, Give, Line, Order, Take, slow_links
 
-# Fewer bytes than these go to each host from here: until the hosts have met they would be there.
+# Below this size in bytes, this machine sends directly to each host: connecting the hosts would take longer.
 LEAST = 2**20
 
-# Seconds that the first host waits for the others, and between two looks at the line; and over which a
-# host's rate is taken to choose how much may be on its way to it.
+# Seconds: wait of the first host for the others, interval of the chain inspection, and window of the rate
+# that bounds the chunks in transit to a host.
 _MEET, _LOOK, _JUST_NOW = 5.0, 0.1, 0.3
-# Seconds for which a host's word that it is busy counts; it says so once a second.
+# Seconds for which a busy report is valid; a busy host repeats it every second.
 _SAYS = 5.0
 
 
 class Relay:
-    """One cargo on its way to several hosts.
+    """Transfer of one payload to several hosts.
 
     Args:
-        hosts: who may take part; the line forms when each of them is there or has said that it is not.
+        hosts: possible members; the chain forms when each of them has joined or declined.
     """
 
     def __init__(self, cargo: Cargo, hosts: Collection[str]) -> None:
@@ -52,7 +52,7 @@ class Relay:
         self._started = 0.0
 
     def absent(self, host: str) -> None:
-        """This host takes no part; the others need not wait for it."""
+        """Record that this host does not take part, so that the others do not wait for it."""
         with self._lock:
             self._waiting.discard(host)
             complete = not self._waiting
@@ -68,20 +68,20 @@ class Relay:
         mbit: float,
         advance: Advance,
     ) -> Brought | Declined:
-        """Let a host take what it needs, from others or from here, and put it away.
+        """Transfer what a host needs, from other hosts or from this machine, and store it.
 
         Args:
-            program: starts container/transfer/relay.py there.
+            program: command that starts container/transfer/relay.py on the host.
             need: see ``toolkit.transfer.payload``.
-            address: at which other hosts reach it.
-            mbit: what its link carries at most, in Mbit/s; 0 for unknown.
+            address: reachable from other hosts.
+            mbit: maximum rate of its link in Mbit/s; 0 if unknown.
 
         Returns:
-            What came of it, or why the host cannot take part.
+            The result, or the reason why the host cannot take part.
 
         Raises:
             Unreachable: the connection to the host broke.
-            Unreadable, ToolkitError: the cargo cannot be read.
+            Unreadable, ToolkitError: the payload cannot be read.
         """
         self._cargo.prime(need)
         member = Member(runner, address, need, advance, self._tell)
@@ -96,20 +96,20 @@ class Relay:
         return member.brought(self._line, self._started)
 
     def failed(self, error: Exception) -> None:
-        """It cannot go on, for a reason on this machine."""
+        """Abort the transfer because of an error on this machine."""
         for member in list(self._members.values()):
             member.fail(error)
             member.close()
 
     def close(self) -> None:
-        """End it, wherever it is."""
+        """End the transfer in any state."""
         self._closed = True
         self._supply.close()
         for member in list(self._members.values()):
             member.close()
         self._events.put(lambda: None)
 
-    # What happens, one thing after another in a thread of its own
+    # Events, handled one after another in a thread of its own
 
     def _tell(self, event: Callable[[], None]) -> None:
         self._events.put(event)
@@ -144,7 +144,7 @@ class Relay:
                     self._apply(self._line.look(self._sent(), self._busy(now), self._held(), now))
                     self._apply(self._silent(now))
                 if self._line.finished:
-                    # A host that loads yet would lose the rest with its program.
+                    # If a host still loads, closing its program would lose the rest.
                     for member in self._members.values():
                         if member.finished.is_set():
                             member.close()
@@ -168,7 +168,7 @@ class Relay:
             member.stretches = own[host]
             starts[host] = member.stretches[0].first
             member.begin(keys.of(host), self._cargo.order(member.need, member.stretches))
-        # Nobody can be told whom to give to before that one listens.
+        # A host cannot be assigned as taker before it listens.
         until = time.monotonic() + ANSWER
         while not all(m.port or m.ended.is_set() for m in self._members.values()):
             with contextlib.suppress(queue.Empty):
@@ -180,7 +180,9 @@ class Relay:
         self._line = Line(starts, max(one[-1].end for one in own.values()), slow_links(self._mbit))
         for host, member in self._members.items():
             if not member.port:
-                member.fail(ToolkitError("its relay did not begin", "run the same command again", host))
+                member.fail(
+                    ToolkitError("its transfer program did not listen", "run the same command again", host)
+                )
                 del self._line.at[host]
         self._apply(self._line.begin(now))
 
@@ -215,11 +217,11 @@ class Relay:
                 self._apply(self._line.gone(order.host, time.monotonic()))
 
     def _feed(self, member: Member, wanted: bool) -> None:
-        # Not asked of the line, which belongs to another thread than the one that feeds.
+        # Not read from the chain, which belongs to another thread than the one that feeds.
         self._supply.feed(member, wanted, lambda: member.rate)
 
     def _silent(self, now: float) -> list[Order]:
-        """Return the orders that give up hosts which have received everything and no longer report."""
+        """Return orders that drop hosts which have received everything and no longer report."""
         return [
             Drop(host, f"it received everything, and has not reported for {GIVEN_UP:.0f} s")
             for host, member in self._members.items()
@@ -230,7 +232,7 @@ class Relay:
         return {host: member.sent for host, member in self._members.items()}
 
     def _busy(self, now: float) -> set[str]:
-        """Hosts that say so; one that is frozen says nothing any more."""
+        """Return the hosts that report to be busy; a hung host reports nothing."""
         return {host for host, m in self._members.items() if m.busy and now - m.heard < _SAYS}
 
     def _held(self) -> set[str]:

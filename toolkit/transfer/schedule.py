@@ -1,7 +1,7 @@
-"""Schedule of a host-to-host transfer: who gives chunks to whom, also when a host dies, is slow or cut off.
+"""Schedule of a host-to-host transfer: which host sends to which, also if a host fails or is slow.
 
-The line begins here and each host gives to one other. Every change of it is an order that one host is told.
-Nothing here waits or sends: what happened goes in with its time, and orders come out.
+The chain starts at this machine, and each host forwards to one other host. Every change is an order to one
+host. This module neither waits nor sends: it receives timestamped events and returns orders.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ from dataclasses import dataclass
 
 from toolkit.transfer.pace import LOOK, SHARE, Pace
 
-# In place of a host: this machine.
+# Empty host name: this machine.
 HERE = ""
 
-# Nobody stands before the first host, so whether it is slow shows when the second takes from here as well:
-# done once, for so many seconds, where so many are left, and believed when the second takes that much more.
+# The first host has no upstream to compare with. Once per transfer, if enough chunks are left, this machine
+# feeds the second host directly for _PROBE seconds; if it is _PROBE_MORE times faster, the first host counts
+# as slow.
 _PROBE, _PROBE_LEFT, _PROBE_MORE = 1.0, 30.0, 1.5
 
-# Chunks of 256 KiB. A host that is fewer than so many behind the one before it is not looked at: by so
-# much the buffers between them differ.
+# Chunks of 256 KiB. A host that is fewer than this many chunks behind its giver is not examined: the buffers
+# between them account for that difference.
 _BEHIND = 16
-# Seconds without a chunk after which a host is given up.
+# Seconds without a chunk after which a host is dropped.
 GIVEN_UP = 60.0
-# How often a host that holds others up, or to which a connection broke, goes on at the end of the line.
+# Number of times that a straggler, or a host with a broken connection, is moved to the end of the chain.
 _TRIES = 1
-# How many chunks a host keeps for others; fewer than relay.py does, since what is known here is a little old.
+# Chunks that a host keeps for others; fewer than in relay.py, because this machine's view lags behind.
 _KEPT = 256
 
 
 @dataclass(frozen=True)
 class Take:
-    """Tell a host to take chunks from another, or from here."""
+    """Order to receive chunks from another host or from this machine."""
 
     host: str
     giver: str | None
@@ -39,7 +40,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Give:
-    """Tell a host to give chunks to another; to nobody when that is empty."""
+    """Order to send chunks to another host, or to no host if empty."""
 
     host: str
     taker: str
@@ -47,7 +48,7 @@ class Give:
 
 @dataclass(frozen=True)
 class Feed:
-    """Send chunks from here to a host, or no longer."""
+    """Order to start or stop sending chunks from this machine to a host."""
 
     host: str
     wanted: bool = True
@@ -55,7 +56,7 @@ class Feed:
 
 @dataclass(frozen=True)
 class Drop:
-    """Give a host up."""
+    """Order to drop a host."""
 
     host: str
     why: str
@@ -65,17 +66,17 @@ Order = Take | Give | Feed | Drop
 
 
 def slow_links(mbit: Mapping[str, float]) -> set[str]:
-    """Return the hosts whose links carry much less than the best does.
+    """Return the hosts whose links are much slower than the fastest one.
 
     Args:
-        mbit: what they carry at most; 0 for unknown.
+        mbit: maximum rate of each link; 0 if unknown.
     """
     best = max(mbit.values(), default=0.0)
     return {host for host, rate in mbit.items() if 0 < rate < SHARE * best}
 
 
 class Line:
-    """The hosts in line, how far each is, and who gives to whom.
+    """Chain of hosts, their progress, and the giver and taker of each.
 
     Args:
         starts: the first chunk that each host needs.
@@ -86,30 +87,31 @@ class Line:
     def __init__(self, starts: Mapping[str, int], end: int, slow: Iterable[str] = ()) -> None:
         self.starts, self.at, self.end = dict(starts), dict(starts), end
         self.slow = set(slow)
-        # From whom a host takes; None while it waits for its turn.
+        # The host from which a host receives; None while it waits for its turn.
         self.givers: dict[str, str | None] = dict.fromkeys(starts)
         self.takers: dict[str, str] = {}
-        # Why a host takes from here that should have taken from another, and who was passed over.
+        # Reason why a host receives from this machine instead of another host, and hosts that were passed
+        # over.
         self.direct: dict[str, str] = {}
         self.passed: dict[str, str] = {}
         self._barred: set[tuple[str, str]] = set()
         self._tried: dict[str, int] = {}
         self._pace = Pace(starts)
-        # The first host that is looked at, the second, since when, and the first one's rate alone.
+        # Probe: the first host, the second, the start time, and the first host's own rate.
         self._probe: tuple[str, str, float, float] | None = None
         self._probed: set[str] = set()
 
     @property
     def finished(self) -> bool:
-        """Whether every host that is left has all chunks."""
+        """True if every remaining host has all chunks."""
         return all(at >= self.end for at in self.at.values())
 
     def begin(self, now: float) -> list[Order]:
-        """Return the orders that form the line: who lacks most first, slow hosts last."""
+        """Return the orders that form the chain: most missing chunks first, slow hosts last."""
         return list(self._line_up(sorted(self.at), now))
 
     def moved(self, host: str, at: int, now: float) -> list[Order]:
-        """A host says which chunk it needs next."""
+        """Record the next chunk that a host needs, and return the resulting orders."""
         if host not in self.at:
             return []
         self._pace.moved(host, at, now)
@@ -119,13 +121,13 @@ class Line:
     def look(
         self, sent: Mapping[str, int], busy: Collection[str], held: Collection[str], now: float
     ) -> list[Order]:
-        """Return orders that move hosts out of the way which hold others up.
+        """Return orders that move stragglers out of the way of other hosts.
 
         Args:
-            sent: of hosts that are fed from here, the first chunk that was not sent yet.
-            busy: hosts that take no more because their own engine has not yet taken what they have, or less
-                than comes because their processors are busy.
-            held: hosts that take no more because the next one has not yet taken what they have.
+            sent: for hosts that this machine feeds, the first chunk that was not sent yet.
+            busy: hosts that receive less than they could, because their own engine has not stored the
+                received chunks yet or because their processors are busy.
+            held: hosts that receive no more because their taker has not received what they have.
         """
         takes = {host: giver for host, giver in self.givers.items() if giver is not None and host in self.at}
         idle = {h for h, giver in takes.items() if giver == HERE and sent.get(h, 0) <= self.at[h]}
@@ -140,12 +142,12 @@ class Line:
                 self._pace.had_all(host, now)
             still, patience = self._pace.still(host, now), self._pace.patience(host)
             if still > GIVEN_UP and giver == HERE and host not in busy:
-                orders.append(Drop(host, f"took nothing for {GIVEN_UP:.0f} s"))
+                orders.append(Drop(host, f"received nothing for {GIVEN_UP:.0f} s"))
             elif still > patience and self._is_waited_for(host):
-                orders += self._make_way(host, "stood still", now)
+                orders += self._make_way(host, "stalled", now)
             elif still > 3 * patience and giver:
-                # Nobody waits for it, but it may be the other that stands still.
-                self.direct[host] = f"{giver} gave nothing"
+                # No host waits for it, but its giver could be the stalled one.
+                self.direct[host] = f"{giver} sent nothing"
                 orders += [*self._unlink(host, now), *self._link(HERE, host, now)]
             elif giver and lacks >= _BEHIND and self._pace.holds_up(*self._needs(giver, host), now):
                 self.slow.add(host)
@@ -153,43 +155,44 @@ class Line:
         return orders
 
     def has_all(self, host: str) -> bool:
-        """Return whether a host has every chunk; it may not have put them away yet."""
+        """Return whether a host has every chunk; it might not have stored all of them yet."""
         return self.at.get(host, 0) >= self.end
 
     def lost(self, giver: str, host: str, begun: bool, gone: bool, why: str, now: float) -> list[Order]:
-        """A host says that it cannot give to the next one.
+        """Handle a host's report that it cannot send to its taker.
 
         Args:
-            begun: whether they had spoken with each other.
-            gone: whether it no longer has what the next one needs.
+            begun: whether the two hosts had connected.
+            gone: whether it no longer has the chunks that its taker needs.
         """
         if self.givers.get(host) != giver or self.at.get(host, self.end) >= self.end:
-            return []  # of old, or of a host that has all and has hung up
+            return []  # outdated, or the taker has all chunks and has closed the connection
         if gone:
             return list(self._pass_over(host, why, now))
         if not begun:
-            # No way from one to the other, a firewall say: those behind it may well reach each other.
+            # No route between the two, for example because of a firewall; hosts behind it might reach each
+            # other.
             self._barred.add((giver, host))
             self.takers.pop(giver, None)
             self.direct[host] = why
             return list(self._link(HERE, host, now))
-        # Most often it has died, so the others do not wait for it.
+        # Usually the taker has died, so the others do not wait for it.
         return list(self._make_way(host, why, now))
 
     def gone(self, host: str, now: float) -> list[Order]:
-        """A host takes no further part."""
+        """Remove a host from the transfer, and return the resulting orders."""
         if host not in self.at:
             return []
         orders = [*self._unlink(host, now)]
         del self.at[host], self.givers[host]
         return [order for order in (*orders, *self._next_round(now)) if order.host != host]
 
-    # How the line changes
+    # Changes of the chain
 
     def _line_up(self, hosts: Iterable[str], now: float) -> Iterator[Order]:
         giver = HERE
         for host in sorted(hosts, key=lambda name: (name in self.slow, self.at[name], name)):
-            # Whoever needs less than the one before it can have all from that one, once it has come so far.
+            # A host that needs fewer chunks than its giver can receive all of them from it later.
             ahead = self.at[host] - self.at[giver] if giver else 0
             waits_long = giver in self.slow and ahead > self.end - self.at[host]
             yield from self._link(giver if giver and ahead >= 0 and not waits_long else HERE, host, now)
@@ -208,7 +211,7 @@ class Line:
             yield Feed(host)
 
     def _unlink(self, host: str, now: float) -> Iterator[Order]:
-        """Take a host out; the one behind it takes from the one before it."""
+        """Remove a host from the chain; its taker receives from its giver."""
         giver, taker = self.givers.get(host), self.takers.pop(host, "")
         self.givers[host] = None
         if taker:
@@ -223,23 +226,23 @@ class Line:
         if follows:
             yield from self._link(giver if giver is not None else HERE, taker, now)
         elif taker:
-            self.givers[taker] = HERE  # it has all, and needs nobody
+            self.givers[taker] = HERE  # it has all chunks and needs no giver
 
     def _make_way(self, host: str, why: str, now: float) -> Iterator[Order]:
-        """A host goes to the end of the line; the second time it waits until the others are done."""
+        """Move a host to the end of the chain; the second time, it waits until the others are done."""
         self._tried[host] = self._tried.get(host, 0) + 1
         tail = self._tail(host)
         last = self.givers[host] == tail and host not in self.takers
         if self._tried[host] > _TRIES or not tail or (last and host in self.slow):
             yield from self._pass_over(host, why, now)
         elif last:
-            self._pace.begins(host, self.at[host], now)  # it is there already
+            self._pace.begins(host, self.at[host], now)  # it is connected already
         else:
             yield from self._unlink(host, now)
             yield from self._link(tail, host, now)
 
     def _pass_over(self, host: str, why: str, now: float) -> Iterator[Order]:
-        """A host waits until the others are done."""
+        """Let a host wait until the others are done."""
         self.passed[host] = why
         yield from self._unlink(host, now)
         yield Take(host, None)
@@ -251,7 +254,7 @@ class Line:
             yield from self._line_up(left, now)
 
     def _tail(self, host: str) -> str:
-        """The last host of a line that can give to this one, empty when there is none."""
+        """Return the last host of a chain that can send to this one, empty if there is none."""
         needs = self.at[host]
         ends = (
             other
@@ -266,7 +269,7 @@ class Line:
         )
         return max(ends, key=lambda name: (self.givers[name] != HERE, -self.at[name], name), default="")
 
-    # How quick they are
+    # Throughput
 
     def _look_at_first(self, now: float) -> Iterator[Order]:
         if self._probe is None:
@@ -276,7 +279,7 @@ class Line:
                 rate
                 and self._pace.seen_for(first, now) > LOOK
                 and (self.end - self.at[first]) / rate > _PROBE_LEFT
-                # A second one that is slower yet has nothing to say about the first.
+                # A second host that is even slower is no reference for the first.
                 and (self.rate(second := self.takers[first], now) or 0) >= SHARE * rate
             ):
                 self._probed.add(first)
@@ -300,7 +303,7 @@ class Line:
             yield from self._link(first, second, now)
 
     def _needs(self, giver: str, host: str) -> tuple[str, str, int, int]:
-        """A host and the one before it, how many chunks it needs yet, and how many others go on."""
+        """Return a host's giver, the host, the chunks that it still needs, and the number of other hosts."""
         others = sum(at < self.end for at in self.at.values()) - 1
         return giver, host, self.end - self.at[host], others
 
@@ -308,5 +311,5 @@ class Line:
         return any(self.at[h] < self.end and self.givers[h] is not None for h in self.at if h != host)
 
     def rate(self, host: str, now: float, over: float = LOOK) -> float | None:
-        """Chunks per second of late, None when it is too early to say."""
+        """Return the recent chunks per second, None if it is too early to measure."""
         return self._pace.rate(host, now, over) if host in self.at else None

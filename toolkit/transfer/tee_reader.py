@@ -1,8 +1,8 @@
-"""One reading for all who need the same bytes at about the same time, in bounded memory.
+"""Shared reading: one reading serves all concurrent consumers of the same bytes, in bounded memory.
 
-Whoever needs the next piece reads it for all. The last pieces are kept for those that follow, and who falls
-back behind them gets a reading of its own: a slow host costs the others nothing. What was read whole and is
-still here serves those who come later.
+The first consumer that needs the next piece reads it for all. The last pieces are kept for the others. A
+consumer that falls behind them gets a reading of its own, so a slow host does not delay the others. A
+complete reading that is still in memory also serves later consumers.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 
 PIECE = 2**18
-# Bytes that all readings together keep, and that one keeps at the least.
+# Bytes that all readings keep together, and the minimum for one reading.
 BUDGET, LEAST = 2**27, 2**21
 
 Start = Callable[[Hashable], Iterator[bytes]]
 
 
 class Readings:
-    """Readings by what is read.
+    """Readings by key.
 
     Args:
-        start: begins to read what a key names, with the same bytes each time.
-        budget: bytes to keep, of all readings together.
-        repeatable: whether a second reading gives the same bytes; without that all go at the pace of the
-            slowest.
+        start: starts a reading of a key, with the same bytes every time.
+        budget: bytes that all readings keep together.
+        repeatable: whether a second reading returns the same bytes; otherwise all consumers run at the rate
+            of the slowest one.
     """
 
     def __init__(self, start: Start, budget: int = BUDGET, repeatable: bool = True) -> None:
@@ -35,15 +35,15 @@ class Readings:
         self.closed = False
 
     def tap(self, key: Hashable) -> Tap:
-        """Return the bytes that a key names, for one who takes them at its own pace."""
+        """Return the bytes of a key for one consumer, at the consumer's own rate."""
         return Tap(self, key)
 
     def keep(self) -> int:
-        """Bytes that one reading may keep."""
+        """Bytes that one reading can keep."""
         return max(LEAST, self.budget // max(1, sum(bool(reading.taps) for reading in self.live)))
 
     def trim(self, reading: _Reading) -> None:
-        """Forget what is kept beyond the budget: what nobody takes any more, then the reading's oldest."""
+        """Discard pieces beyond the budget: unused readings first, then the reading's oldest pieces."""
         kept = sum(one.end - one.begin for one in self.live)
         for idle in [one for one in self.live if not one.taps]:
             if kept > self.budget:
@@ -54,7 +54,7 @@ class Readings:
             reading.begin += len(reading.pieces.popleft())
 
     def join(self, tap: Tap) -> _Reading:
-        """Return a reading that still has what the tap needs next; begins one if there is none."""
+        """Return a reading that still has the next piece of the tap; start one if there is none."""
         for reading in self.live:
             if reading.key == tap.key and reading.begin <= tap.at and not reading.error:
                 reading.taps.add(tap)
@@ -72,11 +72,11 @@ class Readings:
         whole = reading.done and not reading.begin
         if not reading.taps and not whole and reading in self.live:
             self.live.remove(reading)
-            if not reading.pulling:  # whoever reads just now closes it afterwards
+            if not reading.pulling:  # the thread that reads now closes it afterwards
                 reading.close()
 
     def close(self) -> None:
-        """End all readings; whoever still waits for one gets an error."""
+        """End all readings; a consumer that still waits for one gets an error."""
         with self.changed:
             self.closed = True
             for reading in self.live:
@@ -87,7 +87,7 @@ class Readings:
 
 
 class _Reading:
-    """One run through what a key names: the pieces from offset ``begin`` up to ``end`` are here."""
+    """One reading of a key: the pieces from offset ``begin`` up to ``end`` are in memory."""
 
     def __init__(self, key: Hashable, source: Iterator[bytes]) -> None:
         self.key, self.source = key, source
@@ -100,7 +100,7 @@ class _Reading:
         self.taps: set[Tap] = set()
 
     def pull(self) -> bytes:
-        """Read the next piece: PIECE bytes, fewer at the end only."""
+        """Read the next piece: PIECE bytes, fewer only at the end."""
         parts, size = [self.rest], len(self.rest)
         while size < PIECE:
             data = next(self.filled, b"")
@@ -113,7 +113,7 @@ class _Reading:
         return whole[:PIECE]
 
     def at(self, offset: int) -> bytes:
-        # All pieces but the last are equally long.
+        # All pieces except the last have the same length.
         return self.pieces[(offset - self.begin) // PIECE]
 
     def slowest(self) -> int:
@@ -126,7 +126,7 @@ class _Reading:
 
 
 class Tap:
-    """The bytes of one key for one taker; an iterator of pieces that ends where they end."""
+    """Bytes of one key for one consumer; an iterator of pieces."""
 
     def __init__(self, readings: Readings, key: Hashable) -> None:
         self.readings, self.key = readings, key
@@ -143,7 +143,7 @@ class Tap:
             with readings.changed:
                 if self.closed or readings.closed:
                     readings.leave(self)
-                    raise ConnectionAbortedError("nobody takes these bytes any more")
+                    raise ConnectionAbortedError("the reading of these bytes was closed")
                 reading = self._current()
                 if self.at < reading.end:
                     piece = reading.at(self.at)
@@ -163,7 +163,7 @@ class Tap:
             self._pull(reading)
 
     def prime(self) -> None:
-        """Let the reading begin, so that the first piece is here when it is asked for."""
+        """Start the reading, so that the first piece is available when it is needed."""
         readings = self.readings
         with readings.changed:
             if self.closed or readings.closed:
@@ -206,7 +206,7 @@ class Tap:
             readings.changed.notify_all()
 
     def close(self) -> None:
-        """Take no more; a reading that nobody else takes from ends."""
+        """Stop receiving; a reading without consumers ends."""
         with self.readings.changed:
             self.closed = True
             self.readings.leave(self)

@@ -84,7 +84,7 @@ def test_limits_versions_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
         ("unlimited\n1048576\n", "", 0, {"memlock": -1, "nofile": 1048576}),
         ("", "banner\nssh: connect to host: Connection refused\n", 255,
          {"error": "ssh: connect to host: Connection refused"}),
-        ("hello\n", "", 0, {"error": "ssh ended with status 0"}),
+        ("hello\n", "", 0, {"error": "ssh exited with status 0"}),
     ],
 )  # fmt: skip
 def test_limits_by_the_way_that_ranks_come(

@@ -60,7 +60,7 @@ def test_a_cluster_that_cannot_fit_is_refused_with_the_number(world: World) -> N
     status = world.status()
     assert (code, status["state"]) == (65, "failed")
     assert status["reason"] == (
-        "the supervisor on gpu1 needs 364 open files for 30 hosts, and the hard limit of its container is "
+        "the supervisor on gpu1 needs 364 open files for 30 hosts, but the hard limit of its container is "
         "256; set `ulimits: {nofile: 364}` in hosts.yaml, then run `toolkit up`"
     )
     assert world.log() == f"[toolkit] {status['reason']}\n".encode()

@@ -240,7 +240,7 @@ def test_the_watchdog_looks_once_at_each_stall() -> None:
     started[0].over = True
     line = dog.tick(112.0)
     assert line == (
-        "no rank has printed for 12 s; what they do on 2 hosts is kept: toolkit why x; box2: gone"
+        "no rank has printed for 12 s; saved the ranks' state on 2 hosts: toolkit why x; box2: gone"
     )
     assert dog.tick(500.0) is None and len(started) == 1, "the same stall"
     dog.heard(500.0)
@@ -248,7 +248,7 @@ def test_the_watchdog_looks_once_at_each_stall() -> None:
     dog.tick(510.0)
     assert len(started) == 2
     late = dog.tick(571.0)
-    assert late is not None and "could not be collected within 60 s" in late and started[1].killed
+    assert late is not None and "could not be saved within 60 s" in late and started[1].killed
 
 
 def test_the_watchdog_says_what_failed() -> None:
@@ -257,14 +257,14 @@ def test_the_watchdog_says_what_failed() -> None:
     dog = watchdog.Watchdog("x", 1.0, 0.0, lambda job, why: broken)
     assert dog.tick(2.0) is None
     line = dog.tick(3.0)
-    assert line == "no rank has printed for 3 s; what ranks do could not be collected: OSError: no room"
+    assert line == "no rank has printed for 3 s; the state of ranks could not be saved: OSError: no room"
     dog.close()
 
     def fails(job: str, why: str) -> Any:
         raise OSError("no more processes")
 
     line = watchdog.Watchdog("x", 1.0, 0.0, fails).tick(2.0)
-    assert line is not None and "nobody could look why: no more processes" in line
+    assert line is not None and "the state of ranks could not be saved: no more processes" in line
 
 
 def test_what_an_earlier_attempt_printed_is_no_present_cause(world: World) -> None:

@@ -112,7 +112,7 @@ def test_a_line_that_no_lease_sends_loses_its_own_host_alone(world: World) -> No
     assert found["beats"] and found["answers"] == {"n": 1, "records": []}
     assert found["lost"] == [
         "gpu2",
-        "its lease sent a line that is not of the protocol: b'Welcome to gpu2!'",
+        "its lease sent a line that does not follow the protocol: b'Welcome to gpu2!'",
     ]
 
 

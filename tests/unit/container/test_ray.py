@@ -109,7 +109,7 @@ class Ray:
     [
         ({"gpu1": 2.0, "gpu2": 3.0}, 0, ""),
         ({"gpu1": 2.0}, 69, "Ray on gpu2 did not join 10.77.0.2:29500 within 1 s"),
-        ({"gpu1": 2.0, "gpu2": 1.0}, 64, "gpu2: Ray has 1 x CPU, the job asked for 3"),
+        ({"gpu1": 2.0, "gpu2": 1.0}, 64, "gpu2: Ray has 1 x CPU, but the job requires 3"),
     ],
 )
 def test_the_driver_waits_for_the_nodes_of_all_hosts(

@@ -86,8 +86,8 @@ def test_hosts_without_a_part_in_the_last_attempt_are_swept_too() -> None:
 def test_too_few_hosts_are_told_by_name() -> None:
     one, two = a_job()["hosts"]
     assert restarts.too_few([], 1) == "no host answers, and --min-hosts is 1"
-    assert restarts.too_few([one], 2) == "gpu1 alone answers, and --min-hosts is 2"
-    assert restarts.too_few([one, two], 3) == "gpu1, gpu2 alone answer, and --min-hosts is 3"
+    assert restarts.too_few([one], 2) == "only gpu1 answers, and --min-hosts is 2"
+    assert restarts.too_few([one, two], 3) == "only gpu1, gpu2 answer, and --min-hosts is 3"
 
 
 def test_the_launchers_that_travel_need_nothing_else(tmp_path: Path, world: World) -> None:
@@ -220,7 +220,7 @@ def test_a_launcher_that_starts_a_rank_again_by_itself(
     status, log = world.status(), world.log().decode()
     assert status["state"] == state, log
     reason = "rank 0 on gpu1 ended with exit code 9"
-    assert f"[toolkit] {reason}; restart 1 of {most} by torchrun itself, on gpu1" in log
+    assert f"[toolkit] {reason}; restart 1 of {most} by torchrun on gpu1" in log
     assert [each["reason"] for each in status["restarts"]] == [reason] * most
     if state == "failed":
         assert status["exit_code"] == 9 and log.endswith("given up after 1 restart of 1\n")
@@ -232,4 +232,4 @@ def test_a_world_that_an_elastic_job_may_have(world: World) -> None:
         argv = f"{JOB}-{size}"
         done, _, said = world.call("job.rank", argv, **rank_env(0, size))
         assert done == code, said
-        assert (b"the job asked for 2 to 3" in said) == bool(code)
+        assert (b"but the job requires 2 to 3" in said) == bool(code)

@@ -471,7 +471,7 @@ def test_files_that_change_while_they_are_sent(code: Code) -> None:
 def test_a_job_is_made_once(code: Code) -> None:
     step = code.step(job="once")
     code.send(step)
-    with pytest.raises(ToolkitError, match="the folder of job once is there already"):
+    with pytest.raises(ToolkitError, match="the folder of job once exists already"):
         code.send(step)
 
 

@@ -162,7 +162,7 @@ def test_variables_that_do_not_arrive_completely_refuse_the_job(world: World) ->
         world.call("job.supervisor", name)
         status = world.status(name)
         assert (status["state"], status["exit_code"]) == ("failed", 65)
-        assert status["reason"].startswith("the job's variables have not arrived")
+        assert status["reason"].startswith("the job's variables did not arrive")
         assert world.holders(SECRET) == []
 
 

@@ -136,13 +136,13 @@ def test_what_changes_or_cannot_be_read_is_an_error_with_its_name(tmp_path: Path
 
 def test_sources_start_at_the_hosts_file_and_must_be_there(tmp_path: Path) -> None:
     inventory = parse_inventory(TEXT, str(tmp_path / "hosts.yaml"))
-    with pytest.raises(BadInput, match="data/0/source: there is no folder or file") as refused:
+    with pytest.raises(BadInput, match="data/0/source: no such folder or file:") as refused:
         read_data(inventory)
     assert "--no-data" in refused.value.fix
     (tmp_path / "set").mkdir()
     ((one, source, content),) = read_data(inventory)
     assert (one.target, source, content.files) == ("/set", str(tmp_path / "set"), 0)
-    with pytest.raises(BadInput, match="names nothing to stage"):
+    with pytest.raises(BadInput, match="has no data set to stage"):
         require_data(world.inventory())
 
 
@@ -174,7 +174,7 @@ def test_up_stages_data_before_containers_which_see_it_read_only() -> None:
 
 def test_without_data_containers_still_find_the_folder() -> None:
     steps = [
-        step for step in plan_up(layout(), world.INSIDE).steps if step.title == "make the folders for data"
+        step for step in plan_up(layout(), world.INSIDE).steps if step.title == "create the folders for data"
     ]
     assert [step.host for step in steps] == ["gpu1", "gpu2", "cpu3"]
     assert all(isinstance(step, Run) and step.unless for step in steps)
@@ -249,8 +249,8 @@ def test_jobs_need_one_whole_set_on_all_of_their_hosts() -> None:
     assert lacking(held(gpu1="a", gpu2="a"), inventory) == {}
     found = lacking(held(gpu1="a", gpu2="", cpu3="b"), inventory)
     assert found == {
-        "gpu2": "the data of /set is not whole in /scratch/set",
-        "cpu3": "the data of /set in /scratch/set is another than other hosts have",
+        "gpu2": "/scratch/set: data set /set is incomplete",
+        "cpu3": "/scratch/set: data set /set differs from the copy on the other hosts",
     }
     assert list(lacking(held(gpu1="a", gpu2="b", cpu3="b"), inventory)) == ["gpu1"]
     assert list(lacking({"gpu1": {}}, inventory)) == ["gpu1"]
@@ -266,7 +266,7 @@ def test_a_job_is_refused_with_the_host_and_the_cure() -> None:
         refuse_lacking(Session(), {"gpu1"})  # type: ignore[arg-type]
     assert (refused.value.host, refused.value.fix) == (
         "gpu1",
-        "toolkit data send; or go on all the same: --no-check",
+        "toolkit data send  # or start the job anyway with --no-check",
     )
 
 
@@ -286,7 +286,7 @@ def test_rows_say_how_far_each_host_is() -> None:
     assert rows[1].share is not None and 5 < rows[1].share < 20
     rows += data_rows(inventory, held(gpu1="other", gpu2=""), {"/scratch/set": content}, {})
     text = data_text((*rows, DataRow("x", "/p", "/t", "part", 5)))
-    assert "whole, other than here" in text and "absent" in text and "part, 1" in text and "no answer" in text
+    assert "whole, differs from this machine" in text and "absent" in text and "part, 1" in text and "no answer" in text
 
 
 # The row of a transfer
@@ -378,12 +378,12 @@ def source(tmp_path: Path) -> Path:
 
 def test_what_is_cut_short_is_not_whole_and_leaves_nothing_under_a_name(tmp_path: Path, source: Path) -> None:
     root, wanted = tmp_path / "root", [shard.name for shard in read_content(source).shards]
-    assert unpack(root, source, cut=-100) == [[0, 1, "a shard is cut short"]]
+    assert unpack(root, source, cut=-100) == [[0, 1, "a shard is truncated"]]
     seen = json.loads(ask("look", root, wanted=wanted).stdout)
     assert (seen["missing"], seen["set"]) == ([0], "") and seen["free"] > 0
     assert sorted(path.name for path in (root / "a").iterdir() if path.name[0] != ".") == ["0", "1", "2", "3"]
     refused = ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1})
-    assert refused.returncode == 3 and refused.stderr == "1 of 1 shards are not whole\n"
+    assert refused.returncode == 3 and refused.stderr == "1 of 1 shards are incomplete\n"
     assert unpack(root, source) == [[0, 0, ""]]
     assert json.loads(ask("look", root, wanted=wanted).stdout)["missing"] == []
     assert ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1}).returncode == 0
@@ -404,7 +404,7 @@ def test_a_folder_keeps_its_mode_and_its_owner_may_write_there(tmp_path: Path, s
     [
         (
             "mkdir: cannot create\nPermission denied: /x",
-            "may not write there: Permission denied",
+            "cannot write to the data folder: Permission denied",
             "sudo install",
         ),
         ("the host's program broke", "the host's program broke", "run the same command again"),
@@ -575,7 +575,7 @@ def test_what_is_in_the_place_of_a_folder_is_refused_by_name(tmp_path: Path, sou
     else:
         os.mkfifo(root / "a")
     ((_, status, said),) = unpack(root, source)
-    assert status == 1 and said.startswith(f"{root}/a is a link or a file where a folder must be")
+    assert status == 1 and said.startswith(f"{root}/a is a link or a file, but must be a folder")
     assert not list(outside.iterdir())
     assert json.loads(ask("remove", root).stdout)["gone"] == 0 and os.path.lexists(root / "a")
 
@@ -680,9 +680,9 @@ def test_data_that_differs_is_not_taken_over(tmp_path: Path, source: Path) -> No
     shutil.copytree(source, root, symlinks=True, dirs_exist_ok=True)
     (root / "a/3").write_text("another's")
     ((_, status, said),) = unpack(root, source)
-    assert status == 1 and said.startswith(f"{root}/a/3 is there already and is not the toolkit's")
+    assert status == 1 and said.startswith(f"{root}/a/3 exists already and was not written by toolkit")
     other = ask("adopt", root, wanted=["0" * 32], entries=order["entries"])
-    assert other.returncode == 3 and "did not come as it was sent" in other.stderr
+    assert other.returncode == 3 and "was damaged in transit" in other.stderr
     empty = tmp_path / "empty"
     empty.mkdir()
     assert json.loads(ask("look", empty, wanted=[]).stdout)["unknown"] is False

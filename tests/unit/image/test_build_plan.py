@@ -126,7 +126,7 @@ def test_from_nothing_torch_is_asked_for_by_itself_and_never_as_the_cuda_build()
     assert "torch" not in shared.alternatives[0].line()
     assert [command.argv[-1] for command in torch.alternatives] == ["torch==2.13.0+cpu"] * 2
     assert "TOOLKIT_TORCH_INDEX" in torch.fix
-    assert "CUDA build is not taken" in torch.failure
+    assert "CUDA build is not used instead" in torch.failure
     assert "setuptools" in tools.alternatives[0].argv
     (last,) = horovod.alternatives
     assert last.stdin == b"horovod==0.28.1 --hash=sha256:abc\n"
@@ -246,10 +246,11 @@ def test_what_cannot_be_added_is_refused_all_at_once() -> None:
     with pytest.raises(BadInput) as caught:
         plan(recipe)
     said = [str(problem) for problem in caught.value.problems]
-    assert said[0] == "WITH: is set by --with"
-    assert said[1] == "--with: tensorflow goes with flavour cpu alone, found gpu"
-    assert said[2].startswith("--with: is among accelerate, deepspeed,") and said[2].endswith("found mxnet")
-    with pytest.raises(BadInput, match=r"accelerate wants click 8\.5\.1, ray wants 8\.5\.0"):
+    assert said[0] == "WITH: is set by --with, not by --build-arg"
+    assert said[1] == "--with: tensorflow is available only for flavor cpu, found gpu"
+    assert said[2].startswith("--with: should be one of accelerate, deepspeed,")
+    assert said[2].endswith("found mxnet")
+    with pytest.raises(BadInput, match=r"accelerate requires click 8\.5\.1, but ray requires 8\.5\.0"):
         plan(ImageRecipe("cpu", extras=("ray", "accelerate")))
 
 

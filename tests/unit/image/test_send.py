@@ -88,7 +88,7 @@ def test_a_try_that_broke_off_is_taken_up_by_the_next(sender: Sender, make: Any,
     outcome = one(sender, host)
     assert outcome.status == "ok" and arrived(sender, host), outcome
     assert sender.read == [(1, 2, 3), (4,)] and dict(outcome.amounts)["layers"] == 4
-    assert outcome.detail.endswith("4 of 5 layers; went on from an earlier try")
+    assert outcome.detail.endswith("4 of 5 layers; resumed an earlier attempt")
 
 
 def flipped(data: bytes) -> bytes:
@@ -195,7 +195,8 @@ def test_where_layers_cannot_be_read_the_image_is_saved_whole(sender: Sender, ma
     hosts = [make(f"h{n}", store) for n in range(3)]
     for outcome, host in zip(send(sender, *hosts), hosts, strict=True):
         assert outcome.status == "ok" and arrived(sender, host), outcome
-        assert "the whole image, as its layers cannot be read: the engine's export makes" in outcome.detail
+        why = "as a single archive, because its layers cannot be read: the engine's export is"
+        assert why in outcome.detail
     assert sender.saved == 2 and sender.read == []
 
 
@@ -207,7 +208,7 @@ def test_wrong_bytes_of_the_reader_are_noticed_before_a_host_has_them(
     host = make("a", store)
     outcome = one(sender, host)
     assert outcome.status == "ok" and arrived(sender, host), outcome
-    assert "other bytes than those of the layer" in outcome.detail and sender.saved == 1
+    assert "bytes that do not match layer" in outcome.detail and sender.saved == 1
 
 
 def test_a_tag_that_moves_meanwhile_changes_nothing(sender: Sender, make: Any) -> None:
@@ -230,7 +231,7 @@ def test_no_room_is_said_before_anything_travels(
         df.write_text("#!/bin/sh\necho 'x 9000 1000 7000 80% /small'\n")
         df.chmod(0o755)
         outcome = one(sender, host)
-        assert outcome.status == "failed" and f"while it is loaded it takes {needed}" in outcome.detail
+        assert outcome.status == "failed" and f"loading it needs {needed}" in outcome.detail
         assert "make room on /small" in outcome.fix and host.loads() == []
 
 
@@ -259,7 +260,7 @@ def test_a_sum_is_checked_before_the_last_bytes_come() -> None:
         with pytest.raises(Unreadable):
             got += verified(iter(wrong), [layer])
     passed: list[bytes] = []
-    with pytest.raises(Unreadable, match="other bytes"):
+    with pytest.raises(Unreadable, match="bytes that do not match"):
         for piece in verified(iter([b"!" * 1000, *pieces[1:]]), [layer]):
             passed.append(piece)
     assert len(b"".join(passed)) < len(data)

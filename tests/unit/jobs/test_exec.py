@@ -592,7 +592,7 @@ def test_a_part_whose_peers_have_failed_ends_at_once_and_asks_no_launcher(here: 
     assert here.call("job.stop", "--failed", JOB)[0] == 0
     supervisor.communicate()
     assert (here.status()["state"], here.status()["exit_code"]) == ("stopped", 143)
-    assert here.status()["reason"] == "ended, as the job has failed on another host"
+    assert here.status()["reason"] == "ended because the job has failed on another host"
     # A launcher in the middle of its own end crashes with a trace when it is asked to end.
     assert b"asked" not in here.log()
 
@@ -695,7 +695,7 @@ def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(here: World
     folder = exec_job(here, launches=[{"host": "gpu1", "argv": python("import time; time.sleep(60)")}])
     here.start("job.supervisor", JOB)
     wait_for(lambda: here.status()["state"] == "running")
-    with pytest.raises(TimeoutError, match="asked for nothing on gpu2"):
+    with pytest.raises(TimeoutError, match="has not requested a daemon on gpu2"):
         exec_mode.asked(folder, ["gpu2"], patience=0.05)
     assert not exec_mode.begun(folder, patience=0.05)
     (folder / "logs").mkdir(exist_ok=True)
@@ -706,4 +706,4 @@ def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(here: World
 
 def test_an_ask_that_nobody_hears_is_given_up(here: World) -> None:
     folder = exec_job(here)
-    assert "nobody listens any more" in exec_mode.ask(folder, "gpu2", "orted", patience=0.05)
+    assert "has gone, so the command cannot be started" in exec_mode.ask(folder, "gpu2", "orted", patience=0.05)

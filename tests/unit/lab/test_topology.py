@@ -262,12 +262,12 @@ def test_a_folder_of_another_lab_is_left_alone(tmp_path: Path) -> None:
 def test_what_a_new_lab_would_make_is_told_once() -> None:
     lines = missing(spec(hosts=3), Found({}, (), (), ()))
     assert len(set(lines)) == len(lines)
-    assert [line for line in lines if line.endswith("-shared")] == ["make volume toolkit-lab-demo-shared"]
-    assert sum(line.startswith("make box") for line in lines) == 3
+    assert [line for line in lines if line.endswith("-shared")] == ["create volume toolkit-lab-demo-shared"]
+    assert sum(line.startswith("create box") for line in lines) == 3
     assert lines[-1] == "write /work/.lab/demo/hosts.yaml"
 
 
 def test_the_preview_names_the_file_beside_an_edited_one(tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text("edited\n")
     lines = missing(spec(folder=str(tmp_path)), Found({}, (), (), ()))
-    assert lines[-1] == f"write {tmp_path}/hosts.new.yaml if hosts.yaml was edited, else hosts.yaml"
+    assert lines[-1] == f"write {tmp_path}/hosts.new.yaml if hosts.yaml was edited, otherwise hosts.yaml"

@@ -592,7 +592,7 @@ def test_a_host_with_odd_images_stops_no_other() -> None:
     session: Any = Hosts(gpu1="", gpu2="")
     session.replies = {name: SimpleNamespace(sections=one) for name, one in sections.items()}
     assert images._held(session) == {"gpu2": ()}
-    assert "the images that it has cannot be read: [0]: not an object" in session.errors["gpu1"].what
+    assert "its images cannot be read: [0]: not an object" in session.errors["gpu1"].what
 
 
 @for_each("label", ("x", "\u00b2", "-1", "9" * 5000, "70000", ""))

@@ -1,7 +1,7 @@
-"""Times Open MPI's all-reduce algorithms, or NCCL as it is set up, within a few seconds, as one job.
+"""Measures Open MPI's all-reduce algorithms, or NCCL with its current settings, within a few seconds.
 
-All algorithms are timed in one world: what Open MPI reads of its parameters when a communicator is made
-can be written at run time through the tools interface of MPI (MPI_T, chapter 15 of MPI 4.0).
+All algorithms are measured in one job: parameters that Open MPI reads when a communicator is created
+can be set at run time through the tools interface of MPI (MPI_T, chapter 15 of MPI 4.0).
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Any
 
 from toolkit.container.bench.network import mpi_allreduce, torch_allreduce
 
-RESULT = "@algorithms "  # begins the line that the command reads from the job's output
+RESULT = "@algorithms "  # prefix of the line that the command reads from the job's output
 DEFAULT = "0:0"
 ROUNDS, MOST_ROUNDS = 3, 25
-LEAST_S = 0.1  # of one algorithm at one size: short ones are repeated more often
-SHORT_S = 0.1  # shorter ones are done once before they count: connections are made and buffers touched then
+LEAST_S = 0.1  # minimum of one algorithm at one size: short calls are repeated more often
+SHORT_S = 0.1  # shorter calls are warmed up once: connections are created and buffers touched then
 
 
 def write_parameter(name: str, value: int) -> None:
-    """Write one of Open MPI's integer parameters; raises OSError where the library does not know it."""
+    """Write one of Open MPI's integer parameters; raise OSError if the library does not know it."""
     library = ctypes.CDLL(None)  # mpi4py has loaded it
     index, count = ctypes.c_int(), ctypes.c_int()
     handle, number = ctypes.c_void_p(), ctypes.c_int(value)
     if library.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
         raise OSError(f"this MPI has no parameter {name}")
     if library.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count)):
-        raise OSError(f"this MPI does not let {name} be written")
+        raise OSError(f"this MPI does not allow writing {name}")
     failed = library.MPI_T_cvar_write(handle, ctypes.byref(number))
     library.MPI_T_cvar_handle_free(ctypes.byref(handle))
     if failed:
-        raise OSError(f"this MPI does not take {value} for {name}")
+        raise OSError(f"this MPI does not accept {value} for {name}")
 
 
 def with_algorithm(comm: Any, word: str) -> Any:
-    """A communicator of the same ranks that uses one algorithm, ``NUMBER:SEGMENT``, for every all-reduce."""
+    """Return a communicator that uses one algorithm, ``NUMBER:SEGMENT``, for every all-reduce."""
     number, segment = map(int, word.split(":"))
     write_parameter("coll_tuned_allreduce_algorithm", number)
     write_parameter("coll_tuned_allreduce_algorithm_segmentsize", segment)
@@ -47,7 +47,7 @@ def with_algorithm(comm: Any, word: str) -> Any:
 
 
 def time_once(comm: Any, once: Callable[[], None]) -> float:
-    """Seconds of one all-reduce, the slowest rank's, the same on all."""
+    """Return the seconds of one all-reduce on the slowest rank, the same value on all ranks."""
     from mpi4py import MPI
 
     comm.Barrier()
@@ -57,19 +57,19 @@ def time_once(comm: Any, once: Callable[[], None]) -> float:
 
 
 def worst(expected: dict[str, float]) -> str:
-    """What to leave out next: the slowest, of equally slow ones that named last; never the first of all."""
+    """Return the algorithm to drop next: the slowest, the last of equally slow ones; never the first."""
     words = list(expected)[1:]
-    # Within a tenth is equal.
+    # Values within 10 % count as equal.
     return max(words, key=lambda word: (round(math.log(expected[word], 1.1)), words.index(word)))
 
 
 def time_all(
     comm: Any, ways: dict[str, Callable[[int], Callable[[], None]]], sizes: list[int], budget: float
 ) -> list[dict[str, Any]]:
-    """Median seconds by algorithm and size, smallest size first.
+    """Return median seconds by algorithm and size, smallest size first.
 
-    Turn by turn, so that what disturbs meanwhile disturbs all. Before a larger size the slowest are left out,
-    so that half of the time that is left stays for the sizes after it; the one that was named first never is.
+    Algorithms take turns, so that a disturbance affects all of them. Before a larger size the slowest are
+    dropped, so that half of the remaining time is left for later sizes; the first algorithm is never dropped.
     """
     rows: list[dict[str, Any]] = []
     end = time.monotonic() + budget
@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument("--engine", choices=("mpi", "nccl", "gloo"), required=True)
     parser.add_argument("--algorithms", nargs="+", default=[DEFAULT], metavar="NUMBER:SEGMENT")
     parser.add_argument("--sizes", type=int, nargs="+", required=True)
-    parser.add_argument("--budget", type=float, required=True, help="seconds for all of it")
+    parser.add_argument("--budget", type=float, required=True, help="seconds for the complete measurement")
     asked = parser.parse_args()
     from mpi4py import MPI
 

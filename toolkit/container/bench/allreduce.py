@@ -1,4 +1,4 @@
-"""One all-reduce across all ranks, its numeric result checked on each: NCCL on GPUs, Gloo otherwise."""
+"""One all-reduce over all ranks with a check of its result on each: NCCL on GPUs, otherwise Gloo."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-ELEMENTS = 2**22  # 16 MiB of float32: long enough for the wire to count, short enough for a slow link
+ELEMENTS = 2**22  # 16 MiB of float32: long enough to measure the link, short enough for a slow one
 ROUNDS = 5
 
 

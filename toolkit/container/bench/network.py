@@ -1,6 +1,6 @@
 """Measurement of a cluster's network as one job: every ordered pair of hosts, then all-reduce over all ranks.
 
-A pair's bandwidth and latency are those of plain TCP; a host is in one pair at a time.
+Bandwidth and latency of a pair are measured with plain TCP; a host is in one pair at a time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from toolkit.container.job_file import load_host
 PINGS = 200
 PING_BYTES = 64
 BUFFER = bytes(1 << 20)
-WARM_S = 0.1  # TCP's slow start and a shaper's bucket make the first moments tell a lie
-LIMIT_S = 30.0  # a peer that is silent for so long is gone
+WARM_S = 0.1  # TCP's slow start and a shaper's bucket distort the first moments
+LIMIT_S = 30.0  # a peer that is silent for this time is gone
 HELLO = struct.Struct("!i")
 
 
 class Link(NamedTuple):
-    """What was measured from one host to another: bit/s, and half a round trip in seconds."""
+    """Measurement from one host to another: bit/s, and half a round trip in seconds."""
 
     rate: float
     latency: float
 
 
 def rounds(count: int) -> list[list[tuple[int, int]]]:
-    """Pairs of 0..count-1 in rounds in which nobody is in two pairs (the circle method)."""
+    """Return pairs of 0..count-1 in rounds without repeated members (the circle method)."""
     ring: list[int | None] = list(range(count))
     if count % 2:
         ring.append(None)
@@ -47,14 +47,14 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
 
 
 def listen(address: str) -> socket.socket:
-    """A listener on a port of the kernel's choice at this address."""
+    """Return a listener at this address on a port that the kernel chooses."""
     listener = socket.create_server((address, 0), backlog=64)
     listener.settimeout(LIMIT_S)
     return listener
 
 
 def accept(listener: socket.socket, peer: int, streams: int) -> list[socket.socket]:
-    """The peer's connections; strangers are turned away."""
+    """Accept the peer's connections; reject those of other clients."""
     found: list[socket.socket] = []
     deadline = time.monotonic() + LIMIT_S
     while len(found) < streams:
@@ -70,7 +70,7 @@ def accept(listener: socket.socket, peer: int, streams: int) -> list[socket.sock
 
 
 def connect(address: str, port: int, me: int, streams: int) -> list[socket.socket]:
-    """Connections to a peer's listener."""
+    """Open connections to a peer's listener."""
     made = []
     for _ in range(streams):
         connection = socket.create_connection((address, port), timeout=LIMIT_S)
@@ -86,7 +86,7 @@ def _prepare(connection: socket.socket) -> None:
 
 
 def exactly(connection: socket.socket, size: int) -> bytes:
-    """`size` bytes, or ConnectionError when the peer has closed."""
+    """Read `size` bytes; raise ConnectionError if the peer has closed the connection."""
     data = bytearray()
     while len(data) < size:
         piece = connection.recv(size - len(data))
@@ -97,7 +97,7 @@ def exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def ping(connection: socket.socket) -> float:
-    """Half of the median round trip, in seconds."""
+    """Return half of the median round trip in seconds."""
     times = []
     for _ in range(PINGS):
         start = time.perf_counter()
@@ -113,7 +113,7 @@ def pong(connection: socket.socket) -> None:
 
 
 def send(connections: Sequence[socket.socket], seconds: float) -> None:
-    """Send on all of them for so long, then end each direction."""
+    """Send on all connections for this time, then close each direction."""
     until = time.monotonic() + seconds
 
     def push(connection: socket.socket) -> None:
@@ -125,7 +125,7 @@ def send(connections: Sequence[socket.socket], seconds: float) -> None:
 
 
 def receive(connections: Sequence[socket.socket]) -> float:
-    """Read until the peer has ended; return bit/s after the warm-up."""
+    """Read until the peer has closed; return bit/s after the warm-up."""
     lock = threading.Lock()
     seen: list[tuple[float, int]] = []
 
@@ -140,7 +140,7 @@ def receive(connections: Sequence[socket.socket]) -> float:
 
 
 def rate_of(seen: Sequence[tuple[float, int]]) -> float:
-    """bit/s of arrivals (time in seconds, bytes), those of the warm-up left out."""
+    """Return the bit/s of arrivals (time in seconds, bytes) without those of the warm-up."""
     if not seen:
         return 0.0
     begin = seen[0][0]
@@ -178,15 +178,15 @@ def measure(
     seconds: float,
     streams: int,
 ) -> tuple[float, float]:
-    """Measure with one peer, both ways at their own time.
+    """Measure with one peer, one direction after the other.
 
-    Both sides call it. Returns what came in here: bit/s from the peer, and half a round trip in
-    seconds as the lower-numbered side saw it (0 on the other side).
+    Both sides call it. Returns the incoming rate, bit/s from the peer, and half a round trip in
+    seconds as measured by the lower-numbered side (0 on the other side).
     """
     first = me < peer
     opened = []
     try:
-        # A direction that has been ended cannot send again, so each way has connections of its own.
+        # A closed direction cannot send again, so each direction has connections of its own.
         for _ in range(2):
             opened.append(
                 connect(*addresses[peer], me, streams) if first else accept(listener, peer, streams)
@@ -207,19 +207,19 @@ def measure(
                 connection.close()
 
 
-RESULT = "@network "  # begins the line that the command reads from the job's output
+RESULT = "@network "  # prefix of the line that the command reads from the job's output
 LEAST_S, MOST_ROUNDS = 0.2, 50
 
 
 def wait_for_all(comm: Any) -> None:
-    """A barrier that sleeps: Open MPI's own spins, and would take the cores from who measures."""
+    """Wait at a barrier that sleeps: Open MPI's own spins, and would use cores of the measuring ranks."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(0.002)
 
 
 def measure_pairs(comm: Any, seconds: float, streams: int) -> dict[str, Any]:
-    """Rates and latencies between the hosts; one rank per host takes part, the others wait."""
+    """Measure rates and latencies between the hosts; one rank per host takes part, the others wait."""
     host = load_host()
     leader = int(os.environ["LOCAL_RANK"]) == 0
     listener = listen(host["address"]) if leader else None
@@ -264,7 +264,7 @@ def measure_pairs(comm: Any, seconds: float, streams: int) -> dict[str, Any]:
 
 
 def mpi_allreduce(comm: Any) -> Callable[[int], Callable[[], None]]:
-    """All-reduce of float32 by Open MPI, as Horovod does it on CPUs."""
+    """Return an all-reduce of float32 by Open MPI, as Horovod performs it on CPUs."""
     import numpy
 
     def prepare(size: int) -> Callable[[], None]:
@@ -281,7 +281,7 @@ def mpi_allreduce(comm: Any) -> Callable[[int], Callable[[], None]]:
 
 
 def torch_allreduce(backend: str) -> Callable[[int], Callable[[], None]]:
-    """All-reduce of float32 by torch.distributed with Gloo or NCCL."""
+    """Return an all-reduce of float32 by torch.distributed with Gloo or NCCL."""
     import torch
     import torch.distributed as dist
 
@@ -309,7 +309,7 @@ def torch_allreduce(backend: str) -> Callable[[int], Callable[[], None]]:
 def sweep(
     comm: Any, prepare: Callable[[int], Callable[[], None]], sizes: list[int], budget: float
 ) -> list[dict[str, Any]]:
-    """Median seconds of an all-reduce by size, the slowest rank's; sizes beyond the budget are left out."""
+    """Return median seconds of an all-reduce by size on the slowest rank, as far as the budget allows."""
     rows: list[dict[str, Any]] = []
     begin = time.monotonic()
     last = 0.0
@@ -319,7 +319,7 @@ def sweep(
         if comm.bcast(bool(rows) and 2 * last * growth > left):
             break
         once = prepare(size)
-        once()  # connections are made and buffers touched here
+        once()  # creates connections and touches buffers
         times: list[float] = []
         while True:
             comm.Barrier()

@@ -1,10 +1,10 @@
-"""Runs a PyTorch script as one rank and measures a step: bytes of gradients, seconds from step to step.
+"""Runs a PyTorch script as one rank and measures its steps: bytes of gradients, seconds per step.
 
     bench.step_time [--steps N] [--warm-up N] [--limit SECONDS] SCRIPT [ARGUMENTS...]
 
-Every optimizer's step is seen through PyTorch's own hooks, whatever the script makes of it: plain PyTorch,
-DistributedDataParallel, Horovod. After enough steps the script is ended, and one line that begins with
-"toolkit-steptime" says as JSON what was seen. Needs nothing but PyTorch 2.
+PyTorch's own hooks report every optimizer step, for plain PyTorch, DistributedDataParallel and Horovod. After
+enough steps the script is ended, and one line with the prefix "toolkit-steptime" contains the result as JSON.
+Needs only PyTorch 2.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pathlib import Path
 from typing import Any
 
 MARK = "toolkit-steptime"
-LEAST_STEPS = 2  # below this a median says nothing
-RAISED_OFTEN = 3  # how often a script may swallow its end before it is ended without being asked
+LEAST_STEPS = 2  # below this a median is meaningless
+RAISED_OFTEN = 3  # number of times that a script can catch Enough before its process is exited
 
 
 class Enough(BaseException):
-    """Ends the script; not an Exception, so that `except Exception` in a training loop lets it pass."""
+    """End of the script; not an Exception, so that `except Exception` in a loop does not catch it."""
 
 
 class Meter:
-    """Counts gradients and takes the time at the steps of the optimizer that stepped first.
+    """Meter of gradients and times at the steps of the optimizer that stepped first.
 
-    Where several optimizers take turns, a step is from one turn of the first to its next.
+    If several optimizers take turns, a step lasts from one turn of the first optimizer to its next.
     """
 
     def __init__(self, steps: int, warm_up: int, limit: float, now: Callable[[], float]) -> None:
@@ -45,9 +45,9 @@ class Meter:
         self.marks: list[float] = []
 
     def before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Take note of every parameter that has a gradient now; called as an optimizer begins its step."""
+        """Record every parameter that has a gradient now; called before an optimizer's step."""
         self._nested += 1
-        # Horovod's optimizer steps the one that it wraps: the same step seen twice.
+        # Horovod's optimizer steps the one that it wraps, so the same step is reported twice.
         if self._nested == 1:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -55,7 +55,7 @@ class Meter:
                         self._seen[id(parameter)] = parameter
 
     def after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Take the time; raises Enough when there is nothing left to learn."""
+        """Record the time; raise Enough after the last measured step."""
         self._nested -= 1
         if self._nested:
             return
@@ -63,35 +63,35 @@ class Meter:
             self._first = id(optimizer)
         if id(optimizer) != self._first:
             return
-        if not self.enough():  # a script that swallows its end goes on, but nothing more is taken
+        if not self.enough():  # a script that catches Enough continues, but is no longer measured
             self.marks.append(self._now())
         if self.enough():
             raise Enough
 
     def enough(self) -> bool:
-        """Whether all steps were seen, or a few and the time is up."""
+        """Return whether all steps were measured, or some and the time is up."""
         if len(self.marks) > self.warm_up + self.steps:
             return True
         slow = len(self.marks) > 1 and self.marks[-1] - self.marks[0] > self.limit
         return slow and len(self.marks) > LEAST_STEPS
 
     def durations(self) -> list[float]:
-        """Seconds of each step without those of the warm-up; all that there are when they are few."""
+        """Return the seconds of each step without the warm-up; if there are few, of all steps."""
         every = [later - earlier for earlier, later in zip(self.marks, self.marks[1:], strict=False)]
         rest = every[self.warm_up :]
         return rest if len(rest) >= LEAST_STEPS else every[-LEAST_STEPS:]
 
     def gradients(self) -> dict[str, int]:
-        """Bytes of gradients by kind, such as {"float32": 102228128}."""
+        """Return bytes of gradients by type, such as {"float32": 102228128}."""
         sizes: dict[str, int] = {}
         for parameter in self._seen.values():
-            # A gradient may have been dropped since; it had the parameter's kind and shape.
+            # A gradient can have been dropped since; it had the parameter's type and shape.
             kind = str(parameter.dtype).removeprefix("torch.")
             sizes[kind] = sizes.get(kind, 0) + parameter.numel() * parameter.element_size()
         return sizes
 
     def result(self, device: str) -> dict[str, object] | None:
-        """What was seen, None when that was too little."""
+        """Return the result, None if there are too few steps."""
         durations = self.durations()
         if len(durations) < LEAST_STEPS or not self._seen:
             return None
@@ -107,7 +107,7 @@ class Meter:
 
 
 def run_script(script: str, arguments: list[str]) -> int:
-    """Run the script as its own program would; returns its exit code, 0 when it was ended by the meter."""
+    """Run the script as the main program; return its exit code, 0 if the meter ended it."""
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     try:
@@ -123,13 +123,13 @@ def run_script(script: str, arguments: list[str]) -> int:
 
 
 def hide_toolkit() -> None:
-    """Forget the modules of toolkit, so that a script that imports one of this name gets its own."""
+    """Remove the modules of toolkit, so that a script with modules of the same names imports its own."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "toolkit"]:
         del sys.modules[name]
 
 
 def leave_mpi() -> None:
-    """Leave MPI in order where the script is in it: mpirun calls any other end a failure."""
+    """Finalize MPI if the script uses it: mpirun reports any other exit as a failure."""
     if horovod := sys.modules.get("horovod.torch"):
         horovod.shutdown()
     mpi = sys.modules.get("mpi4py.MPI")
@@ -141,16 +141,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="measure a step of a training script on one slot")
     parser.add_argument("--steps", type=int, default=10, help="steps to measure")
     parser.add_argument("--warm-up", type=int, default=3, help="steps before these, which are often slower")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which fewer steps will do")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which fewer steps suffice")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    # Without a launcher the world is this process.
+    # Without a launcher, this process is the complete world.
     world = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     if "RANK" not in os.environ:
         os.environ.update(world, MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        print("bench.step_time measures one rank alone; start it with one", file=sys.stderr)
+        print("bench.step_time measures a single rank; start it with one rank", file=sys.stderr)
         return 64
 
     import torch
@@ -158,7 +158,7 @@ def main() -> int:
 
     def now() -> float:
         if torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # the GPU works on after the step's call has returned
+            torch.cuda.synchronize()  # the GPU continues after the step's call has returned
         return time.perf_counter()
 
     def finish(code: int) -> int:
@@ -196,7 +196,7 @@ def main() -> int:
     hooks.register_optimizer_step_post_hook(after)
     hide_toolkit()
     code = finish(run_script(options.script, options.arguments))
-    # Not the interpreter's own end: DDP and Horovod have threads at work, which abort it now and then.
+    # Not the interpreter's own exit: running threads of DDP and Horovod sometimes abort it.
     os._exit(code)
 
 

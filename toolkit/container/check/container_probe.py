@@ -1,8 +1,8 @@
-"""Probe of what a rank would find on this host, and of real connections to the other hosts.
+"""Probe of a rank's environment on this host, and of real connections to the other hosts.
 
-It is sent over standard input and never written anywhere. It listens, reports its ports, is told where the
-others listen, tries the ports that jobs use on all of them, reports the results, and ends when its input ends
-or its time is up.
+It is sent over standard input and never written to disk. It listens, reports its ports, receives the ports of
+the other hosts, connects to the ports that jobs use on all of them, reports the results, and exits when its
+input ends or its time is up.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from typing import Any, NoReturn
 
 from toolkit.protocol.large_messages import PIECE, PIECES
 
-CONNECT_S = 1.5  # TCP sends its first packet again after 1 s, so one may be lost without a false alarm
+CONNECT_S = 1.5  # TCP sends its first packet again after 1 s, so a lost packet causes no false alarm
 PAUSE_S = 0.05  # after a connection that could not be accepted
-IDLE_S = 2.0  # after that long without any progress, a connection that came about counts as stuck
-MOST = 256  # connections to us at once, which is more than hosts times ports of any cluster here
+IDLE_S = 2.0  # after this time without progress, an open connection counts as stuck
+MOST = 256  # most simultaneous connections to this host, more than hosts times ports of a supported cluster
 
 
 class Server:
-    """Answers whoever knows the token: who we are, and whom we see; then counts what it is sent."""
+    """Server for clients with the token: reports its name and the peer's address, then counts data."""
 
     def __init__(self, host: str, token: str) -> None:
         self.host, self.token = host, token.encode()
@@ -45,7 +45,7 @@ class Server:
         self.sockets: list[socket.socket] = []
 
     def listen(self, address: str, port: int) -> int:
-        """Listen there and return the port, which the kernel chooses for 0. Raises OSError."""
+        """Listen at the address and return the port; 0 lets the kernel choose. Raises OSError."""
         listener = socket.create_server((address, port), backlog=MOST)
         self.sockets.append(listener)
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
@@ -55,7 +55,7 @@ class Server:
         while listener.fileno() >= 0:
             try:
                 link, peer = listener.accept()
-            except OSError:  # out of descriptors, or the caller has gone: others come
+            except OSError:  # out of descriptors, or the caller has gone: serve the next one
                 time.sleep(PAUSE_S)
                 continue
             if self.room.acquire(blocking=False):
@@ -76,7 +76,7 @@ class Server:
 
 
 def _receive(link: socket.socket, size: int) -> bytes:
-    """Read so many bytes, or fewer when the other side has ended."""
+    """Read this number of bytes, or fewer if the other side has closed."""
     data = b""
     while len(data) < size and (piece := link.recv(size - len(data))):
         data += piece
@@ -86,9 +86,9 @@ def _receive(link: socket.socket, size: int) -> bytes:
 def attempt(address: str, port: int, token: str, large: bool) -> dict[str, Any]:
     """Try one connection.
 
-    Returns: ``answer`` is open, refused, timeout, unreachable; ``mute`` when a connection came about and
-    then nothing more; ``stranger`` when it was not our Server that answered. With it go ``host`` and
-    ``seen`` as the Server says them and, of ``large``, how many of PIECES arrived (``sent``).
+    Returns: ``answer`` is open, refused, timeout, unreachable; ``mute`` if a connection was opened but
+    nothing followed; ``stranger`` if a program other than our Server answered. ``host`` and ``seen`` are
+    reported by the Server; with ``large``, ``sent`` is the number of PIECES that arrived.
     """
     try:
         link = socket.create_connection((address, port), timeout=CONNECT_S)
@@ -114,7 +114,7 @@ def attempt(address: str, port: int, token: str, large: bool) -> dict[str, Any]:
 
 
 def _send_large(link: socket.socket) -> int:
-    """How many pieces arrived; each is acknowledged, so that a slow link is told from a stuck one."""
+    """Return the number of pieces that arrived; acknowledgements distinguish a slow link from a stuck one."""
     done = 0
     with contextlib.suppress(OSError):
         for _ in range(PIECES):
@@ -126,10 +126,10 @@ def _send_large(link: socket.socket) -> int:
 
 
 def all_at_once(work: dict[Any, Callable[[], Any]]) -> dict[Any, Any]:
-    """Run every function in a thread of its own and return what each gave.
+    """Run every function in a thread of its own and return the results.
 
     Raises:
-        Exception: the first that one of them raised, once all have ended.
+        Exception: the first exception of a function, after all have finished.
     """
     results: dict[Any, Any] = {}
     failed: list[Exception] = []
@@ -178,7 +178,7 @@ def say(value: Any) -> None:
 
 
 def limits() -> dict[str, int]:
-    """Soft limits of this process; -1 for none. Memory in bytes."""
+    """Return soft limits of this process; -1 for unlimited. Memory in bytes."""
     return {
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -186,7 +186,7 @@ def limits() -> dict[str, int]:
 
 
 def login(host: str) -> dict[str, Any]:
-    """Limits as a rank gets them that a launcher starts on ``host`` over the cluster's ssh."""
+    """Return the limits of a rank that a launcher starts on ``host`` over the cluster's ssh."""
     quick = ["-o", "ConnectTimeout=3", "-o", "ConnectionAttempts=1"]
     argv = ["ssh", "-F", SSH_CONFIG, *quick, host, "ulimit -l; ulimit -n"]
     try:
@@ -195,26 +195,26 @@ def login(host: str) -> dict[str, Any]:
         return {"error": f"no answer within {LOGIN_S:.0f} s"}
     words = done.stdout.split()
     if done.returncode or len(words) != 2:
-        lines = done.stderr.strip().splitlines() or [f"ssh ended with status {done.returncode}"]
+        lines = done.stderr.strip().splitlines() or [f"ssh exited with status {done.returncode}"]
         return {"error": lines[-1]}
     memlock, nofile = (-1 if word == "unlimited" else int(word) for word in words)
     return {"memlock": memlock * 1024 if memlock > 0 else memlock, "nofile": nofile}
 
 
 def versions() -> dict[str, str]:
-    """What decides whether ranks understand each other; what is not there is left out."""
+    """Return the versions that must match between ranks; missing software is omitted."""
     found = {"python": sys.version.split()[0]}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-    # libmpi.so.40.30.4: the library that ranks load says more than a program that may be another's.
+    # libmpi.so.40.30.4: the library that ranks load is more reliable than a program of another MPI.
     for path in sorted(p for pattern in LIBMPI for p in Path("/").glob(pattern)):
         found["libmpi"] = path.name.partition(".so.")[2]
     return found
 
 
 def addresses(name: str) -> list[str]:
-    """The IPv4 addresses that a name leads to here; none when it leads nowhere."""
+    """Return the IPv4 addresses that a name resolves to here; empty if it does not resolve."""
     try:
         return sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None, socket.AF_INET)})
     except OSError:
@@ -222,7 +222,7 @@ def addresses(name: str) -> list[str]:
 
 
 def gpus() -> list[str] | None:
-    """What nvidia-smi lists in here, or None where there is no nvidia-smi."""
+    """Return the GPUs that nvidia-smi lists in the container, None if there is no nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return None
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=LOGIN_S)
@@ -230,7 +230,7 @@ def gpus() -> list[str] | None:
 
 
 def lacking(names: list[str]) -> list[str]:
-    """The programs, and the Python packages as ``python:NAME``, that this image does not have."""
+    """Return the programs, and the Python packages as ``python:NAME``, that are missing in this image."""
     missing = []
     for name in names:
         package = name.removeprefix("python:")
@@ -240,13 +240,13 @@ def lacking(names: list[str]) -> list[str]:
 
 
 class Mounts:
-    """Files of ours on the mounts that ranks may write to; gone by the end, however it comes."""
+    """Test files on the mounts that ranks can write to; removed at the end in any case."""
 
     def __init__(self, paths: list[str], host: str, token: str) -> None:
         self.host = host
         # The token is a secret, the files' names are not.
         self.stem = f".toolkit-check-{hmac.new(token.encode(), b'mounts', 'sha256').hexdigest()[:12]}-"
-        # A single file may be mounted as well; nothing can be created below it.
+        # A single file can be mounted as well; nothing can be created below it.
         self.folders = [path for path in map(Path, paths) if not os.path.isfile(path)]  # noqa: PTH113
         self.faults: dict[str, str] = {}
 
@@ -254,7 +254,7 @@ class Mounts:
         return folder / f"{self.stem}{self.host}.new", folder / f"{self.stem}{self.host}"
 
     def write(self) -> None:
-        """Write, rename, read and delete a file on each; then leave one for the others to see."""
+        """Write, rename, read and delete a file on each mount; then leave one for the other hosts."""
         for folder in self.folders:
             new, mine = self._files(folder)
             try:
@@ -272,7 +272,7 @@ class Mounts:
                 self.faults[str(folder)] = f"{doing}: {error.strerror}"
 
     def seen(self) -> dict[str, list[str]]:
-        """Whose files are there, by mount: those of hosts for which it is one and the same folder."""
+        """Return, by mount, the hosts whose files are there: they share the same folder."""
         found = {}
         for folder in self.folders:
             names = [path.name.removeprefix(self.stem) for path in folder.glob(f"{self.stem}*")]
@@ -287,7 +287,7 @@ class Mounts:
 
 
 def look(config: dict[str, Any]) -> dict[str, Any]:
-    """Everything that needs no other host."""
+    """Return all facts that need no other host."""
     shm = os.statvfs("/dev/shm")
     return {
         "shm": shm.f_frsize * shm.f_blocks,
@@ -307,7 +307,7 @@ def main() -> None:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
         signal.signal(signum, end)
     config = json.loads(sys.stdin.buffer.readline())
-    # Whatever becomes of the command that sent us, nothing of us stays longer than this.
+    # The probe exits after this time, even if the command that sent it is gone.
     signal.alarm(config["limit"])
     server = Server(config["host"], config["token"])
     ports, faults, taken = {}, {}, []

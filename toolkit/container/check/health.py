@@ -1,8 +1,8 @@
-"""Asks a service beside training whether it serves.
+"""Checks that a service next to training answers.
 
     check.health URL
 
-Ends with 0 upon an answer of 200 to 399, else says in one line why not.
+Exits with 0 after a status of 200 to 399; otherwise prints the reason in one line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ANSWER_S = 5.0
 
 
 class _AsItIs(urllib.request.HTTPRedirectHandler):
-    """Who sends us elsewhere serves; where to may be a name that only a browser knows."""
+    """Handler that does not follow redirects: the target can be a name that only a browser can resolve."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -27,7 +27,7 @@ class _AsItIs(urllib.request.HTTPRedirectHandler):
 def main() -> int:
     if len(sys.argv) != 2:
         fail(EXIT_USAGE, "usage: check.health URL")
-    # A proxy that the container's variables name is for the world outside.
+    # Ignore the container's proxy variables, which are for external servers.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _AsItIs)
     try:
         with opener.open(sys.argv[1], timeout=ANSWER_S) as answer:
@@ -39,5 +39,5 @@ def main() -> int:
         return 1
     if 200 <= status < 400:
         return 0
-    print(f"it answers with {status}")
+    print(f"the service answers with status {status}")
     return 1

@@ -1,4 +1,4 @@
-"""Proves that main can log in to each host through the cluster's own sshd."""
+"""Verifies that main can log in to each host through the cluster's own sshd."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from toolkit.container.paths import ssh_args
 from toolkit.protocol.exit_codes import EXIT_USAGE
 
 AT_ONCE = 16
-LIMIT_S = 30.0  # over the ConnectTimeout of ssh_config: for a host that accepts and then hangs
+LIMIT_S = 30.0  # longer than ConnectTimeout in ssh_config: for a host that accepts and then hangs
 
 
 def prove(host: str) -> str | None:
-    """None when an authenticated no-op on `host` worked, else the last line of what ssh said."""
+    """Return None if an authenticated no-op on `host` succeeded, otherwise ssh's last line."""
     try:
         done = subprocess.run(
             ssh_args(host, ["true"]),
@@ -31,7 +31,7 @@ def prove(host: str) -> str | None:
     if done.returncode == 0:
         return None
     lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"ssh ended with {done.returncode}"
+    return lines[-1] if lines else f"ssh exited with status {done.returncode}"
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
-"""Contents on disk, and copies of a tree made of them.
+"""File contents on disk by their digest, and copies of a tree assembled from them.
 
-Packs are written once; other values are read whole or not at all. A tree is a list of entries: path, kind,
-mode, size, mtime in nanoseconds, sha256 or a link's target. Ranks can write where copies are kept, so nothing
-but its content tells that a copy is the tree.
+Packs are written once; other values are read completely or not at all. A tree is a list of entries: path,
+kind, mode, size, mtime in nanoseconds, sha256 or a link's target. Ranks can write to the copies, so only the
+content of a copy shows that it matches the tree.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from typing import Any
 from toolkit.protocol.code_tree import bucket_digests, raw, tree_digest
 
 PIECE = 2**20
-MOST = 2**28  # bytes of a value
+MOST = 2**28  # most bytes of a value
 
 
 class Spoiled(Exception):
-    """A pack does not hold what its index says."""
+    """A pack does not match its index."""
 
 
 def open_file(path: str, flags: int) -> int:
-    """Open a file where ranks can write, without following a link or waiting for the other end of a pipe.
+    """Open a file that ranks can replace, without following a link or blocking on a pipe.
 
     Raises:
-        OSError: it cannot be opened, or is no file.
+        OSError: the file cannot be opened, or is not a regular file.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "is no file", path)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
     return descriptor
 
 
 def save(path: str, value: object) -> None:
-    """Write a value with its sum; a reader sees all of it or nothing."""
+    """Write a value with its checksum; a reader sees all of it or nothing."""
     text = json.dumps(value, separators=(",", ":")).encode()
     fresh = f"{path}.{os.urandom(4).hex()}"
     try:
@@ -55,7 +55,7 @@ def save(path: str, value: object) -> None:
 
 
 def load(path: str) -> Any:
-    """A value that `save` wrote, None where there is none or it is not as it was written."""
+    """Return a value that `save` wrote, None if it is missing or damaged."""
     with suppress(OSError, ValueError, RecursionError), open(path, "rb", opener=open_file) as file:
         head, _, text = file.read(MOST).partition(b"\n")
         if hashlib.sha256(text).hexdigest().encode() == head:
@@ -64,7 +64,7 @@ def load(path: str) -> Any:
 
 
 class Packs:
-    """The contents that are here, by their sha256."""
+    """Stored contents by their sha256."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class Packs:
                     self.where[content] = (stem, offset, size)
 
     def pieces(self, content: str) -> Iterator[bytes]:
-        """The bytes of a content, which are as its sum says when the last one has come."""
+        """Yield the bytes of a content; its checksum is verified at the end."""
         stem, offset, size = self.where[content]
         sha = hashlib.sha256()
         with suppress(OSError):
@@ -97,7 +97,7 @@ class Packs:
             raise Spoiled(content)
 
     def drop(self, stem: str) -> None:
-        """Remove a pack; what it held is asked for when it is needed."""
+        """Remove a pack; its contents are requested again when needed."""
         for ending in ("json", "pack"):
             with suppress(OSError):
                 os.unlink(f"{self.folder}/{stem}.{ending}")
@@ -106,7 +106,7 @@ class Packs:
 
 
 def _rows(index: Any) -> list[Any]:
-    """Return the rows of an index: content, offset, size; none of one that no PackWriter made."""
+    """Return the rows of an index: content, offset, size; empty if the index is invalid."""
     rows = index if isinstance(index, list) else []
     for row in rows:
         if not isinstance(row, list) or [type(cell) for cell in row] != [str, int, int]:
@@ -117,7 +117,7 @@ def _rows(index: Any) -> list[Any]:
 
 
 class PackWriter:
-    """A pack in the making, in a folder of one's own; `keep` puts it where all packs are."""
+    """Writer of a pack in a private folder; `keep` moves it to the other packs."""
 
     def __init__(self, folder: str) -> None:
         self.stem = os.urandom(8).hex()
@@ -130,7 +130,7 @@ class PackWriter:
         self._file.write(data)
 
     def added(self, content: str) -> None:
-        """Count what was written since the last call as this content."""
+        """Register the bytes written since the last call as this content."""
         end = self._file.tell()
         self.index.append([content, self._start, end - self._start])
         self._start = end
@@ -142,12 +142,12 @@ class PackWriter:
 
 
 def digest_of(entries: list[list[Any]], number: int) -> str:
-    """Return the identity of a tree whose entries are in so many buckets."""
+    """Return the digest of a tree whose entries are in this number of buckets."""
     return tree_digest(bucket_digests(entries, number))
 
 
 def make(code: bytes, entry: list[Any], packs: Packs, folders: set[bytes]) -> None:
-    """Make one entry of a copy."""
+    """Create one entry of a copy."""
     path, kind, mode, _, mtime, content = entry
     target = code + b"/" + raw(path)
     parent = os.path.dirname(target)
@@ -174,13 +174,13 @@ def make(code: bytes, entry: list[Any], packs: Packs, folders: set[bytes]) -> No
 
 
 def survey(code: bytes, entries: list[list[Any]]) -> list[list[Any]]:
-    """Remove from a copy what differs from the tree; return the entries that the copy lacks.
+    """Remove entries of a copy that differ from the tree; return the missing entries.
 
     Every file is read and compared by its sha256: mode, size and times prove nothing about a file in a
     folder that ranks can write, and neither does a list that is kept beside it.
 
     Raises:
-        OSError: the copy holds something that cannot be removed, or is no folder.
+        OSError: the copy contains an entry that cannot be removed, or is not a folder.
     """
     wanted = {entry[0]: entry for entry in entries}
     lacks = dict(wanted)
@@ -219,12 +219,12 @@ def survey(code: bytes, entries: list[list[Any]]) -> list[list[Any]]:
 
 
 def _is(path: bytes, entry: list[Any]) -> bool:
-    """Return whether a file or link is what the entry says."""
+    """Return whether a file or link matches its entry."""
     _, kind, mode, size, mtime, content = entry
     with suppress(OSError):
         if kind == "l":
             return os.readlink(path) == raw(content)
-        # Without waiting for whoever writes into a pipe.
+        # Do not block on a pipe without a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             about = os.fstat(descriptor)
@@ -234,7 +234,7 @@ def _is(path: bytes, entry: list[Any]) -> bool:
             while size and (data := os.read(descriptor, min(size, PIECE))):
                 sha.update(data)
                 size -= len(data)
-            # A file with a second name could be changed by that name later.
+            # A file with a second hard link could be changed through it later.
             return about.st_nlink == 1 and sha.hexdigest() == content
         finally:
             os.close(descriptor)

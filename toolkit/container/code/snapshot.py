@@ -1,16 +1,16 @@
-"""Makes a job's folder on this host, with a copy of the code that is the job's own; session.py calls it.
+"""Creates a job's folder on this host, with its own copy of the code; session.py calls it.
 
-Both sides speak in lines of JSON, from there to here on standard input; bytes follow upon the line that
-counts them. What is here already is found by digests, bucket by bucket, so that only the rest travels:
+Both sides exchange lines of JSON, the caller's on standard input; bytes follow the line that
+states their number. Digests per bucket identify known entries, so that only the rest is sent:
 
     job, texts, tree, number, marks    ->
-                                       <-    buckets: those of which the entries are not known here
+                                       <-    buckets: those with unknown entries
     entries, then packed JSON          ->
-                                       <-    needs: ranges of entries whose contents are not here
-    the contents, nothing between      ->
-                                       <-    done, with what was damaged here; or refused with fix
+                                       <-    needs: ranges of entries with missing contents
+    the contents, concatenated         ->
+                                       <-    done, with damage found here; or refused with fix
 
-The job's folder appears whole, under its own name, or not at all.
+The job's folder appears complete, under its own name, or not at all.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from toolkit.container.code.packs import PIECE, PackWriter, Spoiled, digest_of, 
 from toolkit.container.code.store import Store, Work, jobs_folder
 from toolkit.protocol.code_tree import bucket_of, raw
 
-MARK = 8  # bytes of a bucket's digest that travel
+MARK = 8  # bytes of a bucket's digest that are sent
 TRIES = 3
-WORKING_S = 5.0  # between two signs of life
+WORKING_S = 5.0  # interval of progress messages
 
 
 class Refused(Exception):
@@ -40,14 +40,14 @@ class Refused(Exception):
 
 
 class Caller:
-    """The other side."""
+    """Connection to the caller."""
 
     def __init__(self) -> None:
         self._input = sys.stdin.buffer
         self._said = time.monotonic()
 
     def working(self) -> None:
-        """Give a sign of life now and then while files are written: the caller has a deadline."""
+        """Send a progress message periodically while files are written: the caller has a deadline."""
         if time.monotonic() - self._said > WORKING_S:
             self.say(working=True)
 
@@ -63,7 +63,7 @@ class Caller:
         return message
 
     def ask(self) -> dict[str, Any] | None:
-        """The next line; None when there is none any more."""
+        """Return the next line; None at the end of the input."""
         text = self._input.readline()
         if not text:
             return None
@@ -86,11 +86,11 @@ class Snapshot:
         self.code = work.path + "/spare/code"
 
     def make(self) -> None:
-        """Make the copy, at `code`."""
+        """Create the copy at `code`."""
         entries = self._entries()
         claimed = self.store.claim(self.tree, self.work.path + "/spare")
         if not claimed:
-            # Of a tree much unlike this one more would have to be taken away than is worth keeping.
+            # Reusing a copy of a very different tree costs more than creating a new one.
             near, unlike = self.store.nearest(self.number, self.ask["marks"], MARK, self.store.spares())
             claimed = 2 * len(unlike) <= self.number and self.store.claim(near, self.work.path + "/spare")
         lacks = list(entries)
@@ -98,7 +98,7 @@ class Snapshot:
             if claimed:
                 lacks = survey(raw(self.code), entries)
         except (OSError, RecursionError):
-            claimed = False  # somebody has put something into it that is not ours to remove
+            claimed = False  # the copy contains an entry that we cannot remove
         if not claimed:
             self.code = self.work.path + "/fresh"
             os.mkdir(self.code)
@@ -113,20 +113,20 @@ class Snapshot:
             if digest_of(known, self.number) != self.tree:
                 known = self._learn([], list(range(self.number)))
             if digest_of(known, self.number) != self.tree:
-                raise Refused("the list of files did not come as it was sent", "run the same command again")
+                raise Refused("the list of files was damaged in transit", "run the same command again")
             self.store.keep_tree(self.tree, known, self.number, self.ask["marks"])
         else:
             self.store.keep_tree(self.tree, None, self.number, self.ask["marks"])
         return known
 
     def _learn(self, old: list[list[Any]], buckets: list[int]) -> list[list[Any]]:
-        """The entries of a known tree, those of these buckets as the caller has them."""
+        """Return the entries of a known tree, with these buckets replaced by the caller's."""
         self.caller.say(buckets=buckets)
         packed = self.caller.read(self.caller.line()["entries"])
         fresh: list[list[Any]] = json.loads(zlib.decompress(packed))
         for entry in fresh:
             if entry[0].startswith("/") or ".." in entry[0].split("/"):
-                raise Refused(f"{entry[0]!r} is no path inside the code", "")
+                raise Refused(f"{entry[0]!r} is not a path inside the code", "")
         changed = set(buckets)
         same = [entry for entry in old if bucket_of(entry[0], self.number) not in changed]
         return sorted(same + fresh, key=lambda entry: entry[0])
@@ -148,11 +148,11 @@ class Snapshot:
                     lacks.pop()
                     self.caller.working()
             except (Spoiled, KeyError):
-                continue  # what a pack has lost is asked for again
+                continue  # contents lost with a pack are requested again
         if lacks:
             raise Refused(
                 f"{jobs_folder()}/.code cannot be read back as it was written",
-                "look at the disk of this host",
+                "check the disk of this host: sudo dmesg",
             )
 
     def _receive(self, entries: list[list[Any]], wanted: set[str]) -> None:
@@ -176,7 +176,7 @@ class Snapshot:
                 sha.update(data)
                 writer.write(data)
             if sha.hexdigest() != content:
-                fix = "run it again; name what others write all the time in .toolkitignore"
+                fix = "run the command again; list files that change all the time in .toolkitignore"
                 raise Refused(f"{path} was changed while it was sent", fix)
             writer.added(content)
         writer.keep(self.store.root + "/packs")
@@ -187,7 +187,7 @@ class Snapshot:
 
 
 def finish(ask: dict[str, Any], work: Work, code: str) -> None:
-    """Put the job's folder in its place."""
+    """Move the job's folder to its final path."""
     new = work.path + "/job"
     os.makedirs(new + "/logs")
     if code:
@@ -197,7 +197,7 @@ def finish(ask: dict[str, Any], work: Work, code: str) -> None:
     for name, text in ask["texts"].items():
         with open(os.open(f"{new}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             file.write(text.encode("utf-8", "surrogateescape"))
-    # The last of all: `down` and `get` tell by it what the job has written.
+    # Created last: `down` and `get` use its time to find the files that the job wrote.
     with open(new + "/.sent", "w"):
         pass
     job = ask["job"]
@@ -205,17 +205,15 @@ def finish(ask: dict[str, Any], work: Work, code: str) -> None:
         os.rename(new, f"{jobs_folder()}/{job}")
     except OSError as error:
         if os.path.isdir(f"{jobs_folder()}/{job}"):
-            raise Refused(
-                f"the folder of job {job} is there already", "run the same command again"
-            ) from error
+            raise Refused(f"the folder of job {job} exists already", "run the same command again") from error
         raise
 
 
 def make_folder(caller: Caller, ask: dict[str, Any]) -> str:
-    """Make one job's folder. Return what was damaged in the store, which is then a new one; else empty.
+    """Create a job's folder. Return the damage if the store had to be replaced, otherwise "".
 
     Raises:
-        Refused: with what to do about it.
+        Refused: the folder cannot be created; the error contains a fix.
         EOFError: the caller is gone.
     """
     job = ask["job"]

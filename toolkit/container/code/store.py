@@ -1,7 +1,7 @@
-"""What a host keeps of the code of jobs: packs of contents, lists of trees, spare copies of the last trees.
+"""Code store of a host: packs of contents, lists of trees, spare copies of recent trees.
 
-Nothing in here is ever executed, and a job gets files that nobody else has. Ranks can write in here: what
-they damage is found by its content where it is used, and by its kind when the store is opened.
+Nothing in the store is executed, and a job gets files of its own. Ranks can write to the store: damage
+is detected by content when an entry is used, and by file type when the store is opened.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from toolkit.container.code.packs import Packs, PackWriter, Spoiled, digest_of, 
 from toolkit.protocol.code_tree import raw
 
 KEEP_TREES, KEEP_SPARES, KEEP_PACKS = 4, 2, 16
-MOST_SPARE = 512 * 2**20  # bytes; above it, making a copy for nobody costs too much room
+MOST_SPARE = 512 * 2**20  # bytes; above it, a spare copy needs too much disk space
 MOST_BUCKETS = 2**20
-LOCK_S = 45.0  # for who tidies up; a rank that holds the lock never gives it back
+LOCK_S = 45.0  # time limit for the clean-up; a rank could hold the lock forever
 _FOLDERS = ("packs", "trees", "spares")
 
 
@@ -29,16 +29,16 @@ def jobs_folder() -> str:
 
 
 class Damaged(OSError):
-    """Something in the store is not as toolkit makes it."""
+    """An entry of the store is damaged."""
 
 
 class Store:
-    """The store beside the jobs; while it is held, no other program tidies it up.
+    """The store next to the jobs; while it is locked, no other program cleans it up.
 
-    A store that is damaged is replaced by an empty one: the caller has all that was in it.
+    A damaged store is replaced by an empty one: the caller has all of its content.
 
     Args:
-        damage: what was damaged; empty for a store that was not replaced.
+        damage: the damage; empty if the store was not replaced.
     """
 
     def __init__(self) -> None:
@@ -61,10 +61,10 @@ class Store:
             os.close(door)
 
     def _hold(self) -> int:
-        """Make the store if there is none, and hold its lock; return the lock's descriptor.
+        """Create the store if it is missing, and lock it; return the lock's descriptor.
 
         Raises:
-            Damaged: with what is wrong.
+            Damaged: the store is damaged; the error names the entry.
         """
         folders = [self.root, *(f"{self.root}/{name}" for name in _FOLDERS)]
         for folder in folders:
@@ -77,7 +77,7 @@ class Store:
         for folder in folders[1:]:
             kind, mode = (stat.S_IFDIR, 0o700) if folder.endswith("/spares") else (stat.S_IFREG, 0o400)
             for name in os.listdir(folder):
-                with suppress(FileNotFoundError):  # another run has taken it
+                with suppress(FileNotFoundError):  # another run has moved it
                     _check(f"{folder}/{name}", kind, mode)
         lock = open_file(self.root + "/lock", os.O_RDWR | os.O_CREAT)
         if not _wait_for(lock, fcntl.LOCK_SH):
@@ -86,24 +86,24 @@ class Store:
         return lock
 
     def close(self) -> None:
-        """Let others tidy up."""
+        """Release the lock."""
         os.close(self.lock)
 
     def packs(self) -> Packs:
         return Packs(self.root + "/packs")
 
     def tree(self, digest: str) -> list[list[Any]] | None:
-        """The entries of a tree that is known here, if they are those of which the digest was made."""
+        """Return the entries of a known tree, if they match its digest."""
         kept = load(f"{self.root}/trees/{digest}.json")
         if _types(kept) == [int, list] and 0 < kept[0] <= MOST_BUCKETS and all(map(_is_entry, kept[1])):
             number, entries = kept
-            with suppress(ValueError):  # a character that no path has
+            with suppress(ValueError):  # an invalid character in a path
                 if digest_of(entries, number) == digest:
                     return cast("list[list[Any]]", entries)
         return None
 
     def keep_tree(self, digest: str, entries: list[list[Any]] | None, number: int, marks: str) -> None:
-        """Remember a tree, and that it is in use; entries are None for one that is known."""
+        """Store a tree and mark it as used; entries are None for a known tree."""
         stem = f"{self.root}/trees/{digest}"
         if entries is not None:
             save(stem + ".json", [number, entries])
@@ -112,7 +112,7 @@ class Store:
     def nearest(
         self, number: int, marks: str, width: int, among: set[str] | None = None
     ) -> tuple[str, list[int]]:
-        """The known tree of which the fewest buckets differ, and which; an empty name for none."""
+        """Return the most similar known tree and its differing buckets; an empty name if there is none."""
         best, differing = "", list(range(number))
         wanted = bytes.fromhex(marks)
         for name in os.listdir(self.root + "/trees"):
@@ -136,21 +136,21 @@ class Store:
         return best, differing
 
     def spares(self) -> set[str]:
-        """The trees of which there is a spare."""
+        """Return the trees that have a spare copy."""
         return {name.partition("-")[0] for name in os.listdir(self.root + "/spares")}
 
     def claim(self, digest: str, into: str) -> bool:
-        """Take a spare of this tree for oneself, as `into`; False when there is none."""
+        """Move a spare copy of this tree to `into`; return False if there is none."""
         for name in os.listdir(self.root + "/spares"):
             if name.partition("-")[0] == digest:
-                # Else another run was quicker.
+                # Otherwise another run has taken it.
                 with suppress(OSError):
                     os.rename(f"{self.root}/spares/{name}", into)
                     return True
         return False
 
     def shed(self) -> None:
-        """Give the room of all spares back."""
+        """Remove all spare copies."""
         for name in os.listdir(self.root + "/spares"):
             remove(f"{self.root}/spares/{name}")
 
@@ -160,7 +160,7 @@ class Store:
 
 
 class Work:
-    """A folder of one run. What stays of one that was killed goes when nobody holds the store."""
+    """Folder of one run. A folder left by a killed run is removed when the store is not locked."""
 
     def __init__(self, store: Store) -> None:
         self.path = f"{store.root}/new-{os.urandom(8).hex()}"
@@ -176,13 +176,13 @@ class Work:
 def _check(path: str, kind: int, mode: int) -> None:
     about = os.lstat(path).st_mode
     if stat.S_IFMT(about) != kind:
-        raise Damaged(f"{path} is no {'folder' if kind == stat.S_IFDIR else 'file'}")
+        raise Damaged(f"{path} is not a {'folder' if kind == stat.S_IFDIR else 'file'}")
     if about & mode != mode:
         raise Damaged(f"{path} has the mode {stat.S_IMODE(about):04o}")
 
 
 def _wait_for(lock: int, how: int) -> bool:
-    """Take a lock; return False if another program holds it all the time."""
+    """Acquire a lock; return False if another program holds it until the time limit."""
     until = time.monotonic() + LOCK_S
     while True:
         try:
@@ -195,9 +195,9 @@ def _wait_for(lock: int, how: int) -> bool:
 
 
 def remove(path: str) -> None:
-    """Remove what is at a path where ranks can write, as far as it can be removed.
+    """Remove a path that ranks can write to, as far as possible.
 
-    Unlike shutil.rmtree it enters folders without permissions, and folders that are nested very deep.
+    Unlike shutil.rmtree it enters folders without permissions, and very deeply nested folders.
     """
     with suppress(OSError):
         if not stat.S_ISDIR(os.lstat(path).st_mode):
@@ -224,12 +224,12 @@ def _types(value: Any) -> list[type]:
 
 
 def _is_entry(entry: Any) -> bool:
-    """Whether this is an entry of a tree, as packs.py has them."""
+    """Return whether this is a valid entry of a tree, see packs.py."""
     return _types(entry) == [str, str, int, int, int, str]
 
 
 def prepare(digest: str) -> None:
-    """Make a spare of the tree for the next run, and take away what has become too much."""
+    """Create a spare copy of the tree for the next run, and remove old content."""
     store = Store()
     with open(store.root + "/busy", "a", opener=open_file) as busy:
         if not _wait_for(busy.fileno(), fcntl.LOCK_EX):
@@ -239,7 +239,7 @@ def prepare(digest: str) -> None:
         try:
             fcntl.flock(store.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return  # a run needs what is here; the next one tidies up
+            return  # a run uses the store; the next one cleans up
         _tidy(store)
 
 
@@ -256,12 +256,12 @@ def _make_spare(store: Store, digest: str) -> None:
             for entry in entries:
                 make(raw(spare + "/code"), entry, packs, folders)
         except (Spoiled, KeyError):
-            return  # the next run finds out, and asks for what is not there
+            return  # the next run detects and requests missing contents
         os.rename(spare, f"{store.root}/spares/{digest}-{os.urandom(4).hex()}")
 
 
 def _by_use(store: Store) -> list[str]:
-    """The known trees, the one that a job was made of last first."""
+    """Return the known trees, most recently used first."""
     trees = store.root + "/trees"
     used_at = {
         name[: -len(".marks")]: os.stat(f"{trees}/{name}").st_mtime_ns
@@ -272,7 +272,7 @@ def _by_use(store: Store) -> list[str]:
 
 
 def _tidy(store: Store) -> None:
-    """Take away old trees and what only they needed; to be called by who holds the store alone."""
+    """Remove old trees and their unused contents; requires the exclusive lock."""
     for name in os.listdir(store.root):
         if name.startswith("new-"):
             remove(f"{store.root}/{name}")

@@ -1,6 +1,6 @@
-"""Keeps what all hosts of a job see of its ranks, without anybody from outside; the watchdog starts it.
+"""Saves the state of a job's ranks on all hosts; the watchdog starts it, without a client.
 
-The file goes to the job's folder on main, where `toolkit why` finds it also when the job has ended.
+The file goes to the job's folder on main, where `toolkit why` finds it even after the job has ended.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ LOOK_S = 30.0  # for one host, the connection included
 
 
 def look_on(job: Job, host: str) -> dict[str, Any]:
-    """What one host says, or the error in its place."""
+    """Return the report of one host, or the error."""
     words = ["python3", *program("diagnose.inspect_ranks"), job["id"]]
     if host == job["main"]:
         argv = [sys.executable, *words[1:]]
     else:
-        # With the job's mark, so that the end of the job ends it too.
+        # With the job tag, so that the end of the job also ends it.
         argv = ssh_args(host, ["exec", "env", f"{JOB_MARK}={job['id']}", *words])
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_S)
         if done.returncode == 0:
             said: dict[str, Any] = json.loads(done.stdout)
-            said.pop("kept", None)  # or each file would hold all those before it
+            said.pop("kept", None)  # otherwise each file would contain all earlier ones
             return said
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         return {"host": host, "error": lines[-1] if lines else f"exit code {done.returncode}"}
@@ -45,7 +45,7 @@ def look_on(job: Job, host: str) -> dict[str, Any]:
 
 
 def look_everywhere(job: Job) -> list[dict[str, Any]]:
-    """What every host of the job says, all asked at once."""
+    """Return the reports of all hosts of the job, queried in parallel."""
     hosts = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
     with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
         return list(pool.map(lambda host: look_on(job, host), hosts))
@@ -54,7 +54,7 @@ def look_everywhere(job: Job) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
-    parser.add_argument("--why", default="", help="what made somebody look, for those who read it")
+    parser.add_argument("--why", default="", help="the reason for saving, for users")
     args = parser.parse_args()
     job = load_job(args.job_id)
     folder = job_folder(args.job_id) / EVIDENCE

@@ -1,4 +1,4 @@
-"""Looks at the ranks of a job on this host, changing nothing, and prints one JSON of all that it sees.
+"""Inspects the ranks of a job on this host without changes, and prints the result as one JSON.
 
 `toolkit why` runs it in the container of every host, and collect.py on every host from main.
 """
@@ -35,17 +35,17 @@ from toolkit.container.logs.log import pieces, size_of
 from toolkit.container.paths import ATTEMPT, job_folder, root
 from toolkit.protocol.redact import masked
 
-CPU_S = 0.4  # over which CPU time is measured
-STACKS_S = 12.0  # for all stacks of this host; after it none is begun any more
+CPU_S = 0.4  # window of the CPU measurement
+STACKS_S = 12.0  # for all stacks of this host; after it no further one is started
 SPIES = 4
 TAIL_BYTES = 16384
 OUTPUT_BYTES = 131072
 LINES = 5
-EVIDENCE = "evidence"  # in the job's folder on main: what collect.py has kept
+EVIDENCE = "evidence"  # in the job's folder on main: the files of collect.py
 
 
 def newest_job() -> str:
-    """The job whose folder came last on this host."""
+    """Return the newest job on this host."""
     jobs = [path.parent for path in (root() / "jobs").glob("*/job.json")]
     if not jobs:
         fail(66, f"{load_host()['host']} has no job")
@@ -53,7 +53,7 @@ def newest_job() -> str:
 
 
 def tail(path: Path, most: int, start: int = 0) -> str:
-    """The end of a log, of what stands behind the offset `start`."""
+    """Return the end of a log, not before the offset `start`."""
     found = pieces(path)
     if not found:
         return ""
@@ -66,26 +66,26 @@ def tail(path: Path, most: int, start: int = 0) -> str:
 
 
 def output_start(folder: Path) -> int:
-    """The offset at which the merged output of the last attempt begins."""
+    """Return the offset of the merged output of the last attempt."""
     restarts = (kept_status(folder) or {}).get("restarts") or [{}]
     return int(restarts[-1].get("from", 0))
 
 
 def age(path: Path, now: float) -> float | None:
-    """For how many seconds nothing has been written to a log."""
+    """Return the seconds since the last write to a log."""
     with suppress(OSError, IndexError):
         return max(0.0, now - pieces(path)[-1][1].stat().st_mtime)
     return None
 
 
 def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str, Any]:
-    """One rank, without its processes."""
+    """Return the state of one rank, without its processes."""
     log = folder / "logs" / f"rank-{rank}.log"
     run = read(log.with_suffix(".run")) or {}
     record = read(log.with_suffix(".exit"))
     attempt = (read(folder / ATTEMPT) or {}).get("attempt", 0)
     if record and record.get("attempt", attempt) != attempt:
-        record = None  # it ended before the job was restarted
+        record = None  # the rank ended before the restart of the job
     # A rank that this attempt has not started yet has printed nothing in it.
     start = run.get("from", 0) if run.get("attempt", attempt) == attempt else size_of(log)
     text = tail(log, TAIL_BYTES, start)
@@ -103,7 +103,7 @@ def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str,
 
 
 def look_twice(pids: list[int]) -> dict[int, dict[str, Any]]:
-    """All processes, with the share of one processor that each used between two looks."""
+    """Return all processes, with their CPU use between two samples as a share of one processor."""
     hertz = os.sysconf("SC_CLK_TCK")
     begun = time.monotonic()
     before = {pid: look(pid) for pid in pids}
@@ -127,7 +127,7 @@ def look_twice(pids: list[int]) -> dict[int, dict[str, Any]]:
 
 
 def add_stacks(spy: str, processes: list[dict[str, Any]]) -> None:
-    """Give each Python process its stack, as long as there is time."""
+    """Add the stack of each Python process, until the time is up."""
     until = time.monotonic() + STACKS_S
 
     def one(process: dict[str, Any]) -> None:
@@ -148,13 +148,13 @@ def add_stacks(spy: str, processes: list[dict[str, Any]]) -> None:
     pids = {process["pid"] for process in processes}
     with ThreadPoolExecutor(SPIES) as pool:
         list(pool.map(one, processes))
-        # A command whose functions are others a moment later goes on; its children need no second look.
+        # A changed stack means that a command makes progress; its children need no second sample.
         commands = [each for each in processes if each["threads_seen"] and each["parent"] not in pids]
         list(pool.map(again, commands if time.monotonic() < until else ()))
 
 
 def names_of(threads: list[dict[str, Any]]) -> list[str]:
-    """The functions of a process's first thread."""
+    """Return the functions of a process's first thread."""
     first = next((thread for thread in threads if thread["first"]), threads[0])
     return [frame["name"] for frame in first["frames"]]
 
@@ -168,9 +168,9 @@ def read(path: Path) -> Any:
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """The job, without what may be secret."""
+    """Return the job without possible secrets."""
     job = read(folder / "record.json") or read(folder / "job.json") or {}
-    job |= read(folder / ATTEMPT) or {}  # a restarted job may have other hosts
+    job |= read(folder / ATTEMPT) or {}  # a restarted job can have other hosts
     hosts = [
         {name: host.get(name) for name in ("name", "address", "slots", "gpus")}
         for host in job.get("hosts", ())
@@ -180,7 +180,7 @@ def about(folder: Path) -> dict[str, Any]:
 
 
 def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
-    """All that can be said about the job on this host."""
+    """Return all facts about the job on this host."""
     folder = job_folder(job_id)
     if not folder.is_dir():
         fail(66, f"{load_host()['host']} has no folder of job {job_id}")
@@ -192,7 +192,7 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
     processes = look_twice([pid for pids in found.values() for pid in pids])
     connections = sockets_of(processes)
     spy = finder()
-    # The command itself first: its children are of use only where there is time.
+    # The command first; its children only if there is time.
     order = sorted(processes.values(), key=lambda process: (process["parent"] in processes, process["pid"]))
     add_stacks(spy, order)
     for rank in ranks:
@@ -219,9 +219,9 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("job_id", nargs="?", default="", help="the newest on this host if absent")
+    parser.add_argument("job_id", nargs="?", default="", help="default: the newest job on this host")
     parser.add_argument(
-        "--secret", action="append", default=[], help="a variable whose value is not to be shown"
+        "--secret", action="append", default=[], help="a variable whose value is hidden (repeatable)"
     )
     args = parser.parse_args()
     sys.stdout.write(json.dumps(seen(args.job_id or newest_job(), args.secret)) + "\n")

@@ -1,6 +1,6 @@
-"""State of a rank's processes: what the system, GPUs, NCCL and the kernel report.
+"""State of a rank's processes as reported by the system, GPUs, NCCL and the kernel.
 
-Processes have a state, what they wait for, CPU time and sockets. A source that is missing reports nothing.
+Processes have a state, a blocking call, CPU time and sockets. A missing source reports nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from toolkit.container.marks import JOB_MARK, RANK_MARK
 
-# Calls in which a process waits, by their number: /proc/PID/syscall knows no names.
+# Blocking system calls by number: /proc/PID/syscall contains no names.
 _X86 = {
     0: "read", 1: "write", 2: "open", 7: "poll", 16: "ioctl", 17: "pread64", 18: "pwrite64", 19: "readv",
     20: "writev", 23: "select", 24: "sched_yield", 35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto",
@@ -46,7 +46,7 @@ _STATES = {
 
 
 def ranks_of(job_id: str) -> dict[int, list[int]]:
-    """Rank -> processes of this user that are its command or were started by it."""
+    """Return rank -> processes of this user that are its command or were started by it."""
     found: dict[int, list[int]] = {}
     mark, rank_mark = f"{JOB_MARK}={job_id}".encode(), RANK_MARK.encode() + b"="
     for folder in Path("/proc").iterdir():
@@ -64,7 +64,7 @@ def ranks_of(job_id: str) -> dict[int, list[int]]:
 
 
 def _add_dead(pids: list[int]) -> None:
-    """Add their children that have ended and that nobody has waited for: these have no environment."""
+    """Add their zombie children, which have no environment."""
     for pid in list(pids):
         with suppress(OSError):
             for task in Path(f"/proc/{pid}/task").iterdir():
@@ -73,7 +73,7 @@ def _add_dead(pids: list[int]) -> None:
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """The variables that the process was started with."""
+    """Return the initial environment of the process."""
     with suppress(OSError):
         entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
         return dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
@@ -81,7 +81,7 @@ def environ_of(pid: int) -> dict[str, str]:
 
 
 def look(pid: int) -> dict[str, Any] | None:
-    """A process as it is now; None when it has gone."""
+    """Return the current state of a process; None if it has gone."""
     try:
         head, _, tail = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace").rpartition(")")
     except OSError:
@@ -103,13 +103,13 @@ def look(pid: int) -> dict[str, Any] | None:
 
 
 def switches_of(pid: int) -> int:
-    """How often its first thread has given a processor up."""
+    """Return the number of context switches of its first thread."""
     rows = _text(f"/proc/{pid}/status").splitlines()
     return sum(int(row.split()[-1]) for row in rows if "_ctxt_switches:" in row)
 
 
 def waits_for(pid: int) -> tuple[str, str]:
-    """The call in which its first thread is, and the file of it; empty where nobody may say."""
+    """Return the system call of its first thread, and its file; empty if that is not readable."""
     words = _text(f"/proc/{pid}/syscall").split()
     if not words or not words[0].isdigit():
         return "", ""
@@ -124,13 +124,13 @@ def waits_for(pid: int) -> tuple[str, str]:
 
 
 def file_of(pid: int, number: int) -> str:
-    """An open file in words, such as `/data/x (fifo)`."""
+    """Describe an open file, such as `/data/x (fifo)`."""
     name = os.readlink(f"/proc/{pid}/fd/{number}")  # noqa: PTH115 (no path: `pipe:[12]`)
     return with_sort(name, pid) if name.startswith("/") else name
 
 
 def with_sort(name: str, pid: int) -> str:
-    """The path with what it is in parentheses, unless it is a plain file."""
+    """Return the path with its file type in parentheses, unless it is a regular file."""
     place = f"/proc/{pid}/root{name}" if name.startswith("/") else f"/proc/{pid}/cwd/{name}"
     try:
         mode = os.lstat(place).st_mode
@@ -141,7 +141,7 @@ def with_sort(name: str, pid: int) -> str:
 
 
 def _string(pid: int, address: int) -> str:
-    """The text at an address of the process's memory, up to the end of its page at least."""
+    """Return the text at an address of the process's memory, up to the end of its page at least."""
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         memory.seek(address)
         return memory.read(4096 - address % 4096).partition(b"\0")[0].decode(errors="replace")
@@ -155,7 +155,7 @@ def _text(path: str) -> str:
 
 
 def sockets_of(pids: Iterable[int]) -> list[dict[str, Any]]:
-    """TCP connections of these processes to other machines: state, queues, tries that nobody answered."""
+    """Return TCP connections of these processes to other hosts: state, queues, retransmissions."""
     owners: dict[str, int] = {}
     for pid in pids:
         with suppress(OSError):
@@ -176,7 +176,7 @@ def sockets_of(pids: Iterable[int]) -> list[dict[str, Any]]:
 
 
 def socket_row(row: str) -> dict[str, Any]:
-    """One row of /proc/net/tcp, see Documentation/networking/proc_net_tcp.rst of Linux."""
+    """Parse a row of /proc/net/tcp, see Documentation/networking/proc_net_tcp.rst of Linux."""
     fields = row.split()
     unsent, unread = fields[4].split(":")
     return {
@@ -194,7 +194,7 @@ def _address(text: str) -> str:
     address, _, port = text.partition(":")
     words = [bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8)]
     if len(words) == 4 and b"".join(words[:3]) == bytes(10) + b"\xff\xff":
-        words = words[3:]  # IPv4 over a socket of IPv6, as Gloo and gRPC have them
+        words = words[3:]  # IPv4 over an IPv6 socket, as used by Gloo and gRPC
     if len(words) == 1:
         host = ".".join(map(str, words[0]))
     else:
@@ -205,11 +205,11 @@ def _address(text: str) -> str:
 
 DUMP_BYTES = 1 << 20
 GPU_QUERY = "index,uuid,utilization.gpu,power.draw,memory.used"
-RAS_ADDRESS = "localhost:28028"  # where NCCL answers by itself, from 2.24 on
+RAS_ADDRESS = "localhost:28028"  # NCCL's own status server, since 2.24
 
 
 def gpus() -> list[dict[str, Any]]:
-    """Utilisation, power and memory of this host's GPUs; none where there is no nvidia-smi."""
+    """Return utilization, power and memory of this host's GPUs; empty without nvidia-smi."""
     ask = ["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"]
     found = []
     with suppress(OSError, subprocess.SubprocessError):
@@ -222,7 +222,7 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def oom_kills() -> int:
-    """How often the kernel has killed a process of this container for want of memory."""
+    """Return the number of out-of-memory kills in this container."""
     total = 0
     for name in ("memory.events", "memory/memory.oom_control"):
         with suppress(OSError, ValueError):
@@ -233,7 +233,7 @@ def oom_kills() -> int:
 
 
 def ras(environ: dict[str, str]) -> str:
-    """What NCCL itself says of its communicators, where it answers."""
+    """Return NCCL's own report about its communicators, if it answers."""
     host, _, port = environ.get("NCCL_RAS_ADDR", RAS_ADDRESS).rpartition(":")
     said = b""
     with suppress(OSError, ValueError), socket.create_connection((host, int(port)), 1) as talk:
@@ -245,17 +245,21 @@ def ras(environ: dict[str, str]) -> str:
 
 
 def flight_dumps(folder: Path, rank: int, environ: dict[str, str]) -> dict[str, str]:
-    """What torch's flight recorder has written for this rank of this job; name -> base64."""
+    """Return the files of torch's flight recorder for this rank of this job; name -> base64."""
     environ = environ or dict(os.environ)
     cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
     named = (environ.get("TORCH_FR_DUMP_TEMP_FILE"), environ.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE"))
-    places = (*named, f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_")  # the last before 2.7
+    places = (
+        *named,
+        f"{cache}/torch/comm_lib_trace_rank_",
+        "/tmp/nccl_trace_rank_",
+    )  # the last path is that of torch before 2.7
     found = {}
     for place in filter(None, places):
         with suppress(OSError):
             path = Path(f"{place}{rank}")
             about = path.stat()
-            # An earlier job's may lie there still.
+            # Skip files of an earlier job.
             if about.st_size <= DUMP_BYTES and about.st_mtime > (folder / "record.json").stat().st_mtime:
                 found[path.name] = base64.b64encode(path.read_bytes()).decode()
     return found

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-STACK_S = 5.0  # a process with very many threads takes py-spy that long
+STACK_S = 5.0  # py-spy needs this time for a process with many threads
 MOST_FRAMES = 60
 # Python 3.11 can raise SystemError if several threads build syntax trees (python/cpython#106905).
 _PARSING = threading.Lock()
@@ -20,13 +20,13 @@ USUAL = "/opt/venv/bin:/usr/local/bin:/usr/bin"
 
 
 def finder() -> str:
-    """Where py-spy is, empty where the image has none."""
-    # An ssh session may have another PATH than the image.
+    """Return the path of py-spy, empty if the image has none."""
+    # The PATH of an ssh session can differ from the image's.
     return shutil.which("py-spy") or shutil.which("py-spy", path=f"{sys.prefix}/bin:{USUAL}") or ""
 
 
 def is_python(pid: int) -> bool:
-    """Whether the process runs an interpreter that py-spy can read."""
+    """Return whether the process runs an interpreter that py-spy can read."""
     try:
         return Path(f"/proc/{pid}/exe").resolve().name.startswith("python")
     except OSError:
@@ -34,12 +34,12 @@ def is_python(pid: int) -> bool:
 
 
 def stack_of(spy: str, pid: int, state: str) -> tuple[list[dict[str, Any]], str]:
-    """The process's threads with their frames, the innermost first, and why there are none."""
+    """Return the process's threads with their frames, innermost first, and the reason if there are none."""
     threads: list[dict[str, Any]] = []
-    # Not stopped for the look: one that was stopped before would go on afterwards.
+    # Do not stop the process: one that was stopped before would continue afterwards.
     ways: list[list[str]] = [["--nonblocking"]]
     if state not in "TtDZ":
-        ways.append([])  # one that runs may have changed under the eye
+        ways.append([])  # a running process can change during the sample
     problem = ""
     for way in ways:
         try:
@@ -62,7 +62,7 @@ def stack_of(spy: str, pid: int, state: str) -> tuple[list[dict[str, Any]], str]
 
 
 def _words(said: bytes) -> str:
-    """What py-spy says went wrong: the innermost of the causes that it names."""
+    """Return py-spy's error: the innermost of the causes that it prints."""
     lines = [
         line.strip() for line in said.decode(errors="replace").partition("Stack backtrace")[0].splitlines()
     ]
@@ -83,14 +83,14 @@ def _frame(frame: dict[str, Any], sources: Sources) -> dict[str, Any]:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file belongs to Python or to a package, and not to the person's program."""
+    """Return whether a file belongs to Python or a package, not to the user's program."""
     return file.startswith("<frozen") or any(
         part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3")
     )
 
 
 class Sources:
-    """Lines of the person's own files, and whether they belong to a handler of exceptions."""
+    """Source lines of the user's files, with a flag for lines of exception handlers."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -118,7 +118,7 @@ class Sources:
 
 
 def handlers_in(text: str) -> list[tuple[int, int]]:
-    """First and last line of each handler of exceptions in a program."""
+    """Return the first and last line of each exception handler in a program."""
     try:
         with _PARSING:
             tree = ast.parse(text)

@@ -1,4 +1,4 @@
-"""Notices that a job says nothing any more, and has kept what its ranks are doing at that moment."""
+"""Watchdog of a job: detects that no rank prints any more, and saves the state of its ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from toolkit.container.marks import JOB_MARK, SUPERVISOR_MARK
 from toolkit.container.paths import program
 
-COLLECT_S = 60.0  # hosts are asked at once, each for at most half of it
+COLLECT_S = 60.0  # hosts are queried in parallel, each for at most half of this time
 
 
 def start_collecting(job_id: str, why: str) -> subprocess.Popen[bytes]:
-    """Start collect.py; it carries the job's mark, so nothing of it outlives the job."""
+    """Start collect.py with the job tag, so that it ends with the job."""
     env = {**os.environ, JOB_MARK: job_id}
     env.pop(SUPERVISOR_MARK, None)
     return subprocess.Popen(
@@ -31,9 +31,9 @@ def start_collecting(job_id: str, why: str) -> subprocess.Popen[bytes]:
 
 
 class Watchdog:
-    """Looks once at each stall: told of output by `heard`, and of time by `tick`.
+    """Inspects the ranks once per stall: `heard` reports output, `tick` the time.
 
-    Nothing here waits: the collecting process is started by one tick and read by a later one.
+    Nothing here blocks: one tick starts the collecting process, and a later tick reads its result.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class Watchdog:
     ) -> None:
         self._job_id, self._stall_after, self._start = job_id, stall_after, start
         self._heard = now
-        self._looked = False  # in this stall
+        self._looked = False  # whether this stall was inspected
         self._process: Any = None
         self._began = 0.0
 
     def heard(self, now: float) -> None:
-        """A rank has printed something: a stall, if there was one, is over."""
+        """Record output of a rank: it ends a stall."""
         self._heard, self._looked = now, False
 
     def tick(self, now: float) -> str | None:
-        """A line for the merged log when there is one; `now` is monotonic, in seconds."""
+        """Return a line for the merged log, if there is one; `now` is monotonic, in seconds."""
         if self._process is not None:
             return self._finish(now)
         if self._looked or now < self._heard + self._stall_after:
@@ -63,11 +63,11 @@ class Watchdog:
         try:
             self._process = self._start(self._job_id, self._why(now))
         except OSError as error:
-            return f"{self._why(now)}, and nobody could look why: {error}"
+            return f"{self._why(now)}; the state of ranks could not be saved: {error}"
         return None
 
     def close(self) -> None:
-        """End what still collects: the job is over."""
+        """Stop a running collection: the job is over."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -81,13 +81,13 @@ class Watchdog:
             if now < self._began + COLLECT_S:
                 return None
             self.close()
-            return f"{self._why(now)}; what ranks do could not be collected within {COLLECT_S:.0f} s"
+            return f"{self._why(now)}; the state of ranks could not be saved within {COLLECT_S:.0f} s"
         said, code = self._process.stdout.read(), self._process.returncode
         self._process = None
         with suppress(ValueError, KeyError):
             told = json.loads(said.splitlines()[-1]) if said else {}
             silent = "".join(f"; {host}" for host in told["silent"])
             hosts = f"{told['hosts']} host{'s' if told['hosts'] != 1 else ''}"
-            return f"{self._why(now)}; what they do on {hosts} is kept: toolkit why {self._job_id}{silent}"
+            return f"{self._why(now)}; saved the ranks' state on {hosts}: toolkit why {self._job_id}{silent}"
         last = said.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]
-        return f"{self._why(now)}; what ranks do could not be collected: {last[0]}"
+        return f"{self._why(now)}; the state of ranks could not be saved: {last[0]}"

@@ -1,9 +1,10 @@
-"""Becomes torchrun with the settings of Accelerate around it.
+"""Replaces itself with torchrun and the settings of Accelerate.
 
     job.accelerate JOB torchrun WORDS...
 
-The settings come from the job's own command where that is ``accelerate launch OPTIONS SCRIPT ARGUMENTS``, and
-from Accelerate's configuration file. Hosts, ranks and where they meet are ours, whatever stands there.
+The settings come from the job's own command if that is ``accelerate launch OPTIONS SCRIPT ARGUMENTS``, and
+from Accelerate's configuration file. Hosts, ranks and rendezvous come from toolkit and override these
+settings.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main() -> int:
 
 
 def settings(command: Sequence[str], size: int) -> tuple[dict[str, str], list[str]]:
-    """The variables that Accelerate would set, and what each rank executes in place of the job's command."""
+    """Return the variables that Accelerate would set, and the command of each rank."""
     try:
         from accelerate.commands.launch import _validate_launch_command, launch_command_parser
         from accelerate.utils import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
@@ -39,7 +40,7 @@ def settings(command: Sequence[str], size: int) -> tuple[dict[str, str], list[st
     asked = list(command)
     given = asked[:2] == LAUNCH
     args: Any = launch_command_parser().parse_args(asked[2:] if given else ["script"])
-    # What these machines have is known: it is not to be guessed, and none of its warnings concerns anybody.
+    # The hosts are known, so Accelerate must not guess, and its warnings are irrelevant.
     args.num_processes, args.num_machines, args.machine_rank = size, 1, 0
     args.gpu_ids, args.main_process_port = "all", 0
     args, defaults, _ = _validate_launch_command(args)
@@ -51,7 +52,7 @@ def settings(command: Sequence[str], size: int) -> tuple[dict[str, str], list[st
     after = prepare_deepspeed_cmd_env(args)[1] if by_deepspeed else prepare_multi_gpu_env(args)
     env = {name: value for name, value in after.items() if before.get(name) != value}
     if args.cpu or getattr(args, "use_cpu", False):
-        env["ACCELERATE_USE_CPU"] = "true"  # which its launcher of several processes leaves out
+        env["ACCELERATE_USE_CPU"] = "true"  # its multi-process launcher omits this variable
     return env, _plain(args) if given else []
 
 

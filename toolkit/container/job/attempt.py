@@ -1,4 +1,4 @@
-"""One attempt at a job: its leases and launches, until something ends it, and its end on every host."""
+"""One attempt of a job: its leases and launches, its cause of end, and its end on every host."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from toolkit.container.paths import job_folder
 from toolkit.protocol.exit_codes import EXIT_LOST
 
 TICK_S = 0.05
-DRAIN_S = 0.5  # how long a process that outlives its launch may hold the launch's pipe open
-# For ranks whose peers are gone: they wait for what never comes, and cannot save anything together.
+DRAIN_S = 0.5  # time that a process can hold the pipe of its exited launch open
+# Grace of ranks whose peers are gone: they wait in vain and cannot save a checkpoint together.
 FAILED_GRACE_S = 2.0
 
 
 class State(Enum):
-    """State of an attempt, in the order in which an attempt goes through them; it can skip some."""
+    """State of an attempt, in order; an attempt can skip states."""
 
-    RUNNING = "launches run, and nothing ends them"
-    ENDING_RANKS = "ranks were told to end, and have their grace; launches know nothing of it"
-    STOPPING = "launches were told to end, too"
-    KILLING = "every process of the job is ended at once"
-    OVER = "no launch runs, apart from those that serve others"
+    RUNNING = "launches run"
+    ENDING_RANKS = "ranks received TERM and have their grace; launches received nothing yet"
+    STOPPING = "launches received the order to stop, too"
+    KILLING = "every process of the job is killed at once"
+    OVER = "no launch runs, except those that serve others"
 
 
 class Progress(NamedTuple):
-    """What decides about the state that comes next.
+    """Facts that determine the next state.
 
     Args:
         under_way: a launch runs that does not only serve others.
-        ends: the end of the attempt is known.
-        at_once: somebody wants the end without any grace.
-        ranks_ended: nothing is left for which launches have to wait.
+        ends: the cause of the end is known.
+        at_once: the user requested an end without grace.
+        ranks_ended: launches need not wait for ranks any more.
     """
 
     under_way: bool
@@ -56,9 +56,9 @@ class Progress(NamedTuple):
 
 
 def next_state(state: State, seen: Progress) -> State:
-    """Return the state that follows, which is the same one if nothing changes it.
+    """Return the next state, or the same one if nothing changes it.
 
-    Ranks are told to end before an attempt is over, also if no launch runs any more.
+    Ranks receive TERM before an attempt is over, even if no launch runs any more.
     """
     if state is State.RUNNING and seen.ends:
         return State.KILLING if seen.at_once else State.ENDING_RANKS
@@ -74,14 +74,14 @@ def _blames_another(end: End) -> bool:
 
 
 class Attempt:
-    """From the start of the launches to the sweep of all hosts.
+    """An attempt, from the start of the launches to the orphan cleanup of all hosts.
 
     Args:
-        write: takes output of the ranks.
-        say: takes a line of ours: why all is to end, as soon as it is.
-        over: says why all is to end, None while it is not.
-        may_go_on: whether an elastic launcher may go on after this end of some ranks, on these hosts; then
-            it is told to everybody.
+        write: receives output of the ranks.
+        say: receives a line of toolkit: the reason of the end, as soon as it is known.
+        over: returns the reason of an end from outside, None while there is none.
+        may_go_on: whether an elastic launcher can continue after this end of some ranks, on these hosts; if
+            so, it reports that to the user.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class Attempt:
         self._selector = selectors.DefaultSelector()
         self._state = State.RUNNING
         self._end: End | None = None
-        self._threads: list[Owned] = []  # that end ranks, while output is still copied
-        self._ranks_end: Owned | None = None  # the one of them that gives ranks their grace
+        self._threads: list[Owned] = []  # threads that end ranks while output is still copied
+        self._ranks_end: Owned | None = None  # the thread that gives ranks their grace
         self._grace_over = 0.0
-        self._told_launches = 0.0  # when launches were told to end
-        self._launcher_failed = False  # then it is ending its ranks already
+        self._told_launches = 0.0  # time of the order to stop the launches
+        self._launcher_failed = False  # if so, it is ending its ranks already
 
     def start(self) -> None:
         if self._regroup is not None:
@@ -126,10 +126,10 @@ class Attempt:
         self._selector.register(running.process.stdout, selectors.EVENT_READ, running)
 
     def run(self, again: Callable[[End], bool]) -> tuple[End, dict[str, str | None]]:
-        """Go on to the end; returns it, and by host None or why nobody can say that nothing is left there.
+        """Run to the end; return it, and for each host None or the reason why its cleanup is unknown.
 
         Args:
-            again: whether another attempt follows upon such an end: then hosts keep what it needs.
+            again: whether another attempt follows such an end; if so, hosts keep what it needs.
         """
         while self._state is not State.OVER:
             self._step()
@@ -139,7 +139,7 @@ class Attempt:
             running.stop(grace)
         if self._ranks_end is not None and not end.wanted:
             self._ranks_end.join()
-        if self._told_launches:  # they have had their TERM and some of the grace
+        if self._told_launches:  # they received TERM and used some of the grace
             grace = max(min(1.0, grace), self._told_launches + grace - time.monotonic())
         grace = self._rest(grace)
         left = self.leases.end(grace, keep=again(end))
@@ -154,11 +154,11 @@ class Attempt:
 
     @property
     def cause(self) -> End | None:
-        """The end of this attempt; None while it goes on."""
+        """Return the end of this attempt; None while it continues."""
         return self._end
 
     def abandon(self) -> None:
-        """Let the launches end, whatever has become of us."""
+        """Stop the launches after an error of the supervisor."""
         for running in self._running:
             running.stop(0.0)
 
@@ -170,10 +170,10 @@ class Attempt:
         return grace if self._end is None or self._end.wanted else min(grace, FAILED_GRACE_S)
 
     def _rest(self, grace: float) -> float:
-        """The grace of what is left when ranks have had theirs.
+        """Return the grace of the remaining processes after the ranks have had theirs.
 
-        In a job that has failed it has nothing to save; and Open MPI 4.1, asked to end while it is about to
-        by itself, crashes with a trace in everybody's log.
+        In a failed job they have nothing to save. If Open MPI 4.1 receives TERM while it is about to exit, it
+        crashes with a trace in the log.
         """
         failed = self._end is not None and not self._end.wanted
         return 0.0 if failed and self._ranks_end is not None else grace
@@ -192,14 +192,14 @@ class Attempt:
             if self._is_open(running) and now < running.ended + DRAIN_S:
                 continue
             running.code = exit_code_of(returncode)
-            # What serves the others is not to end before them, whatever it has to say.
+            # A launch that serves the others must not end before them, not even with exit code 0.
             failed = running.code != 0 or (running.launch["serves"] and self._is_under_way())
             if failed and self._end is None and not running.out:
                 over = self._over()
-                # An end that somebody wanted is the cause, also of a launch that has ended at once.
+                # A requested end is the cause, also if a launch has ended at the same time.
                 end = over if over is not None and over.wanted else self._failed(running, running.code)
                 if self._regroup is None and _blames_another(end) and now < running.ended + BLAMED_S:
-                    running.code = None  # the one that is meant may be heard of yet
+                    running.code = None  # the report of the blamed rank can still arrive
                     continue
                 goes_on = (
                     self._regroup is not None
@@ -219,14 +219,14 @@ class Attempt:
             self._end_late_launches(now)
 
     def _failed(self, running: Running, code: int) -> End:
-        """How a launch has failed, by the first of its causes that can be told."""
-        # A launcher sees a host go, too; but it cannot say why, nor that it was the host.
+        """Return the failure of a launch, by its first known cause."""
+        # A launcher also notices a lost host, but it reports neither the reason nor the host.
         if lost := self._stood_still() or self._lost():
             return lost
         if self._regroup is None:
             records = self.leases.records()
             told = any(each["exit_code"] for each in records if each["host"] == running.launch["host"])
-            # ssh may end a moment before the lease beside it does; by now the lease has been asked, too.
+            # ssh can exit shortly before the lease next to it does; by now the lease has been queried, too.
             if not told and (lost := self._lost()):
                 return lost
         else:
@@ -241,12 +241,12 @@ class Attempt:
         self._say(end.reason)
 
     def _stood_still(self) -> End | None:
-        """When main stood still for so long that hosts have ended their ranks, whatever that looks like."""
+        """Return the end if main stalled so long that hosts have ended their ranks."""
         seconds = self.leases.stood_still()
         if seconds < LEASE_S - 2 * BEAT_S:
             return None
         main = self.job["main"]
-        reason = f"{main} stood still for {seconds:.0f} s, and the job's ranks have been ended"
+        reason = f"{main} stalled for {seconds:.0f} s, so the hosts have ended the job's ranks"
         return End("failed", EXIT_LOST, reason, main)
 
     def _lost(self) -> End | None:
@@ -256,7 +256,7 @@ class Attempt:
         return End("failed", EXIT_LOST, f"{lost[0]} is lost: {lost[1]}", lost[0], lost_host=lost[0])
 
     def _died(self) -> End | None:
-        """A rank has failed; launchers see that late, or never when another one hangs."""
+        """Return the end if a rank has failed; launchers notice that late, or never if another rank hangs."""
         deaths = self.leases.deaths(self._regroup.since) if self._regroup else self.leases.deaths()
         record = first_cause(self.job, deaths)
         if record is None:
@@ -273,7 +273,7 @@ class Attempt:
         return Progress(self._is_under_way(), True, at_once, ranks_ended)
 
     def _enter(self, state: State, now: float) -> None:
-        """Do what a new state begins with: the ranks are ended first, then the launches."""
+        """Perform the first action of a new state: end the ranks first, then the launches."""
         self._state = state
         grace = self._grace()
         if state is State.ENDING_RANKS:
@@ -293,39 +293,39 @@ class Attempt:
         return thread
 
     def _end_late_launches(self, now: float) -> None:
-        """End launches that do not end although they were told, or that nobody can tell."""
+        """Kill launches that do not follow the order to stop, or that cannot receive it."""
         assert self._end is not None
-        # launch.py keeps the grace itself; through ssh it may not be reachable to do so
+        # launch.py enforces the grace itself, but might be unreachable through ssh
         patience = 5.0 if self._end.wanted else 1.0
         is_late = bool(self._told_launches) and now > self._told_launches + self._grace() + patience
         for running in self._running:
-            # The way to a host that is lost leads nowhere: what stands at this end of it would wait for ever.
+            # The connection to a lost host is dead: its local process would wait forever.
             astray = self.leases.is_lost(running.launch["host"])
             if (is_late or astray) and running.process.poll() is None:
                 running.process.kill()
 
     def _ranks_have_ended(self) -> bool:
-        """Return whether the launches may be told to end.
+        """Return whether the launches can receive the order to stop.
 
-        Told first, a launcher gives its ranks less grace than theirs: Open MPI one second, and torchrun a
-        TERM of its own.
+        If the launcher received it first, ranks would get less than their grace: Open MPI gives them one
+        second, and torchrun sends a TERM of its own.
         """
-        # A launcher that has failed ends its ranks itself, those that it can still reach. With one launch for
-        # each host, the ranks of other hosts know nothing of it.
+        # A failed launcher ends the ranks that it can still reach. With one launch for
+        # each host, the ranks of other hosts are not affected.
         if self._launcher_failed and len(self.job["launches"]) == 1:
             return True
         assert self._ranks_end is not None
         return not (self._ranks_end.is_alive() or self._others_have_grace())
 
     def _others_have_grace(self) -> bool:
-        """Whether ranks of other parts of the job may still use theirs, of which nothing is heard here.
+        """Return whether ranks of other parts of the job can still use their grace, unknown to this host.
 
-        The launcher ends them once it is told, wherever they are.
+        The launcher ends them on all hosts after its order to stop.
         """
         if self.job["transport"] != EXEC or self._end is None or not self._end.wanted:
             return False
         folder = job_folder(self.job["id"])
-        with suppress(OSError):  # a full disk: the time decides then
+        with suppress(OSError):  # on a full disk the time limit decides
             (folder / RANKS_ENDED).touch()
         return not (folder / ALL_ENDED).exists() and time.monotonic() < self._grace_over
 
@@ -344,12 +344,12 @@ class Attempt:
         else:
             self._selector.unregister(stdout)
             self._write(running.merger.close())
-            with suppress(subprocess.TimeoutExpired):  # its end comes a moment after that of its output
+            with suppress(subprocess.TimeoutExpired):  # the process exits shortly after the end of its output
                 running.process.wait(TICK_S)
         return bool(data)
 
     def _drain(self, running: Running) -> None:
-        until = time.monotonic() + DRAIN_S  # what could not be ended may print without end
+        until = time.monotonic() + DRAIN_S  # a process that could not be ended can print forever
         while self._is_open(running) and self._read(running) and time.monotonic() < until:
             pass
         self._write(running.merger.close())

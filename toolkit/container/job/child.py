@@ -1,6 +1,6 @@
-"""User's command as a child of the rank program: its output, its end, and whether memory ran out.
+"""User's command as a child of the rank program: its output, its end, and detection of lack of memory.
 
-The kernel's own counters tell whether it has killed for lack of memory.
+The kernel's counters show whether it killed a process for lack of memory.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from toolkit.container.job.lease_times import BEAT_S, LEASE_S
 from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log
 
-IDLE_S = 0.2  # after this long a line without an end (a prompt, a progress bar) is shown as it is
-DRAIN_S = 0.5  # from a rank's exit to its record, where other processes still hold its output open
-LEFT_S = 1.0  # from TERM to KILL, for what a rank that failed has left in its process group
+IDLE_S = 0.2  # after this time an incomplete line (a prompt, a progress bar) is printed
+DRAIN_S = 0.5  # from a rank's exit to its record, if other processes hold its output open
+LEFT_S = 1.0  # from TERM to KILL, for processes that a failed rank left in its process group
 KILLED_S = 2.0  # for the kernel to end a process after KILL
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
 
 
 class Child:
-    """The user's command: its group gets our signals, and it dies when we do."""
+    """The user's command: its process group receives our signals, and it dies if we die."""
 
     def __init__(
         self,
@@ -44,22 +44,23 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._output: Output | None = None
         self._returncode: int | None = None
-        self.ended = 0.0  # when it exited, seconds since the epoch
+        self.ended = 0.0  # time of its exit, seconds since the epoch
         self._clock = clock
         self._asked: list[int] = []
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._forward)
-        # If it is ignored, which is inherited, the kernel keeps no exit status for waitid.
+        # If SIGCHLD is ignored, which is inherited, the kernel keeps no exit status for waitid.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        libc = ctypes.CDLL(None)  # loaded before the fork: after it little is safe
+        libc = ctypes.CDLL(None)  # loaded before the fork, after which few calls are safe
         parent = os.getpid()
 
         def prepare() -> None:
             os.setpgid(0, 0)
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            # Where Yama keeps processes from reading each other, py-spy could not say where a rank hangs.
+            # Yama can forbid processes to read each other; py-spy could not print the stack of a hung rank
+            # then.
             libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
-            if os.getppid() != parent:  # we died before the line above
+            if os.getppid() != parent:  # the parent died before the line above
                 os._exit(128 + signal.SIGKILL)
 
         self._process = subprocess.Popen(
@@ -85,13 +86,13 @@ class Child:
         self.signal(signum)
 
     def signal(self, signum: int) -> None:
-        """Signal the child's group, unless the child has been waited for."""
+        """Signal the child's process group, unless the child has been reaped."""
         if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):  # it has ended, or is another user's
+            with suppress(ProcessLookupError, PermissionError):  # it has exited, or belongs to another user
                 os.killpg(self._process.pid, signum)
 
     def watch(self, grace: float) -> None:
-        """End the child, TERM then KILL, once our launcher is gone or the lease has lapsed."""
+        """End the child with TERM, then KILL, after our launcher is gone or the lease has expired."""
         now = self._clock()
         if self._lost is None and (os.getppid() != self._launcher or self._has_lapsed(now)):
             self._lost = now
@@ -100,20 +101,20 @@ class Child:
             self.signal(signal.SIGKILL)
 
     def _has_lapsed(self, now: float) -> bool:
-        """Whether the lease has ended, and lease.py, whose duty we are then, has done nothing about it."""
+        """Return whether the lease has expired and lease.py has not ended this rank."""
         if now < self._looked + BEAT_S:
             return False
         if now > self._looked + 2 * BEAT_S:
-            self._patient_until = now + LEASE_S / 2  # we stood still, and perhaps lease.py with us
+            self._patient_until = now + LEASE_S / 2  # this process stalled, and perhaps lease.py too
         self._looked = now
         self._memory.look()
         try:
             return now > max(self._patient_until, float(self._lease.read_bytes()) + LEASE_S / 2)
         except (OSError, ValueError):
-            return False  # it is only just being written, or the job is over
+            return False  # it is being written, or the job is over
 
     def hold(self, stopping: Path, limit: float) -> None:
-        """While the job's other ranks use their grace, keep our child's end to ourselves."""
+        """Delay the report of the child's end while the job's other ranks use their grace."""
         deadline = self._clock() + limit
         while stopping.exists() and not self._asked and self._clock() < deadline:
             if os.getppid() != self._launcher:
@@ -121,16 +122,16 @@ class Child:
             time.sleep(IDLE_S / 2)
 
     def how_it_ended(self) -> dict[str, int | bool]:
-        """The exit code, 128+n for signal n; the signal, 0 for none; whether that was for lack of memory."""
+        """Return the exit code (128+n for signal n), the signal (0 for none), and whether memory ran out."""
         assert self._returncode is not None
         number = max(0, -self._returncode)
         oom = number == signal.SIGKILL and self._memory.has_killed()
         return {"exit_code": exit_code_of(self._returncode), "signal": number, "oom": oom}
 
     def copy(self, streams: tuple[Stream, Stream], log: Log, grace: float) -> int:
-        """Copy the output until the child has exited; returns the exit code, 128+n for signal n.
+        """Copy the output until the child has exited; return the exit code, 128+n for signal n.
 
-        Processes that the child leaves behind can hold its output open and print without end. Their output is
+        Orphaned processes of the child can hold its output open and print forever. Their output is
         copied for at most DRAIN_S after the exit.
         """
         assert self._process is not None
@@ -142,17 +143,17 @@ class Child:
             if until == math.inf and self.has_exited():
                 until = self._clock() + DRAIN_S
         if self._output.is_open:
-            self._output.pump(0)  # the last lines, if this process stood still meanwhile
-        while not self.has_exited():  # it has closed its outputs and works on
+            self._output.pump(0)  # the last lines, if this process was stalled
+        while not self.has_exited():  # it has closed its outputs and continues
             time.sleep(IDLE_S / 2)
             self.watch(grace)
         assert self._returncode is not None
         return exit_code_of(self._returncode)
 
     def has_exited(self) -> bool:
-        """Return True once the child has exited. It stays a zombie until `end_group`.
+        """Return True once the child has exited. The child stays a zombie until `end_group`.
 
-        Its number is also that of its process group, and the kernel does not reuse the number of a zombie.
+        Its pid is also that of its process group, and the kernel does not reuse the pid of a zombie.
         """
         if self._returncode is None:
             assert self._process is not None
@@ -164,14 +165,14 @@ class Child:
         return self._returncode is not None
 
     def end_group(self, grace: float, stopping: Path) -> None:
-        """End what the child, which has exited, has left in its process group: TERM, then KILL.
+        """End the orphaned processes in the process group of the exited child: TERM, then KILL.
 
-        Processes of a rank that failed have LEFT_S between the two. Those of another have `grace` seconds, as
-        they may have something to save.
+        Processes of a failed rank have LEFT_S between the two. Those of another rank have `grace` seconds,
+        because they can have something to save.
 
         Args:
-            stopping: exists while the job is being ended on this host. The sweep has sent TERM then, and
-                sends KILL after the grace that holds for the whole job.
+            stopping: exists while the job is being ended on this host. The cleanup has sent TERM then, and
+                sends KILL after the grace of the complete job.
         """
         process, output = self._process, self._output
         assert process is not None and output is not None and self.has_exited()
@@ -187,13 +188,13 @@ class Child:
             output.pump(IDLE_S / 4)
             self.watch(grace)
             left = alive_in(process.pid)
-        output.drain(DRAIN_S)  # what the last of them printed before it ended
+        output.drain(DRAIN_S)  # the last output of these processes
         output.close()
         process.wait()
 
 
 class Output:
-    """The child's output on its way to the log and to the launcher."""
+    """Output of the child, copied to the log and to the launcher."""
 
     def __init__(self, process: subprocess.Popen[bytes], streams: tuple[Stream, Stream], log: Log) -> None:
         assert process.stdout is not None and process.stderr is not None
@@ -205,11 +206,11 @@ class Output:
 
     @property
     def is_open(self) -> bool:
-        """True while a process holds a pipe open."""
+        """Return True while a process holds a pipe open."""
         return bool(self._selector.get_map())
 
     def pump(self, seconds: float) -> None:
-        """Copy what comes next; wait for it at most this number of seconds."""
+        """Copy the next output; wait for it at most this number of seconds."""
         if not self.is_open:
             time.sleep(seconds)
         for key, _ in self._selector.select(seconds) if self.is_open else ():
@@ -226,13 +227,13 @@ class Output:
                 write_lines(stream.out, stream.flush())
 
     def drain(self, seconds: float) -> None:
-        """Copy what is in the pipes already; for at most this time, as a process may print without end."""
+        """Copy what is in the pipes; for at most this time, because a process can print forever."""
         until = time.monotonic() + seconds
         while self.is_open and self._selector.select(0) and time.monotonic() < until:
             self.pump(0)
 
     def close(self) -> None:
-        """Show the line that has begun, and stop reading."""
+        """Print the incomplete line, and stop reading."""
         for stream in self._streams:
             write_lines(stream.out, stream.flush(last=True))
         self._selector.close()
@@ -243,21 +244,23 @@ def alive_in(group: int) -> list[int]:
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # it has exited meanwhile
                 fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
                 if int(fields[2]) == group and fields[0] not in (b"Z", b"X"):
                     found.append(int(folder.name))
     return found
 
 
-# Of this container: cgroup v2, then v1 (https://docs.kernel.org/admin-guide/cgroup-v2.html, memory.events).
+# Counters of this container: cgroup v2, then v1 (https://docs.kernel.org/admin-guide/cgroup-v2.html,
+# memory.events).
 OWN = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
-# Of the whole host (https://docs.kernel.org/filesystems/proc.html): a container without a limit dies by it.
+# Counters of the host (https://docs.kernel.org/filesystems/proc.html): they count kills in containers without
+# a limit.
 HOST = Path("/proc/vmstat")
 
 
 def kills(path: Path) -> int:
-    """The count in a file's line `oom_kill N`; 0 where there is none."""
+    """Return N of a file's line `oom_kill N`; 0 if there is none."""
     with suppress(OSError, ValueError):
         for line in path.read_text().splitlines():
             name, _, count = line.partition(" ")
@@ -267,7 +270,7 @@ def kills(path: Path) -> int:
 
 
 class Memory:
-    """Looks now and then, so that what is found at the end can be dated."""
+    """Periodic samples of the kill counters, so that a kill at the end can be dated."""
 
     def __init__(self) -> None:
         self._first = self._before = self._latest = self._look()
@@ -276,10 +279,10 @@ class Memory:
         return max(map(kills, OWN)), kills(HOST)
 
     def look(self) -> None:
-        """Called now and then, a second apart at most."""
+        """Take a sample; call it at least once a second."""
         self._before, self._latest = self._latest, self._look()
 
     def has_killed(self) -> bool:
-        """Whether the kernel has killed here since the beginning, or on the host a moment ago."""
+        """Return whether the kernel has killed in this container since the start, or on the host recently."""
         own, host = self._look()
         return own > self._first[0] or host > self._before[1]

@@ -1,11 +1,11 @@
-"""Jobs in parts, where no host reaches another (`transport: exec`).
+"""Jobs in parts, for hosts that cannot reach each other by ssh (`transport: exec`).
 
-Each host has a supervisor of its own, which sees a job of one host: its ranks, what starts them here, and
-itself as main. The client that has started the job compares the parts.
+Each host has a supervisor of its own, which sees a job of one host: its ranks, its launches, and itself as
+main. The client that started the job combines the parts.
 
-A launcher on main that wants a daemon started on another host calls the program job.ssh_agent in place of
-ssh, which leaves a request in the job's folder. The client reads the request through the container session
-and starts the daemon; the answer comes back the same way. The client listens only while the job starts.
+A launcher on main that needs a daemon on another host calls the program job.ssh_agent instead of ssh, which
+writes a request to the job's folder. The client reads the request through the container session and starts
+the daemon; the answer returns the same way. The client reads requests only while the job starts.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from toolkit.container.paths import PID
 from toolkit.protocol.states import FINAL_STATES
 
 EXEC = "exec"
-# In the job's folder on a host where the launcher on main wants a daemon of its own: that daemon's command.
+# In the job's folder on a host where the launcher on main needs a daemon: the daemon's command.
 DAEMON = "daemon.json"
-# There while a job is being ended: the ranks here are over; those everywhere are, and launchers may end.
+# Files while a job is being ended: all ranks of this host have ended; all ranks have, so launchers can end.
 RANKS_ENDED, ALL_ENDED = "ranks-ended", "all-ended"
-# Why another host's part has failed, where that says more than its own status: the host is gone.
+# The reason why another host's part has failed, if its own status does not contain it: the host is lost.
 PEER = "peer"
 
 
 def own_part(job: dict[str, Any], host: str, folder: Path) -> dict[str, Any]:
-    """The job as it is on this host; `folder` is the job's."""
+    """Return the part of the job on this host; `folder` is the job's."""
     own = [each for each in job["hosts"] if each["name"] == host]
     launches = [each for each in job["launches"] if each["host"] == host]
     part = {**job, "main": host, "hosts": own, "launches": launches, "spares": []}
     with suppress(OSError):
         command = json.loads(content(folder / DAEMON))["command"]
         name = f"the daemon of {job['launcher']}"
-        # As ssh has it on the other side: read by a shell.
+        # A shell reads it, as with ssh.
         daemon = {"host": host, "argv": ["sh", "-c", command], "env": {}, "serves": False, "name": name}
-        # What its ranks say is heard on main alone, so that nobody here can tell silence.
+        # Output of its ranks arrives only on main, so this host cannot detect silence.
         part |= {"launches": [*launches, daemon], "stall_after": None}
     return part
 
@@ -49,12 +49,12 @@ def own_part(job: dict[str, Any], host: str, folder: Path) -> dict[str, Any]:
 FOLDER = "asks"
 ASK, ANSWER = ".ask", ".answer"
 POLL_S = 0.02
-# Between two answers there is no more than a start in a container that is there.
+# Between two answers there is only a start in an existing container.
 PATIENCE_S = 60.0
 
 
 def ask(job: Path, host: str, command: str, patience: float = PATIENCE_S) -> str:
-    """Have a command started on a host; returns why it was not, empty when it was. `job` is the folder."""
+    """Request the start of a command on a host; return the error, empty on success. `job` is the folder."""
     folder = job / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     answer = folder / f"{host}{ANSWER}"
@@ -62,20 +62,20 @@ def ask(job: Path, host: str, command: str, patience: float = PATIENCE_S) -> str
     until = time.monotonic() + patience
     while not answer.exists():
         if time.monotonic() > until:
-            return "nobody listens any more: what started the job went away before its ranks had begun"
+            return "the client that started the job has gone, so the command cannot be started"
         time.sleep(POLL_S)
     return str(read(answer).get("error", ""))
 
 
 def asked(job: Path, hosts: Sequence[str], patience: float = PATIENCE_S) -> tuple[str, str] | None:
-    """Wait for an ask of one of these hosts; returns host and command, None when none can come any more.
+    """Wait for a request for one of these hosts; return host and command, None if the job's part is over.
 
     Raises:
-        TimeoutError: none has come for so long.
+        TimeoutError: no request arrived within the time limit.
     """
     until = time.monotonic() + patience
     while True:
-        over = is_over(job)  # looked at first: what was asked before the end is there
+        over = is_over(job)  # checked first, so that no earlier request is missed
         for host in hosts:
             found = read(job / FOLDER / f"{host}{ASK}")
             if found is not None:
@@ -84,12 +84,12 @@ def asked(job: Path, hosts: Sequence[str], patience: float = PATIENCE_S) -> tupl
             return None
         if time.monotonic() > until:
             names = ", ".join(hosts)
-            raise TimeoutError(f"the launcher has asked for nothing on {names} for {patience:.0f} s")
+            raise TimeoutError(f"the launcher has not requested a daemon on {names} within {patience:.0f} s")
         time.sleep(POLL_S)
 
 
 def begun(job: Path, patience: float = PATIENCE_S) -> bool:
-    """Wait until a rank has begun here; False when the job's part here is over before, or it is late."""
+    """Wait until a rank has started here; return False if the job's part ends first or time runs out."""
     until = time.monotonic() + patience
     while True:
         over = is_over(job)
@@ -101,12 +101,12 @@ def begun(job: Path, patience: float = PATIENCE_S) -> bool:
 
 
 def answer(job: Path, host: str, error: str) -> None:
-    """Tell whoever has asked what came of it."""
+    """Write the result of a request."""
     write_json(job / FOLDER / f"{host}{ANSWER}", {"error": error})
 
 
 def is_over(job: Path) -> bool:
-    """Whether the job's part on this host has ended, or its supervisor is gone."""
+    """Return whether the job's part on this host has ended, or its supervisor is gone."""
     status = kept_status(job)
     pid = (status or {}).get("pid")
     if pid is None:

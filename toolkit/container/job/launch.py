@@ -23,9 +23,9 @@ from toolkit.container.marks import JOB_MARK, SUPERVISOR_MARK
 from toolkit.container.paths import program, temporary_folder
 from toolkit.protocol.exit_codes import EXIT_USAGE
 
-# The end of stdin is the order to stop. It arrives the same way on main and through ssh, and also
-# when the supervisor, its host or the connection dies: a launch never outlives its supervisor. A number
-# in front of it is the grace to be used, in seconds.
+# The end of stdin is the order to stop. It arrives in the same way on main and through ssh, and also if the
+# supervisor, its host or the connection dies: a launch never outlives its supervisor. A number before the end
+# is the grace in seconds.
 
 # In a launch's words; see toolkit/launchers/job.py.
 INTERFACE = "{interface}"
@@ -58,7 +58,10 @@ def main() -> int:
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
         if shutil.which(launch["argv"][0]) is None:
-            fail(code, f"the image has no {launch['argv'][0]}; toolkit check names a launcher that it has")
+            fail(
+                code,
+                f"the image has no {launch['argv'][0]}; toolkit check names one that it has",
+            )
         fail(code, f"cannot start {launch['argv'][0]} in {job['workdir']}: {error.strerror}")
     while child.poll() is None:
         readable, _, _ = select.select([0, woken], [], [], 1.0)
@@ -71,7 +74,7 @@ def main() -> int:
 
 
 def wake_on_signals() -> int:
-    """Return what can be read from once a signal has come, the end of a child among them."""
+    """Return a descriptor that becomes readable after a signal, including the exit of a child."""
     woken, waking = os.pipe()
     for end in (woken, waking):
         os.set_blocking(end, False)
@@ -95,14 +98,14 @@ KILLED_S = 1.0  # for the kernel to end a process
 
 
 class Running:
-    """One launch that has been started."""
+    """A launch that has been started."""
 
     def __init__(self, job: Job, index: int) -> None:
         self.launch = job["launches"][index]
         self.merger = Merger()
         self.code: int | None = None
         self.ended = 0.0
-        self.out = False  # its host is left out, so that its end is nobody's failure
+        self.out = False  # its host was left out, so its end is not a failure
         argv = [sys.executable, *program("job.launch"), job["id"], str(index)]
         if self.launch["host"] != job["main"]:
             remote = ["python3", *argv[1:]]
@@ -111,7 +114,7 @@ class Running:
         env.pop(SUPERVISOR_MARK)
         self.process = subprocess.Popen(
             argv,
-            stdin=subprocess.PIPE,  # its end is the order to stop, and our death gives it too
+            stdin=subprocess.PIPE,  # its end is the order to stop, also if this process dies
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=env,
@@ -125,12 +128,12 @@ class Running:
     def stop(self, grace: float) -> None:
         """Order the launch to end: TERM to its group, KILL after the grace."""
         if self.process.stdin is not None and not self.process.stdin.closed:
-            with suppress(OSError):  # it has ended by itself
+            with suppress(OSError):  # it has exited
                 self.process.stdin.write(f"{grace}\n".encode())
                 self.process.stdin.close()
 
     def close(self) -> None:
-        """End the process, if the sweep has not, and close its pipes."""
+        """Kill the process, if the cleanup has not, and close its pipes."""
         if self.process.poll() is None:
             self.process.kill()
         with suppress(subprocess.TimeoutExpired):

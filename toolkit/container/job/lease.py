@@ -1,10 +1,10 @@
-"""Holds a job's lease on one host: what the job runs there lives no longer than main is heard from.
+"""Holds a job's lease on one host: the host ends the job's processes if main no longer sends heartbeats.
 
     job.lease JOB [--attempt N] [--cluster NAME] [--owner NAME] [--slots NUMBERS] [--gpus UUIDS]
 
-The supervisor starts it on every host of the job, on workers through the cluster's ssh, and beats. N says
-whose ranks to look after; the other words say to everybody on the host, by `ps`, which slots and GPUs are
-taken and by whom.
+The supervisor starts it on every host of the job, on workers through the cluster's ssh, and sends heartbeats.
+N is the attempt whose ranks it watches; the other words show in `ps`, to everybody on the host, which slots
+and GPUs are taken and by which user.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from toolkit.container.marks import JOB_MARK, SUPERVISOR_MARK
 from toolkit.container.paths import ATTEMPT, STOPPING, job_folder, lease_path, program
 from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_USAGE
 
-# So that a host that is cut off has ended its ranks a moment after the lease.
+# A partitioned host ends its ranks this soon after the lease has expired.
 LAPSE_GRACE_S = 3.0
-DEATH_S = 0.1  # how often ranks are looked after
+DEATH_S = 0.1  # interval at which ranks are checked
 
 
 class Lease:
-    """The host's side: answers what main asks, and notices when it asks no more."""
+    """Host's side of a lease: answers requests of main, and detects the end of its heartbeats."""
 
     def __init__(self, job_id: str, attempt: int) -> None:
         self.folder = job_folder(job_id)
@@ -55,28 +55,29 @@ class Lease:
         self.file = alone(self.path)
 
     def renew(self, heard: float) -> None:
-        """Say until when ranks may run, in place: rank.py reads it too, for the case that we are killed."""
+        """Write in place until when ranks can run: rank.py also reads it, in case this process is killed."""
         with suppress(OSError):
             os.pwrite(self.file, b"%020.3f\n" % (heard + LEASE_S), 0)
 
     def hear(self) -> str:
-        """Serve main until it is gone; returns what happened, empty when main has said that all is over."""
+        """Serve main until it is gone; return the reason, empty if main has released the lease."""
         heard = looked = time.monotonic()
         rest = b""
         while True:
-            # What has come counts, however late we are to read it: a busy host is not a main that is gone.
+            # Input that has arrived counts even if it is read late: a busy host does not mean that main is
+            # gone.
             readable, _, _ = select.select([0], [], [], BEAT_S)
             self.deaths.check()
             now = time.monotonic()
             if now > looked + 2 * BEAT_S:
-                # We stood still ourselves, and perhaps main with us: that time was not its silence.
+                # This process stalled, and perhaps main too: do not count that time as silence of main.
                 heard += now - looked
                 self.renew(heard)
             looked = now
             if not readable:
                 if now < heard + LEASE_S:
                     continue
-                return f"main was not heard from for {LEASE_S:.0f} s"
+                return f"main sent no heartbeat for {LEASE_S:.0f} s"
             data = os.read(0, 1 << 16)
             if not data:
                 return "" if self.released else "main is gone"
@@ -87,7 +88,7 @@ class Lease:
                 self.take(json.loads(line))
 
     def report_deaths(self) -> None:
-        """Tell main of each rank that has failed, once, as soon as it has."""
+        """Report each failed rank to main, once, as soon as it has failed."""
         told: set[tuple[int, int]] = set()
         while not self.released:
             for record in own_records(self.folder, self.host, self.attempt):
@@ -110,9 +111,9 @@ class Lease:
             self.say({"n": 0, "failed": why})
 
     def take(self, request: dict[str, Any]) -> None:
-        """Do what main asks, and go on listening meanwhile."""
+        """Handle a request of main without blocking the heartbeats."""
         if request["do"] == "variables":
-            self.keep(request["variables"])  # before anything else is answered
+            self.keep(request["variables"])  # before any other request
             return
         if request["do"] == "release":
             self.released = True
@@ -134,12 +135,12 @@ class Lease:
                 (self.folder / STOPPING).unlink(missing_ok=True)
                 write_json(self.folder / ATTEMPT, request["attempt"])
                 reply["ready"] = True
-        except Exception as error:  # whatever it is: main waits for an answer
+        except Exception as error:  # any error: main waits for an answer
             reply["error"] = repr(error)
         self.say(reply)
 
     def lapse(self, why: str) -> None:
-        """End what the job runs here, and leave a word about it in the job's logs."""
+        """End the job's processes on this host, and record that in the job's logs."""
         grace = min(load_job(self.job_id)["grace"], LAPSE_GRACE_S)
         left = end(self.job_id, grace)
         what = f"still alive: {left}" if left else "the ranks here were ended"
@@ -148,9 +149,9 @@ class Lease:
 
 
 def alone(path: Path) -> int:
-    """Open the lease's file once no other lease of the job is at work here.
+    """Open the lease's file as soon as no other lease of the job is active on this host.
 
-    One that was cut off ends everything of the job first: it must not find what a restart has begun.
+    A partitioned lease first ends all processes of the job; it must not end those of a restart.
     """
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -158,11 +159,11 @@ def alone(path: Path) -> int:
         with suppress(OSError):
             if os.path.samestat(os.fstat(file), path.stat()):
                 return file
-        os.close(file)  # whoever had it before us has removed it at its end
+        os.close(file)  # the previous holder removed the file at its end
 
 
 def free_port(address: str, first: int) -> int:
-    """The first port from `first` on that can be listened on at our address; `first` where none can."""
+    """Return the first free port from `first` on at our address; `first` if none is free."""
     for port in range(first, 65536):
         with closing(socket.socket()) as trial, suppress(OSError):
             trial.bind((address, port))
@@ -171,9 +172,9 @@ def free_port(address: str, first: int) -> int:
 
 
 def start_gauges(job_id: str) -> subprocess.Popen[bytes] | None:
-    """Start the program that keeps the host's gauges for the report; without it the job goes on.
+    """Start the program that logs the host's gauges for the report; the job runs even if this fails.
 
-    It ends with its standard input, whatever ends us, so that no sweep has to find it: it is not marked.
+    It exits when its standard input is closed, so it needs no job tag for the orphan cleanup.
     """
     env = {name: value for name, value in os.environ.items() if name != JOB_MARK}
     with suppress(OSError):
@@ -189,7 +190,7 @@ def start_gauges(job_id: str) -> subprocess.Popen[bytes] | None:
 
 
 def end_gauges(gauges: subprocess.Popen[bytes] | None) -> None:
-    """End the program that keeps gauges, and give it a moment to write its last row."""
+    """Stop the program that logs gauges, with time to write its last row."""
     if gauges is not None and gauges.stdin is not None:
         with suppress(OSError, subprocess.TimeoutExpired):
             gauges.stdin.close()
@@ -206,7 +207,7 @@ def main() -> int:
     if not job_folder(job_id).is_dir():
         fail(EXIT_NO_INPUT, f"{load_host()['host']} has no folder of job {job_id}")
     os.environ.pop(SUPERVISOR_MARK, None)
-    # The end of the connection comes as a signal too; what ends us is the end of what we are told.
+    # A closed connection also raises a signal; only the end of the input ends this process.
     for signum in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)
     lease = Lease(job_id, int(about.get("--attempt", "0")))
@@ -215,7 +216,7 @@ def main() -> int:
     gauges = start_gauges(job_id)
     try:
         why = lease.hear()
-    except Exception as error:  # main would hear neither of ranks that fail nor of this
+    except Exception as error:  # otherwise main would learn neither of failed ranks nor of this error
         why = f"its lease failed: {error!r}"
         lease.say({"n": 0, "failed": why})
     try:

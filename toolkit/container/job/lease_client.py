@@ -1,6 +1,6 @@
 """Supervisor's side of the leases: one process of the program job.lease on each host of the job.
 
-Each is heard from all the time; `Held` is one of them, `Leases` all of them.
+Each process reports continuously; `Held` is one of them, `Leases` all of them.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Held:
             os.set_blocking(pipe.fileno(), False)
         self.begun = self.heard = clock()
         self.answered = False
-        self.lost = ""  # why, once it is
+        self.lost = ""  # the reason, once the host is lost
         self.garbled = False  # it sent an invalid line, so that its host counts as lost
-        self.closed_at: float | None = None  # when its output ended
-        # The number of the question that it has to answer before it is known to have outlived a standstill.
+        self.closed_at: float | None = None  # time of the end of its output
+        # The number of the request that it must answer to prove that it survived a stall of main.
         self.unsure = 0
         self.rest = b""
         self.unsent = b""
@@ -65,13 +65,13 @@ class Held:
         if self.process.stdin.closed:
             return
         self.unsent += json.dumps(request).encode() + b"\n"
-        with suppress(OSError):  # a full pipe, or nobody reads it any more: what is read says which
+        with suppress(OSError):  # a full pipe or a dead reader: what is read tells which
             self.unsent = self.unsent[os.write(self.process.stdin.fileno(), self.unsent) :]
 
     def release(self) -> None:
-        """Let the process over there end in peace.
+        """Let the process on the host exit without ending ranks.
 
-        A lost host gets no such word: it has not done what it was asked last, and must end its ranks.
+        A lost host is not released: it has not followed its last request, and must end its ranks.
         """
         if not self.lost:
             self.send({"n": 0, "do": "release"})
@@ -82,7 +82,7 @@ class Held:
             self.process.kill()
 
     def end(self, until: float) -> None:
-        """Wait until `until` for the end of the process, kill it after that, and close its pipes."""
+        """Wait until `until` for the exit of the process, then kill it, and close its pipes."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, until - time.monotonic()))
         if self.process.poll() is None:
@@ -94,23 +94,23 @@ class Held:
                     pipe.close()
 
     def silence(self, now: float) -> str:
-        """Why the host counts as lost, empty while it does not."""
+        """Return the reason why the host counts as lost, empty if it does not."""
         limit = LOST_S if self.answered else CONNECT_S
         if now - self.heard <= limit:
             return ""
         return f"has not answered for {limit:.0f} s"
 
     def end_of_output(self, now: float) -> str:
-        """Return why the host is lost once the output has ended, empty while the process may still end."""
+        """Return the reason why the host is lost after the end of its output, empty while it can exit."""
         self.closed_at = now if self.closed_at is None else self.closed_at
         code = self.process.poll()
         if code is None:
             return "" if now < self.closed_at + ENDING_S else "its lease has closed its output"
         assert self.process.stderr is not None
-        # Not up to its end: another process may hold it open.
+        # Do not read to the end: another process can hold the pipe open.
         text = (self.process.stderr.read() or b"").decode(errors="replace").strip().splitlines()
         if code == 0 and not text:
-            return "it had not heard from main for too long, and has ended its ranks"
+            return "it received no heartbeat from main for too long, and has ended its ranks"
         return text[-1].rstrip(".") if text else f"its lease ended with exit code {code}"
 
 
@@ -123,7 +123,7 @@ def start_lease(job: Job, host: str) -> subprocess.Popen[bytes]:
         env[JOB_MARK] = job["id"]
         env.pop(SUPERVISOR_MARK, None)
     else:
-        # This ssh carries the supervisor's mark and not the job's: main's sweep must not end it.
+        # This ssh has the supervisor's tag and not the job's: the cleanup on main must not end it.
         argv = ssh_args(host, ["exec", "env", f"{JOB_MARK}={job['id']}", *words])
     return subprocess.Popen(
         argv,
@@ -136,10 +136,10 @@ def start_lease(job: Job, host: str) -> subprocess.Popen[bytes]:
 
 
 def reply_of(line: bytes) -> dict[str, Any]:
-    """Return what a lease has sent in one line.
+    """Return the reply of a lease in one line.
 
     Raises:
-        ValueError: the line is not one of the protocol.
+        ValueError: the line does not follow the protocol.
     """
     reply = json.loads(line)
     if not isinstance(reply, dict) or not isinstance(reply.get("n"), int):
@@ -154,7 +154,7 @@ def reply_of(line: bytes) -> dict[str, Any]:
 
 
 def lease_words(job: Job, host: str) -> list[str]:
-    """The command of a host's lease; everybody on the host can read it, so it says who has taken what."""
+    """Return the command of a host's lease; every user of the host can read its owner, slots and GPUs."""
     own = next((each for each in hosts_of(job) if each["name"] == host), None)
     slots = ",".join(map(str, own["taken"])) if own else ""
     gpus = ",".join(own["gpus"]) if own else ""
@@ -163,37 +163,37 @@ def lease_words(job: Job, host: str) -> list[str]:
 
 
 TICK_S = 0.1
-SETTLE_S = 0.25  # over the time between two looks of a lease at its ranks
-# For how long, when those that have failed all blame another: so late may the one be heard of whom they mean.
+SETTLE_S = 0.25  # longer than the interval at which a lease checks its ranks
+# Wait for the rank that failed first if all failed ranks blame another one.
 BLAMED_S = 2.0
-# For how long ranks may end of a trouble after which others have been started again.
+# Time in which ranks can still end from a failure after which others were restarted.
 TROUBLE_S = 15.0
-DEATH_S = 0.5  # over the time in which a death is heard of
-# For how long at least a standstill of ours explains what is found broken after it.
+DEATH_S = 0.5  # longer than the time until a death is reported
+# Minimum time for which a stall of main explains failures after it.
 STOOD_S = 5.0
-# A host that has begun to answer is asked what it thinks within this time.
+# Time limit for the answer to a request.
 ASK_S = 15.0
 
 
 def _of_before(heard: float, record: Record, since: float) -> bool:
-    """Whether a death belongs to the trouble after which ranks have been started again at `since`."""
+    """Return whether a death belongs to the failure after which ranks were restarted at `since`."""
     began = heard - record["lasted"]
     return heard <= since or (began < since - DEATH_S and heard < since + TROUBLE_S)
 
 
 def _may_follow(told: Sequence[tuple[float, Record]], now: float) -> bool:
-    """Whether the one that failed first may not have been heard of yet."""
+    """Return whether the report of the rank that failed first can still be missing."""
     wait = BLAMED_S if all(blames_another(record) for _, record in told) else SETTLE_S
     return now <= told[0][0] + wait
 
 
 class Leases:
-    """All leases of a job, served by a thread of their own so that no beat waits for anything else.
+    """All leases of a job, served by a thread of their own so that no heartbeat is delayed.
 
     Args:
-        variables: of the job, None if it has none; each host gets its part before any request.
+        variables: variables of the job, None if it has none; each host gets its part before any request.
         clock: monotonic, in seconds.
-        hold: starts the lease of a host.
+        hold: function that starts the lease of a host.
     """
 
     def __init__(
@@ -215,19 +215,19 @@ class Leases:
         self._deaths: list[tuple[float, Record]] = []
         self._number = 0
         self._closing = False
-        self._beaten = self._clock()  # when we last went round
-        self._stood = (0.0, -math.inf)  # for how long we stood still, and until when
-        self._left: list[Held] = []  # given up, and perhaps not ended yet
+        self._beaten = self._clock()  # time of the last heartbeat round
+        self._stood = (0.0, -math.inf)  # duration and end of the last stall of this process
+        self._left: list[Held] = []  # dropped leases that might still run
         self._wake = os.pipe()
         self._thread = Owned(self._serve, self._wake_all)
         self._thread.start()
 
     def check(self) -> None:
-        """Raise the exception by which the thread that serves the leases has ended, if it has."""
+        """Raise the exception that ended the thread of the leases, if any."""
         self._thread.check()
 
     def lost(self, among: Iterable[str] = ()) -> tuple[str, str] | None:
-        """The first host that is lost, of all or of these, and why."""
+        """Return the first lost host, of all or of these, and the reason."""
         wanted = set(among) or self._held.keys()
         for host, held in self._held.items():
             if held.lost and host in wanted:
@@ -238,9 +238,9 @@ class Leases:
         return host in self._held and bool(self._held[host].lost)
 
     def stood_still(self) -> float:
-        """For how many seconds we ourselves stood still a moment ago; 0 for not at all.
+        """Return the seconds of a recent stall of this process; 0 if there was none.
 
-        A host that has not answered since then may have ended its ranks meanwhile, however late that shows.
+        A host that has not answered since then might have ended its ranks, even if that shows later.
         """
         now = self._clock()
         seconds, until = max(self._stood, (now - self._beaten, now))
@@ -248,18 +248,18 @@ class Leases:
         return seconds if seconds > 2 * BEAT_S and explains else 0.0
 
     def all_heard(self, hosts: Iterable[str] = ()) -> bool:
-        """Whether each host, or each of these, has answered or is lost."""
+        """Return whether every host, or every one of these, has answered or is lost."""
         held = [self._held[host] for host in hosts] or list(self._held.values())
         return all(one.answered or one.lost for one in held)
 
     def there(self) -> list[str]:
-        """The hosts that answer."""
+        """Return the hosts that answer."""
         return [host for host, held in self._held.items() if held.answered and not held.lost]
 
     def keep(self, hosts: Iterable[str]) -> None:
-        """Give up the leases of all but these hosts."""
+        """Drop the leases of all hosts except these."""
         wanted = set(hosts)
-        with self._lock:  # the thread that serves them sends under it
+        with self._lock:  # the thread of the leases sends under this lock
             others = [held for host, held in self._held.items() if host not in wanted]
             self._held = {host: held for host, held in self._held.items() if host in wanted}
             self._left += others
@@ -267,26 +267,26 @@ class Leases:
                 held.release()
 
     def leave(self, host: str) -> None:
-        """Give up the lease of this host."""
+        """Drop the lease of this host."""
         self.keep([name for name in self._held if name != host])
 
     def tell(self, host: str, request: dict[str, Any]) -> dict[str, Any]:
-        """A host's answer; empty when it has none in time."""
+        """Return a host's answer; empty without an answer in time."""
         return self._ask(host, request, ASK_S) or {}
 
     def deaths(self, since: float = -math.inf) -> list[Record]:
-        """The ranks that have failed, in the order in which we heard of them.
+        """Return the failed ranks, in the order of their reports.
 
-        Empty until all that failed together have had the time to be heard of.
+        Empty until all ranks that failed together have had time to be reported.
 
         Args:
-            since: when ranks began to be started again; those from before that end of the same trouble.
+            since: time of the last restart of ranks; earlier deaths belong to the same failure.
         """
         told = [(heard, record) for heard, record in self._deaths if not _of_before(heard, record, since)]
         return [record for _, record in told] if told and not _may_follow(told, self._clock()) else []
 
     def end(self, grace: float, ranks: bool = False, keep: bool = False) -> dict[str, str | None]:
-        """End what the job runs, on all hosts at once; host -> None, or why nobody can say that it is so.
+        """End the job's processes on all hosts in parallel; host -> None, or why its state is unknown.
 
         Args:
             ranks, keep: see `end` in sweep.py.
@@ -301,24 +301,24 @@ class Leases:
             return f"still alive: {reply['left']}" if reply["left"] else None
         held = self._held[host]
         if held.lost and not held.garbled and host != self._job["main"]:
-            # It ends its ranks by itself, but nobody can say so until it is back.
+            # The host ends its ranks automatically, but that is unknown until it is back.
             return held.lost
         return end_on(self._job, host, grace, ranks, keep)
 
     def interrupt(self, hosts: Iterable[str]) -> None:
-        """Kill the ranks on these hosts: they wait for others that are gone, unknown to their launcher."""
+        """Kill the ranks on these hosts: they wait for lost ranks, and their launcher does not know it."""
         with self._lock:
             for host in hosts:
                 self._held[host].send({"n": 0, "do": "interrupt"})
 
     def records(self) -> list[dict[str, Any]]:
-        """How ranks have ended, from all hosts that answer."""
+        """Return the exit records of ranks from all hosts that answer."""
         with ThreadPoolExecutor(max_workers=len(self._held)) as pool:
             replies = pool.map(lambda host: self._ask(host, {"do": "records"}, ASK_S), self._held)
         return [record for reply in replies for record in (reply or {}).get("records", ())]
 
     def close(self) -> None:
-        """Give the leases up, after everything has ended. A second call does nothing."""
+        """Release the leases after everything has ended. A second call does nothing."""
         if self._closing:
             return
         self._closing = True
@@ -375,7 +375,7 @@ class Leases:
             with self._lock:
                 held_now = list(self._held.values())
             if now > self._beaten + 2 * BEAT_S:
-                # We stood still ourselves, so the silence of that time was not theirs.
+                # This process stalled: do not count that time as silence of the hosts.
                 self._stood = (now - self._beaten, now)
                 for held in held_now:
                     held.heard += now - self._beaten
@@ -393,12 +393,12 @@ class Leases:
                 if held.closed_at is not None:
                     self._lose(held, held.end_of_output(now))
                 elif held.silence(now):
-                    # Read first: what has come while we were kept from running is no silence.
+                    # Read first: data that arrived during a stall of this process is not silence.
                     self._read(selector, held)
                     self._lose(held, held.silence(now))
 
     def _ask_who_is_left(self, hosts: Iterable[Held]) -> None:
-        """Ask the hosts something that only who has outlived our standstill answers."""
+        """Send the hosts a request that only a lease answers which has survived our stall."""
         with self._lock:
             self._number += 1
             for held in hosts:
@@ -429,9 +429,9 @@ class Leases:
             try:
                 reply = reply_of(line)
             except (ValueError, RecursionError):
-                # What else it sends cannot be trusted either. The other hosts go on.
+                # Its other messages cannot be trusted either. The other hosts continue.
                 held.garbled = True
-                self._lose(held, f"its lease sent a line that is not of the protocol: {line[:80]!r}")
+                self._lose(held, f"its lease sent a line that does not follow the protocol: {line[:80]!r}")
                 return
             if reply["n"] == held.unsure:
                 held.unsure = 0

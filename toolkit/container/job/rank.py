@@ -1,4 +1,4 @@
-"""Runs one rank under any launcher: its host's environment, the job's secrets, its log, its end."""
+"""Runs one rank under any launcher: environment of its host, secrets of the job, log, exit record."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_NO_LOG, EXIT_USAGE
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
 RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"
-RECORD_BYTES = 1 << 15  # over the longest record: 8 lines of 300 characters, each 12 bytes in JSON
-MOST_STARTS = 100  # of a rank that are remembered, for the report
+RECORD_BYTES = 1 << 15  # more than the longest record: 8 lines of 300 characters, each 12 bytes in JSON
+MOST_STARTS = 100  # most starts of a rank that are recorded for the report
 QUIET = "TORCH_CPP_LOG_LEVEL"
 
 
 class Place(NamedTuple):
-    """Where in the world this rank stands."""
+    """Rank, local rank and sizes of this rank's world."""
 
     rank: int
     size: int
@@ -52,8 +52,10 @@ PLACE_NAMES: list[tuple[str, str, str, str]] = [
 
 
 def find_place(env: Mapping[str, str]) -> Place | None:
-    """What the launcher says in `env`, or None. Open MPI first: it also hands on main's variables,
-    so that a RANK beside it may be a stranger's."""
+    """Return the place that the launcher sets in `env`, or None.
+
+    Open MPI is checked first: it also passes main's variables on, so a RANK next to its own can be unrelated.
+    """
     for rank, size, local_rank, local_size in PLACE_NAMES:
         if rank in env and size in env:
             local = int(env.get(local_rank, 0)), int(env.get(local_size, 1))
@@ -62,21 +64,21 @@ def find_place(env: Mapping[str, str]) -> Place | None:
 
 
 def tuned_env(job: Job) -> dict[str, str]:
-    """What was tuned for these hosts; a file of rules is named from the job's folder."""
+    """Return the tuned variables of these hosts, with the path of the rules file in the job's folder."""
     rules = {RULES_VARIABLE: str(job_folder(job["id"]) / RULES)} if job["rules"] else {}
     return {**job["tuned"], **rules}
 
 
 def own_gpus(job: Job, host: str) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES where the job has some of this container's GPUs and other jobs the rest."""
+    """Return CUDA_VISIBLE_DEVICES if the job has only some of this container's GPUs."""
     visible = next((each["visible"] for each in hosts_of(job) if each["name"] == host), "")
     return {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
 
 
 def without_gpus(job: Job, host: str) -> dict[str, str]:
-    """What ranks need to be told where the job has no GPU.
+    """Return the variables that ranks need if the job has no GPU.
 
-    Accelerate makes a world of one rank of every rank there, and says nothing (state.py of 1.15).
+    Without them Accelerate silently makes every rank a world of its own (state.py of 1.15).
     """
     gpus = next((each["gpus"] for each in hosts_of(job) if each["name"] == host), [])
     return {} if gpus else {"ACCELERATE_USE_CPU": "true"}
@@ -85,19 +87,21 @@ def without_gpus(job: Job, host: str) -> dict[str, str]:
 def rank_env(
     base: Mapping[str, str], host: HostFile, job: Job, variables: Variables, place: Place
 ) -> dict[str, str]:
-    """The user's command's environment; what is nearer to the person and the host comes later and wins:
+    """Return the environment of the user's command. Later sources override earlier ones:
 
-    the launcher's, what was tuned, this host's network and GPUs, the hosts file's, the command line's, ours.
+    the launcher's, tuned values, this host's network and GPUs, the hosts file's, the command line's,
+    toolkit's.
     """
     given = {**host["network"], **own_gpus(job, host["host"])}
     least = {**without_gpus(job, host["host"]), **tuned_env(job)}
     env = {**base, **least, **given, **variables["env"], **variables["override"]}
     env.pop(SUPERVISOR_MARK, None)
-    # Of torchrun itself, and not for what it starts.
+    # A variable of torchrun itself, not for its ranks.
     launch = next((each["env"] for each in job["launches"] if each["host"] == host["host"]), {})
     if env.get(QUIET, "") == launch.get(QUIET):
         del env[QUIET]
-    # The launcher's: what ranks keep for the next run (compiled kernels) is to stay.
+    # The launcher's folder is removed, but files that ranks keep for the next run (compiled kernels) must
+    # stay.
     if env.get("TMPDIR") == str(temporary_folder(job["id"])):
         del env["TMPDIR"]
     env.update(
@@ -105,14 +109,14 @@ def rank_env(
         WORLD_SIZE=str(place.size),
         LOCAL_RANK=str(place.local_rank),
         LOCAL_WORLD_SIZE=str(place.local_size),
-        # torchrun has set these two and listens there; under MPI they are ours to set
+        # torchrun sets these two and listens there; under MPI toolkit sets them
         MASTER_ADDR=base.get("MASTER_ADDR", job["master_address"]),
         MASTER_PORT=base.get("MASTER_PORT", str(job["master_port"])),
-        HOSTNAME=os.uname().nodename,  # horovodrun hands main's to every rank
+        HOSTNAME=os.uname().nodename,  # horovodrun passes main's value to every rank
         TOOLKIT_HOST=host["host"],
         TOOLKIT_RESTART=str(job["attempt"]),
         PYTHONUNBUFFERED="1",
-        # setproctitle would write over /proc/PID/environ, by which what a job has started is found.
+        # setproctitle would overwrite /proc/PID/environ, by which the job's processes are found.
         SPT_NOENV="1",
     )
     env[JOB_MARK], env[RANK_MARK] = job["id"], str(place.rank)
@@ -120,10 +124,10 @@ def rank_env(
 
 
 def command_of(job: Job, given: Sequence[str], place: Place) -> list[str]:
-    """What this rank executes: the job's command, or what a launcher has made of it."""
+    """Return the command of this rank: the job's, or the one that a launcher passed."""
     words = list(given or job["command"])
     if job["local_rank_word"]:
-        # Where DeepSpeed's launcher puts it: in front of the script's own arguments.
+        # The same position as with DeepSpeed's launcher: before the script's own arguments.
         script = next(number for number, word in enumerate(words) if word.endswith(".py"))
         words.insert(script + 1, f"--local_rank={place.local_rank}")
     return words
@@ -143,29 +147,29 @@ def main() -> int:
         wanted = f"{least}" if least == most else f"{least} to {most}"
         fail(
             EXIT_USAGE,
-            f"{name}: the launcher made a world of {place.size} ranks, the job asked for {wanted}",
+            f"{name}: the launcher started a world of {place.size} ranks, but the job requires {wanted}",
         )
     if not Path(job["workdir"]).is_dir():
-        fail(EXIT_NO_INPUT, f"{name}: there is no folder {job['workdir']}")
+        fail(EXIT_NO_INPUT, f"{name}: the folder {job['workdir']} does not exist")
     variables = require(job, name)
     command = command_of(job, sys.argv[2:], place)
     folder = job_folder(job["id"])
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     if job["rules"]:
-        write_text(folder / RULES, job["rules"])  # by every rank of a host: each time the same
+        write_text(folder / RULES, job["rules"])  # every rank of a host writes the same content
     prefix = f"[{name}] ".encode()
     streams = (Stream(1, prefix), Stream(2, prefix))
     path = logs / f"rank-{place.rank}.log"
-    # So that lease.py can tell when we are killed and leave no record.
+    # Lets lease.py detect that this process was killed without an exit record.
     began = time.monotonic()
     who = {"rank": place.rank, "attempt": job["attempt"], "pid": os.getpid()}
     run = logs / f"rank-{place.rank}.run"
     starts = [*((read(run) or {}).get("starts") or ())[-MOST_STARTS:], time.time()]
-    # So that what an earlier attempt printed can be told from what this one prints.
+    # Separates the output of this attempt from that of an earlier one.
     keep_record(run, {**who, "began": began, "starts": starts, "from": size_of(path)})
     record_path = logs / f"rank-{place.rank}.exit"
-    with suppress(OSError):  # else it goes through memory
+    with suppress(OSError):  # otherwise the record is kept in memory
         reserve(record_path, RECORD_BYTES)
     try:
         opened = Log(path, job["log_bytes"])
@@ -187,14 +191,14 @@ def main() -> int:
             write_lines(2, streams[1].feed(line))
         else:
             code = child.copy(streams, log, job["grace"])
-        # torchrun ends with 1 whatever its ranks' codes; the supervisor reads the true one here
+        # torchrun exits with 1 for any exit code of its ranks; the supervisor reads the true code here
         how = child.how_it_ended() if child else {"exit_code": code, "signal": 0, "oom": False}
         last = last_lines(path) if code else []
         ended = child.ended if child else time.time()
         record = {**who, "host": host["host"], **how, "ended": ended, "last": last}
         record["lasted"] = time.monotonic() - began
         keep_record(record_path, record)
-        # Only now: the job is not to wait for the end of what the rank has left.
+        # After the record: the job must not wait for orphaned processes of the rank.
         if child is not None:
             child.end_group(job["grace"], folder / STOPPING)
     if child is not None:

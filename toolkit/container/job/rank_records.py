@@ -1,4 +1,4 @@
-"""Ends of the ranks of a job by their own records, the rank that failed first, and the end of an attempt."""
+"""Exit records of a job's ranks, the rank that failed first, and the end of an attempt."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from toolkit.container.paths import in_memory
 from toolkit.protocol.exit_codes import EXIT_BROKEN
 
 # A rank's record, `logs/rank-N.exit`: rank, attempt, host, exit_code, signal (0 for none), oom, ended
-# (seconds since the epoch), lasted (seconds), last (its last lines). Before it comes `logs/rank-N.run`: rank,
-# attempt, began (by the host's monotonic clock), starts (of all its attempts, seconds since the epoch). Both
-# have the pid of its rank.py: in an elastic job the same rank may be started several times.
+# (seconds since the epoch), lasted (seconds), last (its last lines). Written first is `logs/rank-N.run`:
+# rank, attempt, began (by the host's monotonic clock), starts (of all its attempts, seconds since the epoch).
+# Both have the pid of its rank.py: in an elastic job the same rank can be started several times.
 Record = dict[str, Any]
 
-# What ranks say when the rank at the other end of a connection has ended: Gloo, NCCL in PyTorch, Horovod,
-# and Python of its own sockets.
+# Errors of ranks after the rank at the other end of a connection has ended: Gloo, NCCL in PyTorch, Horovod,
+# and Python's sockets.
 _PEER_GONE = re.compile(
     r"Connection (closed|reset) by (remote )?peer|Broken pipe|ncclRemoteError|HorovodInternalError"
 )
 
-# Launchers that end with the exit code of the first rank to fail.
+# Launchers that exit with the code of the first rank to fail.
 _TRUE_CODE = frozenset(("deepspeed", "horovodrun", "mpirun", "python", "ray"))
 
 
@@ -52,21 +52,21 @@ def is_record(value: object, fields: dict[str, type | tuple[type, ...]] = _FIELD
 
 
 def own_records(folder: Path, host: str, attempt: int) -> list[Record]:
-    """The records of an attempt's ranks that have ended on this host; `folder` is the job's."""
+    """Return the exit records of an attempt's ranks on this host; `folder` is the job's."""
     logs = folder / "logs"
     ended = {record["rank"]: record for record in _read(logs, "exit", attempt)}
     for run in _read(logs, "run", attempt):
         rank, pid = run["rank"], run["pid"]
         if ended.get(rank, {}).get("pid") == pid or is_marked(pid, JOB_MARK, folder.name):
             continue
-        # It writes its record last of all, so it may have done so since we looked.
+        # It writes its record last, so the record can have appeared meanwhile.
         late = [record for record in _read(logs, "exit", attempt) if record["pid"] == pid]
         ended[rank] = late[0] if late else _vanished(run, host)
     return list(ended.values())
 
 
 def keep_record(path: Path, record: Record) -> None:
-    """Write a file of a rank, in reserved space if the disk is full, else in memory for the host's lease.
+    """Write a file of a rank; if the disk is full, in reserved space or in memory for the host's lease.
 
     Args:
         path: in the folder `logs` of the job.
@@ -77,7 +77,7 @@ def keep_record(path: Path, record: Record) -> None:
         write_reserved(path, text)
         memory.unlink(missing_ok=True)
     except OSError:
-        with suppress(OSError):  # then all has been tried
+        with suppress(OSError):  # no other place is left
             write_text(memory, text)
 
 
@@ -112,28 +112,28 @@ def _vanished(run: Record, host: str) -> Record:
 
 
 def blames_another(record: Record) -> bool:
-    """Whether a rank has failed by an error that says that another one has gone: hardly the first, then.
+    """Return whether a rank failed because another one had gone: it is hardly the first, then.
 
-    Its host may well tell of it before the other's does: a process that dumps core is late, and so is a host
-    that is busy.
+    Its host can report it before the host of the first one does: a core dump takes time, and a busy host
+    reports late.
     """
     by_error = record["exit_code"] in (1, 128 + signal.SIGABRT)  # of Python; of C++
     return by_error and any(_PEER_GONE.search(line) for line in record["last"])
 
 
 def first_cause(job: Job, found: Sequence[Record], host: str = "", code: int = 0) -> Record | None:
-    """The record of the rank that failed first; None where none has.
+    """Return the record of the rank that failed first; None if no rank has failed.
 
     Args:
-        found: in the order in which main came to know them.
-        host, code: of the launch that has failed, when it is a launch that told.
+        found: in the order in which main received them.
+        host, code: of the failed launch, if a launch reported the failure.
     """
     records = [record for record in found if record["exit_code"] != 0]
     several = len(job["launches"]) > 1
 
     def lateness(numbered: tuple[int, Record]) -> tuple[bool, bool, bool, bool, float, int]:
         number, record = numbered
-        # The others' own is 1, whatever their ranks'.
+        # Other launchers exit with 1 for any code of their ranks.
         other_host = bool(host) and several and record["host"] != host
         other_code = bool(code) and job["launcher"] in _TRUE_CODE and record["exit_code"] != code
         # A launcher that has lost one rank ends the others by SIGTERM.
@@ -145,16 +145,16 @@ def first_cause(job: Job, found: Sequence[Record], host: str = "", code: int = 0
 
 
 def words(record: Record) -> str:
-    """A rank's end in words."""
+    """Describe the end of a rank."""
     who = f"rank {record['rank']} on {record['host']}"
     if record.get("oom"):
         return f"{who} was killed for lack of memory"
     if record.get("vanished"):
-        return f"{who} vanished: its rank.py was killed"
+        return f"{who} exited without an exit record (probably killed)"
     if record.get("signal"):
         return f"{who} was killed by {signal_name(record['signal'])}"
     code = record["exit_code"]
-    # A shell between rank.py and the program tells a signal as it tells an exit code.
+    # A shell between rank.py and the program reports a signal as an exit code.
     like = f", as after {signal_name(code - 128)}" if 128 < code < 128 + 32 else ""
     return f"{who} ended with exit code {code}{like}"
 
@@ -167,7 +167,7 @@ def signal_name(number: int) -> str:
 
 
 def blame(job: Job, found: Sequence[Record], host: str, launch: str, code: int) -> tuple[int, str, Record]:
-    """Exit code, reason and record of a failed launch: those of the first rank to fail, if there is one."""
+    """Return exit code, reason and record of a failed launch: those of the first failed rank, if any."""
     first = first_cause(job, found, host, code or EXIT_BROKEN)
     if first is None:
         return code or EXIT_BROKEN, f"{launch} ended with exit code {code}", {}
@@ -175,20 +175,20 @@ def blame(job: Job, found: Sequence[Record], host: str, launch: str, code: int) 
 
 
 class End(NamedTuple):
-    """How an attempt ended.
+    """End of an attempt.
 
     Args:
         state: a final state.
-        host: where the cause lies, empty where it lies nowhere or is not known.
-        record: of the rank that failed first.
+        host: the host of the cause, empty if there is none or it is unknown.
+        record: record of the rank that failed first.
         lost_host: the host whose loss ended it, empty if it ended for another reason.
-        wanted: somebody asked for it, so ranks have the whole of their grace.
+        wanted: a user requested it, so ranks have their complete grace.
     """
 
     state: str
     code: int
     reason: str
     host: str = ""
-    record: Record = {}  # noqa: RUF012 - nobody writes into it
+    record: Record = {}  # noqa: RUF012 - never modified
     wanted: bool = False
     lost_host: str = ""

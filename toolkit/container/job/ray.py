@@ -1,10 +1,10 @@
-"""A cluster of Ray on the hosts of one job, and what runs on it.
+"""A Ray cluster on the hosts of one job, and the driver on it.
 
     job.ray JOB node               a node of it, on this host; the first host's is the head
-    job.ray JOB driver COMMAND...  becomes the command once all nodes are there
+    job.ray JOB driver COMMAND...  becomes the command after all nodes have joined
 
-Nodes and drivers know each other by the job's token (RAY_AUTH_MODE, Ray 2.52 and later): without it, whoever
-reaches a node's ports could run programs there. Ray reads the token at a path, which leads to memory.
+Nodes and drivers authenticate with the job's token (RAY_AUTH_MODE, Ray 2.52 and later): without it, any
+client that reaches a node's ports could run programs there. Ray reads the token from a path in memory.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from toolkit.container.marks import RANK_MARK
 from toolkit.container.paths import job_folder, temporary_folder
 from toolkit.protocol.exit_codes import EXIT_LOST, EXIT_USAGE
 
-READY_S = 90.0  # for all nodes to be there; a busy host takes 20 s to start one
+READY_S = 90.0  # for all nodes to join; a busy host takes 20 s to start one
 LOOK_S = 0.3
-# Ray Train's workers print each line twice otherwise: to a logger of theirs, and as it is (patch_print.py).
+# Otherwise Ray Train's workers print each line twice: to their logger and unchanged (patch_print.py).
 QUIET = {"RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
-# The driver's alone: Ray gives its workers places of their own.
+# Only for the driver: Ray assigns places to its workers.
 _PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -58,51 +58,52 @@ def head_of(job: Job) -> str:
 
 
 def token_env(job: Job) -> dict[str, str]:
-    """Return what lets a process of this host into the job's Ray; the token itself is in no environment."""
+    """Return the variables that admit a process of this host to the job's Ray, without the token itself."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path(job_folder(job["id"])))}
 
 
 def node_argv(job: Job, host: HostFile) -> list[str]:
-    """The command that starts this host's node and stays with it."""
+    """Return the command that starts this host's node in the foreground."""
     own = next(each for each in job["hosts"] if each["name"] == host["host"])
     head = job["hosts"][0]["name"] == host["host"]
     argv = ["ray", "start", "--block", "--disable-usage-stats", "--log-style=record", "--log-color=false"]
     if head:
-        # Ray Train asks the dashboard's server how its controller is; it listens on loopback, by token too.
+        # Ray Train queries the dashboard's server about its controller; it listens on loopback, also with the
+        # token.
         argv += ["--head", f"--port={job['master_port']}", "--dashboard-host=127.0.0.1"]
-        if find_spec("grpc"):  # then Ray's client has a server as well, at a port of its own choice
+        if find_spec("grpc"):  # with grpc, Ray also starts a client server, at a free port
             argv += [f"--ray-client-server-port={free_port()}"]
-        # All nodes' folder. Ray opens it to everybody, so it lies in one that is not. Its name is short:
-        # sockets stand below it, and theirs may have 107 letters.
+        # Folder of all nodes. Ray makes it readable by everybody, so it is inside a private folder. Its name
+        # is short: it contains sockets, whose paths are limited to 107 characters.
         argv += [f"--temp-dir={temporary_folder(job['id']) / 'r'}"]
     else:
         argv += [f"--address={head_of(job)}"]
     argv += [f"--node-ip-address={own['address']}", f"--num-gpus={len(own['gpus'])}"]
-    # With GPUs, slots are those; without, a slot is what Ray calls a CPU, so that ranks are spread by them.
+    # With GPUs, slots are GPUs; without, a slot is a Ray CPU, so that ranks are spread by slots.
     if not own["gpus"]:
         argv += [f"--num-cpus={own['slots']}"]
-    # Any that are free: another job's may have those that Ray has in mind.
+    # Any free ports: another job can use Ray's default ports.
     return [*argv, "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
+    """Return a port that is free at this moment."""
     with socket.create_server(("", 0)) as trial:
         port: int = trial.getsockname()[1]
     return port
 
 
 def node_env(job: Job, host: HostFile, variables: Variables) -> dict[str, str]:
-    """The environment of Ray's workers, which is their node's: that of a rank without a place."""
+    """Return the environment of Ray's node and its workers: that of a rank without a place."""
     env = rank_env(os.environ, host, job, variables, Place(0, job["world_size"], 0, 1))
     for name in (*_PLACE, RANK_MARK):
         del env[name]
-    # What is left there by daemons that are killed goes with the job.
+    # Files of killed daemons are removed with the job.
     return {**QUIET, **env, "TMPDIR": str(temporary_folder(job["id"]))}
 
 
 def serve(job: Job, host: HostFile, variables: Variables, known: dict[str, str]) -> int:
-    """Run this host's node until it is ended; what Ray says goes to a log beside those of the ranks."""
+    """Run this host's node until it is ended; Ray's output goes to a log next to those of the ranks."""
     name = host["host"]
     if name != job["hosts"][0]["name"]:
         wait_for_head(job, name)
@@ -127,7 +128,7 @@ def serve(job: Job, host: HostFile, variables: Variables, known: dict[str, str])
 
 
 def wait_for_head(job: Job, name: str) -> None:
-    """Come back when the first host's node listens."""
+    """Wait until the first host's node listens."""
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
         with suppress(OSError), socket.create_connection((job["master_address"], job["master_port"]), 3.0):
@@ -138,7 +139,7 @@ def wait_for_head(job: Job, name: str) -> None:
 
 
 def wait_for_nodes(job: Job) -> None:
-    """Come back when Ray has the nodes of all hosts, with the slots that the job asked for."""
+    """Wait until Ray has the nodes of all hosts, with the slots of the job."""
     try:
         import ray
     except ImportError as error:
@@ -157,4 +158,4 @@ def wait_for_nodes(job: Job) -> None:
         what, slots = ("GPU", len(host["gpus"])) if host["gpus"] else ("CPU", host["slots"])
         has = there[address].get(what, 0)
         if has != slots:
-            fail(EXIT_USAGE, f"{host['name']}: Ray has {has:g} x {what}, the job asked for {slots}")
+            fail(EXIT_USAGE, f"{host['name']}: Ray has {has:g} x {what}, but the job requires {slots}")

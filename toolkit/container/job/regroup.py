@@ -1,4 +1,4 @@
-"""What an elastic launcher is told, and done for it, when ranks or hosts of an attempt are gone."""
+"""Reaction of an elastic attempt to lost ranks or hosts: updates for its launcher."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from toolkit.container.job_file import Host, Job
 from toolkit.protocol.exit_codes import EXIT_LOST
 
 TICK_S = 0.05
-LATEST_S = 1.0  # how long a launcher that fails is ahead of what is heard of its ranks
+LATEST_S = 1.0  # a failing launcher is at most this far ahead of the reports about its ranks
 
 
 class Regroup:
-    """The side of an attempt that is elastic.
+    """Elastic part of an attempt.
 
     Args:
-        launch: starts the launch of this number.
+        launch: function that starts the launch with this number.
         running: the launches that have been started.
-        may_go_on: whether the launcher may go on after this end of some ranks, on these hosts; then it is
-            told to everybody.
+        may_go_on: whether the launcher can continue after this end of some ranks, on these hosts; if so, it
+            reports that to the user.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class Regroup:
         self._running = running
         self._may_go_on = may_go_on
         self._members = members_of(job)
-        self.left: dict[str, str | None] = {}  # why nobody can say that hosts that are out have nothing left
-        self.since = -math.inf  # when ranks were last started again
+        self.left: dict[str, str | None] = {}  # reasons why the cleanup of excluded hosts is unknown
+        self.since = -math.inf  # time of the last restart of ranks
 
     @property
     def names(self) -> list[str]:
-        """The hosts that take part."""
+        """Return the hosts that take part."""
         return self._members.names
 
     def start(self) -> None:
-        """Start the launches of those that take part at first."""
+        """Start the launches of the initial hosts."""
         say_who_is_there(self._job, self._members.hosts)
         reserve = {host["name"] for host in reserve_of(self._job)}
         for index, launch in enumerate(self._job["launches"]):
@@ -65,18 +65,18 @@ class Regroup:
                 self._launch(index)
 
     def survives_launch(self, end: End, running: Running, code: int) -> bool:
-        """Whether all goes on after the end of a launch, without its host."""
+        """Return whether the attempt continues after the end of a launch, without its host."""
         return launcher_goes_on(self._job, code) and self._goes_on(end, running.launch["host"])
 
     def survives(self, end: End) -> bool:
-        """Whether all goes on after the death of a rank or the loss of a host."""
+        """Return whether the attempt continues after the death of a rank or the loss of a host."""
         return self._goes_on(end, host_that_goes(self._job, end.host, end.code == EXIT_LOST))
 
     def latest(self, host: str) -> list[Record]:
-        """The ranks that have failed since ranks were last started again; waits until they are heard of.
+        """Return the ranks that failed since the last restart of ranks; wait for their reports.
 
         Args:
-            host: of the launch that has failed; those of other hosts fail for its sake.
+            host: host of the failed launch; ranks of other hosts fail as a consequence.
         """
         several = len(self._job["launches"]) > 1
         until = time.monotonic() + LATEST_S
@@ -88,7 +88,7 @@ class Regroup:
             time.sleep(TICK_S)
 
     def _goes_on(self, end: End, gone: str) -> bool:
-        """Let the launcher start its ranks again, without the host that is gone if one is, where it can."""
+        """Let the launcher restart its ranks, without a lost host, if it can."""
         before = self._members
         members = before.without(gone, self._leases.there()) if gone else before
         if members is None or not self._may_go_on(end, members.hosts):
@@ -100,8 +100,8 @@ class Regroup:
                 if host not in before.hosts:
                     self._take_in(host["name"])
             say_who_is_there(self._job, members.hosts)
-            # Those of torchrun would wait for the ones that are gone as long as Gloo or NCCL does; those of
-            # Horovod are not to be killed, for they keep what they have learned.
+            # Ranks of torchrun would wait for lost ranks until Gloo or NCCL times out; ranks of
+            # Horovod must not be killed, because they keep their training state.
             if self._job["launcher"] == "torchrun":
                 self._leases.interrupt(set(before.names) - {gone})
         return True

@@ -1,4 +1,4 @@
-"""Whether a job that failed is tried again, when, and on which hosts."""
+"""Decision about the restart of a failed job: if, when and on which hosts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from toolkit.container.job.rank_records import End
 from toolkit.container.job.variables import AllVariables
 from toolkit.container.job_file import Host, Job
 
-MUSTER_S = 8.0  # for hosts to say that they are there, after which it goes on with those that have
-DOUBTFUL_S = 2.0  # for those that were lost a moment ago
+MUSTER_S = 8.0  # wait for hosts to answer; then continue with those that have answered
+DOUBTFUL_S = 2.0  # wait for hosts that were lost recently
 FIRST_WAIT_S, MOST_WAIT_S = 1.0, 60.0
-# An attempt that lasted for so long says that waiting longer and longer would be in vain.
+# After an attempt of at least this duration, the backoff starts again at its first value.
 CALM_S = 600.0
-# A host on which so many attempts failed gives way to one on which none has.
+# A host with this number of failed attempts is replaced by one without failures.
 SUSPECT = 2
 _OWN = (
     "attempt",
@@ -33,7 +33,7 @@ _OWN = (
 
 
 class Restarts:
-    """What has failed so far, and what follows from it."""
+    """Failures so far, and the resulting decisions."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -43,18 +43,18 @@ class Restarts:
         self.done: list[dict[str, Any]] = []
 
     def may_follow(self, end: End) -> bool:
-        """Whether another attempt is allowed after this end."""
+        """Return whether another attempt is allowed after this end."""
         return end.state == "failed" and len(self.done) < self._job["max_restarts"]
 
     def why_not(self, end: End) -> str:
-        """What a person should know about an end that nothing follows upon; empty where nothing."""
+        """Return a note for users about an end without a restart; empty if there is none."""
         most = self._job["max_restarts"]
         if end.state != "failed" or not most:
             return ""
         return f"; given up after {count(len(self.done), 'restart')} of {most}"
 
     def note(self, end: End, hosts: Sequence[Host], lasted: float) -> float:
-        """Remember a failure; returns for how many seconds to wait."""
+        """Record a failure; return the seconds to wait (backoff)."""
         self._failed[end.host] += 1
         self.done.append(
             {"at": time.time(), "reason": end.reason, "host": end.host, "hosts": [h["name"] for h in hosts]}
@@ -65,14 +65,14 @@ class Restarts:
         return wait
 
     def candidates(self) -> list[Host]:
-        """All hosts that may take part, those first that should."""
+        """Return all possible hosts, the preferred ones first."""
         own, spares = self._job["hosts"], self._job["spares"]
         trusted = [host for host in own if self._failed[host["name"]] < SUSPECT]
         suspect = [host for host in own if self._failed[host["name"]] >= SUSPECT]
         return [*trusted, *spares, *suspect]
 
     def idle(self, hosts: Sequence[Host], unswept: Collection[str]) -> list[Host]:
-        """Hosts that have the job's file and no part in its last attempt, those out of reach left out."""
+        """Return reachable hosts with the job's file that took no part in its last attempt."""
         last = {host["name"] for host in hosts}
         every = (*self._job["hosts"], *self._job["spares"])
         return [host for host in every if host["name"] not in last and host["name"] not in unswept]
@@ -86,11 +86,11 @@ def muster(
     lost: Sequence[str],
     stop: Callable[[], bool],
 ) -> Leases:
-    """Leases on all candidates; comes back when each has answered or is lost, or when it takes too long.
+    """Acquire leases on all candidates; return when each has answered or is lost, or after a time limit.
 
     Args:
-        number: of the attempt that is to come.
-        lost: hosts that are hardly back yet: they are not waited for where others will do.
+        number: number of the next attempt.
+        lost: recently lost hosts: not waited for if enough others answer.
     """
     leases = Leases({**job, "hosts": list(candidates), "attempt": number}, variables)
     begun = time.monotonic()
@@ -105,27 +105,27 @@ def muster(
 
 
 def next_job(job: Job, hosts: Sequence[Host], number: int, port: int) -> Job:
-    """The job on other hosts: new ranks, launches, address and port."""
-    # Brought along by `up`, beside us.
+    """Return the job on other hosts: new ranks, launches, address and port."""
+    # `up` installs it next to this package.
     from toolkit.launchers import about_job
     from toolkit.launchers.job import job_of
 
     changes: dict[str, Any] = {"hosts": list(hosts), "master_port": port}
     if [host["name"] for host in hosts] != [host["name"] for host in job["hosts"]]:
-        changes |= {"tuned": {}, "rules": ""}  # measured on exactly the hosts from before
+        changes |= {"tuned": {}, "rules": ""}  # measured on exactly the previous hosts
     made = about_job(job_of({**job, **changes}))
     return cast(Job, {**job, **made, "attempt": number})
 
 
 def part_of_attempt(job: Job) -> dict[str, Any]:
-    """What of a job is another attempt's own; the rest is in job.json."""
+    """Return the fields of a job that differ in another attempt; the rest is in job.json."""
     return {name: value for name, value in job.items() if name in _OWN}
 
 
 def too_few(there: Sequence[Host], least: int) -> str:
-    """Why nothing can be started on so few hosts."""
+    """Describe why a job cannot start on too few hosts."""
     names = ", ".join(host["name"] for host in there)
-    who = f"{names} alone {'answer' if len(there) > 1 else 'answers'}" if there else "no host answers"
+    who = f"only {names} {'answer' if len(there) > 1 else 'answers'}" if there else "no host answers"
     return f"{who}, and --min-hosts is {least}"
 
 

@@ -1,4 +1,4 @@
-"""Which slots the jobs that run on this cluster have taken, and one job at a time that takes some."""
+"""Slots that running jobs of this cluster have taken, and a lock for taking slots."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
 
 @contextmanager
 def taking() -> Iterator[None]:
-    """Of jobs that take their slots at the same moment one goes first, and the next one sees it."""
+    """Hold a lock, so that only one job at a time takes slots and later ones see them."""
     with (root() / "jobs" / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def taken_by_another(job: Job) -> str:
-    """What another job that runs here has taken of what this one wants, in words; empty when nothing."""
+    """Describe a requested slot or GPU that another running job has taken; empty if there is none."""
     for path in (root() / "jobs").glob("*/status.json"):
         other = path.parent.name
         status = read_status(other)

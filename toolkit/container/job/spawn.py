@@ -1,9 +1,9 @@
-"""Starts the ranks of one host side by side, each with its place in the world in its environment.
+"""Starts the ranks of one host in parallel, each with its rank and sizes in its environment.
 
     job.spawn COUNT FIRST COMMAND...
 
-COUNT ranks from FIRST on. Whoever ends them ends this program's whole process group; one that fails is told
-to main by the host's lease, which has the job ended.
+COUNT ranks from FIRST on. To end them, the complete process group of this program is signalled; the host's
+lease reports a failed rank to main, which ends the job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> int:
     if len(sys.argv) < 4:
         fail(EXIT_USAGE, "usage: job.spawn COUNT FIRST COMMAND...")
     count, first, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-    # It goes to the ranks as well; their ends are waited for.
+    # The ranks receive the signal as well; wait for their exit.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     ranks: dict[int, subprocess.Popen[bytes]] = {}

@@ -1,4 +1,4 @@
-"""Stands in for ssh when a launcher calls it: our configuration, the job's mark on the far side."""
+"""Replaces ssh for launchers: with the cluster's configuration, and the job tag on the remote side."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from toolkit.container.marks import HOST_MARK, JOB_MARK
 from toolkit.container.paths import job_folder, root, temporary_folder
 from toolkit.protocol.exit_codes import EXIT_USAGE
 
-EXIT_NO_ANSWER = 255  # as ssh has it for a connection that did not come about
+EXIT_NO_ANSWER = 255  # ssh's exit code for a failed connection
 TAKES_A_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")  # of ssh(1)'s options
 
 
 def wanted(args: Sequence[str]) -> tuple[str, str]:
-    """Host and command of a call `ssh_agent.py [ssh options] [user@]HOST COMMAND...`.
+    """Return host and command of a call `ssh_agent.py [ssh options] [user@]HOST COMMAND...`.
 
-    ssh options are dropped: port, user, key and host-key checking stand in the cluster's
+    ssh options are dropped: port, user, key and host-key checking are set in the cluster's
     ssh_config, and a launcher's own (horovodrun turns host-key checking off) must not win.
-    Like ssh, the words of the command are joined by blanks and read by the remote shell.
+    As with ssh, the words of the command are joined by blanks and interpreted by the remote shell.
     Raises ValueError when the host or the command is missing.
     """
     rest = list(args)
@@ -30,7 +30,7 @@ def wanted(args: Sequence[str]) -> tuple[str, str]:
         option = rest.pop(0)
         if option == "--":
             break
-        # "-o Key=value" takes the next word, "-oKey=value" and "-p22" hold it, "-xp 22" bundles
+        # "-o Key=value" uses the next word, "-oKey=value" and "-p22" contain it, "-xp 22" bundles
         for index, letter in enumerate(option[1:], start=1):
             if letter in TAKES_A_VALUE:
                 if index == len(option) - 1 and rest:
@@ -42,7 +42,7 @@ def wanted(args: Sequence[str]) -> tuple[str, str]:
 
 
 def agent_args(args: Sequence[str], job_id: str) -> list[str]:
-    """The ssh argv for such a call; raises what `wanted` raises."""
+    """Return the ssh argv for such a call; raise the errors of `wanted`."""
     host, command = wanted(args)
     if job_id:
         folder = temporary_folder(job_id)
@@ -60,7 +60,7 @@ def _ask(job_id: str, host: str, command: str) -> None:
 def main() -> None:
     job_id = os.environ.get(JOB_MARK, "")
     try:
-        # Refuses an id that a shell could misread.
+        # Rejects an id that a shell could misinterpret.
         if job_id and (read(job_folder(job_id) / "job.json") or {}).get("transport") == EXEC:
             _ask(job_id, *wanted(sys.argv[1:]))
             return

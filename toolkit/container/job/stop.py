@@ -1,4 +1,4 @@
-"""Ends a job through its supervisor, and does the supervisor's last duties where that has died."""
+"""Stops a job through its supervisor, and performs the final cleanup if the supervisor has died."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from toolkit.container.paths import GRACE, in_memory, job_folder
 from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
 from toolkit.protocol.states import FINAL_STATES
 
-START_S = 5.0  # a job that was started a moment ago may not have its status yet
+START_S = 5.0  # a job that was just started might not have a status yet
 POLL_S = 0.05
 
 
 def keep_grace(folder: Path, grace: float) -> None:
-    """Write the seconds that a person gave; to memory if the disk is full."""
+    """Write the user's grace in seconds; to memory if the disk is full."""
     text, memory = f"{grace}\n", in_memory(folder, GRACE)
     try:
         write_text(folder / GRACE, text)
@@ -50,21 +50,21 @@ def _first_status(job_id: str) -> Status:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
-    parser.add_argument("--interrupt", action="store_true", help="a person's Ctrl-C: the job ends with 130")
-    parser.add_argument("--failed", action="store_true", help="as it has failed on another host")
-    parser.add_argument("--why", default="", help="with --failed: what is to be written down as the reason")
-    parser.add_argument("--lost", default="", help="with --why: the host whose loss has ended the job")
-    parser.add_argument("--ranks", action="store_true", help="until the ranks here have ended, and no longer")
-    parser.add_argument("--grace", type=float, help="seconds between TERM and KILL, in place of the job's")
+    parser.add_argument("--interrupt", action="store_true", help="a user's Ctrl-C: the job exits with 130")
+    parser.add_argument("--failed", action="store_true", help="the job has failed on another host")
+    parser.add_argument("--why", default="", help="with --failed: the reason to record")
+    parser.add_argument("--lost", default="", help="with --why: the host whose loss ended the job")
+    parser.add_argument("--ranks", action="store_true", help="wait only until the ranks here have ended")
+    parser.add_argument("--grace", type=float, help="seconds between TERM and KILL (default: the job's)")
     args = parser.parse_args()
     signum = PEER_FAILED if args.failed else signal.SIGINT if args.interrupt else signal.SIGTERM
     job = load_job(args.job_id)
     folder = job_folder(job["id"])
     if args.failed and read_status(job["id"]) is None:
-        print("{}")  # it was never started here
+        print("{}")  # the job was never started on this host
         return 0
     status = _first_status(job["id"])
-    # On a full disk the job is stopped all the same, in the last case without the reason.
+    # On a full disk the job is stopped anyway, if necessary without the recorded reason.
     if args.why:
         with suppress(OSError):
             write_text(folder / PEER, f"{args.lost}\n{args.why}\n")
@@ -76,7 +76,7 @@ def main() -> int:
     grace = grace_of(job)
     if status["state"] not in FINAL_STATES and is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
         os.kill(status["pid"], signum)
-    # its own worst case: the ranks' grace, then the launcher's, both with a host that is gone
+    # its worst case: the ranks' grace, then the launcher's, both with a lost host
     deadline = time.monotonic() + 2 * grace + 2 * CONNECT_S + 30
     while status["state"] not in FINAL_STATES:
         if args.ranks and (folder / RANKS_ENDED).exists():
@@ -92,7 +92,7 @@ def main() -> int:
             keep_status(job_folder(job["id"]), status)
             break
         if time.monotonic() > deadline:
-            fail(EXIT_BROKEN, f"the supervisor (process {status['pid']}) does not end")
+            fail(EXIT_BROKEN, f"the supervisor (process {status['pid']}) did not exit")
         time.sleep(POLL_S)
         status = _first_status(job["id"])
     print(json.dumps(status))

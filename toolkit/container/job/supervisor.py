@@ -1,4 +1,4 @@
-"""Owns one job: its attempts one after another, their merged output, how it stands and how it went."""
+"""Supervises one job: its attempts one after another, their merged output, its status and result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_LOST, EXIT_STARTED, EX
 from toolkit.protocol.states import JobState, next_state
 
 TICK_S = 0.05
-MOST_RESTARTS = 100  # for which space is reserved
+MOST_RESTARTS = 100  # number of restarts for which space is reserved
 ENDING = frozenset((signal.SIGTERM, signal.SIGINT, PEER_FAILED))  # signals that end a job
 
 
@@ -49,8 +49,8 @@ class Supervisor:
         self.leases: Leases | None = None
         self.attempt: Attempt | None = None
         self.unswept: dict[str, str] = {}
-        self.asked = 0  # the first signal that ends all
-        self.told = ""  # why the attempt ends, once it does
+        self.asked = 0  # the first signal that ends the job
+        self.told = ""  # the reason of the attempt's end, once printed
         self.began = time.monotonic()
         self.status: Status = {
             "state": JobState.STARTING.value,
@@ -76,7 +76,7 @@ class Supervisor:
         keep_status(self.folder, self.status)
 
     def write(self, data: bytes) -> None:
-        with suppress(OSError):  # a full disk costs the job its merged output, not its life
+        with suppress(OSError):  # with a full disk the job loses its merged output but continues
             if data:
                 self.log.write(data)
 
@@ -84,17 +84,17 @@ class Supervisor:
         self.write(f"[toolkit] {message}\n".encode())
 
     def _tell(self, reason: str) -> None:
-        """Say why an attempt ends, at once: its ranks may take a while."""
+        """Print the reason of an attempt's end immediately: its ranks can take a while to end."""
         self.told = reason
         self.say(reason)
 
     def refuse(self, reason: str) -> None:
-        """End before anything was started."""
+        """End the job before any start."""
         self.say(reason)
         self.finish(End("failed", EXIT_STARTED, reason))
 
     def finish(self, end: End) -> None:
-        """Write how it ended; nothing follows."""
+        """Write the final status."""
         self.log.close()
         self.status["exit_code"], self.status["reason"] = end.code, end.reason
         self.status["ended"], self.status["unswept"] = time.time(), sorted(self.unswept)
@@ -107,21 +107,21 @@ class Supervisor:
         self.save()
 
     def run(self) -> None:
-        """The job's whole life; afterwards status.json is final."""
+        """Run the job to its end; afterwards status.json is final."""
         try:
             end = self._attempts()
-        except Exception as error:  # whatever it is: all ends, and the status becomes final
+        except Exception as error:  # any error: the job ends, and the status becomes final
             end = self._broken(error)
             if self.attempt:
                 self._try(self.attempt.abandon)
             self._try(lambda: self._sweep(self.job["hosts"], 1.0))
         self._try(self.watchdog.close)
-        # Spares, and hosts that were given up, have kept what another attempt would have needed.
+        # Spare hosts and dropped hosts have kept the files for another attempt.
         if idle := self.restarts.idle(self.job["hosts"], self.unswept):
             self._try(lambda: self._sweep(idle, 0.0))
         for host, why in self.unswept.items():
-            self.say(f"cannot say that nothing is left on {host}: {why}")
-        # What has been said when it became known is not said again.
+            self.say(f"cannot confirm that no process of the job is left on {host}: {why}")
+        # Do not repeat a reason that was printed already.
         if rest := end.reason.removeprefix(self.told).removeprefix("; "):
             self.say(rest)
         if self.leases:
@@ -129,7 +129,7 @@ class Supervisor:
         self.finish(end)
 
     def _broken(self, error: Exception) -> End:
-        """The end after an error of the supervisor: that of the job, if it had one, with the error added."""
+        """Return the end after an error of the supervisor: the job's own end, if known, plus the error."""
         what = f"the supervisor failed: {error!r}"
         first = self.attempt.cause if self.attempt else None
         if first is None:
@@ -137,7 +137,7 @@ class Supervisor:
         return first._replace(reason=f"{first.reason}; {what}")
 
     def _try(self, work: Callable[[], object]) -> None:
-        """Do one of the last duties. An error is printed to the log and does not prevent the others."""
+        """Run one of the final steps. An error is printed to the log and does not prevent the others."""
         try:
             work()
         except Exception as error:
@@ -151,7 +151,7 @@ class Supervisor:
             raise
 
     def _attempts(self) -> End:
-        if over := self._over():  # asked to end before anything was started
+        if over := self._over():  # an end was requested before any start
             self._sweep(self.job["hosts"], 0.0)
             return over
         self.leases = Leases(self.job, self.variables)
@@ -168,12 +168,12 @@ class Supervisor:
             if not self.restarts.may_follow(end):
                 return end._replace(reason=end.reason + self.restarts.why_not(end))
             if last := self._prepare(end, time.monotonic() - began):
-                # What the hosts had kept for another attempt.
+                # Remove what the hosts kept for another attempt.
                 self._swept(end_everywhere(self.job, 0.0))
                 return last
 
     def _prepare(self, end: End, lasted: float) -> End | None:
-        """Bring about what the next attempt needs; returns an end when there is to be none."""
+        """Prepare the next attempt; return an end if there is none."""
         assert self.leases is not None
         wait = self.restarts.note(end, self.job["hosts"], lasted)
         number, most = len(self.restarts.done), self.job["max_restarts"]
@@ -199,7 +199,7 @@ class Supervisor:
         return end._replace(reason=f"{end.reason}; no restart: {other}") if other else None
 
     def _take(self, hosts: Sequence[Host], number: int) -> str:
-        """Make the job one on these hosts; returns why that cannot be, empty when it is done."""
+        """Move the job to these hosts; return the error, empty on success."""
         assert self.leases is not None
         names = [host["name"] for host in hosts]
         reserve = [host["name"] for host in reserve_of({**self.job, "hosts": list(hosts)})]
@@ -217,18 +217,18 @@ class Supervisor:
             self.save()
         for name in dict.fromkeys([job["main"], *names, *self.leases.there()]):
             if not self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)}).get("ready"):
-                self.say(f"{name} did not take what the restart needs")
+                self.say(f"{name} could not store the files of the restart")
         self.say(f"restart {number}: {count(job['world_size'], 'rank')} on {', '.join(names)}")
         self._mark_output()
         return ""
 
     def _mark_output(self) -> None:
-        """Note where the output of the attempt that follows the last failure begins."""
+        """Record the start of the output of the attempt after the last failure."""
         self.restarts.done[-1]["from"] = size_of(self.folder / "output.log")
         self.save()
 
     def _may_go_on(self, end: End, hosts: Sequence[Host]) -> bool:
-        """Whether an elastic launcher starts its ranks again by itself, on these hosts, after this end."""
+        """Return whether an elastic launcher restarts its ranks on these hosts after this end."""
         if not self.restarts.may_follow(end):
             return False
         self.restarts.note(end, self.job["hosts"], math.inf)
@@ -236,22 +236,22 @@ class Supervisor:
         self.status["hosts"] = taken(hosts)
         self.save()
         names = ", ".join(host["name"] for host in hosts)
-        self.say(f"{end.reason}; restart {number} of {most} by {self.job['launcher']} itself, on {names}")
+        self.say(f"{end.reason}; restart {number} of {most} by {self.job['launcher']} on {names}")
         self._mark_output()
         self.watchdog.heard(time.monotonic())
         return True
 
     def _beat(self) -> End | None:
-        """What is done all the time while an attempt runs."""
+        """Perform the periodic work of a running attempt; return an end from outside, if any."""
         if line := self.watchdog.tick(time.monotonic()):
             self.say(line)
         return self._over()
 
     def _over(self) -> End | None:
-        """Why all is to end, from outside the job; None while it is not.
+        """Return the end that was requested from outside the job, if any.
 
         Raises:
-            Exception: the one by which the thread of the leases has ended.
+            Exception: the exception that ended the thread of the leases.
         """
         if self.leases is not None:
             self.leases.check()
@@ -262,16 +262,16 @@ class Supervisor:
             return End("stopped", 128 + self.asked, f"stopped by {name}", wanted=True)
         limit = self.job["timeout"]
         if limit is not None and time.monotonic() > self.began + limit:
-            return End("timeout", 124, f"not ended within {limit:g} s", wanted=True)
+            return End("timeout", 124, f"the job did not end within {limit:g} s", wanted=True)
         return None
 
     def _peer_failed(self) -> End:
         try:
             host, _, why = (self.folder / PEER).read_text().partition("\n")
         except OSError:
-            what = "ended, as the job has failed on another host"
+            what = "ended because the job has failed on another host"
             return End("stopped", 128 + signal.SIGTERM, what)
-        # Before all that follows from it, whatever the ranks' own records say of that.
+        # It precedes all consequences, whatever the ranks' own records contain.
         return End("failed", EXIT_LOST, why.strip(), record={"ended": 0.0}, lost_host=host)
 
     def _take_output(self, data: bytes) -> None:
@@ -280,7 +280,7 @@ class Supervisor:
         self.write(data)
 
     def _swept(self, left: Mapping[str, str | None]) -> None:
-        """Note what came of the sweep of these hosts; of others what was said last stays true."""
+        """Record the result of the cleanup of these hosts; that of others stays."""
         for host, why in left.items():
             self.unswept.pop(host, None)
             if why:
@@ -301,7 +301,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     job = load_job(job_id)
     if os.environ.get(SUPERVISOR_MARK) != job_id or JOB_MARK in os.environ:
-        # what others see of our environment is what we were started with, so start once more
+        # other processes see only the initial environment of this process, so restart it
         env = {**os.environ, SUPERVISOR_MARK: job_id}
         env.pop(JOB_MARK, None)
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], env)
@@ -322,7 +322,9 @@ def main() -> int:
         try:
             supervisor.variables = receive()
         except ValueError:
-            supervisor.refuse("the job's variables have not arrived: the client that started it has gone")
+            supervisor.refuse(
+                "the job's variables did not arrive, because the client that started the job has gone"
+            )
             return EXIT_STARTED
     if reason := too_few_descriptors(job, raise_limit()):
         supervisor.refuse(reason)

@@ -1,4 +1,4 @@
-"""Finds and ends the processes of one job by the mark in their environment, never by name."""
+"""Orphan cleanup: finds and ends the processes of one job by the tag in their environment, never by name."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from toolkit.container.paths import (
     temporary_folder,
 )
 
-KILL_ROUNDS = 50  # a process can fork between two looks, so look again; 0.1 s apart
-INTERRUPT_S = 1.0  # a supervisor that is stopped or blocked does not take a signal
-CONNECT_S = 20.0  # over the ConnectTimeout of ssh_config: for a host that accepts and then hangs
+KILL_ROUNDS = 50  # a process can fork between two scans, so scan again; 0.1 s apart
+INTERRUPT_S = 1.0  # a stopped or blocked supervisor does not handle a signal
+CONNECT_S = 20.0  # longer than ConnectTimeout in ssh_config: for a host that accepts and then hangs
 
 
 class Process(TypedDict):
-    """One process of a job; its command line may hold secrets and is left out."""
+    """One process of a job; its command line can contain secrets and is omitted."""
 
     pid: int
     name: str
@@ -47,7 +47,7 @@ def _parent(pid: int) -> int:
 
 
 def _ourselves() -> set[int]:
-    """This process and those above it: ending the sweep would leave the rest alive."""
+    """Return this process and its ancestors, which the cleanup must not end."""
     found: set[int] = set()
     pid = os.getpid()
     while pid > 0 and pid not in found:
@@ -60,7 +60,7 @@ def _ourselves() -> set[int]:
 
 
 def find(job_id: str, ranks: bool = False) -> list[Process]:
-    """This user's live processes with the job's mark (`ranks`: of its ranks), without ourselves."""
+    """Return this user's live processes with the job tag (`ranks`: of its ranks), except our own."""
     spared = _ourselves()
     found: list[Process] = []
     for folder in Path("/proc").iterdir():
@@ -73,17 +73,17 @@ def find(job_id: str, ranks: bool = False) -> list[Process]:
                 name = (folder / "comm").read_bytes().decode(errors="replace").strip()
                 found.append({"pid": pid, "name": name})
         except OSError:
-            continue  # ended while we looked
+            continue  # exited during the scan
     return found
 
 
 def send(pid: int, job_id: str, signum: int) -> None:
-    """Signal `pid` if it is still the job's: the number may have been given to another process."""
+    """Signal `pid` if it still belongs to the job: the kernel can reuse a pid."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except (AttributeError, OSError):  # a kernel before 5.3, or a seccomp filter that refuses it
+    except (AttributeError, OSError):  # a kernel before 5.3, or a seccomp filter that denies it
         handle = -1
     try:
         if not is_marked(pid, JOB_MARK, job_id):
@@ -100,7 +100,7 @@ def send(pid: int, job_id: str, signum: int) -> None:
 
 
 def hang_up(job_id: str, host: str) -> None:
-    """End what of the job here leads to this host; it would wait for an answer for a minute."""
+    """End the job's local ssh processes to this host, which would wait for an answer for a minute."""
     mark = f"{HOST_MARK}={host}".encode()
     for process in find(job_id):
         with suppress(OSError):
@@ -109,7 +109,7 @@ def hang_up(job_id: str, host: str) -> None:
 
 
 def forget_lease(job_id: str) -> None:
-    """Remove what a lease that was killed has left; one that is held goes with its holder."""
+    """Remove the file of a killed lease; the holder of an active lease removes its own file."""
     path = lease_path(job_folder(job_id))
     with suppress(OSError), path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,14 +117,14 @@ def forget_lease(job_id: str) -> None:
 
 
 def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> list[Process]:
-    """TERM, up to `grace` seconds of patience, KILL; returns what is left even so.
+    """Send TERM, wait up to `grace` seconds, send KILL; return the processes that are left.
 
-    When nothing is left, ranks can no longer find the job's variables, unless `keep` leaves them for another
+    If none is left, ranks can no longer find the job's variables, unless `keep` leaves them for another
     attempt.
-    With `ranks`, the launcher and its daemons are left alone, and rank.py does not tell them yet.
+    With `ranks`, the launcher and its daemons are spared, and rank.py delays its report to them.
     """
     if ranks:
-        with suppress(OSError):  # a full disk; or this host has no folder of the job: no ranks either
+        with suppress(OSError):  # a full disk, or no folder of the job on this host and so no ranks
             (job_folder(job_id) / STOPPING).touch()
     left = find(job_id, ranks)
     for process in left:
@@ -153,7 +153,7 @@ def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> l
 
 
 def end_on(job: Job, host: str, grace: float, ranks: bool = False, keep: bool = False) -> str | None:
-    """None when nothing of the job is left on `host`, else why we cannot say so."""
+    """Return None if no process of the job is left on `host`, otherwise the reason or the processes."""
     try:
         if host == job["main"]:
             left = end(job["id"], grace, ranks, keep)
@@ -178,8 +178,10 @@ def end_on(job: Job, host: str, grace: float, ranks: bool = False, keep: bool = 
 
 
 def end_everywhere(job: Job, grace: float, ranks: bool = False) -> dict[str, str | None]:
-    """`end` on main and on every host of the job, all at once; host -> None or what went wrong."""
-    from concurrent.futures import ThreadPoolExecutor  # here and below: most who import this start without
+    """`end` on main and on every host of the job, all at once; host -> None or the problem."""
+    from concurrent.futures import (
+        ThreadPoolExecutor,
+    )  # imported here: most importers of this module do not need it
 
     hosts = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
     with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
@@ -189,13 +191,13 @@ def end_everywhere(job: Job, grace: float, ranks: bool = False) -> dict[str, str
 def interrupt_supervisor(job_id: str) -> None:
     """Send SIGINT to the supervisor, if one runs here, and wait up to INTERRUPT_S until it has arrived.
 
-    Otherwise the supervisor would report the end of what is killed next as a failure of the job.
+    Otherwise the supervisor would report the following kills as a failure of the job.
     """
     status = read_status(job_id)
     if status is None or not is_marked(status["pid"], SUPERVISOR_MARK, job_id):
         return
     deadline = time.monotonic() + INTERRUPT_S
-    with suppress(OSError):  # it has ended meanwhile
+    with suppress(OSError):  # it has exited meanwhile
         os.kill(status["pid"], signal.SIGINT)
         while is_pending(status["pid"], signal.SIGINT) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -214,15 +216,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
     parser.add_argument("--signal", choices=["TERM", "KILL"], default="TERM")
-    parser.add_argument("--interrupt", action="store_true", help="first tell the supervisor here of a Ctrl-C")
-    parser.add_argument("--list", action="store_true", help="signal nothing")
-    parser.add_argument("--keep", action="store_true", help="leave the job's variables to another attempt")
+    parser.add_argument("--interrupt", action="store_true", help="first send SIGINT to the supervisor here")
+    parser.add_argument("--list", action="store_true", help="list the processes without signalling them")
+    parser.add_argument("--keep", action="store_true", help="keep the job's variables for another attempt")
     parser.add_argument("--ranks", action="store_true", help="spare the launcher and its daemons")
     parser.add_argument(
-        "--grace", type=float, help="TERM, this many seconds, KILL; print what is left, 1 if any"
+        "--grace", type=float, help="seconds between TERM and KILL; exit with 1 if processes are left"
     )
     args = parser.parse_args()
-    job_folder(args.job_id)  # refuses what is no job id
+    job_folder(args.job_id)  # rejects an invalid job id
     if args.grace is not None and not args.list:
         left = end(args.job_id, args.grace, args.ranks, args.keep)
         print(json.dumps(left))

@@ -1,4 +1,4 @@
-"""Threads whose owner learns of the exception by which one of them ended."""
+"""Threads that report the exception that ended them to their owner."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Owned(threading.Thread):
     """A daemon thread that keeps its exception for the owner, who calls `check`.
 
     Args:
-        work: runs in the thread.
-        broke: is called in the thread once after an exception, to wake those who wait for the thread.
+        work: function to run in the thread.
+        broke: called in the thread after an exception, to wake threads that wait for it.
     """
 
     def __init__(self, work: Callable[[], object], broke: Callable[[], None] | None = None) -> None:
@@ -22,7 +22,7 @@ class Owned(threading.Thread):
     def run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # the owner raises it
+        except BaseException as error:  # raised again in `check`
             self.error = error
             if self._broke is not None:
                 self._broke()
@@ -31,5 +31,5 @@ class Owned(threading.Thread):
         """Raise the exception by which the thread ended, if there is one."""
         if isinstance(self.error, Exception):
             raise self.error
-        if self.error is not None:  # SystemExit ends its own thread alone
+        if self.error is not None:  # SystemExit ends only its own thread
             raise RuntimeError(repr(self.error)) from self.error

@@ -1,9 +1,9 @@
 """The variables of a job, secrets among them: kept in the memory of its hosts, never on a disk.
 
-Whoever starts a supervisor writes all variables to its standard input. The supervisor sends each host's part
-over the lease of that host. lease.py keeps the part in a file without a name, in the container's memory, and
-leaves a symbolic link by which rank.py opens that file. The kernel frees it with the process of the lease,
-also when that is killed.
+The client that starts a supervisor writes all variables to its standard input. The supervisor sends each
+host's part over the lease of that host. lease.py keeps the part in an unnamed file in the container's memory,
+and creates a symbolic link by which rank.py opens that file. The kernel frees it with the process of the
+lease, even if that is killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toolkit.container.job_file import Job
 from toolkit.container.paths import in_memory, job_folder
 from toolkit.protocol.exit_codes import EXIT_NO_INPUT
 
-# As long as main waits for the first answer of a lease, which keeps them before it answers.
+# The same time as main waits for the first answer of a lease, which stores the variables first.
 ARRIVE_S = 20.0
 LOOK_S = 0.05
 
@@ -29,9 +29,9 @@ LOOK_S = 0.05
 class Variables(TypedDict):
     """The variables of the ranks of one host."""
 
-    env: dict[str, str]  # of the hosts file: the host's own win over those of all hosts
+    env: dict[str, str]  # of the hosts file: a host's own variables override those of all hosts
     override: dict[str, str]  # of the command line
-    token: str  # by which a launcher's own daemons recognize each other
+    token: str  # authenticates a launcher's own daemons
 
 
 class AllVariables(Variables):
@@ -44,7 +44,7 @@ def receive() -> AllVariables:
     """Read the variables of a job from standard input, to its end.
 
     Raises:
-        ValueError: they have not arrived completely.
+        ValueError: the input is incomplete.
     """
     data = b""
     while more := os.read(0, 1 << 16):
@@ -61,30 +61,30 @@ def part_of(variables: AllVariables, host: str) -> Variables:
 
 
 def keep(folder: Path, variables: Variables) -> None:
-    """Keep a host's variables in its memory for as long as this process lives; the token also on its own.
+    """Keep a host's variables in memory while this process lives; the token also as a separate file.
 
     Args:
-        folder: the job's own.
+        folder: the job's folder.
 
     Raises:
-        OSError: the container has no such memory, or no room in it.
+        OSError: the container has no /dev/shm, or no room in it.
     """
     if variables["token"]:
         _hold(folder, token_path(folder), variables["token"].encode())
-    # Last: who finds the variables finds the token too.
+    # Last, so that a process that finds the variables also finds the token.
     _hold(folder, _link(folder), json.dumps(variables).encode())
 
 
 def _hold(folder: Path, link: Path, data: bytes) -> None:
-    """Keep data in a file without a name, and leave a link to it."""
+    """Keep data in an unnamed file, and create a link to it."""
     if link.parent == folder:
         raise OSError(errno.ENODEV, "/dev/shm is not writable")
     path = link.with_name(f"{link.name}.{os.urandom(4).hex()}")
     file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    path.unlink()  # before anything is written: no crash leaves a value behind
+    path.unlink()  # before anything is written: no crash leaves a value on disk
     while data:
         data = data[os.write(file, data) :]
-    link.unlink(missing_ok=True)  # of a lease that was killed
+    link.unlink(missing_ok=True)  # left by a killed lease
     link.symlink_to(f"/proc/{os.getpid()}/fd/{file}")
 
 
@@ -97,7 +97,7 @@ def kept(folder: Path) -> Variables | None:
 
 
 def forget(folder: Path) -> None:
-    """Remove the links to a job's variables: no rank that starts now finds them."""
+    """Remove the links to a job's variables, so that ranks cannot find them any more."""
     for link in (_link(folder), token_path(folder)):
         with suppress(OSError):
             link.unlink()
@@ -106,7 +106,7 @@ def forget(folder: Path) -> None:
 def require(job: Job, host: str) -> Variables:
     """Return the variables of this host's ranks.
 
-    They arrive by the host's lease, which starts beside the launcher, so they are waited for. Exits with
+    They arrive through the host's lease, which starts in parallel, so this function waits. It exits with
     EXIT_NO_INPUT if the job has variables and they do not arrive.
     """
     if not job["variables"]:
@@ -117,7 +117,7 @@ def require(job: Job, host: str) -> Variables:
         if time.monotonic() > until:
             fail(
                 EXIT_NO_INPUT,
-                f"{host}: the variables of job {job['id']} are not in the memory of its container; the "
+                f"{host}: the variables of job {job['id']} are not in the memory of its container: the "
                 "container was restarted, or lease.py was killed; start the job again",
             )
         time.sleep(LOOK_S)

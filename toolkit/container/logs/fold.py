@@ -1,4 +1,4 @@
-"""Shows a line that many ranks print once with their number, and leaves out torchrun's own traceback."""
+"""Collapses equal lines of several ranks into one, and hides torchrun's own traceback."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import groupby
 
 # A rank's line in the merged log; see rank.py.
 _LINE = re.compile(rb"\[(\S+) (\d{1,9})\] (.*)\n", re.DOTALL)
-# What differs between ranks that say the same: addresses in memory, times of day, numbers of processes.
+# Differences between otherwise equal lines: memory addresses, times of day, process ids.
 _VARIES = re.compile(rb"0x[0-9a-f]{6,}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\bpid[ =:]+\d+")
 _QUOTE = 120
-# torchrun's own traceback repeats which rank failed; it ends with a second row of equals signs.
+# torchrun's own traceback only repeats which rank failed; it ends with a second row of equals signs.
 _BEGIN, _ROW = b"Traceback (most recent call last):", b"====="
 _CHILD_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _MOST_HELD = 400
@@ -21,7 +21,7 @@ LEFT_OUT = b"[toolkit] a traceback of torchrun itself is left out; toolkit logs 
 
 
 class _Said:
-    """One line that was shown, who said it first and who else has said it since."""
+    """A printed line, the rank that printed it first, and the ranks that printed it since."""
 
     def __init__(self, host: str, rank: int, text: bytes, now: float, key: bytes) -> None:
         self.host, self.rank, self.text, self.began, self.key = host, rank, text, now, key
@@ -29,19 +29,19 @@ class _Said:
 
 
 class _Same:
-    """The shown lines of one text that are still open, and how many of them each rank has said."""
+    """Open printed lines of one text, and the number of them that each rank has printed."""
 
     def __init__(self) -> None:
-        self.first = 0  # the number of the oldest that is open
+        self.first = 0  # number of the oldest open line
         self.open: deque[_Said] = deque()
         self.said: dict[int, int] = {}
 
 
 class Fold:
-    """Folds equal lines of different ranks that come within `window` seconds of each other.
+    """Collapses equal lines of different ranks that arrive within `window` seconds of each other.
 
-    The first one is shown at once. What a rank says for the nth time is the same as what another has said for
-    the nth time: a traceback holds some of its lines twice, and a rank may print the same a thousand times.
+    The first one is printed at once. The nth line of one rank is matched with the nth equal line of another
+    rank: a traceback contains some lines twice, and a rank can print the same line a thousand times.
     """
 
     def __init__(self, window: float = 2.0) -> None:
@@ -51,13 +51,13 @@ class Fold:
         self._same: dict[bytes, _Same] = {}
 
     def feed(self, data: bytes, now: float) -> bytes:
-        """What to show of `data`, which has come at `now` (seconds, of any clock)."""
+        """Return the output for `data`, which arrived at `now` (seconds of any clock)."""
         shown = self.tick(now)
         *lines, self._rest = (self._rest + data).split(b"\n")
         return shown + b"".join(self._line(line + b"\n", now) for line in lines)
 
     def tick(self, now: float) -> bytes:
-        """What is to be said of lines whose window is over."""
+        """Return the summaries of lines whose window is over."""
         over: list[_Said] = []
         while self._order and now - self._order[0].began >= self._window:
             said = self._order.popleft()
@@ -70,7 +70,7 @@ class Fold:
         return _summaries(over)
 
     def close(self) -> bytes:
-        """What is left when no more comes."""
+        """Return the rest at the end of the input."""
         last = self._line(self._rest, 0.0) if self._rest else b""
         said = list(self._order)
         self._rest = b""
@@ -98,7 +98,7 @@ class Fold:
 
 
 def _summaries(said: Sequence[_Said]) -> bytes:
-    """One line for each run of lines that the same ranks have said."""
+    """Return one line for each series of lines that the same ranks printed."""
     shown = b""
     for _, run in groupby((one for one in said if len(one.ranks) > 1), key=lambda one: set(one.ranks)):
         shown += _summary(list(run))
@@ -107,10 +107,10 @@ def _summaries(said: Sequence[_Said]) -> bytes:
 
 def _summary(group: Sequence[_Said]) -> bytes:
     first = group[0]
-    # Of a traceback the last line says what it is.
+    # The last line of a traceback names the error.
     quote = next((one.text for one in reversed(group) if one.text.strip()), b"")
     if not quote:
-        return b""  # empty lines are nobody's news
+        return b""  # empty lines are not reported
     text = quote.decode(errors="replace").strip()
     if len(text) > _QUOTE:
         text = text[: _QUOTE - 1] + "…"
@@ -129,7 +129,7 @@ def _by_host(others: dict[int, str]) -> dict[str, list[int]]:
 
 
 def _spans(ranks: Sequence[int]) -> str:
-    """Numbers in order as ``1-7,9``."""
+    """Format sorted numbers as ``1-7,9``."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and rank == spans[-1][1] + 1:
@@ -140,9 +140,9 @@ def _spans(ranks: Sequence[int]) -> str:
 
 
 class LauncherTraceback:
-    """Leaves out the tracebacks by which torchrun reports that a rank failed.
+    """Hides the tracebacks with which torchrun reports that a rank failed.
 
-    Lines without a rank's name are held from the beginning of a traceback on. They are shown if it turns out
+    Lines without a rank's name are held back from the start of a traceback. They are printed if it turns out
     to be another error, or if it does not end in time. Several torchruns can mix their lines.
     """
 
@@ -154,16 +154,16 @@ class LauncherTraceback:
         self._rows = self._begun = 0
 
     def feed(self, data: bytes, now: float) -> bytes:
-        """Return what to show of `data`, which has come at `now` (seconds, of any clock)."""
+        """Return the output for `data`, which arrived at `now` (seconds of any clock)."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return self.tick(now) + b"".join(self._line(line + b"\n", now) for line in lines)
 
     def tick(self, now: float) -> bytes:
-        """Return the lines that have been held for too long."""
+        """Return the lines that were held back for too long."""
         return self._release() if self._held and now - self._since > _HELD_S else b""
 
     def close(self) -> bytes:
-        """Return what is left when no more comes."""
+        """Return the rest at the end of the input."""
         rest, self._rest = self._rest, b""
         return self._release() + rest
 
@@ -188,5 +188,5 @@ class LauncherTraceback:
                 self._release()
                 return LEFT_OUT
         elif not (begins or line.startswith(b" ")):
-            return self._release()  # the error itself, and another one
+            return self._release()  # the error line itself, of another error
         return self._release() if len(self._held) > _MOST_HELD else b""

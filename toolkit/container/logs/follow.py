@@ -1,4 +1,4 @@
-"""Copies a job's output to stdout: the merged log or one rank's, as far as it is, or to the job's end."""
+"""Copies a job's output to stdout: the merged log or one rank's, up to now or to the job's end."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from toolkit.protocol.states import FINAL_STATES
 
 LOG = "output.log"
 POLL_S = 0.05
-FOLDED_RANKS = 3  # of two ranks' lines a summary would be as long as what it stands for
-START_S = 30.0  # for how long a job may take to appear
+FOLDED_RANKS = 3  # with two ranks a summary would be as long as the lines
+START_S = 30.0  # time limit for a job to appear
 
 
 class Output:
-    """What is shown of a log: whole, folded, of one host's ranks, or nothing at all."""
+    """Printed part of a log: all, collapsed, only one host's ranks, or nothing."""
 
     def __init__(self, fold: bool, host: str, silent: bool, merged: bool = False) -> None:
         self._traceback = LauncherTraceback() if merged else None
@@ -67,24 +67,24 @@ class Output:
 
 
 def prefix_of(host: str) -> bytes:
-    """What the lines of the ranks on a host begin with; every line where none is named."""
+    """Return the prefix of lines of the ranks on a host; empty (every line) without a host."""
     return f"[{host} ".encode() if host else b""
 
 
 def _wait_for(path: Path, job_id: str) -> None:
     deadline = time.monotonic() + START_S
     while not path.exists():
-        # The supervisor makes the job's log before all else.
+        # The supervisor creates the job's log first.
         status = read_status(job_id) if path.name == LOG else None
         if status and not is_marked(status["pid"], SUPERVISOR_MARK, job_id) and not path.exists():
-            fail(EXIT_BROKEN, "the supervisor was ended before it began")
+            fail(EXIT_BROKEN, "the supervisor was killed before it started")
         if time.monotonic() > deadline:
             fail(EXIT_NO_INPUT, f"{path} has not appeared within {START_S:.0f} s")
         time.sleep(POLL_S)
 
 
 def _ended(job_id: str, give_up: float) -> str | None:
-    """None while the job runs, else "" or what is wrong."""
+    """Return None while the job runs, otherwise "" or the problem."""
     status = read_status(job_id)
     if status is None:
         late = time.monotonic() > give_up
@@ -93,14 +93,14 @@ def _ended(job_id: str, give_up: float) -> str | None:
         return ""
     if is_marked(status["pid"], SUPERVISOR_MARK, job_id):
         return None
-    status = read_status(job_id)  # it may have ended between the two looks
+    status = read_status(job_id)  # it can end between the two checks
     if status is not None and status["state"] in FINAL_STATES:
         return ""
-    return "the supervisor is gone and has left no result"
+    return "the supervisor exited without writing a result"
 
 
 def _start(path: Path, args: argparse.Namespace) -> int:
-    """The offset of the log at which to begin."""
+    """Return the offset of the log at which to start."""
     offsets: list[int] = [args.start]
     if args.ago is not None:
         offsets.append(offset_at(path, time.time() - args.ago))
@@ -124,14 +124,14 @@ def _follow() -> int:
     parser.add_argument("--ago", type=float, metavar="SECONDS")
     parser.add_argument("--since", type=float, metavar="EPOCH")
     parser.add_argument("--tail", type=int, metavar="LINES")
-    parser.add_argument("--rank", type=int, help="its own log, on the host where it runs")
-    parser.add_argument("--host", default="", help="only what its ranks have said")
-    parser.add_argument("--fold", action="store_true", help="equal lines once, no traceback of torchrun")
-    parser.add_argument("--now", action="store_true", help="what there is, without waiting for more")
-    parser.add_argument("--silent", action="store_true", help="wait for the end and show nothing")
-    parser.add_argument("--status", action="store_true", help="at the end status.json on stderr")
+    parser.add_argument("--rank", type=int, help="print the log of this rank, on the host where it runs")
+    parser.add_argument("--host", default="", help="print only lines of the ranks on this host")
+    parser.add_argument("--fold", action="store_true", help="collapse equal lines, hide torchrun's traceback")
+    parser.add_argument("--now", action="store_true", help="print the current content and exit")
+    parser.add_argument("--silent", action="store_true", help="wait for the end and print nothing")
+    parser.add_argument("--status", action="store_true", help="print status.json to stderr at the end")
     args = parser.parse_args()
-    # the reader may leave at any time; dying of SIGPIPE says no word about it
+    # the reader can leave at any time; death by SIGPIPE prints nothing
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     folder = job_folder(args.job_id)
     path = folder / LOG if args.rank is None else folder / "logs" / f"rank-{args.rank}.log"
@@ -144,9 +144,9 @@ def _follow() -> int:
     output = Output(fold, args.host, args.silent, args.fold and args.rank is None)
     give_up = time.monotonic() + START_S
     reader = select.poll()
-    reader.register(1, 0)  # no event asked for: it reports only that the reader has gone
+    reader.register(1, 0)  # no event requested: it reports only that the reader has gone
     while True:
-        # asked before copying: what is there then is all
+        # checked before copying, so that the copy is complete
         problem: str | None = ""
         if not args.now:
             problem = _ended(args.job_id, give_up) if args.rank is None else ("" if end.exists() else None)

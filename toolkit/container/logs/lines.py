@@ -1,4 +1,4 @@
-"""How a rank's output becomes whole lines, and stays so on its way through a launcher."""
+"""Conversion of a rank's output to complete lines that stay intact on the way through a launcher."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from collections.abc import Callable
 
 ATOMIC = 4096  # PIPE_BUF: writers that share a pipe never mix within a write up to this size
 
-BAR_S = 5.0  # how often a progress bar, which writes over its own line, is shown
+BAR_S = 5.0  # interval at which a progress bar, which overwrites its line, is printed
 
 LINE_END = re.compile(rb"\r\n|\n|\r")
-# `mpirun --tag-output` writes one at the start of each line, and where it goes on after a cut: it
-# cuts output every 4096 bytes, whatever stands there, and sends other ranks' in between. horovodrun with
-# Gloo writes `[1]<stdout>:`.
-# Open MPI 5 puts a blank behind it.
+# `mpirun --tag-output` writes such a tag at the start of each line, and where the line continues after a cut:
+# it cuts output every 4096 bytes at any position, and sends output of other ranks in between. horovodrun with
+# Gloo writes `[1]<stdout>:`. Open MPI 5 adds a blank after it.
 TAG = re.compile(rb"(\[(?:\d+,)?\d+\]<std(?:out|err|diag)>:)")
 
 
@@ -30,18 +29,19 @@ class Stream:
         self._prefix = prefix
         self._room = ATOMIC - len(prefix) - len(b"\n")
         self._rest = b""
-        self._cut = False  # the last line was shown before its end came
-        self._is_bar = False  # the line that has begun writes over another one
+        self._cut = False  # the last line was printed before its end arrived
+        self._is_bar = False  # the current line overwrites another one
 
     @property
     def pending(self) -> bool:
-        """Whether a line has begun and not ended."""
+        """Return whether a line is incomplete."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes; an overlong line is folded.
+        """Return the lines that `data` completes; an overlong line is split.
 
-        A \r ends a line too, one that the next is to overwrite: of such only one in BAR_S seconds is shown.
+        A \r also ends a line, which the next one overwrites: of such lines only one in BAR_S seconds is
+        printed.
         """
         lines: list[bytes] = []
         start = 0
@@ -55,7 +55,7 @@ class Stream:
             if self._is_bar and line and self._is_too_soon():
                 self._cut = False
                 continue
-            # nothing between two ends is an empty line, but not after \r or a line already shown
+            # two line ends in a row are an empty line, but not after \r or a line already printed
             if line or not (self._is_bar or self._cut):
                 lines += self._fold(line)
             self._cut = False
@@ -68,7 +68,7 @@ class Stream:
         return lines
 
     def flush(self, last: bool = False) -> list[bytes]:
-        """The line that has begun, as far as it has come; `last` when no more comes."""
+        """Return the incomplete line; `last` at the end of the output."""
         rest = self._rest.rstrip(b"\r")
         if rest and not last and (self._is_bar or rest != self._rest) and self._is_too_soon():
             return []
@@ -90,7 +90,7 @@ class Stream:
 
 
 def write_lines(out: int, lines: list[bytes]) -> bool:
-    """Write whole lines, as many at once as stay atomic; False when nobody reads any more."""
+    """Write complete lines, as many at once as stay atomic; return False if the reader is gone."""
     block = b""
     for line in [*lines, b""]:
         if block and (not line or len(block) + len(line) > ATOMIC):
@@ -108,20 +108,20 @@ def write_lines(out: int, lines: list[bytes]) -> bool:
 
 
 class Merger:
-    """Turns the output of one launch into whole lines, without mpirun's tags."""
+    """Converter of one launch's output to complete lines without mpirun's tags."""
 
     def __init__(self) -> None:
         self._rest = b""
-        self._cut: dict[bytes, bytes] = {}  # tag -> what has come of its line
-        self._blank: bool | None = None  # whether one stands behind each tag; the first line tells
+        self._cut: dict[bytes, bytes] = {}  # tag -> start of its line
+        self._blank: bool | None = None  # whether a blank follows each tag; known from the first line
 
     def feed(self, data: bytes) -> bytes:
-        """The lines that `data` completes."""
+        """Return the lines that `data` completes."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return b"".join(self._line(line) for line in lines)
 
     def close(self) -> bytes:
-        """What is left when no more comes."""
+        """Return the rest at the end of the input."""
         last = self._line(self._rest) if self._rest else b""
         cut = b"".join(text + b"\n" for text in self._cut.values() if text)
         self._rest, self._cut = b"", {}
@@ -133,7 +133,7 @@ class Merger:
         if own or not tags:
             return line + b"\n"  # mpirun's own
         if self._blank is None:
-            self._blank = texts[0].startswith(b" [")  # what ranks say begins with their name in brackets
+            self._blank = texts[0].startswith(b" [")  # lines of ranks begin with their name in brackets
         for tag, text in zip(tags, texts):  # noqa: B905 (`strict` needs Python 3.10)
             self._cut[tag] = self._cut.get(tag, b"") + (text[1:] if self._blank else text)
         return self._cut.pop(tags[-1]) + b"\n"  # the line's end belongs to the last; the rest are cut

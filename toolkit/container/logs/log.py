@@ -1,8 +1,8 @@
 """A job's logs: bounded in size, readable while they grow, with the times at which they grew.
 
-A log is a row of bytes with a beginning and no known end. It is kept in files by where they begin:
-`rank-3.log`, then `rank-3.log.8388608` and so on. When it grows over its limit the files in the middle go:
-how a run was set up stands at the beginning, and why it ended at the end.
+A log is a sequence of bytes with a beginning and no known end. It is kept in files named by their offsets:
+`rank-3.log`, then `rank-3.log.8388608` and so on. When it exceeds its limit, files in the middle are removed:
+the set-up of a run is at the beginning, and the reason of its end at the end.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 
 PIECES = 8  # files of one log at most, the first one and the newest
-TIMES_S = 2.0  # how far apart the rows of the times are
-APART = "apart"  # in front of that distance, where it is another one
-MOST_ROWS = 8192  # then every second one goes, and they are twice as far apart
+TIMES_S = 2.0  # interval of the rows of times
+APART = "apart"  # precedes the interval if it is a different one
+MOST_ROWS = 8192  # beyond it every second row is removed, and the interval doubles
 
 
 def pieces(path: Path) -> list[tuple[int, Path]]:
-    """The files of the log `path` with the offset at which each begins, in order."""
+    """Return the files of the log `path` with their offsets, in order."""
     found = [(0, path)] if path.exists() else []
     for other in path.parent.glob(f"{path.name}.*"):
         start = other.name[len(path.name) + 1 :]
@@ -31,7 +31,7 @@ def pieces(path: Path) -> list[tuple[int, Path]]:
 
 
 def size_of(path: Path) -> int:
-    """How many bytes the log has had so far, those that went included."""
+    """Return the number of bytes of the log so far, including removed ones."""
     for start, piece in reversed(pieces(path)):
         with suppress(FileNotFoundError):
             return start + piece.stat().st_size
@@ -39,7 +39,7 @@ def size_of(path: Path) -> int:
 
 
 class Log:
-    """Writes a log; continues one that is there."""
+    """Writer of a log; it continues an existing log."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self._path = path
@@ -91,7 +91,7 @@ class Log:
 
 
 class Reader:
-    """Reads a log from an offset on, as far as it has come."""
+    """Reader of a log from an offset to its current end."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path, self.offset = path, offset
@@ -99,7 +99,7 @@ class Reader:
         self._start = 0
 
     def read(self, most: int = 1 << 18) -> bytes:
-        """What comes next, empty when nothing has come yet; a gap is told in words."""
+        """Return the next bytes, empty if there are none yet; a gap is described in a line."""
         while True:
             if self._file is not None:
                 data = os.pread(self._file, most, self.offset - self._start)
@@ -113,25 +113,25 @@ class Reader:
                 return b"[toolkit] %d bytes of the log are left out here\n" % gap
 
     def rest(self) -> Iterator[bytes]:
-        """Yield what the log holds at this moment. A log that grows faster than it is read ends too."""
+        """Yield the current content of the log. A log that grows faster than it is read ends too."""
         size = size_of(self._path)
         while self.offset < size and (data := self.read()):
             yield data
 
     def _next(self) -> int | None:
-        """Open the file that holds the offset; bytes skipped on the way to it, None when there is none."""
+        """Open the file that contains the offset; return the number of skipped bytes, None without a file."""
         found = pieces(self._path)
         for index, (start, piece) in enumerate(found):
             if index + 1 < len(found) and found[index + 1][0] <= self.offset:
                 continue
             if self._file is not None and start == self._start and index + 1 == len(found):
-                return None  # we stand at the end of the last one
+                return None  # at the end of the last file
             if self._file is not None and start == self._start:
                 continue
             try:
                 file = os.open(piece, os.O_RDONLY)
             except FileNotFoundError:
-                continue  # it went while we looked: the next one it is
+                continue  # it was removed meanwhile: use the next one
             self.close()
             gap = max(0, start - self.offset)
             self._file, self._start, self.offset = file, start, max(start, self.offset)
@@ -145,7 +145,7 @@ class Reader:
 
 
 def read_all(path: Path, offset: int = 0) -> Iterator[bytes]:
-    """What a log holds at this moment."""
+    """Yield the current content of a log."""
     reader = Reader(path, offset)
     try:
         yield from reader.rest()
@@ -154,14 +154,14 @@ def read_all(path: Path, offset: int = 0) -> Iterator[bytes]:
 
 
 def offset_at(path: Path, epoch: float) -> int:
-    """Where stands what was written at `epoch` (seconds) and later; up to TIMES_S more may come before."""
+    """Return the offset of what was written since `epoch` (seconds), at most TIMES_S too early."""
     rows, apart = times(path)
-    # A row stands for all that was written in the seconds after it.
+    # A row covers all that was written in the seconds after it.
     return next((offset for when, offset in rows if when + apart > epoch), size_of(path))
 
 
 def offset_of_last_lines(path: Path, lines: int, prefix: bytes = b"") -> int:
-    """Where the last `lines` lines begin, counting those that begin with `prefix`."""
+    """Return the offset of the last `lines` lines that begin with `prefix`."""
     begins: deque[int] = deque(maxlen=lines)
     offset = 0
     is_begin = True
@@ -177,7 +177,7 @@ def offset_of_last_lines(path: Path, lines: int, prefix: bytes = b"") -> int:
 
 
 def last_lines(path: Path, lines: int = 8, width: int = 300) -> list[str]:
-    """The last lines of a log, cut to a width, the empty ones left out."""
+    """Return the last non-empty lines of a log, cut to a width."""
     text = b""
     for _, piece in pieces(path)[-2:]:
         with suppress(FileNotFoundError), piece.open("rb") as file:
@@ -196,7 +196,7 @@ def _row(when: float, offset: int) -> bytes:
 
 
 def times(path: Path) -> tuple[list[tuple[float, int]], float]:
-    """When the log had how many bytes, and how far apart these moments are at least."""
+    """Return pairs of time and size of the log, and the minimum interval between them."""
     rows, apart = [], TIMES_S
     with suppress(FileNotFoundError):
         for line in _times_path(path).read_text().splitlines():

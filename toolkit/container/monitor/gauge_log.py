@@ -1,6 +1,6 @@
-"""Log of a host's gauges over a job's life, for the job's report.
+"""Log of a host's gauges during a job, for the job's report.
 
-monitor.gauge_log JOB    until standard input ends; the lease of the job holds it open
+monitor.gauge_log JOB    runs until standard input ends; the lease of the job holds it open
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from toolkit.container.paths import job_folder
 
 GAUGES = "gauges.jsonl"  # in the job's logs on each host
 APART_S = 2.0
-MOST_ROWS = 720  # then every second one goes, and they are twice as far apart
+MOST_ROWS = 720  # beyond it every second row is removed, and the interval doubles
 
 
 class GaugeLog:
-    """A file of rows, one JSON each: what gauges.py tells of the host, without its ranks.
+    """File of rows, one JSON each: the sample of the host by gauges.py, without its ranks.
 
     Args:
-        path: of the file; what an earlier attempt of the job has left there stays in it.
+        path: path of the file; rows of an earlier attempt of the job stay in it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +39,7 @@ class GaugeLog:
         self._gpus = Gpus(APART_S)
 
     def keep(self, over: Event) -> None:
-        """Add rows until it is over."""
+        """Add rows until ``over`` is set."""
         try:
             self._add()
             while not over.wait(self._apart):
@@ -49,7 +49,7 @@ class GaugeLog:
 
     def _add(self) -> None:
         now = time.monotonic()
-        # What rates need is known from the second time on.
+        # Rates are known from the second sample on.
         row = {"at": round(time.time(), 1), **self._host.sample(now), "gpus": self._gpus.sample(now)}
         self._rows.append(row)
         with suppress(OSError):  # a full disk costs the curves, not the job
@@ -66,7 +66,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of such a file, none where there is none; one that was cut off is passed over."""
+    """Return the rows of such a file, empty if it does not exist; skip a truncated row."""
     rows = []
     with suppress(OSError):
         for line in content(path).splitlines():

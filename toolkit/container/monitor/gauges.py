@@ -1,4 +1,4 @@
-"""Reads this host's gauges again and again: processors, memory, network, disks, GPUs, and the ranks here.
+"""Samples this host's gauges periodically: processors, memory, network, disks, GPUs and ranks.
 
 usage: monitor.gauges SECONDS    one line of JSON each time, until standard input ends
 """
@@ -27,7 +27,7 @@ from toolkit.container.monitor.steps import Pace
 from toolkit.container.paths import root
 from toolkit.protocol.exit_codes import EXIT_USAGE
 
-# nvidia-smi's names, and ours; see `nvidia-smi --help-query-gpu`.
+# Field names of nvidia-smi and of toolkit; see `nvidia-smi --help-query-gpu`.
 GPU_FIELDS = {
     "index": "index",
     "uuid": "uuid",
@@ -41,12 +41,12 @@ GPU_FIELDS = {
 }
 
 
-# What nvidia-smi has not said again for so many intervals is true no more.
+# Values that nvidia-smi has not updated for this number of intervals are outdated.
 STALE = 5
 
 
 class Gpus:
-    """nvidia-smi, started once: each start of its own takes a processor for a tenth of a second."""
+    """Running nvidia-smi, started once: every start needs 0.1 s of a processor."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = max(0.1, seconds)
@@ -57,11 +57,11 @@ class Gpus:
         self._is_there = True
 
     def sample(self, now: float) -> list[dict[str, Any]]:
-        """The GPUs, none where there is no nvidia-smi."""
+        """Return the GPUs, empty if there is no nvidia-smi."""
         late = STALE * max(1.0, self._seconds)
         heard = max((when for when, _ in self._rows.values()), default=self._begun)
         if self._is_there and now > max(heard, self._begun) + late:
-            self._start(now)  # for the first time, or it has died, or hangs
+            self._start(now)  # first start, or it has died or hangs
         if self._process is not None and self._process.stdout is not None:
             with suppress(BlockingIOError):
                 while data := os.read(self._process.stdout.fileno(), 1 << 16):
@@ -94,7 +94,7 @@ class Gpus:
 
 
 def gpu_row(line: str) -> dict[str, Any] | None:
-    """A line of nvidia-smi; None for what is none. A number that the driver does not know is None."""
+    """Parse a line of nvidia-smi; return None if it is not a row. Unknown numbers are None."""
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) != len(GPU_FIELDS) or not cells[0].isdigit():
         return None
@@ -109,20 +109,20 @@ def gpu_row(line: str) -> dict[str, Any] | None:
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-# To look for ranks means to look at many files; they seldom come and go.
+# Finding ranks means reading many files, and ranks rarely start or end.
 LOOK_S = 5.0
-# Of what a rank has printed before we came.
+# Bytes of a rank's earlier output to read at the start.
 BEFORE = 16384
 
 
 class Rate:
-    """How much a second a number grows that only grows."""
+    """Growth per second of a counter that only increases."""
 
     def __init__(self) -> None:
         self._last: tuple[float, float] | None = None
 
     def of(self, value: float, now: float) -> float | None:
-        """None for the first time, and where it has begun anew."""
+        """Return the rate, None for the first value and after a reset."""
         last, self._last = self._last, (now, value)
         if last is None or now <= last[0] or value < last[1]:
             return None
@@ -130,7 +130,7 @@ class Rate:
 
 
 class Rank:
-    """One rank that runs here."""
+    """A rank that runs on this host."""
 
     def __init__(self, job: str, number: int, pid: int, log: Path) -> None:
         self.job, self.number, self.pid, self.log = job, number, pid, log
@@ -145,7 +145,7 @@ class Rank:
         for pid in _tree(self.pid):
             with suppress(OSError, ValueError, IndexError):
                 words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-                ticks += sum(map(int, words[11:15]))  # its own, and of children that have ended
+                ticks += sum(map(int, words[11:15]))  # its own and those of exited children
                 memory += int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * PAGE
         try:
             silent = max(0.0, time.time() - self.log.stat().st_mtime)
@@ -168,12 +168,12 @@ class Rank:
 
 
 class Ranks:
-    """The ranks that run here, looked for now and then."""
+    """Ranks that run on this host, searched periodically."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int, int], Rank] = {}
         self._looked = -LOOK_S
-        self._ended: set[tuple[str, int]] = set()  # files of runs that are over, and of when
+        self._ended: set[tuple[str, int]] = set()  # files of finished runs and their times
 
     def sample(self, now: float) -> list[dict[str, Any]]:
         if now >= self._looked + LOOK_S:
@@ -182,7 +182,7 @@ class Ranks:
         return [rank.sample(now) for rank in self._found.values()]
 
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """What is to be known of their jobs."""
+        """Return facts about their jobs."""
         found = {}
         for job in {rank.job for rank in self._found.values()}:
             record = read(root() / "jobs" / job / "record.json") or {}
@@ -215,7 +215,7 @@ class Ranks:
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """Return a process and all its descendants."""
     found, left = [], [pid]
     while left:
         one = left.pop()
@@ -227,12 +227,12 @@ def _tree(pid: int) -> list[int]:
 
 
 SECTOR = 512
-# Whole disks: what their partitions do is in their own numbers already.
+# Whole disks: their counters already include their partitions.
 DISK = re.compile(r"(?:[shv]d[a-z]+|xvd[a-z]+|nvme\d+n\d+|mmcblk\d+)$")
 
 
 class Host:
-    """Processors, memory, network and disks; a container on the host's network sees the whole host."""
+    """Processors, memory, network and disks; a container with host networking sees the complete host."""
 
     def __init__(self, interface: str) -> None:
         self.interface = interface
@@ -257,7 +257,7 @@ class Host:
         busy = self._rate("busy", sum(ticks) - ticks[3] - ticks[4], now)
         return {
             "cores": cores,
-            # The kernel counts at other moments than this clock reads.
+            # The kernel counts at other times than this clock.
             "busy": None if busy is None else min(float(cores), busy / TICKS_PER_S),
             "load": os.getloadavg()[0],
         }
@@ -291,7 +291,7 @@ class Host:
 
 
 def memory_of(text: str) -> dict[str, int | None]:
-    """Bytes used and in all, of /proc/meminfo; what can be had at once counts as free."""
+    """Return used and total bytes from /proc/meminfo; available memory counts as free."""
     sizes = {name: int(value) * 1024 for name, value in re.findall(r"^(\w+):\s+(\d+) kB", text, re.M)}
     total, free = sizes.get("MemTotal"), sizes.get("MemAvailable")
     return {"total": total, "used": None if total is None or free is None else total - free}
@@ -317,7 +317,7 @@ def main() -> int:
             }
             line = json.dumps({**found, "jobs": ranks.jobs()}, separators=(",", ":"))
             os.write(1, line.encode() + b"\n")
-            # What is told is nothing: the end of it is the end of us.
+            # Input is ignored, but its end ends this program.
             if waiting.poll(max(0.0, now + seconds - time.monotonic()) * 1000) and not os.read(0, 4096):
                 return 0
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""Tells what this host knows of a job, for the job's report: one line of JSON.
+"""Prints this host's facts about a job for the job's report, as one line of JSON.
 
 usage: monitor.job_facts JOB
 """
@@ -26,11 +26,12 @@ from toolkit.container.monitor.steps import Pace
 from toolkit.container.paths import PREPARATION, job_folder, root
 from toolkit.protocol.exit_codes import EXIT_USAGE
 
-UP = "up.json"  # in main's conf: what the last `up` that changed something did
+UP = "up.json"  # in main's conf: the record of the last `up` with changes
 BENCH, BENCH_MARK = "bench.network", "@network "
-# So many points a curve has at most; more cannot be seen.
+# Most points of a curve; more are not visible.
 MOST_POINTS = 300
-# Of what a rank printed between two points its last words tell the pace; of its beginning the first step.
+# Bytes to read: the end of the output between two points for the throughput, its beginning for the first
+# step.
 LAST, FIRST = 4096, 1 << 18
 PACKAGES = (
     *("torch", "horovod", "mpi4py", "numpy", "accelerate", "deepspeed", "transformers", "lightning"),
@@ -39,16 +40,16 @@ PACKAGES = (
 
 
 def spread(rows: list[Any], most: int = MOST_POINTS) -> list[Any]:
-    """So many of the rows at most, evenly, the first and the last among them."""
+    """Return at most this number of evenly spaced rows, including the first and the last."""
     if len(rows) <= most:
         return rows
     return [rows[round(at * (len(rows) - 1) / (most - 1))] for at in range(most)]
 
 
 def rank_of(run: Path) -> dict[str, Any]:
-    """A rank's life by its files; times are seconds since the epoch, None for what has not been."""
+    """Return start, end and result of a rank from its files; times are seconds since the epoch or None."""
     about, end = read(run) or {}, read(run.with_suffix(".exit")) or {}
-    # One of an earlier attempt says nothing of the rank that runs now.
+    # A record of an earlier attempt does not describe the running rank.
     end = end if end.get("pid") == about.get("pid") else {}
     log = run.with_suffix(".log")
     rows, _ = times(log)
@@ -67,7 +68,7 @@ def rank_of(run: Path) -> dict[str, Any]:
 
 
 def first_step(log: Path, rows: list[tuple[float, int]]) -> float | None:
-    """When a rank printed a step for the first time, as far back as the times of its log tell."""
+    """Return the time of a rank's first printed step, as precisely as the times of its log allow."""
     pace = Pace()
     for when, data in _read_by(log, [row for row in rows if row[1] < FIRST], FIRST):
         pace.feed(data, when)
@@ -77,7 +78,7 @@ def first_step(log: Path, rows: list[tuple[float, int]]) -> float | None:
 
 
 def _read_by(log: Path, rows: list[tuple[float, int]], most: int) -> Iterator[tuple[float, bytes]]:
-    """What was printed from each row to the next, its last `most` bytes, with when that began."""
+    """Yield the start time and the last `most` bytes of the output between two rows."""
     ends = [offset for _, offset in rows[1:]] + [size_of(log)][: len(rows)]
     for (when, start), end in zip(rows, ends, strict=True):
         cut = max(start, end - most)
@@ -90,12 +91,12 @@ def _read_by(log: Path, rows: list[tuple[float, int]], most: int) -> Iterator[tu
 
 
 def pace_of(log: Path, starts: list[float]) -> list[list[Any]]:
-    """The rows of a curve: when, step, steps a second, samples a second; anew with each start of the rank."""
+    """Return the rows of a curve: time, step, steps/s, samples/s; restarted with each start of the rank."""
     raw, apart = times(log)
     if not raw:
         return []
     kept = spread(list(range(len(raw))), 2 * MOST_POINTS)
-    # A row stands for what was written within that time of it; silence may follow.
+    # A row covers what was written within that time after it; silence can follow.
     ends = [raw[after - 1][0] + apart for after in [*kept[1:], len(raw)]]
     with suppress(OSError):
         ends[-1] = min(ends[-1], pieces(log)[-1][1].stat().st_mtime)
@@ -111,7 +112,7 @@ def pace_of(log: Path, starts: list[float]) -> list[list[Any]]:
 
 
 def versions() -> dict[str, str]:
-    """What the image brings, and the kernel below it."""
+    """Return versions of the image's software and of the kernel."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -126,7 +127,7 @@ def versions() -> dict[str, str]:
 
 
 def network() -> dict[str, str]:
-    """What `toolkit bench network` has measured last; empty where it has not."""
+    """Return the last result of `toolkit bench network`; empty if there is none."""
     rows = [row for row in list_jobs(root() / "jobs") if BENCH in str((row["record"] or {}).get("command"))]
     for row in sorted(rows, key=lambda row: float(row["status"].get("started") or 0), reverse=True):
         reader = Reader(job_folder(row["id"]) / "output.log")
@@ -141,7 +142,7 @@ def network() -> dict[str, str]:
 
 
 def account(job: str) -> dict[str, Any]:
-    """All that this host has of a job; what belongs to main alone is None elsewhere."""
+    """Return all facts of this host about a job; facts of main are None on other hosts."""
     folder = job_folder(job)
     ranks = [rank_of(run) for run in sorted((folder / "logs").glob("rank-*.run"))]
     first = min((rank["rank"] for rank in ranks), default=None)
@@ -159,7 +160,7 @@ def account(job: str) -> dict[str, Any]:
         "gauges": spread(read_rows(folder / "logs" / GAUGES)),
         "versions": versions(),
         "network": network(),
-        "now": time.time(),  # last of all: by this the clocks are compared
+        "now": time.time(),  # read last: used to compare the clocks
     }
 
 

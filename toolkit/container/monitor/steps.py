@@ -1,6 +1,6 @@
-"""How fast a rank goes, by what it prints: steps, steps a second, samples a second.
+"""Throughput of a rank, parsed from its output: steps, steps/s, samples/s.
 
-The forms are those of progress bars, of loops that people write, and of the trainers named beside them.
+The patterns cover progress bars, common training loops, and the trainers named next to them.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _NUMBER = (
 )
 # As progress bars and training loops have it: 2.19it/s, 3.1 steps/s, 0.5 steps/sec, 4 batches/s.
 _STEPS = re.compile(rf"{_NUMBER}\s*(?:it|its|iter|iters|iterations?|steps?|batch|batches)/s(?:ec)?\b", re.I)
-# The same the other way round: 1.27s/it, 0.5 s/step, Keras' 15ms/step; 820us/step.
+# The inverse: 1.27s/it, 0.5 s/step, Keras' 15ms/step; 820us/step.
 _SECONDS = re.compile(rf"{_NUMBER}\s*([muµ]?)s(?:ec)?/(?:it|iter|step|batch)\b", re.I)
 # Megatron-LM: elapsed time per iteration (ms): 512.3
 _MILLISECONDS = re.compile(rf"per (?:iteration|step) \(ms\)\s*[:=]\s*{_NUMBER}", re.I)
 _SAMPLES = re.compile(
     rf"{_NUMBER}\s*(?:samples?|images?|imgs?|tokens?|tok|examples?|sentences?|sequences?)/s(?:ec)?\b", re.I
 )
-# The number behind its name: train_samples_per_second: 812.3; "steps_per_second": 3; samples/sec: 7.8;
-# torchvision's img/s: 812.3. What is evaluated is no training.
+# The number after its name: train_samples_per_second: 812.3; "steps_per_second": 3; samples/sec: 7.8;
+# torchvision's img/s: 812.3. Evaluation metrics are excluded.
 _NAMED = re.compile(
     r"(?<!eval_)(?<!test_)(?<!predict_)(samples|images|img|tokens|steps)(?:_per_sec(?:ond)?|/s(?:ec(?:ond)?)?)"
     rf"[\"']?\s*[:=]\s*[\"']?{_NUMBER}",
     re.I,
 )
-# DeepSpeed: CurrSamplesPerSec=155.1; torchtitan, of tokens: tps: 10,050; timm: Time: 0.312s, 820.51/s
+# DeepSpeed: CurrSamplesPerSec=155.1; torchtitan (tokens): tps: 10,050; timm: Time: 0.312s, 820.51/s
 _TRAINERS = re.compile(rf"(?:SamplesPerSec=|\btps:\s*|\bTime:\s*[\d.]+s,\s*(?=[\d.]+/s)){_NUMBER}")
 # step 120, step: 120, step=120/1000, iteration 120, global_step 120, [step 120]
 _STEP = re.compile(
@@ -46,14 +46,14 @@ _STEP_OF = re.compile(
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PARTS = {"": 1.0, "m": 1e3, "u": 1e6, "µ": 1e6}
-# Of a longer line the end counts, where trainers put their numbers.
+# Of a longer line only the end is used, where trainers print their numbers.
 _LONGEST_LINE = 4096
-# Between the first and the last of so many seconds a pace is taken from the numbers of steps.
+# Window in seconds over which throughput is computed from step numbers.
 _WINDOW_S = 30.0
 
 
 class Pace:
-    """What one rank has said of its pace; newer words replace older ones."""
+    """Throughput that one rank has printed; newer values replace older ones."""
 
     def __init__(self) -> None:
         self.step: int | None = None
@@ -65,9 +65,9 @@ class Pace:
         self._rest = ""
 
     def feed(self, data: bytes, now: float) -> None:
-        """Take what the rank has printed up to `now`, in seconds of any clock."""
+        """Process the output of the rank up to `now`, in seconds of any clock."""
         text = self._rest + data.decode(errors="replace")
-        # A progress bar writes over its own line, or takes it back.
+        # A progress bar overwrites its own line or deletes it.
         *lines, self._rest = re.split(r"[\r\n\b]+", text)
         self._rest = self._rest[-_LONGEST_LINE:]
         for line in lines:
@@ -90,12 +90,12 @@ class Pace:
             self._steps.clear()  # another epoch, or another loop
         self.step = step
         if self._steps and self._steps[-1][0] == now:
-            self._steps.pop()  # what came at once was printed over some time that nobody knows
+            self._steps.pop()  # output that arrived at once was printed over an unknown time
         self._steps.append((now, step))
         while now - self._steps[0][0] > _WINDOW_S and len(self._steps) > 2:
             self._steps.popleft()
         (then, first), (_, last) = self._steps[0], self._steps[-1]
-        # What the script says itself is better: it knows what it leaves out. What it said once grows old.
+        # Values printed by the script are better, because it knows what it excludes. They expire.
         said = self._said_at is not None and now - self._said_at <= _WINDOW_S
         if not said and now > then and last > first:
             self.steps_per_s = (last - first) / (now - then)

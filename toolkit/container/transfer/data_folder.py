@@ -1,12 +1,12 @@
-"""A data set's folder on a host: what was written there, what of it is there still, how it is removed.
+"""A data set's folder on a host: the record of its written files, their verification and their removal.
 
-Ranks and other users may write in the folder, so nothing in it decides what is done there. What was written
-is in the account, a folder of its own that only the ssh user can read or write:
+Ranks and other users can write in the folder, so none of its content decides what is done there. The account
+is a record of the written files, in a separate folder that only the ssh user can read or write:
     journal    a line with a shard's entries before the first of its files gets its name, and a line that
-               the shard is whole once all of them are on the disk
-    mark       which set is in the folder, whole; absent while one is changed
-Beside the data there are only
-    .toolkit-part-...        files that are not whole yet, each in the folder of the file that it will be
+               the shard is complete once all of them are on the disk
+    mark       the data set that is complete in the folder; absent while a set is changed
+Next to the data there are only
+    .toolkit-part-...        incomplete files, each in the folder of the final file
 
 Entries: ["d", path, mode]  ["l", path, target]  ["f", path, mode, mtime_ns, size]
          ["p", path, mode, mtime_ns, size, offset, length] of a file that is too large for one shard
@@ -30,9 +30,9 @@ from typing import Any
 from toolkit.protocol.shards import Entry, shard_name
 
 JOURNAL, MARK, PART = "journal", "mark", ".toolkit-part-"
-# Earlier versions kept the account in the folder. It is not read any more, and removed.
+# Earlier versions kept the account in the data folder. It is no longer read, and is removed.
 OLD = tuple(f".toolkit-data{ending}" for ending in ("", ".new", ".journal", ".journal.new"))
-# A file system may keep times in units of 2 s (FAT).
+# Some file systems keep times in units of 2 s (FAT).
 SAME_TIME = 2 * 10**9
 
 # Descriptors of folders that are kept open; their paths are sorted, so the next file is mostly in the same.
@@ -43,16 +43,16 @@ _LENGTHS = {"d": 3, "l": 3, "f": 5, "p": 7}
 
 
 class Fault(Exception):
-    """What a person is told."""
+    """Error for the user."""
 
 
 def shard_line(shard: str, entries: bytes) -> bytes:
-    """Return the journal's line about a shard that is begun."""
+    """Return the journal's line about the start of a shard."""
     return b'{"shard":"%s","entries":%s}\n' % (shard.encode(), entries)
 
 
 def whole_line(shard: str, size: int) -> bytes:
-    """Return the journal's line about a shard that is whole; size: bytes of all that are whole by then."""
+    """Return the journal's line about a complete shard; size: total bytes of all complete shards."""
     return b'{"whole":"%s","bytes":%d}\n' % (shard.encode(), size)
 
 
@@ -60,17 +60,17 @@ def parse_entries(text: bytes) -> list[Entry]:
     """Return a shard's entries.
 
     Raises:
-        Fault: an entry is none, or its path leads out of the folder.
+        Fault: an entry is invalid, or its path leads out of the folder.
     """
     try:
         entries: list[Entry] = json.loads(text)
     except (ValueError, RecursionError):
         raise Fault("a shard's entries cannot be read") from None
     if type(entries) is not list:
-        raise Fault("a shard's entries are no list")
+        raise Fault("a shard's entries are not a list")
     for entry in entries:
         if not _is_entry(entry):
-            raise Fault(f"{str(entry)[:200]!r} is no entry of a data set, or is not in the folder")
+            raise Fault(f"{str(entry)[:200]!r} is not an entry of a data set, or is outside its folder")
     return entries
 
 
@@ -92,7 +92,7 @@ def _is_entry(entry: Any) -> bool:
 def _is_path(path: Any) -> bool:
     if type(path) is not str or not _is_name(path):
         return False
-    # In a few calls, as there may be a million: no empty part, "." or ".." anywhere.
+    # Few calls, because a set can have a million paths: no empty part, "." or ".." anywhere.
     inner = f"/{path}/"
     return "//" not in inner and "/./" not in inner and "/../" not in inner
 
@@ -105,23 +105,23 @@ def _is_name(text: str) -> bool:
 
 
 class Account:
-    """The account's files.
+    """Files of the account.
 
     Raises:
-        Fault: its folder is not the ssh user's alone.
+        Fault: other users can access its folder.
     """
 
     def __init__(self, path: str) -> None:
         self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK)
         about = os.fstat(self._folder)
         if about.st_uid != os.geteuid() or about.st_mode & 0o077:
-            raise Fault(f"{path} must belong to the ssh user and have mode 0700; remove it")
+            raise Fault(f"{path} must belong to the ssh user and have mode 0700; remove the folder")
 
     def open(self, name: str, flags: int) -> int:
         return os.open(name, flags | _NO_LINK, 0o600, dir_fd=self._folder)
 
     def lines(self) -> list[bytes]:
-        """Return the journal's lines, less a last one that was cut short when the host lost power."""
+        """Return the journal's lines without a last line that was truncated by a power loss."""
         with contextlib.suppress(FileNotFoundError), os.fdopen(self.open(JOURNAL, os.O_RDONLY), "rb") as file:
             return [line for line in file if line.endswith(b"\n")]
         return []
@@ -134,7 +134,7 @@ class Account:
         return {}
 
     def save(self, name: str, lines: Iterable[bytes]) -> None:
-        """Write one of the files; it is there as it was, or whole."""
+        """Write one of the files atomically."""
         with os.fdopen(self.open(f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.writelines(lines)
             file.flush()
@@ -148,13 +148,13 @@ class Account:
 
 
 class Folder:
-    """A data set's folder and what its account says."""
+    """A data set's folder and its account."""
 
     def __init__(self, root: str, account: str, lock: bool = False) -> None:
         self.root, self.account = root, Account(account)
         self.begun: dict[str, list[Entry]] = {}
-        self.whole: dict[str, int] = {}  # with the bytes of all that were whole then
-        self.ours: dict[str, Entry] = {}  # by path, as it was written last
+        self.whole: dict[str, int] = {}  # with the total bytes of all shards that were complete then
+        self.ours: dict[str, Entry] = {}  # by path, as last written
         self._top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._folders: dict[str, int] = {}
         self._lock = -1
@@ -167,7 +167,7 @@ class Folder:
             self._read(line)
 
     def _read(self, line: bytes) -> None:
-        """Take in a line of the journal; one that makes no sense says nothing."""
+        """Process a line of the journal; ignore an invalid line."""
         head, found, rest = line.partition(b'","entries":')
         if found:
             shard, text = head[len(b'{"shard":"') :].decode("ascii", "replace"), rest[: -len(b"}\n")]
@@ -181,7 +181,7 @@ class Folder:
                 self.whole[said["whole"]] = said["bytes"]
 
     def path(self, name: str) -> str:
-        """Return how people call something in the folder; nothing is opened by it."""
+        """Return the path of a name in the folder for messages; never for opening it."""
         return os.path.join(self.root, name)
 
     def _begin(self, shard: str, entries: list[Entry]) -> None:
@@ -194,14 +194,14 @@ class Folder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Fault(f"another command is at work in {self.root}; wait for its end") from None
+            raise Fault(f"another command is at work in {self.root}; wait until it has finished") from None
 
     def unlock(self) -> None:
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
 
-    # What is there
+    # Verification
 
     def names(self) -> list[str]:
         top = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._top)
@@ -211,7 +211,7 @@ class Folder:
             os.close(top)
 
     def at(self, path: str) -> int:
-        """Return a descriptor of a folder that is there; it is good until the next one is asked for."""
+        """Return a descriptor of an existing folder; it is valid until the next call."""
         if not path:
             return self._top
         if path not in self._folders:
@@ -228,14 +228,14 @@ class Folder:
         self._folders.clear()
 
     def stat(self, path: str) -> os.stat_result | None:
-        """Return what is there under a name, None for nothing."""
+        """Return the status of a name, None if it does not exist."""
         above, _, name = path.rpartition("/")
         with contextlib.suppress(OSError):
             return os.stat(name, dir_fd=self.at(above), follow_symlinks=False)
         return None
 
     def written(self, entry: Entry) -> bool:
-        """Whether an entry is there under its name as it was written."""
+        """Return whether an entry exists under its name, unchanged."""
         about = self.stat(entry[1])
         if about is None:
             return False
@@ -250,29 +250,29 @@ class Folder:
         return bool(same and stat.S_ISREG(about.st_mode))
 
     def has(self, entry: Entry) -> bool:
-        """Whether an entry is there, under its name or as pieces that are put together."""
+        """Return whether an entry exists, under its name or as a file that is being assembled."""
         if self.written(entry):
             return True
         about = self.stat(self.part_of(entry)) if entry[0] == "p" else None
         return about is not None and stat.S_ISREG(about.st_mode) and about.st_size >= entry[5] + entry[6]
 
     def holds(self, shard: str) -> bool:
-        """Whether a shard was whole, and all of it is there still."""
+        """Return whether a shard was complete, and all of it still exists."""
         entries = self.begun.get(shard)
         if entries is None or shard not in self.whole:
             return False
-        # A later shard may have another version of a file, of which size and time say nothing here.
+        # A later shard can contain another version of a file; size and time do not reveal that.
         return all(_which(self.ours[entry[1]]) == _which(entry) and self.has(entry) for entry in entries)
 
     def part_of(self, entry: Entry) -> str:
-        """Where the pieces of a large file are put together."""
+        """Return the path at which the pieces of a large file are assembled."""
         token = hashlib.sha256(repr((entry[1], entry[3], entry[4])).encode("ascii", "backslashreplace"))
         return beside(entry[1], PART + token.hexdigest()[:24])
 
-    # What is made
+    # Creation
 
     def folder(self, path: str) -> int:
-        """Make a folder be there, with those above it; return a descriptor as ``at`` does."""
+        """Create a folder and its parents if missing; return a descriptor as ``at`` does."""
         if not path or path in self._folders:
             return self.at(path)
         above, _, name = path.rpartition("/")
@@ -287,14 +287,14 @@ class Folder:
         return self.at(path)
 
     def _clear_way(self, path: str) -> None:
-        """Remove a file or link from a folder's place if it is ours as it was written, else refuse."""
+        """Remove a file or link from the path of a folder if it is ours and unchanged, or refuse."""
         mine = self.ours.get(path)
         if mine is None or mine[0] == "d" or not self.written(mine):
-            raise Fault(f"{self.path(path)} is a link or a file where a folder must be; remove it")
+            raise Fault(f"{self.path(path)} is a link or a file, but must be a folder; remove it")
         self.drop(path)
 
     def begin(self, shard: str, entries: list[Entry]) -> None:
-        """Refuse to write over what others wrote; what is there as it would be written counts as ours."""
+        """Refuse to overwrite files of others; files that already match their entry count as ours."""
         for entry in entries:
             path, about = entry[1], self.stat(entry[1])
             if about is None:
@@ -303,16 +303,16 @@ class Folder:
                 if not stat.S_ISDIR(about.st_mode):
                     self._clear_way(path)
             elif path not in self.ours and not self.written(entry):
-                words = "is there already and is not the toolkit's; move it, or name another path"
+                words = "exists already and was not written by toolkit; move it, or set another path"
                 raise Fault(f"{self.path(path)} {words}")
         self._begin(shard, entries)
 
     def open_part(self, entry: Entry) -> int:
-        """Open the file in which the pieces of a large one are put together."""
+        """Open the file in which the pieces of a large file are assembled."""
         part = self.part_of(entry)
         above, _, name = part.rpartition("/")
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | _NO_LINK
-        foreign = Fault(f"{self.path(part)} is not a file of the toolkit's; remove it")
+        foreign = Fault(f"{self.path(part)} was not written by toolkit; remove it")
         try:
             file = os.open(name, flags, 0o600, dir_fd=self.at(above))
         except OSError as error:
@@ -326,7 +326,7 @@ class Folder:
         return file
 
     def replace(self, part: str, path: str) -> None:
-        """Give a file that is whole, in the same folder, its name."""
+        """Rename a complete file in the same folder to its final name."""
         above, _, name = path.rpartition("/")
 
         def put() -> None:
@@ -340,7 +340,7 @@ class Folder:
             self.clear([*below, ["d", path, 0]])
             put()
 
-    # What goes
+    # Removal
 
     def drop(self, path: str) -> None:
         above, _, name = path.rpartition("/")
@@ -348,14 +348,14 @@ class Folder:
             os.unlink(name, dir_fd=self.at(above))
 
     def drop_old(self) -> None:
-        """Remove the account that an earlier version kept in the folder."""
+        """Remove the account that an earlier version kept in the data folder."""
         for name in OLD:
             about = self.stat(name)
             if about is not None and stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
                 self.drop(name)
 
     def clear(self, entries: Iterable[Entry], but: Iterable[str] = ()) -> tuple[int, int]:
-        """Remove what we wrote, if nobody has changed it since; return how many files went and stayed."""
+        """Remove the unchanged files that we wrote; return the numbers of removed and kept files."""
         kept = set(but)
         gone = stay = 0
         folders = []
@@ -376,10 +376,10 @@ class Folder:
                 stay += 1
         for path in sorted(set(folders), reverse=True):
             above, _, name = path.rpartition("/")
-            # Those in which others keep something stay.
+            # Folders with files of others stay.
             with contextlib.suppress(OSError):
                 os.rmdir(name, dir_fd=self.at(above))
-        self._close_folders()  # some of them are no more
+        self._close_folders()  # some of them no longer exist
         return gone, stay
 
 
@@ -390,12 +390,12 @@ def beside(path: str, name: str) -> str:
 
 
 def _which(entry: Entry) -> tuple[Any, ...]:
-    """Tell two files of one path apart."""
+    """Return what distinguishes two versions of a file."""
     return () if entry[0] == "d" else tuple(entry[2:5])
 
 
 def sync_disk(root: str) -> None:
-    """Bring all of the file system to the disk: many small files at once take one journal commit so."""
+    """Sync the whole file system: many small files then need only one journal commit."""
     file = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
     try:
         library = ctypes.CDLL(None, use_errno=True)

@@ -1,12 +1,12 @@
-"""What is asked of a data set's folder on a host; see data_folder.py, also for the account.
+"""Operations on a data set's folder on a host; see data_folder.py, also for the account.
 
-usage: data_set look FOLDER ACCOUNT      what is there of the shards that are wanted, and how much room
-       data_set adopt FOLDER ACCOUNT     take over what is there as it would be written, then as look
-       data_set finish FOLDER ACCOUNT    once they are whole: what is no longer wanted goes, the mark is
-                                         written
-       data_set remove FOLDER ACCOUNT    all that was written goes
+usage: data_set look FOLDER ACCOUNT      which wanted shards exist, and free space
+       data_set adopt FOLDER ACCOUNT     adopt existing files that match the entries, then as look
+       data_set finish FOLDER ACCOUNT    when all shards are complete: remove what is no longer wanted, write
+                                         the mark
+       data_set remove FOLDER ACCOUNT    remove all written files
 
-Runs as the ssh user. What is wanted comes as JSON on standard input, the answer is one line of JSON.
+Runs as the ssh user. The wanted shards are JSON on standard input, the answer is one line of JSON.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from toolkit.protocol.shards import Entry, shard_name
 
 
 def look(folder: Folder, wanted: list[str]) -> dict[str, object]:
-    """Say which shards are missing, by their numbers, and how much room there is."""
+    """Return the numbers of the missing shards and the free space."""
     missing = [number for number, shard in enumerate(wanted) if not folder.holds(shard)]
     room = os.statvfs(folder.root)
     return {
         "missing": missing,
         "set": folder.account.mark().get("set", ""),
-        # Without an account nobody knows of what is there whether it was written by this program.
+        # Without an account, the origin of existing files is unknown.
         "unknown": not folder.begun and not set(OLD).issuperset(folder.names()),
         "free": room.f_bavail * room.f_frsize,
         "inodes": room.f_favail if room.f_files else -1,
@@ -52,10 +52,10 @@ def look(folder: Folder, wanted: list[str]) -> dict[str, object]:
 
 
 def adopt(folder: Folder, wanted: list[str], packed: str) -> dict[str, object]:
-    """Begin an account with the shards of which everything is there by path, size and time."""
+    """Start an account with the shards whose files all match by path, size and time."""
     texts = [text.encode() for text in json.loads(zlib.decompress(base64.b64decode(packed)))]
     if [shard_name(text) for text in texts] != wanted:
-        raise Fault("the list of files did not come as it was sent")
+        raise Fault("the list of files was damaged in transit")
     found, total = [], 0
     for text in texts:
         shard, entries = shard_name(text), parse_entries(text)
@@ -70,17 +70,17 @@ def adopt(folder: Folder, wanted: list[str], packed: str) -> dict[str, object]:
 
 
 def finish(folder: Folder, wanted: list[str], mark: dict[str, object]) -> dict[str, object]:
-    """Give large files their names, remove what is no longer wanted, write the mark."""
+    """Rename large files to their final names, remove what is no longer wanted, write the mark."""
     lacking = sum(not folder.holds(shard) for shard in wanted)
     if lacking:
-        raise Fault(f"{lacking} of {len(wanted)} shards are not whole")
+        raise Fault(f"{lacking} of {len(wanted)} shards are incomplete")
     entries = [entry for shard in wanted for entry in folder.begun[shard]]
     for entry in entries:
         if entry[0] == "p" and not folder.written(entry):
             file = folder.open_part(entry)
             try:
                 if os.fstat(file).st_size != entry[4]:
-                    raise Fault(f"{folder.path(entry[1])} was changed meanwhile")
+                    raise Fault(f"{folder.path(entry[1])} was changed during the transfer")
                 os.fchmod(file, entry[2])
                 os.utime(file, ns=(entry[3], entry[3]))
             finally:
@@ -92,7 +92,7 @@ def finish(folder: Folder, wanted: list[str], mark: dict[str, object]) -> dict[s
     gone, stay = folder.clear([e for found in old.values() for e in found], {entry[1] for entry in entries})
     size = mark["bytes"]
     if type(size) is not int:
-        raise Fault("the set's size is no number")
+        raise Fault("the data set's size is not a number")
 
     def lines() -> Iterator[bytes]:
         for shard in wanted:
@@ -101,14 +101,14 @@ def finish(folder: Folder, wanted: list[str], mark: dict[str, object]) -> dict[s
             yield whole_line(shard, size)
 
     folder.account.save(JOURNAL, lines())
-    # File systems that keep a journal bring the names that were given before to the disk with this.
+    # On journaling file systems, this also writes the earlier renames to the disk.
     folder.account.save(MARK, [json.dumps({**mark, "since": int(time.time())}).encode() + b"\n"])
     folder.drop_old()
     return {"gone": gone, "stay": stay}
 
 
 def remove(folder: Folder) -> dict[str, object]:
-    """Remove what we wrote, but for the folder itself, which may be mounted."""
+    """Remove the written files, but not the folder itself, which can be a mount point."""
     folder.account.drop(MARK)
     _drop_parts(folder, folder.begun)
     gone, stay = folder.clear([entry for found in folder.begun.values() for entry in found])
@@ -118,7 +118,7 @@ def remove(folder: Folder) -> dict[str, object]:
 
 
 def _drop_parts(folder: Folder, shards: dict[str, list[Entry]]) -> None:
-    """Remove what was being written when a transfer ended."""
+    """Remove the incomplete files of an interrupted transfer."""
     for shard, entries in shards.items():
         if shard not in folder.whole:
             for number, entry in enumerate(entries):

@@ -1,13 +1,14 @@
-"""Reads an image's layers out of the folders of the engine that it runs on, each as its diff id's own tar.
+"""Reads an image's layers from the folders of the local engine, each as the tar of its diff id.
 
 usage: transfer.image_layers STORE describe ID DIFF_ID...    one line of JSON: the config, the layers' sizes
-       transfer.image_layers STORE read ID N,N... DIFF_ID...    the tars of these layers, one behind the other
+       transfer.image_layers STORE read ID N,N... DIFF_ID...    the concatenated tars of these layers
 
-`docker save` gives an image only whole, and engines with the overlay2 store write it to their disk first.
-Sent to a container of the image itself, which sees the folders read-only and has no network. Whoever reads
-checks every tar against its diff id: nothing here need be trusted. Ends when its standard input does.
+`docker save` exports only complete images, and engines with the overlay2 store write them to their disk
+first. This program is sent to a container of the image itself, which mounts the folders read-only and has no
+network. The reader checks every tar against its diff id, so this program need not be trusted. It exits when
+its standard input is closed.
 
-overlay2: the engine keeps a layer unpacked, and beside it all bytes of its tar that are not content of files
+overlay2: the engine keeps a layer unpacked, and separately all bytes of its tar that are not file content
 (https://github.com/vbatts/tar-split). containerd: its content store has the layers as blobs, by digest.
 """
 
@@ -33,7 +34,7 @@ SEGMENT = 2  # of tar-split's entries; 1 is a file
 
 
 class Unreadable(Exception):
-    """The engine keeps its layers in another way than is known here."""
+    """The engine stores its layers in an unknown way."""
 
 
 class Overlay2:
@@ -88,7 +89,7 @@ class Overlay2:
             while left:
                 data = os.read(file, min(left, CHUNK))
                 if not data:
-                    raise Unreadable(f"{name.decode(errors='replace')} is shorter than in its layer")
+                    raise Unreadable(f"{name.decode(errors='replace')} is shorter than its size in the layer")
                 left -= len(data)
                 out.write(data)
         finally:
@@ -108,14 +109,14 @@ class Containerd:
         return ROOT / "content" / "blobs" / digest.replace(":", "/")
 
     def _find(self, digest: str, depth: int) -> tuple[bytes, list[dict[str, Any]]]:
-        """The config that has these layers and its manifest's, here or in what an index leads to."""
+        """Return the config with these layers and the layers of its manifest, also through an index."""
         subject = json.loads(self._blob(digest).read_bytes())
         if "config" in subject:
             config = self._blob(subject["config"]["digest"]).read_bytes()
             same = json.loads(config).get("rootfs", {}).get("diff_ids") == self.diff_ids
             return (config, subject["layers"]) if same else (b"", [])
         for one in subject.get("manifests", ()) if depth else ():
-            # Those of other platforms are most often not there.
+            # Manifests of other platforms are usually missing.
             if self._blob(one["digest"]).is_file():
                 found = self._find(one["digest"], depth - 1)
                 if found[0]:
@@ -151,7 +152,7 @@ def _gunzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
         while piece:
             yield inflate.decompress(piece)
             piece = inflate.unused_data
-            if inflate.eof:  # pigz and estargz write several members
+            if inflate.eof:  # pigz and estargz write several gzip members
                 inflate = zlib.decompressobj(wbits=31)
     yield inflate.flush()
 
@@ -162,7 +163,7 @@ STORES: dict[str, type[Overlay2] | type[Containerd]] = {"overlay2": Overlay2, "c
 def _end(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # the thread below waits for ever
+    os._exit(status)  # the thread below waits forever
 
 
 def _watch() -> None:
@@ -178,7 +179,7 @@ def main() -> None:
     try:
         if what == "describe":
             store = STORES[kind](image, rest)
-            with ThreadPoolExecutor(4) as pool:  # where layers are compressed, inflating runs side by side
+            with ThreadPoolExecutor(4) as pool:  # compressed layers are inflated in parallel
                 sizes = list(pool.map(store.size, range(len(rest))))
             said = {"config": base64.b64encode(store.config()).decode(), "sizes": sizes}
             sys.stdout.write(json.dumps(said) + "\n")

@@ -1,17 +1,17 @@
-"""Takes an image or a data set in chunks, puts it away, and gives the chunks to the next host.
+"""Receives an image or a data set in chunks, stores it, and forwards the chunks to the next host.
 
 usage: transfer.relay ADDRESS    listens there on a port that the kernel chooses
 
-Runs on a host as the ssh user, with the host's own Python (3.8 or newer) and the modules that it imports,
-which are sent with it, for as long as its standard input is open. It decides nothing: who gives to whom, and
-which chunks are right, is told on standard input by whoever started it; what happens is told on standard
-output, one line of JSON each. An image goes to the host's engine, a data set into a folder (unpack.py).
+Runs on a host as the ssh user, with the host's own Python (3.8 or newer) and its modules, which are sent with
+it, as long as its standard input is open. It decides nothing: orders on standard input state which host sends
+to which, and the digests of the chunks. It reports events on standard output, one line of JSON each. An image
+is loaded into the host's engine, a data set is written to a folder (unpack.py).
 
 Standard input, and what hosts send to each other, are frames: kind, flags, number, length, content.
     J  an order, as JSON             D  digests of plain chunks, from a number on
     C  a chunk, plain or compressed  H  hello: the next chunk that is needed
-Hosts speak TLS to each other. Both sides have certificates that were made for this transfer alone, and each
-was told which host to expect. A chunk counts only under the digest that came by standard input.
+Hosts connect by TLS. Both sides have certificates that were created for this transfer only, and each
+knows which host to expect. A chunk is accepted only if it matches the digest from standard input.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from toolkit.protocol.chunks import CHUNK, HEAD, ZSTD
 
 
 class Fault(Exception):
-    """What a person is told."""
+    """Error for the user."""
 
 
 class Inflater:
-    """Undoes zstd with the system's library, which Debian's and Red Hat's own package tools need."""
+    """zstd decompression with the system's library, which the package tools of Debian and Red Hat need."""
 
     def __init__(self) -> None:
         self.library: Any = None
@@ -60,23 +60,23 @@ class Inflater:
         if not flags & ZSTD:
             return data
         if self.library is None:
-            raise Fault("a compressed chunk, and this host has no libzstd.so.1")
+            raise Fault("cannot decompress a chunk: this host has no libzstd.so.1")
         room = ctypes.create_string_buffer(CHUNK)
         size = self.library.ZSTD_decompress(room, CHUNK, data, len(data))
         if self.library.ZSTD_isError(size):
-            raise Fault("a damaged chunk")
+            raise Fault("a chunk is damaged")
         return room.raw[:size]
 
 
 def frame(read: Callable[[int], bytes], most: int) -> tuple[bytes, int, int, bytes]:
     kind, flags, number, size = HEAD.unpack(read(HEAD.size))
     if size > most:
-        raise Fault("what came is no frame")
+        raise Fault("the data received is not a frame")
     return kind, flags, number, read(size)
 
 
 def read_frame(link: ssl.SSLSocket) -> tuple[bytes, int, int, bytes]:
-    # No other host is let fill this one's memory.
+    # The limit keeps another host from filling this host's memory.
     return frame(lambda count: _receive(link, count), CHUNK)
 
 
@@ -86,7 +86,7 @@ def _receive(link: ssl.SSLSocket, count: int) -> bytes:
     while done < count:
         size = link.recv_into(room[done:])
         if not size:
-            raise EOFError("it hung up")
+            raise EOFError("it closed the connection")
         done += size
     return bytes(room)
 
@@ -98,11 +98,11 @@ def words_of(error: BaseException) -> str:
 
 def tls(protocol: ssl._SSLMethod, key: str, cert: str, ca: str) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
-    context.check_hostname = False  # the name of a host is compared with its certificate's, see peer
+    context.check_hostname = False  # the host name is compared with the certificate's name, see peer
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=ca)
-    # Python takes a key from a file alone; this one is in no folder, and goes with the process.
+    # Python reads a key only from a file; this one is in no folder and is freed with the process.
     memory = os.memfd_create("key")
     with os.fdopen(memory, "wb") as file:
         file.write(f"{key}\n{cert}\n".encode())
@@ -112,7 +112,7 @@ def tls(protocol: ssl._SSLMethod, key: str, cert: str, ca: str) -> ssl.SSLContex
 
 
 def peer(link: ssl.SSLSocket) -> str:
-    """The name in the other side's certificate, which has been verified."""
+    """Return the name in the other side's verified certificate."""
     subject: Any = (link.getpeercert() or {}).get("subject", ())
     return next((value for part in subject for name, value in part if name == "commonName"), "")
 
@@ -120,9 +120,9 @@ def peer(link: ssl.SSLSocket) -> str:
 def tune(link: ssl.SSLSocket) -> None:
     link.settimeout(None)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # What waits in the kernel is lost to the next host when this one goes, and late for it when it is slow.
+    # Data in kernel buffers is lost to the next host if this host fails, and delayed if it is slow.
     link.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_NOTSENT_LOWAT", 25), CHUNK)
-    # A host that was cut off says nothing; by itself TCP would wait for a quarter of an hour.
+    # A partitioned host sends nothing; without this limit TCP would wait for a quarter of an hour.
     link.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 15_000)
 
 
@@ -131,7 +131,7 @@ def family(address: str) -> socket.AddressFamily:
 
 
 def waiting(file: int) -> int:
-    """Bytes that have come and were not read."""
+    """Return the number of received bytes that were not read yet."""
     count = bytearray(4)
     with contextlib.suppress(OSError, ValueError):
         fcntl.ioctl(file, termios.FIONREAD, count)
@@ -141,16 +141,16 @@ def waiting(file: int) -> int:
 def hang_up(link: socket.socket | None) -> None:
     if link is not None:
         with contextlib.suppress(OSError):
-            # Not SSLSocket's own, which takes from a thread that reads what it reads with.
+            # Not SSLSocket's own shutdown, which would break a thread that is reading.
             socket.socket.shutdown(link, socket.SHUT_RDWR)
 
 
 class Loading:
-    """One `docker load`, or `podman load`.
+    """Running `docker load` or `podman load`.
 
     Args:
-        number: of the archive.
-        ended: told number, exit status and what it said.
+        number: number of the archive.
+        ended: called with number, exit status and output.
     """
 
     def __init__(self, number: int, ended: Callable[[int, int, str], None]) -> None:
@@ -158,7 +158,7 @@ class Loading:
         self.done = threading.Event()
         self.status = -1
         self.process = subprocess.Popen(
-            # In the words of the host's own engine; see toolkit/transfer/host_programs.py.
+            # The load command of the host's engine; see toolkit/transfer/host_programs.py.
             os.environ.get("TOOLKIT_LOAD", "docker load --quiet").split(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -167,7 +167,7 @@ class Loading:
         self.open = True
 
     def write(self, data: bytes) -> None:
-        """Once it has ended, what was for it is dropped: the next host still needs it."""
+        """Write to the load; after its end discard the data, which only the next host still needs."""
         assert self.process.stdin is not None
         if self.open:
             try:
@@ -201,11 +201,11 @@ CONNECT, GREET = 3.0, 5.0
 
 
 class Downstream:
-    """The next host: gets what it needs, from the chunk on that it names."""
+    """The next host: receives chunks from the one that it requested."""
 
     def __init__(self, relay: Relay, host: str) -> None:
         self.relay, self.host = relay, host
-        self.at: int | None = None  # the chunk it needs next, once it has said so
+        self.at: int | None = None  # the chunk it needs next, once known
         self.ended = False
         self.link: ssl.SSLSocket | None = None
 
@@ -217,7 +217,7 @@ class Downstream:
             caller = socket.create_connection((address, port), CONNECT, source_address=here)
             self.link = link = relay.client.wrap_socket(caller)
             if peer(link) != self.host:
-                raise Fault(f"{peer(link)} answers there")
+                raise Fault(f"{peer(link)} answers at that address")
             link.settimeout(GREET)
             _, _, number, _ = read_frame(link)
             tune(link)
@@ -252,21 +252,21 @@ class Downstream:
         hang_up(self.link)
 
 
-STRANGERS = 32  # callers at most that have not shown a certificate yet
-# With these errors no connection can be accepted now, but one can later.
+STRANGERS = 32  # most callers without a verified certificate
+# After these errors accepting is impossible now, but possible later.
 PASSING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED))
 ACCEPT_AGAIN = 0.1  # seconds
-ORDER = 2**26  # bytes of the longest message on standard input
-# Chunks that a host may be ahead of its engine or of the next host; and that it keeps for another next host.
+ORDER = 2**26  # most bytes of a message on standard input
+# Most chunks that a host can be ahead of its engine or the next host, and chunks kept for another next host.
 AHEAD, KEPT = 128, 288
 REPORT_CHUNKS, REPORT_EACH, BUSY_EACH = 8, 0.1, 1.0  # seconds
-# When so many bytes have come before they are looked for, it is this host that is slow, and not the link to
-# it: from another host, and by standard input. That holds for so many seconds.
+# If this many bytes have arrived before the program looks, this host is slow and not its link: from another
+# host, and by standard input. The finding holds for this many seconds.
 LATE, LATE_INPUT, LATE_FOR = 2**17, 2**15, 1.0
 
 
 class Relay:
-    """The chunks that are here, and the threads that bring them, load them and give them on."""
+    """Chunks on this host, and the threads that receive, load and forward them."""
 
     def __init__(self, address: str, said: BinaryIO) -> None:
         self.address, self._said = address, said
@@ -274,19 +274,19 @@ class Relay:
         self.changed = threading.Condition()
         self.inflate = Inflater()
         self.digests: dict[int, bytes] = {}
-        self.wire: dict[int, tuple[int, bytes]] = {}  # as they came, to be given on
+        self.wire: dict[int, tuple[int, bytes]] = {}  # as received, to be forwarded
         self.plain: dict[int, bytes] = {}  # to be loaded
         self.at = self.first = self.loaded = self.came = 0
-        self.unfinished = 0  # archives that are not put away
-        self.late = -LATE_FOR  # when more had come than was looked for
-        # From whom to take: a host, "" for standard input, None for nobody.
+        self.unfinished = 0  # archives that are not stored yet
+        self.late = -LATE_FOR  # time of the last finding that this host is slow
+        # Source of chunks: a host, "" for standard input, None for no source.
         self.parent: str | None = None
         self.source: ssl.SSLSocket | None = None
         self.child: Downstream | None = None
         self.shelf: Any = None  # of a data set
         self.server: Any = None
         self.client: Any = None
-        # Callers that have shown no certificate yet, the oldest first.
+        # Callers without a verified certificate, oldest first.
         self.strangers: dict[ssl.SSLSocket, None] = {}
         self.greeting = threading.Lock()
 
@@ -295,7 +295,7 @@ class Relay:
             self._said.write(json.dumps(what).encode() + b"\n")
             self._said.flush()
 
-    # What is told to it
+    # Orders
 
     def order(self, order: dict[str, Any]) -> None:
         what = order.pop("do")
@@ -316,10 +316,10 @@ class Relay:
         account: str = "",
         writes: Collection[int] = (),
     ) -> None:
-        """Begin to listen and to load: each archive's first chunk, and the first that is not of it.
+        """Start to listen and to load; ``loads`` has each archive's first chunk and the first chunk after it.
 
-        For a data set, ``into`` is its folder, ``account`` has what was written there, and ``writes`` are
-        the numbers of the shards to be written.
+        For a data set, ``into`` is its folder, ``account`` is the record of its files, and ``writes`` are
+        the numbers of the shards to write.
         """
         if into:
             self.shelf = Shelf(into, account, writes, len(loads), self.put_away)
@@ -349,16 +349,16 @@ class Relay:
         if self.child:
             _thread(self.child.give, address, port)
 
-    # What comes
+    # Incoming chunks
 
     def limit(self) -> int:
-        """The chunk that must not come yet."""
+        """Return the first chunk that cannot be accepted yet."""
         child = self.child
         given = self.at if child is None or child.at is None else child.at
         return min(self.loaded, given) + AHEAD
 
     def keep(self, number: int, flags: int, data: bytes) -> None:
-        """Take a chunk in, if it is the next one and what it should be."""
+        """Accept a chunk if it is the next one and matches its digest."""
         if number != self.at:
             if number > self.at:
                 raise Fault(f"chunk {number} came before {self.at}")
@@ -380,16 +380,16 @@ class Relay:
             self.changed.notify_all()
 
     def look_behind(self, file: int, most: int) -> None:
-        """Note whether this host is behind with what has come."""
+        """Record whether this host is slow to process what has arrived."""
         if waiting(file) >= most:
             self.late = time.monotonic()
 
     def busy(self) -> bool:
-        """Whether it takes no more, or less than comes, for a reason of its own: its engine or processor."""
+        """Return whether the host's engine or processor limits what it accepts."""
         return self.at >= self.loaded + AHEAD or time.monotonic() - self.late < LATE_FOR
 
     def may_keep(self, link: ssl.SSLSocket) -> bool:
-        """Wait until there is room for the next chunk and its digest is known; False when others give it."""
+        """Wait for room and for the digest of the next chunk; return False if another host sends it now."""
 
         def ready() -> bool:
             return self.source is not link or (self.at in self.digests and self.at < self.limit())
@@ -399,7 +399,7 @@ class Relay:
             return self.source is link
 
     def accept(self, listener: socket.socket) -> None:
-        """Serve whoever connects; hang up on the oldest callers without a certificate when there are many."""
+        """Serve all callers; if there are too many without a certificate, disconnect the oldest of them."""
         while True:
             try:
                 caller, _ = listener.accept()
@@ -411,19 +411,19 @@ class Relay:
             try:
                 caller.settimeout(GREET)
                 link = self.server.wrap_socket(caller, server_side=True, do_handshake_on_connect=False)
-            except OSError:  # it has left already
+            except OSError:  # the caller has disconnected already
                 caller.close()
                 continue
             with self.greeting:
                 self.strangers[link] = None
-                # The thread of each ends with its connection, and takes it out.
+                # The thread of each caller ends with its connection and removes the entry.
                 oldest = list(self.strangers)[: max(0, len(self.strangers) - STRANGERS)]
             for one in oldest:
                 hang_up(one)
             _thread(self.serve, link)
 
     def greet(self, link: ssl.SSLSocket) -> str:
-        """Return who has called, by the certificate."""
+        """Return the caller's host name from its certificate."""
         try:
             link.do_handshake()
             return peer(link)
@@ -432,12 +432,12 @@ class Relay:
                 self.strangers.pop(link, None)
 
     def serve(self, link: ssl.SSLSocket) -> None:
-        """Take chunks from the host that is to give them, and from no other."""
+        """Receive chunks only from the current giver."""
         who = ""
         try:
             who = self.greet(link)
             with self.changed:
-                # Its order may have been quicker than ours.
+                # Its order can arrive before ours.
                 if not self.changed.wait_for(lambda: self.parent == who, GREET):
                     raise Fault(f"{who} is not expected")
                 old, self.source = self.source, link
@@ -450,13 +450,13 @@ class Relay:
                 if kind == b"C" and self.may_keep(link):
                     self.keep(number, flags, data)
         except (OSError, Fault, EOFError) as error:
-            # Whoever gives is told by its own broken connection; why is known here alone.
+            # The giver sees only a broken connection; the reason is known only on this host.
             if who and self.source is not None:
                 self.say(refused=who, why=words_of(error))
         finally:
             link.close()
 
-    # What is loaded
+    # Loading
 
     def load(self, archives: list[tuple[int, int]]) -> None:
         """Feed the archives to the engine, one after another; the next is spooled while one is unpacked."""
@@ -466,7 +466,7 @@ class Relay:
             for chunk in range(first, end):
                 data = self.next_plain(chunk)
                 if chunk == end - 1 and before is not None and not before.good():
-                    # Layers above others that are not there would be refused.
+                    # The engine would refuse layers whose lower layers are missing.
                     loading.kill()
                 loading.write(data)
             before = loading.finish()
@@ -485,7 +485,7 @@ class Relay:
         return data
 
     def report(self) -> NoReturn:
-        """Say how far it is: after some chunks, or after some time if anything is new or not put away."""
+        """Report the progress after some chunks, or after some time if there is anything to report."""
         told, then = (-1, -1, False), 0.0
 
         def much() -> bool:
@@ -501,7 +501,7 @@ class Relay:
 
 
 def _die(args: threading.ExceptHookArgs) -> None:
-    """End the program when one of its threads ends by an exception: the sender would wait for it."""
+    """Exit if a thread fails with an exception: otherwise the sender would wait."""
     sys.stderr.write(f"{words_of(args.exc_value) if args.exc_value else args.exc_type.__name__}\n")
     sys.stderr.flush()
     os._exit(3)
@@ -542,8 +542,8 @@ def main() -> NoReturn:
             sys.stderr.write(f"{words_of(error)}\n")
             status = 3
     if relay.shelf is not None:
-        # Whoever sent is gone: what has come by now need not come again.
+        # The sender is gone: store what has arrived, so that it is not sent again.
         relay.shelf.flush()
     sys.stderr.flush()
-    # Loads that still run lose their input with this process, and the engine drops what they brought.
+    # Running loads lose their input with this process, and the engine discards their data.
     os._exit(status)

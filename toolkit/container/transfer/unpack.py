@@ -1,7 +1,7 @@
-"""Unpacks the shards of a data set into its folder, see data_folder.py; relay.py brings them.
+"""Unpacks the shards of a data set into its folder, see data_folder.py; relay.py receives them.
 
-A shard is a length (4 bytes), its entries as JSON, then the contents of its files. Its name is made of the
-entries. It counts as whole, and is never sent again, once all of it is on the disk and the journal says so.
+A shard is a length (4 bytes), its entries as JSON, then the contents of its files. Its name is derived from
+the entries. It is complete, and never sent again, once all of it is on the disk and the journal records that.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from toolkit.container.transfer.data_folder import (
 )
 from toolkit.protocol.shards import Entry, shard_name
 
-# Bytes and seconds after which what was unpacked is brought to the disk, all together: a call for every
-# file, or for every shard, would cost more than writing them.
+# Bytes and seconds after which unpacked data is synced to the disk, all together: a call for every file, or
+# for every shard, would cost more than writing them.
 SYNC_BYTES, SYNC_EACH = 2**28, 1.0
 
 
 class Shelf:
-    """Unpacks shards, and says of each when it is on the disk.
+    """Unpacker of shards; it reports each shard that is on the disk.
 
     Args:
-        writes: numbers of the shards to be written; the others only pass by.
-        count: of all shards that come.
-        say: called with a number, a status and words.
+        writes: numbers of the shards to write; the others are only forwarded.
+        count: number of all shards that arrive.
+        say: called with a number, a status and a message.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Shelf:
         self.total = max(self.folder.whole.values(), default=0)
         self.folder.account.drop(MARK)
         self.journal = _append(self.folder.account.open(JOURNAL, os.O_RDWR | os.O_CREAT | os.O_APPEND))
-        os.umask(0)  # files and folders of the set say their modes themselves
+        os.umask(0)  # the entries of the set contain the modes
         self.failed = ""
         self._turn = threading.Condition()
         self._writing = threading.Lock()
@@ -83,7 +83,7 @@ class Shelf:
         return len(self._waiting) == self.left or sum(one.size for one in self._waiting) >= SYNC_BYTES
 
     def flush(self) -> None:
-        """Bring what was unpacked to the disk; then it is whole."""
+        """Sync unpacked shards to the disk; then they are complete."""
         with self._writing:
             with self._turn:
                 ready, self._waiting = self._waiting, []
@@ -109,7 +109,7 @@ class Shelf:
 
 
 class Unpacking:
-    """One shard as it comes."""
+    """A shard that is being received."""
 
     def __init__(self, shelf: Shelf, number: int, wanted: bool) -> None:
         self.shelf, self.number = shelf, number
@@ -121,14 +121,14 @@ class Unpacking:
             next(self._work)
 
     def good(self) -> bool:
-        """Whether the next may be written."""
+        """Return whether the next shard can be written."""
         return not self.failed
 
     def kill(self) -> None:
         self.failed, self._work = self.failed or self.shelf.failed, None
 
     def write(self, data: bytes) -> None:
-        """Once it has failed, what was for it is dropped: the next host still needs it."""
+        """Write a piece; after a failure discard it, because only the next host still needs it."""
         self.size += len(data)
         if self._work is None:
             return
@@ -145,7 +145,7 @@ class Unpacking:
 
     def finish(self) -> Unpacking:
         if self._work is not None and not self.failed:
-            self._fail("a shard is cut short")
+            self._fail("a shard is truncated")
         self.shelf.unpacked(self)
         return self
 
@@ -173,13 +173,13 @@ class Unpacking:
         shard, folder = shard_name(text), self.shelf.folder
         folder.begin(shard, entries)
         self.shelf.note(shard_line(shard, text))
-        # Before the first file has its name: what is ours must be known after a loss of power too.
+        # Before the first file gets its name: after a power loss we must still know which files are ours.
         os.fdatasync(self.shelf.journal.fileno())
         for number, entry in enumerate(entries):
             try:
                 yield from self._put(folder, entry, f"{PART}{shard[:16]}-{number}")
             except OSError as error:
-                # A name in a folder's descriptor says little to people.
+                # The full path, because a name relative to a descriptor does not help users.
                 raise OSError(error.errno, error.strerror, folder.path(entry[1])) from error
         self.shard = shard
 
@@ -208,11 +208,11 @@ class Unpacking:
                 os.close(file)
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        # With its mode from the beginning: a call less for each of a great many files.
+        # Set the mode at creation: this saves a call per file.
         try:
             file = os.open(part, flags, entry[2], dir_fd=above)
         except FileExistsError:
-            os.unlink(part, dir_fd=above)  # of a try that was cut off
+            os.unlink(part, dir_fd=above)  # left by an interrupted attempt
             file = os.open(part, flags, entry[2], dir_fd=above)
         try:
             yield from self._pour(file, entry[4])
@@ -223,7 +223,7 @@ class Unpacking:
 
 
 def _append(journal: int) -> BinaryIO:
-    """Return a journal to write to, less a last line that is cut short."""
+    """Open a journal for writing, without a truncated last line."""
     file = os.fdopen(journal, "ab+")
     size = at = file.seek(0, os.SEEK_END)
     while at:
