@@ -286,7 +286,12 @@ def test_rows_say_how_far_each_host_is() -> None:
     assert rows[1].share is not None and 5 < rows[1].share < 20
     rows += data_rows(inventory, held(gpu1="other", gpu2=""), {"/scratch/set": content}, {})
     text = data_text((*rows, DataRow("x", "/p", "/t", "part", 5)))
-    assert "whole, differs from this machine" in text and "absent" in text and "part, 1" in text and "no answer" in text
+    assert (
+        "whole, differs from this machine" in text
+        and "absent" in text
+        and "part, 1" in text
+        and "no answer" in text
+    )
 
 
 # The row of a transfer
