@@ -1,4 +1,4 @@
-"""Commands in the words of the hosts' engine: all of ours are put so, and nothing that a person gave."""
+"""Translation of commands for Podman: commands of toolkit change, words of the user do not."""
 
 from __future__ import annotations
 
