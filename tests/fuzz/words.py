@@ -64,6 +64,8 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("bench", "scaling", "--on", "1,2", "--seconds", "5", "--batch", "all", "train.py", "--epochs", "9"),
     ("bench", "scaling", "--only", "gpu1", "--report", "s.html", "--json", "--", "python3", "train.py"),
     ("bench", "network", "--seconds", "0", "--streams", "2", "--budget", "5", "--dry-run", "--json"),
+    ("bench", "tune", "--backend", "mpi", "--budget", "12", "--json"),
+    ("bench", "predict", "--rate", "1gbit", "--model", "resnet50", "--step-time", "250ms"),
     ("predict", "--rate", "1gbit", "--model", "resnet50", "--step-time", "250ms", "--json"),
     ("predict", "--rate", "10mbit", "--params", "25.6M", "--up-to", "8", "--latency", "200us"),
     (
@@ -419,6 +421,8 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "schema": (_UNKNOWN, _extra),
     "version": (_UNKNOWN, _extra),
 }
+# Second names of verbs.
+SPOILERS |= {"bench tune": SPOILERS["network tune"], "bench predict": SPOILERS["predict"]}
 COMPLETION = ("--install-completion", "--show-completion")
 # Options that a later one of the same name would overrule, so that a spoiled one must be the last.
 REPEATABLE = (
