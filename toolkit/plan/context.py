@@ -103,7 +103,7 @@ def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[
 
 def reason(result: Result) -> str:
     """Return in one line why a command failed, by its own last words."""
-    return words_of(result.output) or f"ended with status {result.status} and said nothing"
+    return words_of(result.output) or f"ended with status {result.status} and printed nothing"
 
 
 def failure(
@@ -137,11 +137,15 @@ def _full(unwritable: Unwritable, words: str, runner: Runner, paths: Sequence[st
     room = tightest(rooms, paths)
     where = room.mount if room else "/"
     if unwritable is Unwritable.QUOTA:
-        return ToolkitError(f"over the disk quota: {words}", f"on {host}: quota -s; make room", host)
-    if unwritable is Unwritable.READ_ONLY:
-        what = f"what is to be written to is read-only: {words}"
         return ToolkitError(
-            what, f"on {host}: {quoted('findmnt', where)}; dmesg tells of disks that failed", host
+            f"over the disk quota: {words}",
+            f"on {host}: quota -s  # delete files, then run the same command again",
+            host,
+        )
+    if unwritable is Unwritable.READ_ONLY:
+        what = f"the file system is read-only: {words}"
+        return ToolkitError(
+            what, f"on {host}: {quoted('findmnt', where)}; sudo dmesg | tail  # look for disk errors", host
         )
     if room is None and rooms:
         # What was written has been cleaned up; paths in an engine's words may be those inside a layer.
@@ -154,9 +158,9 @@ def _full(unwritable: Unwritable, words: str, runner: Runner, paths: Sequence[st
 
 
 def room_fix(host: str, where: str) -> str:
-    """Return what to do on a host where a file system is full."""
-    clean = f"make room on {where} ({quoted('df', '-h', where)}; docker system df; docker image prune)"
-    return f"on {host}: {clean}, then run the same command again"
+    """Return the fix for a full file system on a host."""
+    commands = f"{quoted('df', '-h', where)}; docker system df; docker image prune"
+    return f"on {host}: {commands}  # make room on {where}, then run the same command again"
 
 
 def rooms_of(runner: Runner, *paths: str) -> tuple[Room, ...]:

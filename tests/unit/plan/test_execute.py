@@ -137,7 +137,7 @@ def test_a_failure_says_what_the_command_said() -> None:
     (outcome,) = alone(step).outcomes
     assert (outcome.status, outcome.detail, outcome.fix) == ("failed", "one | two", "look there")
     (silent,) = alone(Run("a", "t", command("false"))).outcomes
-    assert "ended with status 1 and said nothing" in silent.detail
+    assert "ended with status 1 and printed nothing" in silent.detail
     (missing,) = alone(Run("a", "t", command("/no/such/program"))).outcomes
     assert missing.status == "failed" and "/no/such/program" in missing.detail
 
