@@ -1,4 +1,4 @@
-"""What hosts of all ages answer to the first questions, and what is made of it."""
+"""Answers of hosts with old and new software to the probe, and their interpretation."""
 
 from __future__ import annotations
 

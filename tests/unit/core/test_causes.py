@@ -1,4 +1,4 @@
-"""A failed command on a host becomes one error: the cause that its words name, room left, the cure."""
+"""Errors for failed commands on a host: the cause that the output names, the free disk space, the fix."""
 
 from __future__ import annotations
 
@@ -193,7 +193,11 @@ def test_a_full_disk_says_what_is_full_and_how_much_is_left() -> None:
     said = Result(1, "", "sh: 4: cannot create /data/x: No space left on device")
     error = failure(said, FullHost("gpu1"))
     assert error.what.startswith("the disk is full (4.1 kB free of 1.0 MB on /mnt/my disk): sh: 4: ")
-    assert error.host == "gpu1" and "make room on /mnt/my disk" in error.fix and error.fix.startswith("on gpu1: df -h")
+    assert (
+        error.host == "gpu1"
+        and "make room on /mnt/my disk" in error.fix
+        and error.fix.startswith("on gpu1: df -h")
+    )
 
 
 @pytest.mark.parametrize(
