@@ -382,7 +382,7 @@ def test_no_to_the_file_and_a_file_that_is_there(talk: Run, tmp_path: Path) -> N
     assert status == 1 and err.endswith("no hosts file was written\n") and list(tmp_path.iterdir()) == []
     (tmp_path / "hosts.yaml").write_text("mine")
     status, out, err = talk(typed=[])
-    assert status == 2 and "is there already" in err and "which of them" not in err
+    assert status == 2 and "exists already" in err and "which of them" not in err
     for output in (".", "gone/hosts.yaml"):
         status, out, err = talk("-o", output, "--force", typed=[])
         assert status == 2 and "cannot be written" in err and "which of them" not in err
