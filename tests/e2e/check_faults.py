@@ -49,7 +49,7 @@ _GO_ON = "xargs -r docker start </root/dockerd.ran >/dev/null; rm -f /root/docke
 
 ENGINE = (
     Fault("docker", "mv /usr/bin/docker /root/", "mv /root/docker /usr/bin/", "docker is not installed"),
-    Fault("docker", "gpasswd -d trainer docker", "gpasswd -a trainer docker", "may not use docker"),
+    Fault("docker", "gpasswd -d trainer docker", "gpasswd -a trainer docker", "cannot use docker"),
     Fault("docker", _STOP, f"set --; {_START}{_GO_ON}", "the docker engine is not running"),
 )
 
