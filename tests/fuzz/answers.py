@@ -113,6 +113,8 @@ LINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "gc": (("--dry-run",), ("--state", "--json"), ("--older-than", "30")),
     "bench network": (("--backend", "mpi", "--seconds", "1", "--budget", "5"),),
     "bench scaling": (("--on", "1,2", "--seconds", "5", "train.py"),),
+    "bench tune": (("--backend", "mpi", "--budget", "12"), ("--forget",)),
+    "bench predict": (("--rate", "1gbit", "--probe", "train.py"),),
     "predict": (("--rate", "1gbit", "--probe", "train.py"),),
     "render compose": (("-o", "made"),),
     "render docker": ((), ("-o", "made")),
@@ -141,7 +143,10 @@ STATES = ("up", "up", "up", "busy", "busy", "down")
 # Verbs that fail against sound hosts: a job that they start does not measure, the job that they wait for has
 # failed, the hosts are not all alike, and nothing listens where a service should.
 _FAILING = frozenset(
-    ("check", "network tune", "smoke", "bench network", "bench scaling", "predict", "wait", "forward")
+    (
+        *("check", "network tune", "smoke", "bench network", "bench scaling", "bench tune", "bench predict"),
+        *("predict", "wait", "forward"),
+    )
 )
 # Verbs that go on with the other hosts if one of them answers nonsense.
 _EACH = frozenset(("status", "check", "image ls", "data ls", "top", "down", "gc", "exec", "image prune"))

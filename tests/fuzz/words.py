@@ -60,11 +60,14 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("network", "explain", "--json"),
     ("network", "tune", "--backend", "mpi", "--budget", "12", "--only", "gpu1", "--only", "gpu2", "--json"),
     ("network", "tune", "--forget", "--dry-run", "-v"),
+    ("bench", "tune", "--backend", "mpi", "--budget", "12", "--only", "gpu1", "--json"),
+    ("bench", "tune", "--forget", "--dry-run"),
     ("bench", "network", "--only", "gpu1", "--backend", "mpi", "--most", "4", "--report", "net.html", "-v"),
     ("bench", "scaling", "--on", "1,2", "--seconds", "5", "--batch", "all", "train.py", "--epochs", "9"),
     ("bench", "scaling", "--only", "gpu1", "--report", "s.html", "--json", "--", "python3", "train.py"),
     ("bench", "network", "--seconds", "0", "--streams", "2", "--budget", "5", "--dry-run", "--json"),
     ("predict", "--rate", "1gbit", "--model", "resnet50", "--step-time", "250ms", "--json"),
+    ("bench", "predict", "--rate", "1gbit", "--params", "25.6M", "--up-to", "4", "--json"),
     ("predict", "--rate", "10mbit", "--params", "25.6M", "--up-to", "8", "--latency", "200us"),
     (
         "run",
@@ -274,6 +277,21 @@ _UNKNOWN = _with(("--frobnicate",), ("--no-such=x",), ("--Json",))
 _NO_TIME = _option("--timeout", "0", "-1", "x", "nan", "inf", "1e300", "", "9" * 400)
 _NO_LAUNCHER = _option("--launcher", "mpiexec", "MPIRUN", "é", "a" * 300)
 
+# What makes `network tune` and `predict` wrong; `bench` has both verbs too.
+_TUNE = (
+    *(_UNKNOWN, _NO_HOSTS, _extra),
+    _option("--backend", "gloo", "", "MPI"),
+    _option("--budget", "1", "601", "nan", "inf", "x"),
+    _option("--only", "gpu9", "", "é"),
+)
+_PREDICT = (
+    _UNKNOWN,
+    _option("--rate", "fast", "0bit", "gpu9=", "-1gbit"),
+    _option("--latency", "0.1", "x", "-1us"),
+    _option("--model", "resnet51", "A"),
+    _option("--up-to", "0", "x", "-3"),
+)
+
 # What makes a command line of this verb wrong, whatever else stands in it.
 SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "init": (
@@ -317,19 +335,10 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
         _option("--most", "-1", "x", "1.5", "1000000"),
         _option("--only", "gpu9", "", "é"),
     ),
-    "network tune": (
-        *(_UNKNOWN, _NO_HOSTS, _extra),
-        _option("--backend", "gloo", "", "MPI"),
-        _option("--budget", "1", "601", "nan", "inf", "x"),
-        _option("--only", "gpu9", "", "é"),
-    ),
-    "predict": (
-        _UNKNOWN,
-        _option("--rate", "fast", "0bit", "gpu9=", "-1gbit"),
-        _option("--latency", "0.1", "x", "-1us"),
-        _option("--model", "resnet51", "A"),
-        _option("--up-to", "0", "x", "-3"),
-    ),
+    "bench tune": _TUNE,
+    "bench predict": _PREDICT,
+    "network tune": _TUNE,
+    "predict": _PREDICT,
     "network explain": (_UNKNOWN, _NO_HOSTS, _extra),
     "run": (
         *(_UNKNOWN, _NO_HOSTS, _NO_LAUNCHER, _NO_TIME),
