@@ -113,8 +113,6 @@ LINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "gc": (("--dry-run",), ("--state", "--json"), ("--older-than", "30")),
     "bench network": (("--backend", "mpi", "--seconds", "1", "--budget", "5"),),
     "bench scaling": (("--on", "1,2", "--seconds", "5", "train.py"),),
-    "bench tune": (("--backend", "mpi", "--budget", "12"), ("--forget",)),
-    "bench predict": (("--rate", "1gbit", "--probe", "train.py"),),
     "predict": (("--rate", "1gbit", "--probe", "train.py"),),
     "render compose": (("-o", "made"),),
     "render docker": ((), ("-o", "made")),
@@ -122,7 +120,9 @@ LINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "render slurm": ((*_LEFT, "train.py"), (*_LEFT, "-o", "made", "train.py")),
     "render kubernetes": ((*_LEFT, "--only", "gpu1", "train.py"),),
 }
-# Verbs that talk to no host of the hosts file.
+# Second names of verbs.
+LINES |= {"bench tune": LINES["network tune"], "bench predict": LINES["predict"]}
+# Verbs that contact no host of hosts.yaml.
 WITHOUT_HOSTS = frozenset(("image build", "lab up", "lab down", "lab status", "schema", "version"))
 # Those of the Python API that no verb calls in the same way.
 METHODS: dict[str, Callable[[Cluster], object]] = {
@@ -144,8 +144,16 @@ STATES = ("up", "up", "up", "busy", "busy", "down")
 # failed, the hosts are not all alike, and nothing listens where a service should.
 _FAILING = frozenset(
     (
-        *("check", "network tune", "smoke", "bench network", "bench scaling", "bench tune", "bench predict"),
-        *("predict", "wait", "forward"),
+        "check",
+        "network tune",
+        "smoke",
+        "bench network",
+        "bench scaling",
+        "predict",
+        "bench tune",
+        "bench predict",
+        "wait",
+        "forward",
     )
 )
 # Verbs that go on with the other hosts if one of them answers nonsense.
