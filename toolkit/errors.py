@@ -1,7 +1,7 @@
-"""Every error that the toolkit raises, on one screen, with its exit code.
+"""All errors that toolkit raises, with their exit codes.
 
-An error is data: ``what`` happened in one sentence, ``fix`` is a command or one sentence, ``host`` is the
-affected host, if there is one. Only ``toolkit.cli`` prints errors and exits.
+An error is data: ``what`` is one sentence about the problem, ``fix`` a command or sentence that solves it,
+and ``host`` the host concerned, if any. Only ``toolkit.cli`` prints errors and exits.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from enum import Enum
 
 EXIT_CODES: dict[int, str] = {
-    0: "everything asked for was done",
-    1: "something failed on at least one host; the report says where and why",
-    2: "bad input: the hosts file or the command line; nothing was contacted",
-    3: "the cluster is not in the state that the command needs (not up, partly up, no such job)",
-    4: "this machine lacks a program or a service that the command needs",
-    130: "interrupted; 143 by SIGTERM, 129 when the terminal was closed",
+    0: "success",
+    1: "a failure on at least one host; the report names the host and the reason",
+    2: "invalid hosts file or command line; no host was contacted",
+    3: "the cluster is not in the state that the command requires (not up, partly up, no such job)",
+    4: "a program or service that the command requires is missing on this machine",
+    130: "interrupted; 143 after SIGTERM, 129 after the terminal was closed",
 }
 
 
 class ToolkitError(Exception):
-    """Base of all errors that are shown to users.
+    """Base of all errors that toolkit reports to users.
 
     Args:
-        what: one sentence, what happened.
-        fix: one sentence or command, what to do next; empty if no fix is known.
-        host: the inventory name of the host concerned, empty if there is none.
+        what: the problem, in one sentence.
+        fix: a command or sentence that solves it; empty if none is known.
+        host: the inventory name of the host concerned; empty if there is none.
     """
 
     exit_code = 1
@@ -42,7 +42,7 @@ class ToolkitError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem in an input: its location, and a message that names the valid value."""
+    """One problem of an input: its place, and a message that also names valid values."""
 
     path: str
     message: str
@@ -54,7 +54,7 @@ class Problem:
 
 
 class BadInput(ToolkitError):
-    """The hosts file or the command line is wrong; carries every problem at once."""
+    """The hosts file or the command line is invalid; ``problems`` contains every problem."""
 
     exit_code = 2
 
@@ -66,17 +66,17 @@ class BadInput(ToolkitError):
 
 
 class NotReady(ToolkitError):
-    """The cluster is not in the state that the command needs."""
+    """The cluster is not in the state that the command requires."""
 
     exit_code = 3
 
 
 class UnsafeState(NotReady):
-    """Another user could read or replace the files of a cluster on a host."""
+    """Another user could read or replace files of a cluster on a host."""
 
 
 def together(errors: Sequence[NotReady]) -> NotReady:
-    """Return one error for several hosts, with the problem and the fix of each."""
+    """Return one error that lists the problem of each host, with the fix for each."""
     if len(errors) == 1:
         return errors[0]
     lines = "".join(f"\n  {e.host}: {e.what}\n    fix: {e.fix}" for e in errors)
@@ -84,13 +84,13 @@ def together(errors: Sequence[NotReady]) -> NotReady:
 
 
 class MissingTool(ToolkitError):
-    """This machine lacks a program or a service that the command needs."""
+    """A program or service that the command requires is missing on this machine."""
 
     exit_code = 4
 
 
 class UnreachableCause(Enum):
-    """A cause that code branches on, instead of the text of the error."""
+    """A cause that code compares, instead of the text of the error."""
 
     OTHER = "other"
     UNKNOWN_KEY = "its ssh host key is not on record"
@@ -109,9 +109,9 @@ class Unreachable(ToolkitError):
 
 
 class CommandFailed(ToolkitError):
-    """A command ended with a status other than 0.
+    """A command exited with a status other than 0.
 
-    Keeps the command line (for users; it never contains secrets), the status and the end of its output.
+    Keeps the command line (which contains no secrets), the status and the end of the output.
     """
 
     def __init__(self, line: str, status: int, output: str, host: str = "", fix: str = "") -> None:
@@ -132,7 +132,7 @@ class LabError(ToolkitError):
 class Interrupted(ToolkitError):
     """The user pressed Ctrl-C, or a signal ended the command.
 
-    Without arguments the message is only ``interrupted``.
+    Without arguments, the text is only "interrupted".
     """
 
     exit_code = 130
@@ -143,9 +143,9 @@ class Interrupted(ToolkitError):
 
 
 class Detached(Interrupted):
-    """The command exits and its job continues."""
+    """The command detaches from a job, and the job continues."""
 
     def __init__(self, job: str, why: str, exit_code: int = Interrupted.exit_code) -> None:
         self.exit_code = exit_code
-        fix = f"watch it: toolkit attach {job}    end it: toolkit stop {job}"
-        super().__init__(f"{why}; {job} goes on", fix)
+        fix = f"toolkit attach {job}  # follows the job again; `toolkit stop {job}` stops it"
+        super().__init__(f"{why}; {job} continues", fix)

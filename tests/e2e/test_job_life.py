@@ -247,6 +247,6 @@ def test_the_output_may_go_to_a_reader_that_leaves(up: Toolkit) -> None:
         timeout=60,
     )
     assert done.returncode == 141 and done.stdout.count("] y\n") == 3, done.stderr
-    found = re.search(r"; (\S+) goes on", done.stderr)
+    found = re.search(r"; (\S+) continues", done.stderr)
     assert found
     assert up.run("stop", found[1], check=True).status == 0

@@ -1,1 +1,1 @@
-"""Cluster and Job: the one way by which the command line, scripts and notebooks act."""
+"""The Python API: ``Cluster`` and ``ClusterJob``. The command line uses the same functions."""

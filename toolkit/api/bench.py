@@ -20,8 +20,9 @@ class BenchPart(Part):
         """Measure every ordered pair of hosts and all-reduce by size, in the image.
 
         Args:
-            seconds: of sending per direction of a pair.
-            backend: what does the all-reduce: auto, mpi, gloo or nccl.
+            seconds: duration of sending per direction of a pair.
+            backend: library of the all-reduce: auto, mpi, gloo or nccl.
+            only: hosts to measure, all by default.
         """
         bench = NetworkBench(seconds=seconds, engine=backend)
         check_bench(bench)
@@ -39,12 +40,13 @@ class BenchPart(Part):
         patience: float = 300.0,
         launcher: str = "",
     ) -> Scaling:
-        """Run a script on 1, 2, … hosts, each time until its pace is known; times in seconds.
+        """Run a script on 1, 2, … hosts and measure its throughput on each number; times in seconds.
 
         Args:
-            on: numbers of hosts; all up to 16 by default, then powers of two.
-            warm_up: after the first step, which does not count; ``seconds`` follow.
-            patience: within which the first step is to be seen.
+            on: numbers of hosts; by default every number up to 16, then powers of two.
+            warm_up: time after the first step that is not measured.
+            seconds: time of the measurement after the warm-up.
+            patience: limit for the first step to appear.
         """
         request = Request(words=words, workdir=Path(workdir).resolve(), launcher=launcher)
         check_request(self._cluster.inventory, request)

@@ -8,8 +8,8 @@
     job.wait()
     cluster.down()
 
-Each method does what the verb of that name does: it connects to the hosts, does its work and leaves, so that
-nothing is kept open between two of them and what it finds is never old.
+Most methods do the work of the command of the same name. Each call connects to the hosts and then
+disconnects: no connection is open between two calls, and each result is current.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from toolkit.remote.fanout import fan_out
 
 
 class Cluster(Elsewhere):
-    """A cluster, by its hosts file; see ``Connection`` for what it is made with."""
+    """A cluster, given its hosts file; ``Connection`` documents the arguments."""
 
     @cached_property
     def keys(self) -> KeysPart:
-        """The ssh keys that hosts show."""
+        """The SSH host keys."""
         return KeysPart(self)
 
     @cached_property
@@ -77,7 +77,7 @@ class Cluster(Elsewhere):
 
     @cached_property
     def bench(self) -> BenchPart:
-        """What the cluster gives."""
+        """Measurements of the running cluster."""
         return BenchPart(self)
 
     @classmethod
@@ -90,42 +90,42 @@ class Cluster(Elsewhere):
         user: str = "",
         force: bool = False,
     ) -> Cluster:
-        """Try hosts, write the first hosts file for those that can be used, and return their cluster.
+        """Probe hosts, write a hosts file for the usable ones, and return their cluster.
 
         Args:
-            hosts: as ``[NAME=][USER@]ADDRESS[:SLOTS]``; their ssh keys must be on record already.
-            cluster: its name; after the file or its folder by default.
-            image: by the GPUs by default.
-            user: of hosts that name none.
-            force: write over a file that is there.
+            hosts: as ``[NAME=][USER@]ADDRESS[:SLOTS]``; their SSH host keys must be in known_hosts.
+            cluster: name of the cluster; by default derived from the file or its folder.
+            image: by default chosen by the GPUs of the hosts.
+            user: SSH user of hosts that name no user.
+            force: overwrite an existing file.
 
         Raises:
-            BadInput: a host is not written so, or the file is there; nobody was contacted.
-            ToolkitError: none of the hosts can be used.
+            BadInput: a host has another form, or the file exists; no host was contacted.
+            ToolkitError: no host can be used.
         """
         return cls(first_file(hosts, path, cluster, image, user, force))
 
     def check(self, only: Sequence[str] = (), quick: bool = False) -> tuple[Finding, ...]:
-        """Return what would stop, spoil or slow a job, the gravest first; changes nothing.
+        """Return problems that would break, corrupt or slow a job, the most severe first.
 
         Args:
             only: ids of checks, all by default.
-            quick: start no containers.
+            quick: start no test containers.
         """
         return look(self.inventory, choose_checks(only), self.trace, quick)
 
     def up(self, data: bool = True, force: bool = False, check: bool = True) -> Report:
-        """Bring image, keys, containers and data to every host; a second time it changes nothing.
+        """Start or repair the cluster: image, keys, containers and data on every host. Safe to call again.
 
         Args:
-            data: stage the data of the hosts file first.
-            force: although it ends a running job, or undoes what a newer toolkit has made.
-            check: look for faults of the hosts first.
+            data: first copy the data sets of the hosts file.
+            force: continue even if this stops a running job or undoes changes of a newer toolkit.
+            check: check the hosts for problems first.
 
         Raises:
-            PlanFailed: on some host; carries the report.
-            NotReady: faults that would stop or spoil a job; says each.
-            ToolkitError: something stands in its way on all of them.
+            PlanFailed: a step failed on a host; contains the report.
+            NotReady: a host has problems that would break or corrupt a job; lists all of them.
+            ToolkitError: no host can be used.
         """
         with self.prepare_up(data, force, check) as prepared:
             return refuse_failed(prepared.execute(self.listen))
@@ -133,58 +133,56 @@ class Cluster(Elsewhere):
     def prepare_up(
         self, data: bool = True, force: bool = False, check: bool = True, prepare: bool = False
     ) -> PreparedUp:
-        """Plan what ``up`` does, to be looked at and then executed; see ``Prepared``.
+        """Plan ``up``: inspect the plan, then execute it; see ``Prepared``.
 
         Args:
             data, force, check: as for ``up``.
-            prepare: keys and configs only: you start the containers yourself.
+            prepare: write keys and configurations only; you start the containers yourself.
         """
         return prepare_up(self, data, force, check, prepare)
 
     def down(self, save_to: str | Path = "", save: bool = True) -> Report:
-        """Remove containers, keys and files of this cluster from every host; images and data stay.
-
-        Jobs that run are ended first.
+        """Stop running jobs, then remove containers, keys and files of this cluster. Images and data stay.
 
         Args:
-            save_to: folder for the jobs' records, logs and results; ``runs/CLUSTER`` by default.
-            save: False leaves them to go.
+            save_to: local folder for job records, logs and results; ``runs/CLUSTER`` by default.
+            save: False deletes them without a download.
 
         Raises:
-            PlanFailed: on some host; carries the report.
+            PlanFailed: a step failed on a host; contains the report.
         """
         with self.prepare_down(save_to, save) as prepared:
             return refuse_failed(prepared.execute(self.listen))
 
     def prepare_down(self, save_to: str | Path = "", save: bool = True) -> PreparedDown:
-        """Plan what ``down`` does, to be looked at and then executed; arguments as there."""
+        """Plan ``down``: inspect the plan, then execute it. Arguments as for ``down``."""
         folder = str(save_to or f"{RUNS}/{self.inventory.cluster}") if save else ""
         return prepare_down(self, folder)
 
     def smoke(self, launcher: str = "") -> Smoke:
-        """Look at the GPUs from containers on every host, then run one checked all-reduce over all slots.
+        """Test the GPUs in a container on every host, then run one checked all-reduce over all slots.
 
         Args:
-            launcher: of the all-reduce; by default the hosts file's, or another if the image is without it.
+            launcher: launcher of the all-reduce; by default that of hosts.yaml, or one that the image has.
         """
         with self.prepare_smoke(launcher) as prepared:
             return prepared.execute(self.listen)
 
     def prepare_smoke(self, launcher: str = "") -> PreparedSmoke:
-        """Plan what ``smoke`` does, to be looked at and then executed; arguments as there."""
+        """Plan ``smoke``: inspect the plan, then execute it. Arguments as for ``smoke``."""
         return prepare_smoke(self, launcher)
 
     def status(self) -> list[HostState]:
-        """Return what is on every host, those that do not answer included."""
+        """Return the state of every host, including hosts that do not answer."""
         with self.connect() as session:
             self.warn_of(change_finding(self.inventory, session.facts))
             return host_states(self.inventory, session.facts, session.errors, container_programs())
 
     def gauges(self, seconds: float = 2.0) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
-        """Return one reading of what hosts, GPUs and ranks do, and why other hosts say nothing.
+        """Return the current load of hosts, GPUs and ranks, and the reason for each host without a reading.
 
         Args:
-            seconds: over which rates are taken.
+            seconds: time over which rates are measured.
         """
         with self.connect() as session:
             session.require_some()
@@ -196,10 +194,10 @@ class Cluster(Elsewhere):
         """Run a command in the container of a host. If this program exits, the command ends too.
 
         Args:
-            timeout: seconds until the command is ended; None for no limit.
+            timeout: seconds after which the command is stopped; None means no limit.
 
         Raises:
-            NotReady: no container of the cluster runs there.
+            NotReady: no container of the cluster runs on the host.
         """
         (name,) = choose_hosts(self.inventory, (host,), ())
         with self.connect([name]) as session:
@@ -207,10 +205,10 @@ class Cluster(Elsewhere):
             return session.run_inside(name, command, timeout)
 
     def on_all(self, *command: str, timeout: float | None = None) -> dict[str, Result | ToolkitError]:
-        """Run a command in every host's container at once; a host that cannot has its error in the answer.
+        """Run a command in all containers in parallel; return a result or an error for each host.
 
         Args:
-            timeout: seconds until the command is ended on each host; None for no limit.
+            timeout: seconds after which the command is stopped on each host; None means no limit.
         """
         with self.connect() as session:
             session.require_own()
@@ -220,14 +218,14 @@ class Cluster(Elsewhere):
         return {name: done[name] if name in done else errors[name] for name in self.inventory.names}
 
     def collect_garbage(self, days: float | None = None, state: bool = False) -> Report:
-        """Remove what dead runs of this user left on the hosts, of whatever cluster; running jobs stay.
+        """Remove leftovers of dead runs of this user, from all clusters; running jobs are not touched.
 
         Args:
-            days: also folders of jobs that ended so long ago.
-            state: also keys and records of clusters that have no container there.
+            days: also remove folders of jobs that ended at least this many days ago.
+            state: also remove keys and records of clusters that have no container on the host.
 
         Raises:
-            PlanFailed: on some host; carries the report.
+            PlanFailed: a step failed on a host; contains the report.
         """
         with self.connect(questions=leftover_questions()) as session:
             session.require_some()

@@ -1,4 +1,4 @@
-"""Which cluster it is, how its hosts are met, and who is told what: what all parts of ``Cluster`` share."""
+"""The base of ``Cluster``: inventory, connections to the hosts, receivers of events and notices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Warn = Callable[[Finding], None]
 
 
 class ToolkitWarning(UserWarning):
-    """Something about the hosts or the job that does not keep it from running."""
+    """A problem of the hosts or of the job that does not prevent the job from running."""
 
 
 def _warn(finding: Finding) -> None:
@@ -46,19 +46,19 @@ def _hear_nothing(event: object) -> None:
 
 
 class Connection:
-    """A cluster, by its hosts file.
+    """A cluster, given its hosts file.
 
     Args:
-        hosts: path of a hosts.yaml, or what ``load_inventory`` has returned.
+        hosts: path of a hosts.yaml, or the result of ``load_inventory``.
         listen: called with each ``toolkit.plan.execute.Event`` while plans run, from several threads.
-        warn: called with findings that keep nothing from running; by default they are Python warnings.
-        trace: called with host and line for each command, before it is run there.
-        met: called with each session when its hosts have answered.
-        notice: called with each notice of a command before its plan runs; by default its findings that keep
-            nothing from running go to ``warn``.
+        warn: called with findings that do not stop the command; by default they become Python warnings.
+        trace: called with host and command line before each command runs on a host.
+        met: called with each session after its hosts have answered.
+        notice: called with each notice of a command before its plan runs; by default ``warn`` receives
+            the findings that do not stop the command.
 
     Raises:
-        BadInput: the file cannot be read or is wrong; names all that is wrong with it.
+        BadInput: the file cannot be read or is invalid; lists every problem.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Connection:
         desks: bool = False,
         local_image: bool = False,
     ) -> Session:
-        """Connect to hosts, all by default; for what has no method here. To be used in a ``with``.
+        """Connect to hosts (all by default), for work that has no method. Use the session in a ``with``.
 
         Args:
             questions, desks, local_image: see ``Session.open``.
@@ -103,7 +103,7 @@ class Connection:
         return session
 
     def warn_of(self, findings: Iterable[Finding]) -> None:
-        """Tell of each of these findings."""
+        """Pass each finding to ``warn``."""
         for finding in findings:
             self.warn(finding)
 

@@ -11,10 +11,10 @@ from toolkit.data.plan import DataRow
 
 
 def prepare_data_send(cluster: Connection) -> PreparedPlan:
-    """Read the data here, connect to the hosts, and plan what each is sent.
+    """Read the local data, connect to the hosts, and plan the transfer to each host.
 
     Raises:
-        BadInput: the hosts file names no data, or a source is not there.
+        BadInput: the hosts file names no data, or a source is missing.
     """
     require_data(cluster.inventory)
     data = read_data(cluster.inventory)
@@ -24,7 +24,7 @@ def prepare_data_send(cluster: Connection) -> PreparedPlan:
 
 
 def prepare_data_remove(cluster: Connection) -> PreparedPlan:
-    """Connect to the hosts and plan what removes the staged data from each of them.
+    """Connect to the hosts and plan the removal of the data sets from each host.
 
     Raises:
         BadInput: the hosts file names no data.
@@ -39,32 +39,32 @@ class DataPart(Part):
     """The data sets of the hosts file."""
 
     def prepare_send(self) -> PreparedPlan:
-        """Plan ``send``, see ``Prepared``."""
+        """Plan ``send``; see ``Prepared``."""
         return prepare_data_send(self._cluster)
 
     def send(self) -> Report:
-        """Stage the data of the hosts file on every host.
+        """Copy the data sets of the hosts file to every host.
 
         Raises:
-            PlanFailed: on some host; carries the report.
+            PlanFailed: a step failed on a host; contains the report.
         """
         with self.prepare_send() as prepared:
             return refuse_failed(prepared.execute(self._cluster.listen))
 
     def rows(self) -> tuple[DataRow, ...]:
-        """Return what every host holds of the data of the hosts file."""
+        """Return the data sets of the hosts file that each host has."""
         with self._cluster.connect() as session:
             return list_data(session)
 
     def prepare_remove(self) -> PreparedPlan:
-        """Plan ``remove``, see ``Prepared``."""
+        """Plan ``remove``; see ``Prepared``."""
         return prepare_data_remove(self._cluster)
 
     def remove(self) -> Report:
-        """Remove the staged data from every host.
+        """Remove the data sets from every host.
 
         Raises:
-            PlanFailed: on some host; carries the report.
+            PlanFailed: a step failed on a host; contains the report.
         """
         with self.prepare_remove() as prepared:
             return refuse_failed(prepared.execute(self._cluster.listen))

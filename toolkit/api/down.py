@@ -18,12 +18,12 @@ class PreparedDown(PreparedPlan):
     """See ``prepare_down``."""
 
     def running_jobs(self) -> list[str]:
-        """Ask the hosts which jobs run, and would be ended."""
+        """Query the hosts for running jobs, which ``execute`` would stop."""
         return running_jobs(self.session)
 
     def execute(self, listen: Listener) -> Report:
         def tell(job: str) -> None:
-            self._notices.add(Topic.ENDING, text=f"job {job} is running: it is ended first")
+            self._notices.add(Topic.ENDING, text=f"job {job} is running: toolkit stops it first")
 
         end_jobs(self.session, tell)
         report = super().execute(listen)
@@ -33,7 +33,7 @@ class PreparedDown(PreparedPlan):
 
 
 def prepare_down(cluster: Connection, save_to: str = "") -> PreparedDown:
-    """Connect to the hosts and plan what removes the cluster from each of them.
+    """Connect to the hosts and plan the removal of the cluster from each host.
 
     Args:
         save_to: local folder for the jobs' records, logs and results; empty means not to save them.
@@ -43,7 +43,7 @@ def prepare_down(cluster: Connection, save_to: str = "") -> PreparedDown:
     with closed_on_error(session):
         session.require_some()
         for host, version in newer_hosts(inventory.cluster, session.facts.values()).items():
-            text = f"{host}: made by toolkit {version}, newer than this; what only that one knows may stay"
+            text = f"{host}: created by toolkit {version}, newer than this; `down` can leave newer things"
             notices.add(Topic.VERSION, text=text)
         session.require_own()
         image = session.find_local_image()

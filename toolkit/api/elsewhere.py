@@ -1,4 +1,4 @@
-"""What `toolkit predict` and `render` do, as a part of ``Cluster``: text and figures, nothing is changed."""
+"""`toolkit predict` and `toolkit render` as methods of ``Cluster``; they return text and numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolkit.predict.run import Predicted, predict_training
 
 
 class Elsewhere(Runs):
-    """Says what the cluster, or a job of it, would be for others."""
+    """Predicts training speed, and renders the cluster or a job for other tools."""
 
     def predict(
         self,
@@ -32,15 +32,15 @@ class Elsewhere(Runs):
         measured: Measured | None = None,
         workdir: str | Path = ".",
     ) -> Predicted:
-        """Return what a step would take on 1 … N hosts, and the verdict.
+        """Return the predicted step time on 1 to N hosts, and the verdict.
 
         Args:
-            options: as the words of `toolkit predict`; contacts nobody unless they name a script to probe.
-            arguments: of that script; ``workdir``: the folder that it is in.
-            measured: what ``bench.network`` has returned.
+            options: as for `toolkit predict`; hosts are contacted only if they name a script to probe.
+            arguments: arguments of the script; ``workdir`` is its folder.
+            measured: result of ``bench.network``.
 
         Raises:
-            BadInput: names all that is wrong with the options.
+            BadInput: the options are invalid; lists every problem.
         """
 
         def probe(inventory: Inventory, script: str) -> Probed:
@@ -53,13 +53,13 @@ class Elsewhere(Runs):
         return predict_training(self.inventory, options, measured, probe)
 
     def render(self, target: str) -> dict[str, str]:
-        """Return name and text of the files by which others would start the same containers.
+        """Return name and text of files with which other tools start the same containers.
 
         Args:
             target: compose, docker or ssh.
 
         Raises:
-            KeyError: another target.
+            KeyError: the target is unknown.
             ToolkitError: a host of the file did not answer.
         """
         make = TARGETS[target]
@@ -69,26 +69,27 @@ class Elsewhere(Runs):
             return files
 
     def render_slurm(self, batch: BatchRequest, sbatch: Sequence[str] = ()) -> dict[str, str]:
-        """Return name and text of a script for sbatch that runs a job as this cluster would.
+        """Return name and text of a script for sbatch that runs a job like this cluster.
 
         Args:
-            batch: the job and its options; hosts are queried only if nothing says how many GPUs they have.
+            batch: the job and its options; hosts are queried only if the number of their GPUs is unknown.
             sbatch: further options of sbatch.
 
         Raises:
-            BadInput: names all that Slurm has no means for.
+            BadInput: lists the settings that Slurm cannot provide.
         """
         job = self._batch_job(batch, SLURM)
         return {f"{job.name}.sh": script(job, batch.runtime, sbatch)}
 
     def render_kubernetes(self, batch: BatchRequest, pods: Pods | None = None) -> dict[str, str]:
-        """Return name and text of an MPIJob or a TrainJob that runs a job as this cluster would.
+        """Return name and text of an MPIJob or a TrainJob that runs a job like this cluster.
 
         Args:
-            batch: as for ``render_slurm``; pods: where and with what its pods stand.
+            batch: as for ``render_slurm``.
+            pods: placement and resources of the pods.
 
         Raises:
-            BadInput: names all that Kubernetes has no means for.
+            BadInput: lists the settings that Kubernetes cannot provide.
         """
 
         pods = pods or Pods()

@@ -1,4 +1,4 @@
-"""The table of executors: one per kind of step; each returns "ok" if it changed something, else "skipped".
+"""The table of executors: one per kind of step. Each returns "ok" or "skipped" (no change).
 
 ``execute`` takes this table as an argument, so that the plan language does not depend on the features.
 """

@@ -1,4 +1,4 @@
-"""The image: built here, sent to the hosts, and what they keep of it."""
+"""The image: build it locally, send it to the hosts, list and remove it."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class PreparedImageSend(PreparedAfterPull):
 
 
 def prepare_image_send(cluster: Connection) -> PreparedImageSend:
-    """Connect to the hosts and plan what brings the image to each host that is without it."""
+    """Connect to the hosts and plan the transfer of the image to each host that does not have it."""
     session = cluster.connect(local_image=cluster.inventory.pull == "never")
     with closed_on_error(session):
         return PreparedImageSend(cluster, session, Notices(cluster))
 
 
 def prepare_image_prune(cluster: Connection) -> PreparedPlan:
-    """Connect to the hosts and plan what removes the images of toolkit that nobody needs."""
+    """Connect to the hosts and plan the removal of unused images of toolkit."""
     session = cluster.connect(questions=QUESTIONS, local_image=cluster.inventory.pull == "never")
     with closed_on_error(session):
         return PreparedPlan(cluster, session, Notices(cluster), prune_plan(session))
 
 
 class ImagePart(Part):
-    """The image: built here, sent to the hosts, and what they keep of ours."""
+    """The image on this machine and on the hosts."""
 
     def build(
         self,
@@ -68,16 +68,17 @@ class ImagePart(Part):
         """Build the image on this machine and return its size in bytes.
 
         Args:
-            flavor: cpu or gpu; by what this machine has by default.
-            tag: the hosts file's name for the image by default.
-            extras: frameworks to add; requirements: file of further packages.
-            arguments: ARGs of the Dockerfile.
+            flavor: cpu or gpu; by default chosen by the hardware of this machine.
+            tag: tag of the image; by default ``image`` of the hosts file.
+            extras: frameworks to add.
+            requirements: file of further packages.
+            arguments: values for ARGs of the Dockerfile.
             torch_index: index or folder with the CPU wheel of torch.
-            certificate: CA bundle that the build shall trust.
+            certificate: CA bundle that the build trusts.
 
         Raises:
-            BadInput: an ARG that the Dockerfile lacks, or what cannot be added.
-            ImageError: it could not be built.
+            BadInput: the Dockerfile has no such ARG, or an extra is unknown.
+            ImageError: the build failed.
         """
         recipe = ImageRecipe(
             known_flavour(flavor),
@@ -91,32 +92,32 @@ class ImagePart(Part):
         return build(make_build(recipe, str(certificate), str(requirements)), lambda title, line: None)
 
     def rows(self) -> tuple[ImageRow, ...]:
-        """Return what every host holds of the image, and what else of ours it keeps."""
+        """Return the images of toolkit that each host has."""
         with self._cluster.connect(questions=QUESTIONS) as session:
             return list_images(session)
 
     def prepare_prune(self) -> PreparedPlan:
-        """Plan ``prune``, see ``Prepared``."""
+        """Plan ``prune``; see ``Prepared``."""
         return prepare_image_prune(self._cluster)
 
     def prune(self) -> Report:
-        """Remove images of ours that nobody needs from every host; never one that is used, or that you named.
+        """Remove unused images of toolkit from every host, except images that you named.
 
         Raises:
-            PlanFailed: on some host; carries the report.
+            PlanFailed: a step failed on a host; contains the report.
         """
         with self.prepare_prune() as prepared:
             return refuse_failed(prepared.execute(self._cluster.listen))
 
     def prepare_send(self) -> PreparedImageSend:
-        """Plan ``send``, see ``Prepared``."""
+        """Plan ``send``; see ``Prepared``."""
         return prepare_image_send(self._cluster)
 
     def send(self) -> Report:
-        """Bring the image to every host that lacks it: the layers that it lacks, or its own pull.
+        """Copy the missing layers of the image to every host, or let hosts pull the image.
 
         Raises:
-            PlanFailed: on some host; carries the report.
+            PlanFailed: a step failed on a host; contains the report.
         """
         with self.prepare_send() as prepared:
             return refuse_failed(prepared.execute(self._cluster.listen))

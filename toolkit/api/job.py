@@ -22,11 +22,11 @@ from toolkit.monitor.report import job_report
 
 
 class ClusterJob:
-    """A job, which belongs to the cluster and goes on without this object.
+    """A job, which belongs to the cluster and continues without this object.
 
     Args:
-        cluster: whose job it is.
-        id: of the job, the last part of it, or empty for the newest one.
+        cluster: cluster of the job.
+        id: id of the job, or its last part; empty for the newest job.
     """
 
     def __init__(self, cluster: Connection, id: str = "") -> None:
@@ -37,25 +37,25 @@ class ClusterJob:
         return f"ClusterJob({self.id!r})"
 
     def status(self, running: bool = False) -> JobStatus:
-        """Return how it stands.
+        """Return the status of the job.
 
         Args:
-            running: where no id was given: of those that run, if there is one.
+            running: without an id, prefer the newest running job.
 
         Raises:
-            NotReady: there is no such job, or main does not run.
+            NotReady: there is no such job, or the main container does not run.
         """
         with self._connect() as session:
             return self._status(session, running)
 
     def wait(self, timeout: float | None = None, running: bool = False) -> JobStatus:
-        """Wait until it has ended; return how.
+        """Wait until the job ends, and return its status.
 
         Args:
-            timeout: seconds; None for as long as it takes.
+            timeout: limit in seconds; None means no limit.
 
         Raises:
-            NotReady: it still runs after so long; it goes on.
+            NotReady: the job still runs after ``timeout``; it continues.
         """
         with self._connect() as session:
             found = self._status(session, running)
@@ -64,24 +64,24 @@ class ClusterJob:
             return job_status(session, found.id)
 
     def follow(self, sink: Callable[[bytes], None], tail: int | None = None, fold: bool = True) -> JobStatus:
-        """Pass on what its ranks print until it has ended; return how.
+        """Pass the output of all ranks to ``sink`` until the job ends, and return its status.
 
         Args:
-            sink: called with pieces of the merged log as they come.
-            tail: how many lines of before; None for all.
-            fold: a line that several ranks print comes once.
+            sink: called with each piece of the merged log.
+            tail: number of earlier lines; None means all.
+            fold: pass a line that several ranks print only once.
         """
         with self._connect() as session:
             return follow(session, self._status(session).id, sink, Excerpt(tail=tail, fold=fold))
 
     def lines(self, tail: int | None = None, fold: bool = True) -> Iterator[str]:
-        """Yield what its ranks print, line by line, until it has ended.
+        """Yield the output of all ranks, line by line, until the job ends.
 
         Raises:
-            ToolkitError: it cannot be followed any more.
+            ToolkitError: the connection to the job was lost.
         """
         told: SimpleQueue[bytes | BaseException | None] = SimpleQueue()
-        # Closed also when the loop over the lines is left, which ends the thread.
+        # Leaving the loop over the lines closes the session too, which ends the thread.
         with self._connect() as session:
             job = self._status(session).id
 
@@ -89,7 +89,7 @@ class ClusterJob:
                 try:
                     follow(session, job, told.put, Excerpt(tail=tail, fold=fold))
                     told.put(None)
-                except BaseException as error:  # raised again where the lines are read
+                except BaseException as error:  # the loop over the lines raises it again
                     told.put(error)
 
             Thread(target=work, daemon=True).start()
@@ -103,20 +103,20 @@ class ClusterJob:
                 yield rest.decode(errors="replace")
 
     def log(self, rank: int | None = None, host: str = "", tail: int | None = None) -> str:
-        """Return what it has printed so far: all ranks, one rank, or those on one host."""
+        """Return the output so far: of all ranks, of one rank, or of the ranks on one host."""
         pieces: list[bytes] = []
         with self.cluster.connect() as session:
             show_log(session, self._status(session), pieces.append, Excerpt(rank, host, tail=tail), False)
         return b"".join(pieces).decode(errors="replace")
 
     def stop(self, grace: float | None = None, running: bool = False) -> JobStatus:
-        """End it on every host; return how it ended. One that has ended already is left as it is.
+        """Stop the job on every host and return its status. A job that has ended is not changed.
 
         Args:
-            grace: seconds between SIGTERM and SIGKILL; the job's own for None.
+            grace: seconds between SIGTERM and SIGKILL; None means the value of the job.
 
         Raises:
-            ToolkitError: it could not be ended on some host.
+            ToolkitError: the job could not be stopped on a host.
         """
         with self._connect() as session:
             found = self._status(session, running)
@@ -125,12 +125,12 @@ class ClusterJob:
             return stop(session, found.id, grace=grace)
 
     def why(self) -> Answer:
-        """Return which rank holds it up, or what ended it: asks all its hosts at once, changes nothing."""
+        """Return the rank that blocks the job, or the reason why the job ended. Queries all its hosts."""
         with self.cluster.connect() as session:
             return ask_why(session, self.id)
 
     def report(self) -> JobReport:
-        """Return what the hosts know of it: times, pace, gauges, restarts, versions."""
+        """Return the records of the job: times, throughput, gauges, restarts, versions."""
         with self.cluster.connect() as session:
             return job_report(session, self._status(session).id)
 
@@ -142,17 +142,17 @@ class ClusterJob:
         replace: bool = False,
         keep_modes: bool = False,
     ) -> Got:
-        """Bring files that it has written to a local folder, from main or from one host.
+        """Download files of the job to a local folder, from the main host or from another host.
 
         Args:
-            patterns: relative to its folder, or absolute in the container.
+            patterns: paths relative to the job's folder, or absolute paths in the container.
             into: local folder; ``runs/JOB`` by default, which ``run`` never sends as code.
-            replace: local files that differ.
+            replace: replace local files that differ.
             keep_modes: keep execute bits.
 
         Raises:
-            ToolkitError: nothing matches, a local file differs or a local folder on the way is a link; then
-                nothing was brought.
+            ToolkitError: no file matches, a local file differs, or a local folder of the path is a link;
+                no file was downloaded.
         """
         with self.cluster.connect() as session:
             found = self._status(session)
@@ -163,7 +163,7 @@ class ClusterJob:
             return bring(session, wanted, lambda done, total: None, keep_modes)
 
     def _connect(self) -> Session:
-        """Connect to those hosts that know how the job stands."""
+        """Connect to the hosts that know the status of the job."""
         return self.cluster.connect(self.cluster.inventory.answering)
 
     def _status(self, session: Session, running: bool = False) -> JobStatus:

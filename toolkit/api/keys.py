@@ -10,15 +10,15 @@ from toolkit.hostsfile.load import choose_hosts
 
 
 class KeysPart(Part):
-    """The ssh keys that hosts show, and what is on record of them here."""
+    """The SSH host keys, and their records on this machine."""
 
     def shown(self, *hosts: str) -> list[ShownKey]:
-        """Return the keys that hosts show now, all of them by default; those of jump hosts as well."""
+        """Return the current keys of hosts (all by default) and of their jump hosts."""
         return look(self._cluster.inventory, choose_hosts(self._cluster.inventory, hosts, ()))
 
     def record(self, key: ShownKey) -> Path:
-        """Trust a key from now on; return the file that it was written to.
+        """Record a key as trusted and return the known_hosts file.
 
-        Compare its fingerprint with one that came another way first: whoever answers here may be anybody.
+        First compare its fingerprint with one from another source: an attacker could answer for the host.
         """
         return record(key)

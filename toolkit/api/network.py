@@ -13,18 +13,18 @@ class NetworkPart(Part):
     """The network between the hosts."""
 
     def explain(self) -> Explanation:
-        """Return which address ranks use on each host, why nothing else, and the settings that follow."""
+        """Return the address that ranks use on each host, the reasons, and the resulting settings."""
         with self._cluster.connect() as session:
             session.require_some()
             away = {name: error.what for name, error in session.errors.items()}
             return explain_network(session.inventory, session.facts, session.runners_in_use(), away)
 
     def tune(self, backend: str = "auto", budget: float = 120.0) -> Tuning:
-        """Measure which of Open MPI's or NCCL's ways is quickest here, and give it to later jobs.
+        """Measure the all-reduce algorithms of Open MPI or NCCL; later jobs use the fastest settings.
 
         Args:
             backend: auto, mpi or nccl.
-            budget: seconds for all of it.
+            budget: limit in seconds for the complete measurement.
         """
         check_tune(backend, budget)
         with self._cluster.connect() as session:

@@ -1,4 +1,4 @@
-"""What a command reports before it runs its plan."""
+"""Notices: reports of a command before its plan runs."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ class Notices:
 
 
 class Prepared(ABC, Generic[Result]):
-    """A command whose plan can be looked at, and then run; the end of its ``with`` closes the connections.
+    """A command with a plan to inspect and then run; the end of its ``with`` closes the connections.
 
     Args:
-        session: belongs to this object from now on.
+        session: this object closes it.
     """
 
     def __init__(self, cluster: Connection, session: Session, notices: Notices) -> None:
@@ -54,11 +54,11 @@ class Prepared(ABC, Generic[Result]):
     @property
     @abstractmethod
     def plans(self) -> tuple[Plan, ...]:
-        """The plans that ``execute`` runs, the very objects."""
+        """The plans that ``execute`` runs."""
 
     @property
     def plan(self) -> Plan:
-        """The first of them; most commands have one."""
+        """The first plan; most commands have one."""
         return self.plans[0]
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Prepared(ABC, Generic[Result]):
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """What was reported so far."""
+        """The notices so far."""
         return self._notices.all
 
     @property
@@ -89,7 +89,7 @@ class Prepared(ABC, Generic[Result]):
         return tuple(notice.text for notice in self.notices if notice.text)
 
     def to_do(self) -> tuple[Step, ...]:
-        """Ask the hosts which steps of ``plan`` have something to do as things are now; changes nothing."""
+        """Query the hosts for the steps of ``plan`` that would change something now."""
         return to_do(self.plan, self.session.runners_in_use(), self.session.inventory.engine)
 
     def __enter__(self: Own) -> Own:
@@ -106,7 +106,7 @@ class Prepared(ABC, Generic[Result]):
 
 @contextmanager
 def closed_on_error(session: Session) -> Iterator[Session]:
-    """Close a session if the block fails; otherwise it stays open for whoever the block gave it to."""
+    """Close a session if the block fails; otherwise it stays open."""
     try:
         yield session
     except BaseException:
@@ -115,7 +115,7 @@ def closed_on_error(session: Session) -> Iterator[Session]:
 
 
 def report_silent(session: Session, listen: Listener) -> None:
-    """Report the hosts that take no part to the listener, as failed steps."""
+    """Report hosts without a connection to the listener, as failed steps."""
     for outcome in session.connect_outcomes():
         listen(StepEnded(outcome))
 
@@ -137,11 +137,11 @@ class PreparedPlan(Prepared[Report]):
 
 
 class PreparedAfterPull(Prepared[Report]):
-    """A command before which hosts pull the image, where the hosts file lets them.
+    """A command that begins with a pull of the image if the hosts file allows it.
 
-    If they do, ``plan`` is the plan of the pull, and what follows is planned from what the pull brought.
-    Otherwise the hosts were observed already, and ``plan`` is made from that, without asking anything. What
-    keeps the plan from being made is raised where the plan is looked at or executed.
+    If hosts pull, ``plan`` is the plan of the pull, and the command itself is planned after the pull.
+    Otherwise ``plan`` is the plan of the command, made from earlier answers of the hosts. A planning error
+    is raised by ``plan`` and ``execute``.
     """
 
     def __init__(self, cluster: Connection, session: Session, notices: Notices) -> None:
@@ -160,7 +160,7 @@ class PreparedAfterPull(Prepared[Report]):
 
     @property
     def planned_later(self) -> bool:
-        """Whether what follows ``plan`` is planned when it is known what that brings."""
+        """True if the command itself is planned after the pull."""
         return self._pull is not None
 
     @cached_property
@@ -170,7 +170,7 @@ class PreparedAfterPull(Prepared[Report]):
 
     @cached_property
     def _first(self) -> tuple[Layout, Plan]:
-        """The layout and the plan of the command itself, if nothing is pulled before."""
+        """The layout and the plan of the command itself, without a pull before."""
         if isinstance(self._observed, ToolkitError):
             raise self._observed
         assert self._observed is not None
@@ -193,7 +193,7 @@ class PreparedAfterPull(Prepared[Report]):
 
         Raises:
             PlanFailed: no host is left after the pull.
-            PlanInterrupted: Ctrl-C; its report has the steps of the pull as well.
+            PlanInterrupted: Ctrl-C; its report contains the steps of the pull too.
         """
         session = self.session
         session.require_some()

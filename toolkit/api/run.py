@@ -29,7 +29,7 @@ from toolkit.plan.steps import Plan
 
 
 class PreparedRun(Prepared[ClusterJob]):
-    """See ``prepare_run``; ``begun`` says whether the start of the job is under way, or done."""
+    """See ``prepare_run``; ``begun`` is True once the start of the job has begun."""
 
     def __init__(
         self, cluster: Connection, session: Session, notices: Notices, planned: PlannedJob, check: bool
@@ -51,7 +51,7 @@ class PreparedRun(Prepared[ClusterJob]):
 
         Raises:
             NotReady: data is missing on its hosts, or they have problems.
-            KeyboardInterrupt: Ctrl-C; where ``begun`` the job runs.
+            KeyboardInterrupt: Ctrl-C; if ``begun`` is True, the job runs.
         """
         if self._check:
             hosts = {host.name for host in self.job.hosts}
@@ -69,11 +69,11 @@ def prepare_run(cluster: Connection, checked: CheckedRequest, check: bool = True
 
     Args:
         checked: from ``toolkit.jobs.request.check_request``.
-        check: look for problems of its hosts, and for data that is not complete, before it is started.
+        check: before the start, check the hosts for problems and the data for completeness.
     """
     inventory, request, notices = cluster.inventory, checked.request, Notices(cluster)
     notices.add(Topic.ENVIRONMENT, environment_findings(inventory, request))
-    # Read while the hosts answer; problems of the cluster are reported before a long reading has ended.
+    # Read while the hosts answer: problems of the cluster are reported before a long read ends.
     code = Background("code", lambda: read_code(inventory, request.workdir))
     session = cluster.connect(questions=questions() if check else (), desks=True, local_image=check)
     with closed_on_error(session):
@@ -85,7 +85,7 @@ def prepare_run(cluster: Connection, checked: CheckedRequest, check: bool = True
             notices.add(Topic.LAUNCHER, text=f"launcher {checked.start.launcher}: {checked.start.why}")
         plan = plan_run(layout, job, request.workdir, code.result())
         if private := private_code(plan):
-            text = f"stays on this machine, and is not sent with the code: {', '.join(private)}"
+            text = f"not sent with the code: {', '.join(private)}"
             notices.add(Topic.CODE, text=text)
         about_job = (*launcher_findings(job, checked.start), *code_findings(plan))
         notices.add(Topic.JOB, (*about_job, *restart_warnings(session, job)))

@@ -1,4 +1,4 @@
-"""What `toolkit run` and `jobs` do, as a part of ``Cluster``."""
+"""`toolkit run` and `toolkit jobs` as methods of ``Cluster``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolkit.jobs.request import Request, check_request
 
 
 class Runs(Connection):
-    """Starts jobs, and finds those that there are."""
+    """Starts and lists jobs."""
 
     def run(
         self,
@@ -32,18 +32,18 @@ class Runs(Connection):
         share: bool = False,
         check: bool = True,
     ) -> ClusterJob:
-        """Start a script of ``workdir`` with its arguments, or a command, on all slots; return while it runs.
+        """Start a script of ``workdir``, or a command, on all slots, and return while the job runs.
 
         Args:
-            env: variables for the ranks, which win over the hosts file's.
-            timeout, stall_after: in seconds.
-            check: look for faults of its hosts, and for data that is not whole, first.
-            others: as the options of `toolkit run` by these names; ``ranks`` is its ``--np``.
+            env: variables for the ranks; they override those of the hosts file.
+            timeout, stall_after: seconds.
+            check: first check the hosts for problems and the data for completeness.
+            others: as the options of `toolkit run` with the same names; ``ranks`` is ``--np``.
 
         Raises:
-            BadInput: names all that is wrong with it; nothing was contacted.
-            NotReady: the cluster is not up, others have the slots, or a host has a fault; says each.
-            KeyboardInterrupt: Ctrl-C; where the start was under way the job runs, see ``jobs``.
+            BadInput: the request is invalid; lists every problem. No host was contacted.
+            NotReady: the cluster is not up, slots are taken, or hosts have problems; lists each.
+            KeyboardInterrupt: Ctrl-C; if the start had begun, the job runs (see ``jobs``).
         """
         request = Request(
             words=words,
@@ -64,27 +64,28 @@ class Runs(Connection):
             return prepared.execute(self.listen)
 
     def prepare_run(self, request: Request, check: bool = True) -> PreparedRun:
-        """Plan what ``run`` does, to be looked at and then executed; see ``Prepared``.
+        """Plan ``run``: inspect the plan, then execute it; see ``Prepared``.
 
         Args:
-            request: as the arguments of ``run``; check: as there.
+            request: the arguments of ``run``.
+            check: as for ``run``.
 
         Raises:
-            BadInput, NotReady: as ``run`` does, but for problems of the hosts.
+            BadInput, NotReady: as for ``run``, except for problems of the hosts.
         """
         return prepare_run(self, check_request(self.inventory, request), check)
 
     def jobs(self) -> list[ClusterJob]:
-        """Return the cluster's jobs, the newest last."""
+        """Return the jobs of the cluster, the newest last."""
 
         with self.connect(self.inventory.answering) as session:
             session.require_some()
             return [ClusterJob(self, status.id) for status in known_jobs(session)]
 
     def job(self, job: str = "") -> ClusterJob:
-        """Return a job by its id or the last part of it; the newest one by default.
+        """Return a job by its id or the last part of the id; by default the newest job.
 
         Raises:
-            NotReady: there is none.
+            NotReady: there is no such job.
         """
         return ClusterJob(self, ClusterJob(self, job).status().id)

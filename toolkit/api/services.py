@@ -15,16 +15,16 @@ class ServicesPart(Part):
     """The services of the hosts file."""
 
     def states(self) -> list[ServiceState]:
-        """Return how each stands; those that run are asked for their health."""
+        """Return the state of each service; running services get a health check."""
         with self._cluster.connect() as session:
             return states(session)
 
     @contextmanager
     def forward(self, service: str, port: int = 0) -> Iterator[list[Door]]:
-        """Within its `with` a service answers on 127.0.0.1; each door has its address.
+        """Forward a service to 127.0.0.1 within a ``with``; each door has a local address.
 
         Args:
-            port: the local one; 0 for the service's own or the next that is free.
+            port: local port; 0 means the port of the service, or the next free port.
 
         Raises:
             KeyError: the file has no such service.

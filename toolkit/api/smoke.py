@@ -32,7 +32,7 @@ def prepare_smoke(cluster: Connection, launcher: str = "") -> PreparedSmoke:
     """Connect to the hosts and plan both parts of the test.
 
     Args:
-        launcher: of the all-reduce; by default that of the hosts file, or another if the image is without it.
+        launcher: launcher of the all-reduce; by default that of hosts.yaml, or one that the image has.
     """
     notices = Notices(cluster)
     session = cluster.connect()

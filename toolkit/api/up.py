@@ -41,10 +41,10 @@ class PreparedUp(PreparedAfterPull):
         return plan_up(layout, container_programs(), self._prepare, self._data)
 
     def execute(self, listen: Listener) -> Report:
-        """Run it.
+        """Run the plan.
 
         Raises:
-            NotReady: problems of the hosts, a newer toolkit was at work, or a running job would end.
+            NotReady: hosts have problems, a newer toolkit created the cluster, or a running job would end.
         """
         refuse_faults(self._found, told=self.cluster.shows_notices)
         return super().execute(listen)
@@ -65,13 +65,13 @@ def prepare_up(
     check: bool = True,
     prepare: bool = False,
 ) -> PreparedUp:
-    """Connect to the hosts and plan what brings image, keys, containers and data to each of them.
+    """Connect to the hosts and plan the setup of image, keys, containers and data on each host.
 
     Args:
-        data: stage the data of the hosts file first.
-        force: run it although it ends a running job, or undoes what a newer toolkit has made.
-        check: look for problems of the hosts first.
-        prepare: keys and configs only: somebody else starts the containers.
+        data: first copy the data sets of the hosts file.
+        force: continue even if this stops a running job or undoes changes of a newer toolkit.
+        check: check the hosts for problems first.
+        prepare: write keys and configurations only; the user starts the containers.
     """
     inventory, notices = cluster.inventory, Notices(cluster)
     staged = read_data(inventory) if data else ()

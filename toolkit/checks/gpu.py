@@ -305,7 +305,7 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield warning(what, fix, subject=label(card))
         elif card.get("compute_mode", "").startswith("Exclusive"):
             what = f"{who} uses the GPU, and its exclusive compute mode refuses other processes"
-            fix = f"on {seen.host}: sudo nvidia-smi -c DEFAULT  # or end the process"
+            fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT  # or end the process"
             yield error(what, fix, subject=label(card))
         else:
             fix = f"toolkit run --exclude {seen.host} ...  # or wait until the process ends"
@@ -351,7 +351,7 @@ def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield unchecked(what, subject=label(card))
         elif now < most:
             what = f"the PCIe link has {now} of {most} lanes, so copies take {most / now:.0f} times as long"
-            fix = f"on {seen.host}: reseat the card; check its slot and riser"
+            fix = f"on {seen.host}: nvidia-smi -q -i {_index(card)}  # then reseat the card or check its slot"
             yield warning(what, fix, subject=label(card))
 
 
@@ -369,7 +369,7 @@ def _alike(scene: Scene) -> Iterator[Finding]:
         yield warning(what, "in hosts.yaml: slots: 0 for hosts without a GPU, or gpus: 0 for all hosts")
     for title, fix, words in (
         ("GPU models differ", "toolkit run --exclude HOST ...  # the slowest GPU limits all ranks", "name"),
-        ("GPU drivers differ", "install the same driver version on all hosts", "driver"),
+        ("GPU drivers differ", "on every host: nvidia-smi  # then install the same driver version", "driver"),
     ):
         groups = grouped(
             (name, word)

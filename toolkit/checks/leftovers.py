@@ -164,7 +164,7 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for container in own_containers(seen, scene):
         if container.state != "running" and container not in gone:
             what = f"container {container.name} does not run ({container.state}, {container.exit_code})"
-            again = "toolkit up  # recreates the container; toolkit down removes it"
+            again = "toolkit up  # recreates the container; `toolkit down` removes it"
             fix = fix_of(container) if lacks_sshd(container) else again
             yield warning(what, fix, subject=container.name)
 
@@ -189,7 +189,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for (cluster, host), folder in state_folders(seen).items():
         if host == seen.host and cluster != scene.inventory.cluster and cluster not in alive:
             what = f"the host has keys and records of cluster {cluster}, which has no container on this host"
-            fix = f"on {seen.host}: rm -rf {quoted(folder)}  # or toolkit down with the cluster's hosts.yaml"
+            fix = f"on {seen.host}: rm -rf {quoted(folder)}  # or `toolkit down` with its hosts.yaml"
             yield warning(what, fix, subject=folder)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from toolkit import __version__
-from toolkit.cli.common import put_text
+from toolkit.cli.common import put_file, put_text
 from toolkit.cli.lazy import Verb, VerbGroup, group, panel
 from toolkit.cli.signals import Signals
 from toolkit.errors import Interrupted, ToolkitError
@@ -193,7 +193,7 @@ def main() -> None:
         fail(Interrupted(), words)
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            typer.echo(str(error))
+            put_file(f"{error}\n")  # the help of toolkit or of a group of verbs
             sys.exit(2)
         fail(error, words)
 

@@ -1,4 +1,4 @@
-"""Questions to a person on a terminal: each has a default, which Enter takes."""
+"""Questions to the user on a terminal: each has a default, and Enter accepts it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ Value = TypeVar("Value")
 
 
 class Person:
-    """Somebody who can be asked; or nobody, for whom every default is taken."""
+    """Asks the user on a terminal. If ``there`` is False, every question gets its default."""
 
     def __init__(self, there: bool) -> None:
         self.there = there
 
     def ask(self, question: str, default: str, read: Callable[[str], Value]) -> Value:
-        """Return what ``read`` makes of the answer, or of the default; asks again where it raises ValueError.
+        """Return the answer, or the default, as ``read`` converts it. After a ValueError, ask again.
 
         Raises:
             EOFError: the input has ended.
-            ToolkitError: nobody is there, and the default will not do.
+            ToolkitError: there is no terminal, and ``read`` refuses the default.
         """
         if not self.there:
             try:
                 return read(default)
             except ValueError as error:
-                raise ToolkitError(f"{question} {default}: {error}", "run it on a terminal") from error
+                raise ToolkitError(
+                    f"{question} {default}: {error}", "run the same command on a terminal"
+                ) from error
         while True:
             ask(f"{question} [{default}]: ")
             try:
@@ -41,17 +43,17 @@ class Person:
                     raise EOFError
                 return read(text.strip() or default)
             except UnicodeDecodeError:
-                say("  that is no text")
+                say("  the answer is not valid text")
             except ValueError as error:
                 say(f"  {error}")
 
 
 @contextmanager
 def undone_if_interrupted(what: str) -> Iterator[None]:
-    """Turn Ctrl-C and the end of input into one line that says what was not done.
+    """Turn Ctrl-C and the end of input into one line; ``what`` names the work that was not done.
 
     Raises:
-        Interrupted: in their place.
+        Interrupted: after Ctrl-C or at the end of the input.
     """
     try:
         yield
@@ -62,5 +64,5 @@ def undone_if_interrupted(what: str) -> Iterator[None]:
 
 
 def on_terminal() -> bool:
-    """Return whether a person can read questions here and answer them."""
+    """Return True if standard input and standard error are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()

@@ -107,7 +107,7 @@ def put_json(value: Any) -> None:
 
 
 def put_file(text: str) -> None:
-    """Print a file that toolkit made on standard output, unchanged, for another program."""
+    """Print text that toolkit made on standard output, unchanged: help, or a file for another program."""
     sys.stdout.write(text)
 
 

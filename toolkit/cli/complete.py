@@ -1,4 +1,4 @@
-"""What a shell offers after TAB: hosts of the file and words of our own lists. Silent, quick, no ssh."""
+"""Shell completion: names from the hosts file and from lists of toolkit. Connects to no host."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Completer = Callable[[str], list[str]]
 
 
 def hosts(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of hosts, from the file that the command line or TOOLKIT_HOSTS names."""
+    """Return the hosts of the hosts file that the command line or TOOLKIT_HOSTS names."""
     return _matching(_names(str(ctx.params.get("hosts") or "")), incomplete)
 
 
 def host_list(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The same, alone or behind others and a comma."""
+    """Return hosts for a list with commas: completes its last name."""
     return _last(hosts(ctx, ""), incomplete)
 
 
 def services(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of services, from the same file."""
+    """Return the services of the hosts file."""
     return _matching(_names(str(ctx.params.get("hosts") or ""), "services"), incomplete)
 
 
 def jobs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Ids of jobs of the same file's cluster that this machine has started or listed, newest first."""
+    """Return the ids of the cluster's jobs that this machine has started or listed, newest first."""
     if not knows_jobs():
         return []
     cluster = _read(str(ctx.params.get("hosts") or "")).get("cluster")
@@ -38,36 +38,36 @@ def jobs(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def first_host(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The same for a verb whose first word may be a host; what follows is another program's."""
+    """Return hosts for the first argument of a verb; later arguments belong to another program."""
     return [] if ctx.params.get("words") else hosts(ctx, incomplete)
 
 
 def rates(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of hosts, each with the sign that a rate follows."""
+    """Return the hosts, each followed by `=` for a rate."""
     return [f"{name}=" for name in hosts(ctx, incomplete)]
 
 
 def launchers(incomplete: str) -> list[str]:
-    """Launchers that a job can be started by."""
+    """Return the launchers of jobs."""
     return _matching(LAUNCHER_NAMES, incomplete)
 
 
 def flavors(incomplete: str) -> list[str]:
-    """Flavors of the image."""
+    """Return the flavors of the image."""
     from toolkit.image.build_plan import FLAVOURS
 
     return _matching(FLAVOURS, incomplete)
 
 
 def extras(incomplete: str) -> list[str]:
-    """What can be added to the image, alone or behind others and a comma."""
+    """Return the extras of the image for a list with commas: completes its last name."""
     from toolkit.image.build_plan import EXTRAS
 
     return _last(EXTRAS, incomplete)
 
 
 def check_list(incomplete: str) -> list[str]:
-    """Checks of hosts, alone or behind others and a comma."""
+    """Return the ids of checks for a list with commas: completes its last id."""
     from toolkit.checks.registry import CHECKS
 
     return _last((check.id for check in CHECKS), incomplete)
@@ -83,7 +83,7 @@ def one_of(*words: str) -> Completer:
 
 
 def list_of(*words: str) -> Completer:
-    """Return a completer for these words, alone or behind others and a comma."""
+    """Return a completer for a list of these words with commas: completes its last word."""
 
     def complete(incomplete: str) -> list[str]:
         return _last(words, incomplete)
@@ -96,19 +96,19 @@ def _matching(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _last(words: Iterable[str], incomplete: str) -> list[str]:
-    """Those that begin as the last of the words with commas between them, behind the others."""
+    """Return lists that complete the last word of a list with commas, and keep the words before it."""
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{word}" for word in _matching(words, last)]
 
 
 def _names(path: str, key: str = "hosts") -> list[str]:
-    """The names below a key of a hosts file."""
+    """Return the names below a key of a hosts file."""
     found = _read(path).get(key)
     return [name for name in found if isinstance(name, str)] if isinstance(found, (dict, list)) else []
 
 
 def _read(path: str) -> dict[Any, Any]:
-    """What a hosts file says, nothing when it cannot be read: no errors while typing."""
+    """Return the content of a hosts file; empty if it cannot be read (completion reports no errors)."""
     from toolkit.hostsfile.yaml import MAX_BYTES, read_yaml
 
     try:

@@ -27,7 +27,7 @@ def explanation(words: str) -> str:
     if errors := match(words.splitlines()):
         return "\n\n".join(map(_known, errors))
     problem = Problem("--explain", f"no message, known error or topic matches {words!r}")
-    fix = f"toolkit --explain TOPIC lists the messages of one of these topics: {', '.join(topics())}"
+    fix = f"toolkit --explain {next(iter(topics()))}  # lists the messages of a topic: {', '.join(topics())}"
     raise BadInput("command line", (problem,), fix)
 
 

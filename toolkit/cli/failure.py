@@ -1,4 +1,4 @@
-"""How a failed command says so: text on standard error and, with --json, one object on standard output."""
+"""Reports of failed commands: text on standard error and, with --json, one object on standard output."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from toolkit.plan.show import report_text
 
 
 def as_bad_input(error: Any) -> BadInput:
-    """Return click's refusal of a command line as ours."""
+    """Return click's error about a command line as a ToolkitError."""
     path = getattr(error.ctx, "command_path", "toolkit")
     text = " ".join(error.format_message().split())
     return BadInput("command line", (Problem("", text),), f"{path} --help")
 
 
 def tell(error: ToolkitError, as_json: bool) -> None:
-    """Print the error for people and, if asked for, for programs."""
+    """Print the error as text and, with ``as_json``, also as JSON."""
     report = _report(error)
     if report is not None:
         say("\n" + report_text(report))
@@ -44,7 +44,7 @@ def _bare_interrupt(error: ToolkitError) -> bool:
 
 
 def _report(error: ToolkitError) -> Report | None:
-    """What a plan had done when it was interrupted; by name, as importing what runs plans takes long."""
+    """Return the report of an interrupted plan. Looked up by name, because the import takes long."""
     return getattr(error, "report", None)
 
 
@@ -64,9 +64,9 @@ def error_json(error: ToolkitError) -> dict[str, Any]:
 
 
 def asks_for_json(command: Any, words: Sequence[str]) -> bool:
-    """Return whether a command line asks for JSON, also one that click refuses.
+    """Return whether a command line contains ``--json``, also if click refuses the command line.
 
-    What follows ``--``, or the first word of a verb that passes words on, belongs to another program.
+    Words after ``--``, or from the first argument of a verb that passes words on, belong to another program.
     """
     rest = list(words)
     while hasattr(command, "commands"):

@@ -44,7 +44,8 @@ def group_help(command: Any, ctx: Any) -> str:
     panels: dict[str, list[Row]] = {}
     for name, verb in command.commands.items():
         if not verb.hidden:
-            title = verb.rich_help_panel or "Commands"
+            # Only the root has panels; a verb can be listed by the root and by another group.
+            title = (ctx.parent is None and verb.rich_help_panel) or "Commands"
             panels.setdefault(title, []).append((name, (verb.help or "").rstrip(".")))
     width = max(len(name) for rows in panels.values() for name, _ in rows)
     for title, rows in panels.items():

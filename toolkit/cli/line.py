@@ -1,4 +1,4 @@
-"""What is wrong with a command line, gathered: it is refused once, before any host is contacted."""
+"""Collects the problems of a command line and reports all of them before any host is contacted."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Given = ParamSpec("Given")
 
 SOURCE = "command line"
 
-# A number of seconds that every clock and timer can hold: thirty years.
+# The most seconds that an option accepts, about thirty years: every clock and timer can hold them.
 _MOST_SECONDS = 1e9
 _MOST_DIGITS = 12
 
 
 def listed(given: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the names that an option was given: one each time, or several with commas between them."""
+    """Return the names given to a repeatable option; each value can be a list with commas."""
     return tuple(name.strip() for words in given or () for name in words.split(","))
 
 
 class CommandLine:
-    """Reads the words of one command line; faults wait until ``accept`` or ``end``.
+    """Reads the values of one command line; ``accept`` and ``end`` report the problems.
 
-    Each method gives None, or an empty value, for what cannot be read, so that the rest is still looked at.
+    Each method returns None, or an empty value, for an invalid word, so that the other words are checked too.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class CommandLine:
         self._fix = ""
 
     def refuse(self, where: str, message: str) -> None:
-        """Note a fault, such as ``--np`` and ``should be …``."""
+        """Record a problem, such as ``--np`` and ``should be …``."""
         self._faults.setdefault(SOURCE, []).append(Problem(where, message))
 
     def whole(self, option: str, text: str | None, least: int = 1, most: int = 10**9) -> int | None:
-        """Return a whole number, None when none is given."""
+        """Return a whole number; None if ``text`` is None or invalid."""
         if text is None:
             return None
         digits = text.removeprefix("-")
@@ -54,7 +54,7 @@ class CommandLine:
         return None
 
     def seconds(self, option: str, text: str | None, least: int = 1) -> float | None:
-        """Return a number of seconds, at least ``least``; None when none is given."""
+        """Return a number of seconds, at least ``least``; None if ``text`` is None or invalid."""
         if text is None:
             return None
         try:
@@ -67,7 +67,7 @@ class CommandLine:
         return None
 
     def one_of(self, where: str, text: str, known: Iterable[str]) -> str:
-        """Return the word, empty unless it is one of ``known``."""
+        """Return the word; empty unless ``known`` contains it."""
         words = tuple(known)
         if text in words:
             return text
@@ -75,7 +75,7 @@ class CommandLine:
         return ""
 
     def value(self, where: str, make: Callable[[str], Value], text: str) -> Value | None:
-        """Return what ``make`` gives for a word, None when it raises ValueError, with what is wrong."""
+        """Return the result of ``make(text)``; None after a ValueError, whose text becomes the problem."""
         try:
             return make(text)
         except ValueError as error:
@@ -83,7 +83,7 @@ class CommandLine:
             return None
 
     def read(self, make: Callable[Given, Value], *args: Given.args, **options: Given.kwargs) -> Value | None:
-        """Return what ``make`` gives, None when it refuses; its faults are kept under their own source."""
+        """Return the result of ``make``; None if it raises BadInput, whose problems keep their source."""
         try:
             return make(*args, **options)
         except BadInput as error:
@@ -92,11 +92,11 @@ class CommandLine:
             return None
 
     def hosts(self, path: str) -> Inventory | None:
-        """Return the hosts file's inventory, None when it is wrong."""
+        """Return the hosts file's inventory; None if the file is invalid."""
         return self.read(load_inventory, path)
 
     def accept(self, value: Value | None) -> Value:
-        """Return a value that was read, now that nothing is wrong.
+        """Return a value that was read, if the command line has no problem.
 
         Raises:
             BadInput: see ``end``.
@@ -106,14 +106,14 @@ class CommandLine:
         return value
 
     def end(self) -> None:
-        """Refuse the command line when anything is wrong with it.
+        """Refuse the command line if it has a problem.
 
         Raises:
-            BadInput: with every fault.
+            BadInput: with every problem.
         """
         several = len(self._faults) > 1
         problems = [
-            # Beside faults of the command line, one of a whole file says of which.
+            # A problem of a complete file has no path: name the file if there are problems of other sources.
             Problem(source, p.message) if several and not (p.path or p.line) and source != SOURCE else p
             for source, own in self._faults.items()
             for p in own
@@ -123,7 +123,7 @@ class CommandLine:
 
 
 def variable(line: CommandLine, word: str) -> tuple[str, str | None]:
-    """Return the name and the value of NAME[=VALUE], None without one; an empty name for one that is none."""
+    """Return name and value of NAME[=VALUE]; the value is None without ``=``, an invalid name is empty."""
     name, equals, value = word.partition("=")
     # The value may be a secret: no message repeats it.
     good = line.value(f"--env {name}", env_name, name)

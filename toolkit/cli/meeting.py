@@ -1,4 +1,4 @@
-"""The part of `toolkit init` that finds hosts, meets them, and asks a person what to make of it."""
+"""The part of `toolkit init` that finds and probes hosts, and asks the user how to use them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LEAVE, AGAIN, KEEP = "leave", "try", "keep"
 
 
 def pick_hosts(person: Person, aliases: Sequence[Alias], user: str) -> tuple[DraftHost, ...]:
-    """Say which hosts ~/.ssh/config names, and return those that a person picks; without one, all.
+    """Print the hosts of ~/.ssh/config and return those that the user picks; without a terminal, all of them.
 
-    Where it names none the person may name some, or leave it at none.
+    If the file names no host, the user can enter addresses, or continue without hosts.
 
     Raises:
-        BadInput: it names none, and nobody can be asked.
+        BadInput: the file names no host, and there is no terminal.
     """
     listed = [alias for alias in aliases if not alias.bar]
     names = [alias.name for alias in listed]
@@ -36,24 +36,28 @@ def pick_hosts(person: Person, aliases: Sequence[Alias], user: str) -> tuple[Dra
         say("hosts of ~/.ssh/config:")
         barred = [(alias.name, alias.bar) for alias in aliases if alias.bar]
         say(aliases_text([(alias.name, alias.place) for alias in listed], barred))
-        question = "which of them (all, numbers, names; also ADDRESS or USER@ADDRESS of others)?"
+        question = "which hosts (all, numbers, names, or ADDRESS or USER@ADDRESS of other hosts)?"
         hosts = person.ask(question, ALL, lambda text: read_hosts(text, names))
     elif person.there:
-        say("~/.ssh/config names no host; with none, the file has two stand-ins for you to fill in")
-        question = "which machines (ADDRESS or USER@ADDRESS)?"
+        say("~/.ssh/config names no host; without hosts, hosts.yaml gets two placeholders that you replace")
+        question = "which hosts (ADDRESS or USER@ADDRESS)?"
         hosts = person.ask(question, NONE, lambda text: () if text == NONE else read_hosts(text, ()))
     else:
         problem = Problem("", "names no host that could be one of a cluster")
-        raise BadInput("~/.ssh/config", (problem,), "toolkit init [NAME=][USER@]ADDRESS … names them")
+        raise BadInput(
+            "~/.ssh/config",
+            (problem,),
+            "toolkit init gpu1=ADDRESS gpu2=ADDRESS  # with the addresses of your hosts",
+        )
     known = set(names)
     return tuple(h if h.address in known else replace(h, user=h.user or user) for h in hosts)
 
 
 def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[Draft, Meeting]:
-    """Meet the draft's hosts, say what came of each, and return the draft without those that stay out.
+    """Probe the draft's hosts, print the result of each, and return the draft without the hosts left out.
 
     Args:
-        yes: ask about no host key; one that is not on record stays unknown.
+        yes: do not ask about host keys; a key that is not recorded stays unknown.
     """
     while True:
         hosts = named(draft.hosts)
@@ -64,7 +68,7 @@ def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[
         lost = [name for name, met in meeting.met.items() if not met.usable]
         if not lost:
             break
-        question = f"what about {', '.join(lost)} (leave out, try all again, keep all the same)?"
+        question = f"what about {', '.join(lost)} (leave out, try all again, keep anyway)?"
         answer = person.ask(question, LEAVE, lambda text: read_choice(text, (LEAVE, AGAIN, KEEP)))
         if answer == LEAVE:
             draft = leave_out(draft, meeting, lost)
@@ -79,14 +83,14 @@ def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[
 def _settle_keys(
     inventory: Inventory, names: Sequence[str], yes: bool, dry_run: bool
 ) -> dict[str, ToolkitError]:
-    """Ask about every ssh key that is not on record; return the hosts that showed none, with the reason."""
+    """Ask about every SSH key that is not recorded; return the error of each host that showed no key."""
     shown = look(inventory, tuple(names))
     if not yes and on_terminal():
         asked: set[str] = set()
         while new := [f for f in shown if f.verdict == "unknown" and not f.error and f.host not in asked]:
             asked |= {found.host for found in new}
             settled = [settle(found, dry_run=dry_run) for found in new]
-            # The way to some leads over a host that was not trusted a moment ago.
+            # Some hosts are reached through a jump host whose key was only just recorded.
             behind = [f.host for f in shown if f.error and f.target and f.target.jump]
             if not behind or dry_run or not any(settled):
                 break
@@ -108,28 +112,28 @@ def _settle_keys(
 
 
 def pick_mounts(person: Person, meeting: Meeting, hosts: Sequence[str]) -> tuple[Mount, ...]:
-    """Return the mounts of those file systems of all hosts that a person wants ranks to see; default: all."""
+    """Return mounts for the file systems that all hosts share and that the user picks (default: all)."""
     shares = meeting.shares(hosts)
     if not shares:
         return ()
-    say("file systems that all of them share:")
+    say("file systems that all hosts share:")
     say(shares_text(shares))
     folders = [share.mount.source for share in shares]
-    question = "which shall ranks see, at the same path (all, none, numbers, paths)?"
+    question = "which file systems to mount for ranks, at the same path (all, none, numbers, paths)?"
     picked = person.ask(question, ALL, lambda text: read_some(text, folders))
     return tuple(share.mount for share in shares if share.mount.source in picked)
 
 
 def pick_cluster(person: Person, meeting: Meeting, default: str) -> str:
-    """Return the cluster's name: no other user of these hosts has one of that name."""
+    """Return a name for the cluster that no other user of these hosts has taken."""
 
     def read(text: str) -> str:
         name = fields.cluster(text)
         for host, user in meeting.strangers(name).items():
-            raise ValueError(f"user {user} has a cluster of that name on {host}; choose another")
+            raise ValueError(f"user {user} has a cluster with this name on {host}; choose another name")
         return name
 
     name = person.ask("name of the cluster?", free_name(default, meeting.foreign_names()), read)
     if own := meeting.owners(name):
-        say(f"  you have a cluster {name} on {', '.join(own)}: this file will steer it")
+        say(f"  you have a cluster {name} on {', '.join(own)}: this hosts.yaml will control it")
     return name

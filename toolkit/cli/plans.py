@@ -1,4 +1,4 @@
-"""What the verbs do with plans: show them, run them, say how each host fared."""
+"""Prints and runs the plans of verbs, and prints the result of each host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def show_plans(
     session: Session, plans: Sequence[Plan], as_json: bool, more: Mapping[str, Any] | None = None
 ) -> None:
-    """Print what would be done, for ``--dry-run``; ``more`` goes into the JSON."""
+    """Print the plans, for ``--dry-run``; ``more`` is added to the JSON."""
     texts = [plan_text(plan, session.inventory.engine) for plan in plans]
     if as_json:
         lines = [line for text in texts for line in text.splitlines()]
@@ -39,11 +39,11 @@ def carry_out(
     warnings: Sequence[Finding] | None = None,
     to_do: Callable[[], Sequence[Step]] | None = None,
 ) -> Report | None:
-    """Print the plan, or run it and print how each host fared; the exit status is the caller's.
+    """Print the plan, or run it and print the result of each host. The caller sets the exit status.
 
     Args:
-        warnings: findings for the JSON, by whoever looks for any; None leaves the key out.
-        to_do: asks which steps of a plan that is printed have something to do; None for not asked.
+        warnings: findings for the JSON; None omits the key.
+        to_do: returns the steps of a printed plan that would change something; None skips this query.
     """
     found = {} if warnings is None else as_warnings(warnings)
     if dry_run:
@@ -75,15 +75,15 @@ def carry_out_after_pull(
     warnings: Sequence[Finding] | None = None,
     to_do: Callable[[], Sequence[Step]] | None = None,
 ) -> Report | None:
-    """Do the same for a command before which hosts may pull the image; see ``PreparedAfterPull``."""
+    """Do the same for a command that can begin with a pull of the image; see ``PreparedAfterPull``."""
     if not (dry_run and prepared.planned_later):
         return carry_out(prepared, dry_run, as_json, verbose, warnings, to_do)
     carry_out(prepared, dry_run, as_json, verbose)
-    say("what follows is planned when it is known what this brings")
+    say("the other steps depend on the pulled image; toolkit plans them after the pull")
     return None
 
 
 def exit_with(report: Report | None) -> None:
-    """End the command with status 1 when a step failed."""
+    """Exit with status 1 if a step failed."""
     if report is not None and not report.ok:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""A prediction as text for people and as a value for programs."""
+"""A prediction as text and as a value for JSON."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ def text(
     note: str,
     probed: Probed | None,
 ) -> str:
-    """Return what is assumed, the table by number of hosts, the ways compared, and the verdict last."""
+    """Return the assumptions, the table by number of hosts, the compared algorithms, and the verdict last."""
     parts = [_assumed(network, load, source, ask, note, probed)]
     rows = prediction.rows
     parts.append(_steps(rows, load) if load.compute is not None else _wire(rows))
     parts.append(
-        "time on the wire per step, each way with fp32 gradients and with half as many bytes\n" + _ways(rows)
+        "time on the wire per step, each algorithm with fp32 gradients and with half as many bytes\n"
+        + _ways(rows)
     )
     advice = f"  {prediction.advice}\n" if prediction.advice else ""
     return "\n".join(parts) + f"\n{prediction.verdict}\n{advice}"
@@ -50,7 +51,7 @@ def _assumed(network: Network, load: Load, source: str, ask: Ask, note: str, pro
     elif load.compute is not None:
         compute = f"{seconds_text(load.compute)} a step on one slot ({ask.compute_from.partition('; ')[0]})"
     else:
-        compute = "not known; --step-time or --probe says how long a step takes"
+        compute = "not known; give the time of a step with --step-time, or measure it with --probe"
     lines = [("model", gradients), ("compute", compute), ("hosts", _hosts(network, note))]
     lines += [("network", source), ("all-reduce", load.algorithm)]
     return "".join(f"{head:<11} {tail}\n" for head, tail in lines)
@@ -98,7 +99,7 @@ def _wire(rows: tuple[Row, ...]) -> str:
 
 
 def _ways(rows: tuple[Row, ...]) -> str:
-    """Each way in two columns: as fp32, and as the kind of half the size."""
+    """Return a table with two columns for each algorithm: fp32, and the data type of half the size."""
     full, half = dict.fromkeys(way.dtype for way in rows[0].ways)
     head = ["hosts"]
     for algorithm in COMPARED:

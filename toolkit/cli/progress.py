@@ -1,4 +1,4 @@
-"""What a running plan looks like: steps as they end, bars of what takes long."""
+"""Progress of a running plan: a line for each step that ends, and bars for long transfers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from toolkit.plan.show import outcome_line
 
 
 class Progress:
-    """Prints steps as they end, and bars of what takes long when standard error is a terminal.
+    """Prints a line for each step that ends, and bars for long transfers if standard error is a terminal.
 
-    At the end of its ``with`` the bars are taken off the screen.
+    The end of its ``with`` removes the bars.
     """
 
     def __init__(self, verbose: bool) -> None:
@@ -50,7 +50,7 @@ class Progress:
                 self._advance(event)
 
     def outcome(self, outcome: Outcome) -> None:
-        """Print how a step ended; that there was nothing to do is for ``--verbose``."""
+        """Print the result of a step; only ``--verbose`` prints steps that had nothing to do."""
         if outcome.status != "skipped" or self._verbose:
             say(outcome_line(outcome))
 
@@ -60,7 +60,7 @@ class Progress:
         if self._terminal:
             self._show_bar(event)
         elif now - self._said.setdefault(key, now) > 10:
-            # Not a terminal: a line every ten seconds says that it goes on.
+            # Without a terminal, print a line every ten seconds.
             self._said[key] = now
             share = f" of {event.total / 1e6:.0f}" if event.total else ""
             say(f"     ...  {event.host}: {event.step}: {event.done / 1e6:.0f}{share} MB")

@@ -1,4 +1,4 @@
-"""Signals that would end a command without a word, such as a closed terminal: they arrive like Ctrl-C."""
+"""Makes signals that would silently end a command, such as a closed terminal, arrive like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals(AbstractContextManager["Signals"]):
-    """Makes SIGTERM and SIGHUP arrive as KeyboardInterrupt; ``got`` is the one that came, 0 for none."""
+    """Turns SIGTERM and SIGHUP into KeyboardInterrupt; ``got`` is the number of the signal, or 0."""
 
     def __init__(self) -> None:
         self.got = 0
         self._before: dict[int, Any] = {}
-        # Asked now: of a terminal that is gone nothing can be asked any more.
+        # Looked up now, because isatty() and fileno() fail for a closed terminal.
         self._shown = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
 
     def __enter__(self) -> Signals:
         for number in _ENDING:
-            # Under nohup a hangup is to be passed over, and stays so.
+            # nohup ignores SIGHUP; keep that.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._take)
         return self
@@ -41,7 +41,7 @@ class Signals(AbstractContextManager["Signals"]):
         raise KeyboardInterrupt
 
     def silence(self) -> None:
-        """Let what is still printed go nowhere: the terminal is gone, and writing to it would raise."""
+        """Discard further output: the terminal is closed, and writing to it would raise an error."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for number in self._shown:
             os.dup2(nowhere, number)

@@ -11,9 +11,9 @@ from toolkit.cli.common import say
 
 
 def escape_tracebacks() -> None:
-    """Let the tracebacks of unexpected exceptions be printed by ``say``, those of threads as well.
+    """Print the tracebacks of unexpected exceptions with ``say``, also those of threads.
 
-    An exception's message can hold text of a host.
+    An exception's message can contain text of a host.
     """
     sys.excepthook = _tell_unexpected
     threading.excepthook = sys.unraisablehook = _tell_ignored
@@ -26,5 +26,5 @@ def _tell_unexpected(
 
 
 def _tell_ignored(of: threading.ExceptHookArgs | sys.UnraisableHookArgs) -> None:
-    if of.exc_type is not SystemExit:  # which ends a thread, and is no error
+    if of.exc_type is not SystemExit:  # SystemExit ends a thread and is no error
         _tell_unexpected(of.exc_type, of.exc_value, of.exc_traceback)

@@ -1,4 +1,4 @@
-"""A job in the foreground: its output, and what Ctrl-C, a signal and a lost connection mean to it."""
+"""Follows a job in the foreground: prints its output, and handles Ctrl-C, signals and lost connections."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from toolkit.jobs.logs import Excerpt, follow
 from toolkit.jobs.records import job_status
 from toolkit.jobs.status import JobStatus
 
-# What the first Ctrl-C does. Without a terminal nobody can be asked, and it stops the job.
+# Actions of the first Ctrl-C. Without a terminal, `ask` means `stop`.
 ON_INTERRUPT = ("ask", "stop", "detach")
 _SIGPIPE = 128 + 13
 
 
 class _Follower(threading.Thread):
-    """Copies the job's output in the background, so that the person can be asked meanwhile."""
+    """Copies the job's output in the background, so that the user can answer a question meanwhile."""
 
     def __init__(self, session: Session, job: str, sink: Callable[[bytes], None], what: Excerpt) -> None:
         super().__init__(daemon=True)
         self._session, self._job, self._sink, self._what = session, job, sink, what
-        self.held = threading.Lock()  # while somebody has it nothing is printed
-        # To wait for, because a join() that Ctrl-C interrupts takes the thread for ended (Python 3.11).
+        self.held = threading.Lock()  # no output is printed while the question holds this lock
+        # Replaces join(): after Ctrl-C, join() treats the thread as ended (Python 3.11).
         self.done = threading.Event()
         self.error: Exception | None = None
         self.ended: JobStatus | None = None
@@ -42,7 +42,7 @@ class _Follower(threading.Thread):
 
         try:
             self.ended = follow(self._session, self._job, put, self._what)
-        except Exception as error:  # raised again by who waits for us
+        except Exception as error:  # `watch` raises it again
             self.error = error
         finally:
             self.done.set()
@@ -57,15 +57,16 @@ def watch(
     sink: Callable[[bytes], None] | None = None,
     pressed: bool = False,
 ) -> JobStatus:
-    """Follow a job to its end and say how it went.
+    """Follow a job to its end and print its result.
 
     Args:
-        what: how much of its output to show, and how.
-        sink: takes the output; None to show none.
-        pressed: Ctrl-C, or a signal, has come already.
+        what: the part of the output to print, and its form.
+        sink: receives the output; None discards it.
+        pressed: True if Ctrl-C or a signal arrived before the call.
 
     Raises:
-        Detached: the person, a signal or a broken connection took us away from the job; it goes on.
+        Detached: the user, a signal or a closed output detached from the job; the job continues.
+        Unreachable: the connection to the job was lost; the job continues.
     """
     follower = _Follower(session, job, sink or (lambda data: None), what)
     follower.start()
@@ -95,13 +96,13 @@ def _interrupted(
 
 
 def _ask(job: str, follower: _Follower, signals: Signals) -> str:
-    """Ask what Ctrl-C was meant to do: stop, detach, or nothing. A second one is an answer too."""
+    """Ask for the meaning of Ctrl-C: stop, detach, or continue. A second Ctrl-C means stop."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "stop"
     with follower.held:
-        # The question itself is within: who has read it may press the key before write() has come back.
+        # The question is inside `try`: the user can press Ctrl-C before write() returns.
         try:
-            ask(f"\n{job} is running.  s: stop it   d: detach, it goes on   Enter: go on watching  ")
+            ask(f"\n{job} is running.  s: stop the job   d: detach (the job continues)   Enter: continue  ")
             line = sys.stdin.readline()
         except KeyboardInterrupt:
             if signals.got:
@@ -115,13 +116,13 @@ def _ask(job: str, follower: _Follower, signals: Signals) -> str:
 
 def _stop(session: Session, job: str, signals: Signals) -> None:
     try:
-        # The offer itself is within: the next Ctrl-C may come before it has been written in full.
-        say(f"\nstopping {job} on all hosts (Ctrl-C again: kill it at once)")
+        # The message is inside `try`: the next Ctrl-C can arrive before it is written completely.
+        say(f"\nstopping {job} on all hosts (press Ctrl-C again to kill it immediately)")
         stop(session, job, interrupt=True)
     except KeyboardInterrupt:
         if signals.got:
             raise Detached(
-                job, "detached by a signal while it was being stopped", 128 + signals.got
+                job, "detached by a signal while the job was being stopped", 128 + signals.got
             ) from None
         say(f"\nkilling {job} on all hosts")
         kill(session, job)
@@ -130,19 +131,20 @@ def _stop(session: Session, job: str, signals: Signals) -> None:
 
 def _raise(error: Exception | None, job: str, signals: Signals) -> None:
     if isinstance(error, Unreachable):
-        fix = f"it goes on without us; when main answers again: toolkit attach {job}"
-        raise Unreachable(f"lost sight of {job}: {error.what}", fix, error.host) from error
+        fix = f"toolkit attach {job}  # once the main host answers again; the job continues meanwhile"
+        raise Unreachable(f"stopped following {job}: {error.what}", fix, error.host) from error
     if isinstance(error, BrokenPipeError):
-        raise Detached(job, "nobody reads the output any more", _SIGPIPE) from error
+        raise Detached(job, "the program that read the output has closed it", _SIGPIPE) from error
     if isinstance(error, OSError) and error.errno == errno.EIO:
-        signals.silence()  # the terminal went, and its signal is still on the way
-        raise Detached(job, "the terminal is gone", 128 + signal.SIGHUP) from error
+        signals.silence()  # the terminal is closed, and SIGHUP has not arrived yet
+        raise Detached(job, "the terminal was closed", 128 + signal.SIGHUP) from error
     if error is not None:
         raise error
 
 
 def _tell(ended: JobStatus) -> JobStatus:
     if ended.unswept:
-        say(f"  could not look for leftovers on {', '.join(ended.unswept)}; toolkit down does")
+        hosts = ", ".join(ended.unswept)
+        say(f"  could not check {hosts} for leftover processes; toolkit down removes them")
     say(end_text(ended))
     return ended
