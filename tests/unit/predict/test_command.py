@@ -113,7 +113,7 @@ ENOUGH = "--params 1M --rate 1gbit"
 @pytest.mark.parametrize(
     ("words", "problems"),
     [
-        ("", ["--rate: give the speed", "--params: give one of --params, --model and --probe, found none of"]),
+        ("", ["--rate: give the speed", "--params: give one of --params, --model and --probe, found none"]),
         (
             "--rate 1GB --rate gpu2=x --rate =1gbit --model resnet --params 3x",
             [
