@@ -1,7 +1,7 @@
 """Every error that the toolkit raises, on one screen, with its exit code.
 
-An error is data: ``what`` happened in one sentence, ``fix`` says what to do next, ``host`` names the
-machine when there is one. Only ``toolkit.cli`` prints errors and exits.
+An error is data: ``what`` happened in one sentence, ``fix`` is a command or one sentence, ``host`` is the
+affected host, if there is one. Only ``toolkit.cli`` prints errors and exits.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ EXIT_CODES: dict[int, str] = {
     0: "everything asked for was done",
     1: "something failed on at least one host; the report says where and why",
     2: "bad input: the hosts file or the command line; nothing was contacted",
-    3: "the cluster is not in the state that the command needs (not up, half up, no such job)",
+    3: "the cluster is not in the state that the command needs (not up, partly up, no such job)",
     4: "this machine lacks a program or a service that the command needs",
     130: "interrupted; 143 by SIGTERM, 129 when the terminal was closed",
 }
 
 
 class ToolkitError(Exception):
-    """Base of all errors that are meant for people.
+    """Base of all errors that are shown to users.
 
     Args:
         what: one sentence, what happened.
-        fix: one sentence or command, what to do next; empty when there is nothing to say.
-        host: the inventory name of the host concerned, empty when there is none.
+        fix: one sentence or command, what to do next; empty if no fix is known.
+        host: the inventory name of the host concerned, empty if there is none.
     """
 
     exit_code = 1
@@ -42,7 +42,7 @@ class ToolkitError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault in an input: where it stands, what is wrong, what to write instead."""
+    """One problem in an input: its location, and a message that names the valid value."""
 
     path: str
     message: str
@@ -72,11 +72,11 @@ class NotReady(ToolkitError):
 
 
 class UnsafeState(NotReady):
-    """Another user could read or replace what a cluster keeps on a host."""
+    """Another user could read or replace the files of a cluster on a host."""
 
 
 def together(errors: Sequence[NotReady]) -> NotReady:
-    """Return one error that says what each of several hosts lacks, with every host's own cure."""
+    """Return one error for several hosts, with the problem and the fix of each."""
     if len(errors) == 1:
         return errors[0]
     lines = "".join(f"\n  {e.host}: {e.what}\n    fix: {e.fix}" for e in errors)
@@ -90,7 +90,7 @@ class MissingTool(ToolkitError):
 
 
 class UnreachableCause(Enum):
-    """A cause on which code decides, in place of the words of the error."""
+    """A cause that code branches on, instead of the text of the error."""
 
     OTHER = "other"
     UNKNOWN_KEY = "its ssh host key is not on record"
@@ -99,7 +99,7 @@ class UnreachableCause(Enum):
 
 
 class Unreachable(ToolkitError):
-    """A host cannot be reached or does not let us in."""
+    """A host cannot be reached or refuses the login."""
 
     def __init__(
         self, what: str, fix: str = "", host: str = "", cause: UnreachableCause = UnreachableCause.OTHER
@@ -111,7 +111,7 @@ class Unreachable(ToolkitError):
 class CommandFailed(ToolkitError):
     """A command ended with a status other than 0.
 
-    Keeps the command line (for people, secrets never stand in one), the status and the end of its output.
+    Keeps the command line (for users; it never contains secrets), the status and the end of its output.
     """
 
     def __init__(self, line: str, status: int, output: str, host: str = "", fix: str = "") -> None:
@@ -126,13 +126,13 @@ class ImageError(ToolkitError):
 
 
 class LabError(ToolkitError):
-    """The practice cluster cannot be made, found or removed."""
+    """The practice cluster cannot be created, found or removed."""
 
 
 class Interrupted(ToolkitError):
-    """The person pressed Ctrl-C, or a signal asked the command to end.
+    """The user pressed Ctrl-C, or a signal ended the command.
 
-    Without arguments it says no more than that.
+    Without arguments the message is only ``interrupted``.
     """
 
     exit_code = 130
@@ -143,7 +143,7 @@ class Interrupted(ToolkitError):
 
 
 class Detached(Interrupted):
-    """The command leaves a job that goes on."""
+    """The command exits and its job continues."""
 
     def __init__(self, job: str, why: str, exit_code: int = Interrupted.exit_code) -> None:
         self.exit_code = exit_code

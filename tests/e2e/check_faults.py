@@ -49,7 +49,7 @@ _GO_ON = "xargs -r docker start </root/dockerd.ran >/dev/null; rm -f /root/docke
 
 ENGINE = (
     Fault("docker", "mv /usr/bin/docker /root/", "mv /root/docker /usr/bin/", "docker is not installed"),
-    Fault("docker", "gpasswd -d trainer docker", "gpasswd -a trainer docker", "may not use docker"),
+    Fault("docker", "gpasswd -d trainer docker", "gpasswd -a trainer docker", "cannot use docker"),
     Fault("docker", _STOP, f"set --; {_START}{_GO_ON}", "the docker engine is not running"),
 )
 
@@ -114,7 +114,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
             "limits",
             f"cp -p {_BASHRC} /root/; sed -i '1i ulimit -Sn 60' {_BASHRC}",
             f"mv /root/.bashrc {_BASHRC}",
-            "open files of ssh sessions is 60",
+            "the limit 'max open files' of ssh sessions is 60",
             "warning",
         ),
         Fault(

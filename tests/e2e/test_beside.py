@@ -139,8 +139,8 @@ def test_shares_that_take_root_for_nobody(two: Toolkit, tmp_path: Path) -> None:
         cold = cluster(two, tmp_path, "squash", "squashed", mounts=mounts, **only)
         refused = cold.run("up")
         assert refused.status == 3 and refused.err.count("[engine-sees]") == 2
-        assert "state_dir: in the hosts file" in refused.err
-        assert f"may not see {home}/closed/deep" in refused.err and "chmod o+x" in refused.err
+        assert "in hosts.yaml: state_dir: FOLDER" in refused.err
+        assert f"cannot read {home}/closed/deep" in refused.err and "chmod o+x" in refused.err
         assert sh(host, f"find {disk} -name toolkit") == "", "told before anything is made"
 
         changes = {"mounts": mounts[:2], "state_dir": "/srv/local", **only}

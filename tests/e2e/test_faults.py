@@ -98,7 +98,7 @@ REFUSE = "REJECT --reject-with tcp-reset"
         ),
         (
             partial(faults.without_permission, SICK),
-            "user trainer may not use docker",
+            "user trainer cannot use docker",
             f"on {SICK}: sudo usermod -aG docker trainer",
             "up",
         ),
@@ -175,7 +175,7 @@ def test_a_state_folder_on_a_full_disk(base: Toolkit) -> None:
         words = f" free of 66 kB on {faults.STATE_PARENT}): tar: "
         late = base.run("up", "--no-check", "--json")
         assert "the disk was full (now " in late.out
-        one_error(late, "files", words, f"on {SICK}: make room on {faults.STATE_PARENT}")
+        one_error(late, "files", words, f"make room on {faults.STATE_PARENT}")
         again(base, "down")
         assert sh(SICK, f"find {faults.STATE_PARENT} -mindepth 1") == ""
 
@@ -210,13 +210,13 @@ def test_an_image_for_which_there_is_no_room(base: Toolkit, blob: str, tmp_path:
         # Seen before the first byte travels.
         refused = big.run("image", "send", "--json")
         words = f"no room for the image in {faults.IMAGES}: "
-        one_error(refused, "image", words, f"on {SICK}: make room on {faults.IMAGES}")
+        one_error(refused, "image", words, f"make room on {faults.IMAGES}")
         assert "loading it needs 200 MB" in refused.err and refused.seconds < 10
         # A part of the disk that df does not tell of: then docker's own words, and what is left.
         sh(SICK, f"mount -o remount,size=500m {faults.IMAGES}")
         with faults.small_disk(SICK, f"{faults.IMAGES}/tmp", "50m"):
             late = big.run("image", "send", "--json")
-        one_error(late, "image", "no space left on device", f"on {SICK}: make room on {faults.IMAGES}")
+        one_error(late, "image", "no space left on device", f"make room on {faults.IMAGES}")
         assert "the disk was full (now " in late.err
         assert sh(SICK, f"ls {faults.IMAGES}/tmp; docker images -q") == ""
         # With room it goes.

@@ -264,7 +264,7 @@ def test_certificates_of_users(ssh: Ssh, tmp_path: Path) -> None:
 
 def test_a_login_that_asks_for_more_than_a_key(ssh: Ssh) -> None:
     ssh.config(known=ssh.keys["ed25519"], port=2223)
-    ssh.neither_gets_in("is good, but it asks for more: password", "AuthenticationMethods")
+    ssh.neither_gets_in("is accepted, but sshd requires more: password", "AuthenticationMethods")
 
 
 @pytest.fixture

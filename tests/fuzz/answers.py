@@ -120,7 +120,9 @@ LINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "render slurm": ((*_LEFT, "train.py"), (*_LEFT, "-o", "made", "train.py")),
     "render kubernetes": ((*_LEFT, "--only", "gpu1", "train.py"),),
 }
-# Verbs that talk to no host of the hosts file.
+# Second names of verbs.
+LINES |= {"bench tune": LINES["network tune"], "bench predict": LINES["predict"]}
+# Verbs that contact no host of hosts.yaml.
 WITHOUT_HOSTS = frozenset(("image build", "lab up", "lab down", "lab status", "schema", "version"))
 # Those of the Python API that no verb calls in the same way.
 METHODS: dict[str, Callable[[Cluster], object]] = {
@@ -141,7 +143,18 @@ STATES = ("up", "up", "up", "busy", "busy", "down")
 # Verbs that fail against sound hosts: a job that they start does not measure, the job that they wait for has
 # failed, the hosts are not all alike, and nothing listens where a service should.
 _FAILING = frozenset(
-    ("check", "network tune", "smoke", "bench network", "bench scaling", "predict", "wait", "forward")
+    (
+        "check",
+        "network tune",
+        "smoke",
+        "bench network",
+        "bench scaling",
+        "predict",
+        "bench tune",
+        "bench predict",
+        "wait",
+        "forward",
+    )
 )
 # Verbs that go on with the other hosts if one of them answers nonsense.
 _EACH = frozenset(("status", "check", "image ls", "data ls", "top", "down", "gc", "exec", "image prune"))

@@ -24,7 +24,7 @@ from tests.unit import docs_check
 from toolkit.cli import app as cli
 from toolkit.cli.failure import asks_for_json
 
-# Made anew for every call, the tree of commands would take most of the time.
+# Building the tree of commands for every call would take most of the time.
 typer.main.get_command = functools.cache(typer.main.get_command)  # type: ignore[assignment]
 COMMAND = typer.main.get_command(cli.app)
 # What is imported late: some packages open a socket at that moment, only to see whether there is IPv6.
@@ -35,7 +35,7 @@ SECONDS = 10
 
 
 def make(rng: random.Random) -> tuple[list[str], bool, bytes]:
-    """Return a command line, whether it is wrong by construction, and what stands in the file `mutant`."""
+    """Return a command line, whether it is wrong by construction, and the content of the file `mutant`."""
     words = list(rng.choice(RIGHT))
     text = b"cluster: X\n"
     if rng.random() < 0.5:
@@ -69,7 +69,7 @@ def _without_clash(spoil: Spoiler, rng: random.Random, words: list[str]) -> list
 
 
 def _refused(rng: random.Random) -> bytes:
-    """A hosts file that the parser by itself refuses."""
+    """Return a hosts file that the parser refuses."""
     while True:
         text = hosts_files.mutant(rng)
         if hosts_files.judge(text) == "refused":
@@ -143,7 +143,7 @@ def _names_a_verb(words: list[str]) -> bool:
 
 
 def _call(words: list[str], box: Sandbox) -> tuple[int | None, str, str]:
-    """Call the program's entry as a shell does; the status is None when it was about to contact somebody."""
+    """Call the program's entry as a shell does; the status is None if it was about to contact a host."""
     before = sys.argv, sys.stdin, sys.stdout, sys.stderr
     sys.argv = ["toolkit", *words]
     sys.stdin = io.TextIOWrapper(io.BytesIO())

@@ -1,4 +1,4 @@
-"""Whatever stands in hosts.yaml, the answer is an Inventory or BadInput with text that can be printed."""
+"""Mutated hosts.yaml files: the parser returns an Inventory or raises BadInput with printable text."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def judge(text: bytes) -> str:
     """Return ``accepted`` or ``refused``.
 
     Raises:
-        Exception: whatever else comes of it is a fault of ours.
+        Exception: any other exception is a fault of toolkit.
     """
     try:
         assert isinstance(parse_inventory(text, "fuzz"), Inventory)

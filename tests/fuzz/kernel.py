@@ -182,7 +182,7 @@ class Sim:
         return worker
 
     def wait(self, timeout: float | None) -> bool:
-        """Let others run until somebody wakes this thread; return whether somebody did in time."""
+        """Let others run until another thread wakes this one; return whether one did in time."""
         task = self.current
         self.check(task)
         deadline = None if timeout is None else self.now + max(0.0, timeout)
@@ -381,10 +381,10 @@ class Host:
         self.wall = 1_700_000_000.0
         self.boot = 0.0  # what its monotonic clock shows more than the others'
         self.processes: dict[int, Process] = {}
-        self.zombies: dict[int, Process] = {}  # have ended, and nobody has waited for them
+        self.zombies: dict[int, Process] = {}  # have ended, and no parent has waited for them
 
     def after(self, delay: float, action: Callable[[], None]) -> None:
-        """Run `action` later, and not while the host stands still."""
+        """Run `action` after `delay`, or later if the host is frozen then."""
 
         def run() -> None:
             if self.frozen_until > self.sim.now:

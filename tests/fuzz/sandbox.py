@@ -73,7 +73,7 @@ class Sandbox:
         self._fill()
 
     def put(self, name: str, data: bytes) -> None:
-        """Make this one of the files that stand in the folder before each command."""
+        """Add a file to those that are in the folder before each command."""
         self.files[name] = data
         (self.folder / name).write_bytes(data)
 
@@ -86,7 +86,7 @@ class Sandbox:
 
     @contextmanager
     def watched(self, seconds: int) -> Iterator[None]:
-        """Run the block, and the threads it begins, in the folder and under the guard, for so long."""
+        """Run the block and its threads in the folder and under the guard, for at most `seconds`."""
 
         def ring(number: int, frame: Any) -> None:
             raise Hang

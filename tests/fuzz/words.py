@@ -1,4 +1,4 @@
-"""What command lines are made from: right ones of every verb, and ways to spoil them for certain."""
+"""Parts of command lines: correct lines of every verb, and changes that make them wrong for certain."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FILES = {
     ".ssh/config": b"Host gpu1 gpu2\n  User alice\n",
 }
 
-# What the schedulers have no means for, and how many GPUs there are, so that nobody is asked.
+# Leaves out what schedulers cannot express, and gives the number of GPUs, so that no host is queried.
 _LEFT = ("--leave-out", "services", "--gpus", "0")
-# Right as they stand. Each verb is in here (a test looks), with most of its options somewhere.
+# Correct command lines. Each verb is in this list (a test checks it), with most of its options.
 RIGHT: tuple[tuple[str, ...], ...] = (
     ("init", "gpu1:8", "gpu2=alice@10.0.0.2", "--user", "bob", "--output", "new.yaml"),
     ("init", "--from-hostfile", "mpi", "--cluster", "x", "--image", "a:b", "-o", "new.yaml", "--json"),
@@ -64,6 +64,8 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("bench", "scaling", "--on", "1,2", "--seconds", "5", "--batch", "all", "train.py", "--epochs", "9"),
     ("bench", "scaling", "--only", "gpu1", "--report", "s.html", "--json", "--", "python3", "train.py"),
     ("bench", "network", "--seconds", "0", "--streams", "2", "--budget", "5", "--dry-run", "--json"),
+    ("bench", "tune", "--backend", "mpi", "--budget", "12", "--json"),
+    ("bench", "predict", "--rate", "1gbit", "--model", "resnet50", "--step-time", "250ms"),
     ("predict", "--rate", "1gbit", "--model", "resnet50", "--step-time", "250ms", "--json"),
     ("predict", "--rate", "10mbit", "--params", "25.6M", "--up-to", "8", "--latency", "200us"),
     (
@@ -243,7 +245,7 @@ Spoiler = Callable[[random.Random, list[str]], list[str]]
 
 
 def verb_of(words: tuple[str, ...] | list[str]) -> int:
-    """How many words name the verb."""
+    """Return the number of words that name the verb."""
     return 2 if words[0] in ("bench", "data", "image", "lab", "network", "render") else 1
 
 
@@ -274,7 +276,7 @@ _UNKNOWN = _with(("--frobnicate",), ("--no-such=x",), ("--Json",))
 _NO_TIME = _option("--timeout", "0", "-1", "x", "nan", "inf", "1e300", "", "9" * 400)
 _NO_LAUNCHER = _option("--launcher", "mpiexec", "MPIRUN", "é", "a" * 300)
 
-# What makes a command line of this verb wrong, whatever else stands in it.
+# Changes that make any command line of this verb wrong.
 SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "init": (
         _UNKNOWN,
@@ -419,6 +421,8 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "schema": (_UNKNOWN, _extra),
     "version": (_UNKNOWN, _extra),
 }
+# Second names of verbs.
+SPOILERS |= {"bench tune": SPOILERS["network tune"], "bench predict": SPOILERS["predict"]}
 COMPLETION = ("--install-completion", "--show-completion")
 # Options that a later one of the same name would overrule, so that a spoiled one must be the last.
 REPEATABLE = (

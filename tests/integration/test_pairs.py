@@ -22,7 +22,7 @@ def test_both_sides_learn_what_came_in(streams: int) -> None:
     threads = [threading.Thread(target=side, args=(me,)) for me in (0, 1)]
     for thread in threads:
         thread.start()
-    # A stranger knocks in the meantime, and is sent away.
+    # An unauthenticated client connects in the meantime, and is refused.
     with socket.create_connection(addresses[1]) as stranger:
         stranger.sendall(network.HELLO.pack(77))
         for thread in threads:

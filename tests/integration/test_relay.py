@@ -83,7 +83,7 @@ class Streaming(Host):
             pass
 
     def die(self) -> None:
-        """As when the host loses power: nobody says goodbye."""
+        """End without closing connections, as when the host loses power."""
         self.cut = True
         for process in self.relays:
             process.kill()
@@ -313,7 +313,7 @@ def test_layers_that_were_taken_away_meanwhile_are_sent_after_all(
 
 
 def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> None:
-    """Whoever else reaches the port has no certificate of this transfer."""
+    """Another client that reaches the port has no certificate of this transfer."""
     import ssl
 
     from toolkit.protocol.chunks import HEAD

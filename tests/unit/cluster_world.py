@@ -137,7 +137,7 @@ def layout(text: str = HOSTS) -> Layout:
 
 
 def running(cluster: str, host: str, role: str, **labels: str) -> ContainerFacts:
-    """A running container of ours on that host."""
+    """Return a running container created by toolkit on that host."""
     own = {LABEL_CLUSTER: cluster, LABEL_OWNER: "alice", "toolkit.host": host, "toolkit.role": role}
     extra = {f"toolkit.{key}": value for key, value in labels.items()}
     return ContainerFacts("c" * 64, container_name(cluster, role), "running", {**own, **extra})

@@ -58,7 +58,7 @@ PATIENCE_S = 120.0
 
 
 class World:
-    """One host, gpu1, which is also main; `root` stands where /run/toolkit is in a container."""
+    """One host, gpu1, which is also main; `root` replaces /run/toolkit of a container."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -324,7 +324,7 @@ def sleeping(
 
 
 def is_alive(pid: int) -> bool:
-    """Whether `pid` runs; a zombie does not."""
+    """Return whether `pid` runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

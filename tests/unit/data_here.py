@@ -70,7 +70,7 @@ class DataHost(HostHere):
             pass
 
     def die(self) -> None:
-        """As when the host loses power: nobody says goodbye."""
+        """End without closing connections, as when the host loses power."""
         self.cut = True
         for process in self.programs:
             process.kill()

@@ -1,4 +1,4 @@
-"""What a page of documentation names, held against what there is."""
+"""Comparison of the names in a page of documentation with commands, options, files and keys."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def verbs() -> dict[str, Verb]:
 
 @functools.cache
 def _own_options() -> frozenset[str]:
-    """Options that stand right behind `toolkit`; -v stands there in sentences about any verb."""
+    """Return the options that follow `toolkit` directly; -v does so in sentences about any verb."""
     own = {option for param in _options(typer.main.get_command(app)) for option in param.opts}
     return frozenset(own | {"-h", "--help", "-v"})
 

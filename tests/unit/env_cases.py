@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # The variables as a person writes them; the one at fault; its verdict; what the finding must say.
 FAULTS: list[tuple[str, str, str, str]] = [
-    # Names that nobody reads.
+    # Names that no library reads.
     ("NCCL_TIMEOUT=1800", "NCCL_TIMEOUT", "warning", "init_process_group(timeout="),
     ("NCCL_BUFFLE_SIZE=16777216", "NCCL_BUFFLE_SIZE", "warning", "write NCCL_BUFFSIZE"),
     ("NCCL_SOCKET_TIMEOUT=300", "NCCL_SOCKET_TIMEOUT", "warning", "NCCL_SOCKET_RETRY_CNT"),

@@ -15,7 +15,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-# The program: hands its words, and what `docker load` is fed, to `serve`, and ends as it is told.
+# The program: passes its arguments and the input of `docker load` to `serve`, and exits with the status
+# that `serve` returns.
 CLIENT = """#!/bin/sh
 me=$FAKE_DOCKER.$$
 mkfifo "$me.said"

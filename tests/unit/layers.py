@@ -23,7 +23,7 @@ AGAINST: frozenset[tuple[str, str]] = frozenset()
 CIRCLES: tuple[frozenset[str], ...] = ()
 # Folders in which every module may act: talk to hosts, read files and clocks, start threads.
 ACTING_FOLDERS = ("remote", "api", "lab", "cli")
-# Pure modules that read files all the same, the package's own: templates, and tables of variables.
+# Pure modules that read files of the package: templates, and tables of variables.
 READS_PACKAGE = ("core.host_programs", "core.templates", "env_lint.variables")
 # The modules of other folders that act, or import one that does. All others are pure: they decide.
 _ACTING = {
@@ -83,7 +83,7 @@ READS_WORDS = {
     "plan.executors": "ways to fail that a step declares: sshd's words about a port",
     "remote.ssh_errors": "paramiko's words about a handshake",
 }
-# Imports inside functions that stay there, each with the reason: module and what it imports. All others stand
+# Imports inside functions that stay there, each with the reason: module and what it imports. All others are
 # at the top of the file.
 LATE = {
     ("toolkit", "toolkit.api.cluster"): "importing any module of the package would import the whole API",
@@ -177,7 +177,7 @@ def violations(module: str, text: str, acting: Iterable[str] = ACTING) -> list[s
     """
     tree = parsed(text)
     if module == "toolkit":
-        allowed = {"__future__", "toolkit.api.cluster"}  # the last when somebody asks for Cluster
+        allowed = {"__future__", "toolkit.api.cluster"}  # the last on access to Cluster
         return [f"imports {name}" for name, _ in _imports(tree) if name not in allowed]
     folder = folder_of(module)
     if not folder:
@@ -206,7 +206,7 @@ def _short(module: str) -> str:
 
 
 def _imports(tree: ast.AST, typed: bool = True) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each imported module with the names taken from it, wherever in the text it stands.
+    """Yield each imported module of the file with the names taken from it, also in functions.
 
     Args:
         typed: those that only a type checker imports, too.
@@ -256,7 +256,7 @@ def _may_see(folder: str, other: str) -> bool:
         return True
     if folder in SENT:
         return other in SENT[folder]
-    if (folder, other) == ("lab", "api"):  # they stand beside each other
+    if (folder, other) == ("lab", "api"):  # neither is above the other
         return False
     return other in ORDER and ORDER.index(other) < ORDER.index(folder)
 

@@ -156,7 +156,7 @@ CASES: dict[str, str | bytes] = {
     "gpu uuid listed twice": _host(f"gpus: [{_UUID}, {_UUID}]"),
     "indexes and uuids": _host(f"gpus: [0, {_UUID}]"),
     "more slots than gpus in the list": _host("slots: 3, gpus: [0, 1]"),
-    # Secrets: neither a value nor what stands where a path should is shown
+    # Secrets: the message shows neither a value nor a text in the place of a path
     "secrets is text": GOOD + "secrets: hunter2\n",
     "secrets is a list": GOOD + "secrets: [hunter2]\n",
     "secret values": GOOD + "secrets: {A: 12345678, B: , C: [hunter2], D: '', E: -hunter2, F: true}\n",

@@ -105,7 +105,7 @@ def test_a_plan_is_made_of_values(name: str) -> None:
 
 
 class Recorder:
-    """Stands where plans are executed, and keeps them."""
+    """A substitute for the executor of plans that records them."""
 
     def __init__(self) -> None:
         self.ran: list[Plan] = []
@@ -115,7 +115,7 @@ class Recorder:
         return Report(plan.title, tuple(Outcome("p", s.title, s.host, "ok") for s in plan.steps))
 
     def text(self) -> str:
-        """What ran, as one plan: `run` executes its phases one by one."""
+        """Return the executed phases as the text of one plan: `run` executes its phases one by one."""
         phases = tuple(phase for plan in self.ran for phase in plan.phases)
         return plan_text(Plan(self.ran[0].title, phases))
 
@@ -164,7 +164,7 @@ def invoke(*words: str) -> tuple[int, str]:
 
 
 def dry_run_and_run(words: tuple[str, ...], recorder: Recorder, at: int) -> tuple[str, str]:
-    """Return what --dry-run printed and, as text, what ran without it; ``at``: where its option stands."""
+    """Return what --dry-run printed and, as text, what ran without it; ``at``: the position of its option."""
     code, printed = invoke(*words[:at], "--dry-run", *words[at:])
     assert code == 0
     assert recorder.ran == []

@@ -114,7 +114,7 @@ said=
 [ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null) || said=$(docker inspect $(list) 2>/dev/null)
 say containers "$said"
 say unlisted "$unlisted"
-# Those of containers too: somebody may have taken their names away; they need not travel again for that.
+# Images of containers too: another user can have removed their tags, and toolkit need not send them again.
 used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
 # What an engine with the containerd store can inspect need not be whole; what it lists is.
 case $engine in *io.containerd.snapshotter*) say listed "$(docker images -aq --no-trunc 2>/dev/null)" ;; esac

@@ -1,4 +1,4 @@
-"""What the words of a failed command on a host mean: the cause behind them, and its cure."""
+"""Known causes of failed commands on a host, recognized by the output, each with a fix."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from enum import Enum
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a command failed.
+    """The cause of a failed command.
 
     Args:
-        what: the cause in a few words, to stand before the command's own.
-        fix: what to do about it, on the host or here.
+        what: the cause in a few words, printed in front of the command's output.
+        fix: a command to paste, on the host if it begins with ``on HOST:``; a shell comment explains it.
     """
 
     what: str
@@ -29,14 +29,14 @@ class Unwritable(Enum):
     FULL = "no space left on device"
 
 
-# Words of docker (client, engine, runtimes) and of the system, in the order in which they are looked for;
-# HOST, USER and groups of the pattern stand for what they name.
+# Messages of Docker (client, engine, runtimes) and of the operating system, in the order in which they are
+# searched for. HOST, USER and the named groups of the pattern are replaced in the cause and in the fix.
 _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"permission denied while trying to connect to the docker|"
         r"dial unix \S*docker\S*: connect: permission denied",
-        "user USER may not use docker",
-        "on HOST: sudo usermod -aG docker USER, then log in anew",
+        "user USER cannot use docker",
+        "on HOST: sudo usermod -aG docker USER  # then log in again",
     ),
     (
         r"cannot connect to the docker daemon|is the docker daemon running|"
@@ -47,69 +47,71 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"docker: (command )?not found|failed to run command \S?docker\S?: |unknown command: docker",
         "docker is not installed",
-        "https://docs.docker.com/engine/install/; or put it on the PATH of a login without a terminal",
+        "on HOST: bash -lc 'command -v docker'  # if it prints a path, add that folder to the PATH of"
+        " non-interactive logins; otherwise install Docker: https://docs.docker.com/engine/install/",
     ),
     (
         r"bind source path does not exist: (?P<path>[^\n|]+)",
-        "a folder to be mounted is not there",
-        "on HOST: mkdir -p {path}, or correct mounts: in the hosts file",
+        "a folder to be mounted does not exist",
+        "on HOST: mkdir -p {path}  # or correct mounts: in the hosts file",
     ),
     (
         r"invalid mount config for type \"bind\": (l?stat|mkdir) (?P<path>[^\n|]+): permission denied|"
         r"mounting \"(?P<path2>[^\"]+)\" to .*: permission denied",
-        "the docker engine may not enter a folder to be mounted, as on NFS with root_squash",
-        "let others enter the folders above it, or have it on a local disk; for the toolkit's own state:"
-        " state_dir: in the hosts file",
+        "the docker engine cannot enter a folder to be mounted, as on NFS with root_squash",
+        "on HOST: namei -l {path}  # run chmod o+x on the folders above it, or use a local disk; for the"
+        " state of toolkit, set state_dir: in the hosts file",
     ),
     (
         r"could not select device driver .*gpu|unknown or invalid runtime name: nvidia|"
         r"nvidia-container-cli: .*(library|driver) .*",
-        "docker there cannot give GPUs to containers",
-        "on HOST: install the NVIDIA container toolkit, then sudo nvidia-ctk runtime configure"
-        " --runtime=docker and restart docker",
+        "docker on the host cannot give GPUs to containers",
+        "on HOST: sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+        "  # if nvidia-ctk is missing, install the NVIDIA Container Toolkit first",
     ),
     (
         r"toolkit\.local|no such image",
-        "the image has gone from the host",
-        "run the same command again: it sends the image anew",
+        "the image is no longer on the host",
+        "toolkit up  # sends the image again; then run the same command again",
     ),
     (
         r"exec: \"?(?P<program>[^\":]+)\"?: (executable file not found|stat .*: no such file)",
-        "the image lacks {program}",
-        "an image made by toolkit image build, or one with python3, openssh-client and openssh-server in it;"
-        " without the last two: transport: exec in hosts.yaml",
+        "the image does not contain {program}",
+        "toolkit image build  # or use an image with python3, openssh-client and openssh-server; without"
+        " the last two, set transport: exec in hosts.yaml",
     ),
     (
         r"cannot allocate memory|out of memory",
         "the host is out of memory",
-        "on HOST: free -h; docker stats",
+        "on HOST: free -h; docker stats --no-stream",
     ),
     (
         r"error setting rlimit|setting rlimits? .*operation not permitted",
-        "the docker engine there may not raise limits",
-        "on HOST: give the engine CAP_SYS_RESOURCE, or remove the limit from the hosts file",
+        "the docker engine on the host cannot raise limits",
+        "on HOST: cat /proc/$(pidof dockerd)/limits  # use a smaller number under ulimits: in the hosts file,"
+        " or give the engine CAP_SYS_RESOURCE",
     ),
 )
 _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), what, fix) for pattern, what, fix in _CAUSES)
 
 _DENIED = "Permission denied"  # the kernel's message
 _PATH = re.compile(r"(?<![\w.])/[^\s:'\"‘’|]+")
-# What stands around docker's own words and says nothing.
+# Prefixes that Docker prints around a message and that carry no information.
 _NOISE = re.compile(r"^(docker: )?Error response from daemon: |^docker: (?=[A-Z])")
 _HINT = re.compile(r"^(See|Run) 'docker .* --help'|^time=\"|^WARNING: ")
 
 
 def cause_of(said: str, host: str, user: str = "") -> Cause | None:
-    """Return the cause that the words of a command name, None when they name none that is known.
+    """Return the known cause that a command's output names, None if it names no known cause.
 
     Args:
         said: the command's output.
         host: name of the host, for the fix.
-        user: the ssh user there.
+        user: the SSH user on the host.
     """
     for pattern, what, fix in _COMPILED:
         if match := pattern.search(said):
-            # docker run puts a full stop behind the engine's words.
+            # docker run appends a full stop to the engine's message.
             found = {k.rstrip("2"): v.strip().removesuffix(".") for k, v in match.groupdict().items() if v}
             groups = found | {k: shlex.quote(v) for k, v in found.items() if k == "path"}
             what = what.replace("user USER", f"user {user}" if user else "the ssh user")
@@ -125,7 +127,7 @@ def _fill(text: str, groups: dict[str, str]) -> str:
 
 
 def why_unwritable(said: str) -> Unwritable | None:
-    """Return why a command could not write, None if its output names no such reason."""
+    """Return the reason that a command could not write, None if its output names no such reason."""
     low = said.lower()
     return next((reason for reason in Unwritable if reason.value in low), None)
 
@@ -136,13 +138,13 @@ def is_denied(said: str) -> bool:
 
 
 def named_paths(said: str) -> tuple[str, ...]:
-    """Return the absolute paths in the lines of a command's output that say why it could not write."""
+    """Return the absolute paths in those lines of a command's output that name why it could not write."""
     lines = [line for line in said.splitlines() if why_unwritable(line)]
     return tuple(dict.fromkeys(path for line in lines for path in _PATH.findall(line)))
 
 
 def words_of(said: str) -> str:
-    """Return the end of a command's output as one line, without what docker puts around every message."""
+    """Return the end of a command's output as one line, without Docker's prefixes and hints."""
     lines = [line.strip() for line in said.splitlines()]
     kept = [_NOISE.sub("", line) for line in lines if line and not _HINT.search(line)]
     return " | ".join((kept or [line for line in lines if line])[-4:])

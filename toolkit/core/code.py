@@ -1,4 +1,4 @@
-"""A tree of code as a value: what of each file counts, and digests by which two hosts find what differs."""
+"""A tree of code as a value: attributes of each file, and digests with which two hosts find differences."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ FILE, LINK = "f", "l"
 BIG_FILE, BIG_TREE = 50 * 10**6, 500 * 10**6
 _SHOWN = 5
 
-# A host learns what has changed bucket by bucket, so what a change costs grows with a bucket's entries and
-# what no change costs grows with the number of buckets.
+# A host compares trees bucket by bucket. The cost of a change grows with the entries of a bucket; the cost of
+# an unchanged tree grows with the number of buckets.
 _FEWEST, _PER_BUCKET = 256, 128
 _MARK = 8
 
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     """One file or symlink.
 
     Args:
-        path: relative; bytes that are no UTF-8 stand as surrogates.
+        path: relative; bytes that are not UTF-8 are encoded as surrogates.
         kind: ``FILE`` or ``LINK``.
         mode: permission bits; 0 for a link.
         size: in bytes; 0 for a link.
@@ -60,7 +60,7 @@ class CodeTree:
 
     @property
     def number(self) -> int:
-        """How many buckets the entries are spread over."""
+        """The number of buckets that the entries are spread over."""
         number = _FEWEST
         while number * _PER_BUCKET < len(self.entries):
             number *= 2
@@ -87,7 +87,7 @@ class CodeTree:
 
 
 def size_findings(tree: CodeTree) -> tuple[Finding, ...]:
-    """Return a warning where what is to be sent holds big files, or is much in all; it names the biggest."""
+    """Return a warning if the tree contains big files or is big in total; it names the biggest files."""
     biggest = sorted(tree.entries, key=lambda entry: (-entry.size, entry.path))[:_SHOWN]
     big = [entry for entry in tree.entries if entry.size > BIG_FILE]
     if not big and tree.total <= BIG_TREE:
@@ -96,9 +96,9 @@ def size_findings(tree: CodeTree) -> tuple[Finding, ...]:
     names = ", ".join(f"{entry.path} ({size(entry.size)})" for entry in shown)
     more = f" and {len(big) - len(shown)} more" if len(big) > len(shown) else ""
     what = (
-        f"{size(tree.total)} of code go to every host; the biggest files: {names}{more}"
+        f"every host receives {size(tree.total)} of code; the biggest files: {names}{more}"
         if tree.total > BIG_TREE
-        else f"big files go to every host with the code: {names}{more}"
+        else f"every host receives big files with the code: {names}{more}"
     )
-    fix = "name what is no code in .toolkitignore; data that is on the hosts goes under mounts: or data:"
+    fix = "list these files in .toolkitignore; for data on the hosts, use mounts: or data: in hosts.yaml"
     return (Finding("code-size", "warning", what, fix, subject="code"),)

@@ -1,4 +1,4 @@
-"""Commands as values, the only place that quotes, and what comes back from one."""
+"""Commands as values, the only place that quotes, and the result of a command."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from toolkit.errors import ToolkitError
 class Ref:
     """The output that an earlier step of the same plan saved, as one token or a piece of text.
 
-    When the step did not run because its host failed, ``otherwise`` takes its place; without one the
-    whole piece, ``before`` and ``after`` included, is left out: a host that is gone must not spoil a file
-    that lists the others.
+    If the step did not run because its host failed, ``otherwise`` replaces the output. Without ``otherwise``
+    the piece is left out, ``before`` and ``after`` included: a lost host must not corrupt a file that lists
+    the others.
     """
 
     host: str
@@ -51,7 +51,7 @@ _quoted = functools.lru_cache(maxsize=2048)(shlex.quote)
 
 
 def quoted(*words: str) -> str:
-    """Return words as they are written in a shell, for a command line that a person pastes.
+    """Return words quoted for a shell, for a command line that a user pastes.
 
     >>> quoted("/data", "/my data")
     "/data '/my data'"
@@ -61,12 +61,12 @@ def quoted(*words: str) -> str:
 
 @dataclass(frozen=True)
 class Command:
-    """What to execute.
+    """A program with its arguments and standard input.
 
     Args:
-        argv: program and arguments. Never secrets: ``ps`` shows them to everybody on a host.
+        argv: program and arguments. Never secrets: ``ps`` shows them to every user of a host.
         stdin: bytes for standard input, None for none. Not shown by ``repr`` or ``line``.
-        spoken: it is in the words of the host's own engine already, see ``toolkit.core.engines``.
+        spoken: the command is already translated for the host's own engine, see ``toolkit.core.engines``.
     """
 
     argv: tuple[Token, ...]
@@ -80,7 +80,7 @@ class Command:
     def limited(self, seconds: float) -> Command:
         """Return the command behind a `timeout` that ends it after the seconds, rounded up.
 
-        One that ignores SIGTERM is killed 5 s later. For `timeout` 0 means no limit, so 1 s is the least.
+        A command that ignores SIGTERM is killed 5 s later. The minimum is 1 s: `timeout` takes 0 as no limit.
         """
         return self.within("timeout", "-k", "5", str(max(1, math.ceil(seconds))))
 

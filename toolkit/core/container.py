@@ -82,9 +82,9 @@ class Container:
     stop_seconds: int = 10
 
     def digest(self) -> str:
-        """Return 16 hexadecimal digits that change when, and only when, the container must be made anew.
+        """Return 16 hexadecimal digits that change if, and only if, the container must be recreated.
 
-        Whoever adds a field to this class changes no digest of a container in which that field is empty.
+        A new field of this class does not change the digest of a container in which the field is empty.
         """
         return self._digest
 

@@ -1,4 +1,4 @@
-"""How much room a host has where something is written: asked with df, told in words."""
+"""Free disk space of a host at the paths that a command writes to, measured with df."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from toolkit.core.command import Command, script
 from toolkit.protocol.frames import CELL, lines_of, read_cell
 from toolkit.protocol.numbers import MOST, whole
 
-# For each path, and for where the engine keeps images: the path, then bytes and inodes of its file system.
-# A path that is not there yet counts as the nearest folder above it that is.
+# For each path, and for the engine's image folder: the path, then bytes and inodes of its file system.
+# A path that does not exist is replaced by the nearest existing folder above it.
 ASK_ROOM = (
     CELL
     + r"""
@@ -30,7 +30,7 @@ done
 
 @dataclass(frozen=True)
 class Room:
-    """The file system of one path; sizes in bytes, ``inodes`` the number of files it still takes."""
+    """The file system of one path; sizes in bytes, ``inodes`` the number of files that it still takes."""
 
     path: str
     mount: str
@@ -40,11 +40,11 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        """Whether less than a hundredth is left, or no file can be made."""
+        """True if less than 1 % is free, or no file can be created."""
         return self.inodes == 0 or self.free * 100 < self.total
 
     def line(self) -> str:
-        """Return the state of the file system in words."""
+        """Return the state of the file system as text."""
         if self.inodes == 0 and self.free * 100 >= self.total:
             return f"no inode free for another file on {self.mount}"
         return f"{size(self.free)} free of {size(self.total)} on {self.mount}"

@@ -24,10 +24,10 @@ _VERB = re.compile(_VERBS)
 
 
 def spoken(command: Command, engine: str) -> Command:
-    """Return a command as the engine of a host is called; one that was put so already is left as it is.
+    """Return a command translated for the engine of a host; a translated command is returned unchanged.
 
-    Scripts of this package and the first word of a call are changed, and nothing that a person has given:
-    what stands behind the first call is that call's own.
+    Only scripts of this package and the first word of a call are translated. Arguments from the user are not:
+    everything behind the first call belongs to that call.
     """
     if engine == DOCKER or command.spoken:
         return command

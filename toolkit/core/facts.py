@@ -78,11 +78,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that computes on a GPU, whoever's it is; its arguments are nobody's business.
+    """A process of any user that computes on a GPU; its arguments are private and not read.
 
     Args:
-        gpu: UUID as nvidia-smi names it; of a GPU that is split it may be the whole.
-        memory_mib: what it holds there, 0 where the driver gives no figure.
+        gpu: UUID as nvidia-smi prints it; for a partitioned GPU possibly the UUID of the physical GPU.
+        memory_mib: memory that it uses on the GPU; 0 if the driver reports no figure.
         user: whose it is; empty where the system hides processes of others.
         program: the kernel's short name for it.
         container: Id of the container that it runs in, empty for none.
@@ -100,10 +100,10 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a running job of some toolkit's cluster says for all to see that it uses of this host.
+    """The public reservation of slots and GPUs of this host by a running job of any cluster.
 
     Args:
-        owner: who started the job, as the job says; ``user`` is whose process says so.
+        owner: user who started the job, according to the job; ``user`` owns the process that reports it.
         slots: local numbers; gpus: UUIDs.
         since: when the claim was made, in seconds since the epoch by the host's clock; 0 for unknown.
     """
@@ -120,9 +120,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Remembered:
-    """What a host's files say of the cluster since the last `up`, for when another host does not answer.
+    """The state of the cluster in a host's files since the last `up`, used if another host does not answer.
 
-    It goes into the files of this very host and of no other: whoever can write there speaks for nobody else.
+    It affects the files of this host only: a user who can write to one host must not affect the others.
 
     Args:
         addresses: data addresses as (host name, address).
@@ -153,28 +153,28 @@ class StateFolder:
 
 @dataclass(frozen=True)
 class Facts:
-    """What one host said.
+    """The probe results of one host.
 
     Args:
         groups: supplementary groups of the ssh user as (id, name), primary included.
         state_dir: absolute path of the toolkit's folder on the host.
         state_folders: that folder and those above it as far as they are toolkit's, the innermost first; those
             that do not exist are left out.
-        ssh_address: the host's own address of the connection that we came in by.
+        ssh_address: the host's own address of the SSH connection.
         listening: TCP ports with a listener, as (address, port); ``0.0.0.0`` and ``::`` mean every address.
         infiniband: RDMA device nodes below /dev/infiniband.
-        arch: as ``uname -m`` says it.
-        gpu_trouble: what nvidia-smi said besides the GPUs that it lists; empty when it is content.
+        arch: output of ``uname -m``.
+        gpu_trouble: output of nvidia-smi besides the GPU list; empty if it reports no problem.
         nvidia_runtime: the engine can give GPUs through NVIDIA's container runtime.
         cdi: names of the GPUs that the engine can give by CDI, such as ``0``, ``GPU-…`` and ``all``.
         booted: when the host was started, in seconds since the epoch by its own clock; 0 for unknown.
         version: of the toolkit that wrote the cluster's files last; empty when none did, or one that did not
             write it down.
-        programs: the inside programs as they are there: name and sha256.
-        applied: digests of the keys of hosts.yaml with which the last `up` ended here, by key.
-        tuned: on main, what `toolkit network tune` has kept there, see ``toolkit.network.tuning``.
-        gpu_processes: what computes on the GPUs, of all users; claims: running jobs of all users' clusters.
-        engine: docker or podman, whatever it is called by.
+        programs: name and sha256 of the inside programs on the host.
+        applied: digests of the keys of hosts.yaml that the last `up` applied to the host, by key.
+        tuned: on main, the saved results of `toolkit network tune`, see ``toolkit.network.tuning``.
+        gpu_processes: processes of all users on the GPUs; claims: running jobs of all users' clusters.
+        engine: docker or podman, independent of the program's name.
         links: network interfaces; routes: the kernel's main table; rdma: ports of RDMA devices.
     """
 
@@ -217,19 +217,19 @@ class Facts:
 
     @property
     def userns(self) -> str:
-        """How a container's users are to be mapped, for ``--userns``; empty for the engine's own way.
+        """The mapping of a container's users, for ``--userns``; empty for the engine's default.
 
-        Rootless Podman would make the ssh user root in there, and files on mounts another's.
+        By default, rootless Podman maps the SSH user to root, and files on mounts get another owner.
         """
         return "keep-id" if self.engine == PODMAN and self.rootless else ""
 
     @property
     def as_user(self) -> tuple[str, ...]:
-        """The options by which a container's processes are the ssh user's."""
+        """The options with which a container's processes run as the SSH user."""
         return ("--user", f"{self.uid}:{self.gid}", *(("--userns", self.userns) if self.userns else ()))
 
     def link(self, name: str) -> Link | None:
-        """Return the interface of that name, None when the host did not list it."""
+        """Return the interface of that name, None if the host did not list it."""
         return next((link for link in self.links if link.name == name), None)
 
 
@@ -239,16 +239,16 @@ LinkKind = Literal["loopback", "ethernet", "infiniband", "wireless", "bridge", "
 
 @dataclass(frozen=True)
 class Link:
-    """One network interface; 0 and empty text mean that the kernel does not say.
+    """One network interface; 0 and empty text mean that the kernel does not report a value.
 
     Args:
         state: the kernel's operstate: up, down, lowerlayerdown, unknown …
-        carrier: whether the other end is there; None when the interface is switched off.
-        speed: what the hardware has agreed on, in Mbit/s.
-        limit: what traffic shaping lets out, in Mbit/s.
+        carrier: whether the interface has a link; None if the interface is disabled.
+        speed: negotiated speed in Mbit/s.
+        limit: limit of traffic shaping in Mbit/s.
         mtu: greatest packet in bytes.
-        lower: interfaces that this one stands on, such as the ports of a bridge.
-        card: whether a device of this machine is behind it.
+        lower: interfaces below this interface, such as the ports of a bridge.
+        card: whether it belongs to a hardware device.
         packets: sent and received since the interface exists; ``errors`` those that were damaged.
     """
 
@@ -267,12 +267,12 @@ class Link:
 
     @property
     def down(self) -> bool:
-        """Whether nothing passes: it has no carrier, or is switched off and tells of none."""
+        """True if the interface passes no traffic: it has no carrier, or is disabled."""
         return self.carrier is not True or self.state in ("down", "lowerlayerdown", "notpresent")
 
     @property
     def rate(self) -> float:
-        """What it carries at most in Mbit/s, 0 when that is not known."""
+        """The maximum rate in Mbit/s, 0 if unknown."""
         return min((rate for rate in (self.speed, self.limit) if rate), default=0.0)
 
 
@@ -307,7 +307,7 @@ class RdmaPort:
         layer: ``InfiniBand``, ``Ethernet`` (RoCE, iWARP) or ``Unspecified`` (EFA).
         rate: Gbit/s.
         interfaces: network interfaces of the same device.
-        gids: what its GID table's first entries hold; IPv4 addresses alone.
+        gids: first entries of its GID table; only IPv4 addresses.
     """
 
     device: str
@@ -330,10 +330,10 @@ class RdmaPort:
 
 
 def leaves_by(routes: Sequence[Route], address: str) -> str:
-    """Return the interface by which the main table sends to an address; empty when there is no route.
+    """Return the interface on which the main table sends to an address; empty if there is no route.
 
     The longest prefix wins, then the smallest metric, then the earlier line, as in the kernel.
-    Rules that ask other tables are not seen here; ``ip route get`` on the host sees them.
+    Rules that use other tables are ignored; ``ip route get`` on the host applies them.
     """
     to = ipaddress.ip_address(address)
     found = [
@@ -346,7 +346,7 @@ def leaves_by(routes: Sequence[Route], address: str) -> str:
 
 
 def rate_text(rate: float) -> str:
-    """Return a rate in Mbit/s for people.
+    """Return a rate in Mbit/s as text.
 
     >>> rate_text(100000), rate_text(2500), rate_text(0.5), rate_text(0)
     ('100 Gb/s', '2.5 Gb/s', '0.5 Mb/s', 'unknown speed')

@@ -1,4 +1,4 @@
-"""Files written on this machine: what a person asks for, files that others read meanwhile, archives."""
+"""Files written on this machine: outputs for the user, atomically replaced files, archives."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from toolkit.core.command import quoted
 from toolkit.core.local_writer import Destination, LocalWriter, split_name
 from toolkit.errors import BadInput, Problem, ToolkitError
 
 
 def write_file(path: str | Path, text: str, replace: bool = True, program: bool = False) -> Path:
-    """Write a file that a person asked for, into a folder that is there; return its path.
+    """Write an output file into an existing folder and return its path.
 
     Args:
-        replace: write over a file that is there.
+        replace: overwrite an existing file.
         program: make it executable.
 
     Raises:
-        BadInput: it cannot be written, or it is there and may not be replaced.
+        BadInput: the file cannot be written, or it exists and ``replace`` is not set.
     """
     path = Path(path)
     try:
@@ -41,9 +42,9 @@ def write_file(path: str | Path, text: str, replace: bool = True, program: bool 
 
 
 def write_page(name: str, text: str) -> Path:
-    """Write a page into the working directory under a name that is made of a job's id; return its path.
+    """Write a page into the working directory, under a name derived from a job's id, and return its path.
 
-    A link of that name is replaced, not followed: an earlier download may have left it.
+    A link of that name is replaced, not followed: it can come from an earlier download.
 
     Raises:
         BadInput: the page cannot be written.
@@ -60,33 +61,37 @@ def write_page(name: str, text: str) -> Path:
 
 
 def refuse_file(path: str | Path, replace: bool) -> None:
-    """Refuse a file that ``write_file`` would refuse as far as that can be told before.
+    """Refuse a file that ``write_file`` would refuse, as far as this can be checked in advance.
 
     Raises:
-        BadInput: it is there and may not be replaced, is a folder, or would lie in none.
+        BadInput: the file exists and ``replace`` is not set, it is a folder, or its folder does not exist.
     """
     path = Path(path)
     try:
         folder, there, around = path.is_dir(), path.exists(), path.parent.is_dir()
     except (OSError, ValueError):
-        return  # what cannot be looked at is told when it is written
+        return  # write_file reports a path that cannot be checked
     if there and not replace:
         raise _there(path)
     if folder or not around:
-        why = "it is a folder" if folder else f"there is no folder {path.parent}"
+        why = "it is a folder" if folder else f"the folder {path.parent} does not exist"
         raise BadInput(str(path), (Problem("", f"cannot be written: {why}"),))
 
 
 def _there(path: str | Path) -> BadInput:
-    problem = Problem("", "is there already, and is left as it is")
-    return BadInput(str(path), (problem,), "--force writes over it; -o names another file")
+    problem = Problem("", "exists already and was not changed")
+    return BadInput(
+        str(path),
+        (problem,),
+        "repeat the command with --force to overwrite the file, or with -o to write another file",
+    )
 
 
 def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
-    """Put the text in the file's place; who reads it sees the old content or the new.
+    """Replace a file atomically: a reader sees either the old or the new content.
 
     Raises:
-        ToolkitError: it cannot be written there.
+        ToolkitError: the file cannot be written.
     """
     name = ""
     try:
@@ -98,11 +103,14 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
     except OSError as error:
         with suppress(OSError):
             Path(name).unlink()
-        raise ToolkitError(f"cannot write {path}: {error.strerror}", "another file, or room there") from error
+        raise ToolkitError(
+            f"cannot write {path}: {error.strerror}",
+            f"df -h {quoted(str(path.absolute().parent))}  # free some space, or use another file",
+        ) from error
 
 
 def write_bundle(path: Path, files: Mapping[str, bytes], mtime: float) -> None:
-    """Write a .tar.gz that only its owner may read, complete or not at all; its one folder is named like it.
+    """Write a .tar.gz atomically, readable only by its owner; its one folder has the archive's name.
 
     Args:
         mtime: of all files, in seconds since the epoch.
@@ -114,7 +122,7 @@ def write_bundle(path: Path, files: Mapping[str, bytes], mtime: float) -> None:
     try:
         with LocalWriter(Destination(path.parent)) as writer:
             new = writer.create(path.name)
-            # gzip by itself: tarfile would write the temporary name and the time into its head.
+            # A separate GzipFile: tarfile would write the temporary name and the time into the header.
             with (
                 gzip.GzipFile("", "wb", 6, new.file, mtime) as packed,
                 tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
@@ -128,5 +136,6 @@ def write_bundle(path: Path, files: Mapping[str, bytes], mtime: float) -> None:
             new.commit(0o600, replace=False)
     except OSError as error:
         raise ToolkitError(
-            f"cannot write {path}: {error.strerror or error}", "another place: --save FILE"
+            f"cannot write {path}: {error.strerror or error}",
+            "repeat the command with --save and another file",
         ) from error

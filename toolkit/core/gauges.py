@@ -1,4 +1,4 @@
-"""What hosts and ranks use and how fast ranks go, as toolkit/container/monitor/gauges.py says it."""
+"""Resource use of hosts and ranks, and throughput of ranks, as reported by container/monitor/gauges.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from toolkit.core.answers import answer_of
 from toolkit.protocol.decode import DecodeError, decode, load_json
 from toolkit.protocol.gauges import GaugedJob, GpuGauge, RankGauge, Reading
 
-# A rank below so much of the median of its job's ranks is slow.
+# A rank whose throughput is below this share of the median of its job is slow.
 _SLOW = 0.8
-# A rank that has printed nothing for so long, in seconds, while the others have.
+# Seconds without output after which a rank counts as silent, if the other ranks print.
 _SILENT_S = 60.0
 
 
@@ -49,10 +49,10 @@ class HostGauges:
 
 
 def parse_gauges(host: str, line: bytes) -> HostGauges | None:
-    """Return a line of gauges.py; None for what is none: an engine may say a word in between.
+    """Parse a line of gauges.py; return None for another line, such as a message of the engine.
 
     Raises:
-        ToolkitError: it is a line of gauges.py that cannot be read.
+        ToolkitError: the line is from gauges.py and cannot be decoded.
     """
     try:
         value = load_json(line)
@@ -86,15 +86,15 @@ def parse_gauges(host: str, line: bytes) -> HostGauges | None:
 
 @dataclass(frozen=True)
 class JobGauges:
-    """A job as its ranks on all hosts show it.
+    """A job, summarized from its ranks on all hosts.
 
     Args:
-        world_size: None where its record is not there.
-        step: that of the rank that has come furthest.
-        steps_per_s: the median of its ranks, which go in step with each other.
-        samples_per_s: what all its ranks say together, or what one says where it alone does.
-        ranks: by number, each with what its host was when it was read.
-        behind: ranks that hold the others up, each with why.
+        world_size: None if the job's record is missing.
+        step: step of the rank that is furthest ahead.
+        steps_per_s: the median of its ranks, which run in lockstep.
+        samples_per_s: sum over the ranks that report it.
+        ranks: by number, each with the gauges of its host from the same reading.
+        behind: stragglers, each with the reason.
     """
 
     id: str
@@ -109,7 +109,7 @@ class JobGauges:
 
 
 def job_gauges(hosts: Sequence[HostGauges]) -> tuple[JobGauges, ...]:
-    """Return the jobs that run, by id, from what the hosts show of their ranks."""
+    """Return the running jobs, by id, from the ranks on the hosts."""
     ranks: dict[str, list[tuple[HostGauges, RankGauge]]] = {}
     about: dict[str, GaugedJob] = {}
     for host in hosts:
@@ -139,11 +139,11 @@ def _job(job: str, about: GaugedJob, found: list[tuple[HostGauges, RankGauge]]) 
 
 
 def _behind(ranks: Sequence[RankGauge]) -> dict[int, str]:
-    """The ranks that hold the others up, as far as that can be told from outside."""
+    """Return the stragglers as far as the output of the ranks shows them, each with the reason."""
     found: dict[int, str] = {}
     steps = sorted(rank.step for rank in ranks if rank.step is not None)
     paces = [rank.steps_per_s for rank in ranks if rank.steps_per_s]
-    # Of the others nothing is expected: often rank 0 alone prints.
+    # Ranks without throughput are ignored: often only rank 0 prints.
     talking = [rank.silent for rank in ranks if rank.silent is not None and _has_a_pace(rank)]
     for rank in ranks:
         if len(steps) > 1 and rank.step is not None and rank.step < median(steps) - 1:

@@ -257,7 +257,7 @@ class LocalWriter:
         self._prepare()
         self._take_number()
         staged = str(self._count)
-        # The kernel applies the umask; nobody else can open the staging folder.
+        # The kernel applies the umask; other users cannot open the staging folder.
         mode = 0o777 if self._keep_modes else 0o666
         return staged, os.open(staged, _NEW, mode, dir_fd=self._staging)
 

@@ -1,4 +1,4 @@
-"""What happened: one outcome for every step on every host."""
+"""Report of a plan: one outcome for every step on every host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Status = Literal["ok", "skipped", "failed", "not run"]
 
 
 class FailureCause(str, Enum):
-    """A cause of a failure on which code decides, in place of the words of ``detail``."""
+    """A cause of a failure that code branches on, instead of the text of ``detail``."""
 
     OTHER = ""
     PORT_TAKEN = "port taken"
@@ -27,14 +27,14 @@ class Outcome:
     """One step on one host.
 
     Args:
-        detail: for people; of a step that was not run, why its targets are missing or what cannot be told.
-        output: what the step was asked to read.
-        amounts: what it moved: of an image ``bytes`` that came in, ``from_here`` those of them that this
-            machine sent, ``layers`` in them, ``of`` how many, and ``transfer_ms`` from when the hosts had
-            met until the last byte was there.
-        proof: it only looked, and altered nothing.
+        detail: for users; for a step that was not run, why its targets are missing or what is unknown.
+        output: output that the step was to read.
+        amounts: transferred amounts. For an image: ``bytes`` received, ``from_here`` sent by this machine,
+            ``layers`` received, ``of`` layers in total, and ``transfer_ms`` from the first
+            connection to the last byte.
+        proof: the step only checked, and changed nothing.
         id: names the step in every plan of one command; the title by default, see ``WaitFor``.
-        cause: why it failed, where code decides on that.
+        cause: cause of the failure, if code branches on it.
     """
 
     phase: str
@@ -57,12 +57,12 @@ class Outcome:
 
     @property
     def done(self) -> bool:
-        """Whether the step was done or had nothing to do."""
+        """True if the step was done or had nothing to do."""
         return self.status in ("ok", "skipped")
 
     @property
     def changed(self) -> bool:
-        """Whether something is there, gone or different by it."""
+        """True if the step created, removed or changed something."""
         return self.status == "ok" and not self.proof
 
 
@@ -76,7 +76,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every step was done or had nothing to do; one that was not run counts as not done."""
+        """True if every step was done or had nothing to do; a step that was not run counts as not done."""
         return all(o.done for o in self.outcomes)
 
     @property
@@ -86,7 +86,7 @@ class Report:
 
     @property
     def failures(self) -> tuple[Outcome, ...]:
-        """What failed; steps that were not run for it are not among them."""
+        """The failed outcomes, without the steps that were not run because of them."""
         return tuple(o for o in self.outcomes if o.status == "failed")
 
     def hosts(self) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class Report:
 
 
 def _numbered(outcomes: Iterable[Outcome]) -> Iterable[tuple[object, Outcome]]:
-    """Pair each outcome with its key; steps of one plan that share a key are told apart by a number."""
+    """Pair each outcome with its key; steps of one plan that share a key get different numbers."""
     seen: Counter[object] = Counter()
     for outcome in outcomes:
         seen[outcome.key] += 1
@@ -149,10 +149,10 @@ class PlanFailed(ToolkitError):
 
 
 def refuse_failed(report: Report) -> Report:
-    """Return a report in which all went well.
+    """Return the report if every step succeeded.
 
     Raises:
-        PlanFailed: it did not, on some host.
+        PlanFailed: a step failed on some host.
     """
     if not report.ok:
         raise PlanFailed(report)
@@ -165,7 +165,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
     for name in ("proof", "cause"):
         if not found[name]:
             del found[name]
-    # Only where there are any: most steps move nothing that is worth a number.
+    # Left out if empty: most steps transfer nothing.
     return {**found, "amounts": dict(outcome.amounts)} if found.pop("amounts") else found
 
 
@@ -176,12 +176,12 @@ HERE = "this machine"
 
 @dataclass(frozen=True)
 class Span:
-    """Some time of a host.
+    """A time span of a host.
 
     Args:
-        phase: what it was spent with, as a plan names it; or ``connect``.
-        begin: seconds, from where all spans of the list count.
-        seconds: for how long.
+        phase: name of the phase in the plan, or ``connect``.
+        begin: seconds since the common start of all spans of the list.
+        seconds: duration.
     """
 
     phase: str
@@ -195,7 +195,7 @@ class Span:
 
 
 def from_phase(spans: Iterable[Span], phase: str) -> tuple[Span, ...]:
-    """Return the same spans, counted from when this phase began; from the first of all where none is it."""
+    """Return the spans relative to the begin of this phase, or to the first span if the phase is missing."""
     rows = tuple(spans)
     zero = min((span.begin for span in rows if span.phase == phase), default=None)
     if zero is None:
@@ -209,7 +209,7 @@ def spans_json(spans: Iterable[Span]) -> list[list[Any]]:
 
 
 def parse_spans(value: object) -> tuple[Span, ...]:
-    """Return the spans of such rows; none where they are something else, as another version's may be."""
+    """Return the spans of such rows; empty for any other value, such as the rows of another version."""
     try:
         return tuple(Span(*row) for row in decode(tuple[_Row, ...], value))
     except DecodeError:

@@ -59,10 +59,10 @@ class Follower(Runner, Protocol):
         timeout: float | None = None,
         hold: bool = False,
     ) -> Result:
-        """Run to the end; ``timeout`` as with ``run``. The result has words of ours alone in ``stderr``.
+        """Run to the end; ``timeout`` as with ``run``. The result's ``stderr`` has only toolkit's text.
 
         Args:
-            hold: standard input stays open while there is a connection, and nothing comes in it.
+            hold: keep standard input open, without data, as long as the connection exists.
         """
 
 
@@ -77,9 +77,9 @@ exit $status
 
 
 def until_stdin_ends(command: Command) -> Command:
-    """Return a command that ends when its standard input does, as when the connection to it is lost.
+    """Return a command that ends when its standard input is closed, for example by a lost connection.
 
-    A command that waits for something would otherwise outlive whoever started it.
+    A waiting command would otherwise outlive the process that started it.
     """
     return command.within("sh", "-c", _UNTIL_STDIN_ENDS, "sh")
 
@@ -187,7 +187,7 @@ _ANNOUNCE = 'echo @@begun@@; exec "$@"'
 
 
 class _Announced:
-    """Passes both streams of a command on from its beginning; until then they may be the engine's words."""
+    """Forwards both streams of a command once it has begun; earlier output comes from the engine."""
 
     def __init__(self, out: Sink, err: Sink | None = None) -> None:
         self._out, self._err = out, err
@@ -202,7 +202,7 @@ class _Announced:
                 mark = _BEGUN.encode()
                 self.begun = self._kept_out.startswith(mark)
                 if not self.begun:
-                    # What does not begin with the mark never will, and of an engine's words the first count.
+                    # Output that does not start with the mark is the engine's; its first bytes are kept.
                     self._kept_out = self._kept_out[:_MOST_KEPT]
                     return
                 data, self._kept_out = self._kept_out[len(mark) :], b""
@@ -218,7 +218,7 @@ class _Announced:
                 self._err(data)
 
     def give(self) -> None:
-        """Pass on what was kept of a command that has not begun."""
+        """Forward the kept output of a command that has not begun."""
         with self._lock:
             self._pass_on()
 
@@ -232,5 +232,5 @@ class _Announced:
 
 
 def _may_repeat(result: Result) -> bool:
-    """Whether a command that did not begin failed in the engine, and not for a limit or a lost host."""
+    """Return whether a command that did not begin failed in the engine, not by a timeout or a lost host."""
     return result.status in ENGINE_FAILED

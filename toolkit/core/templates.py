@@ -1,4 +1,4 @@
-"""Templates of configuration, scripts and pages: filters refuse what cannot be quoted, pages are escaped."""
+"""Templates of configuration, scripts and pages: filters refuse unquotable text; HTML is escaped."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def data_folder(name: str) -> Path:
-    """Return a folder that stands at the top of the repository and travels inside the wheel."""
+    """Return a folder that is at the top of the repository, or packed into the wheel."""
     packed = _PACKAGE / "_data" / name
     return packed if packed.is_dir() else _PACKAGE.parent / name
 
 
 @functools.cache
 def package_text(name: str) -> str:
-    """Return a file of the package, by its path there."""
+    """Return the text of a file of the package, by its path in the package."""
     return (_PACKAGE / name).read_text(encoding="utf-8")
 
 
@@ -39,7 +39,7 @@ def render_template(name: str, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    import jinja2  # for those alone who render: most commands only look
+    import jinja2  # imported late: most commands do not render
 
     folders = {name: data_folder(name) for name in ("compose", "ssh")}
     folders["scripts"] = _PACKAGE / "export" / "scripts"
@@ -75,16 +75,16 @@ def word(value: Any) -> str:
     """Return a value that is one word of an OpenSSH configuration or of /etc/hosts.
 
     Raises:
-        ToolkitError: it is empty, or holds a character that ends or quotes a word.
+        ToolkitError: the value is empty, or contains a character that ends or quotes a word.
     """
     text = str(value)
     if not text or any(c.isspace() or c in "\"'\\#" or not c.isprintable() for c in text):
-        raise ToolkitError(f"{text!r} cannot stand in an OpenSSH configuration file", "choose another name")
+        raise ToolkitError(f"{text!r} cannot be used in an OpenSSH configuration file", "choose another name")
     return text
 
 
 def _line(value: Any) -> str:
-    """Refuse what would become a second line: in a list of keys, that is a key of another host."""
+    """Refuse a line break: in a list of keys, a second line would be a key of another host."""
     text = str(value)
     if not text.isprintable():
         raise ToolkitError(f"{text!r} contains a control character")

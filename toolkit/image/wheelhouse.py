@@ -153,7 +153,7 @@ def wheel_fetches(
                 f"{pin.name} {pin.version} for {target}",
                 tuple(command(*base, *source, pin.line) for source in sources),
                 f"no wheel of {pin.name} {pin.version} was found for {target}, and "
-                "CUDA build is not used instead",
+                "the much larger CUDA build is not used instead",
                 f"set {TORCH_INDEX_VARIABLE} to an index URL or to a folder that contains "
                 f"{pin.name}-{pin.version}-{target.abi}-{target.abi}-*.whl, for example {TORCH_CPU_INDEX}",
             )

@@ -241,7 +241,7 @@ def _receive(
     asked = json.dumps([[one.path, one.size, one.inode] for one in files]).encode()
     result = runner.stream(command(*_GIVE, "send"), stream, _pieces(asked), MOST_SILENCE_S)
     if not result.ok or not stream.complete:
-        raise failure(result, runner, "run the same command again: it goes on from what is there")
+        raise failure(result, runner, "run the same command again: it continues from the current state")
     if stream.refused:
         one, why = stream.refused[0]
         others = len(stream.refused) - 1

@@ -208,7 +208,7 @@ def _file_steps(
     files.append(File(f"{state}/version", (f"{__version__}\n",)))
     shared = Folder(f"{state}/inside", programs)
     return (
-        Run(place.name, "make the state folders", make, unless=there),
+        Run(place.name, "create the state folders", make, unless=there),
         Upload(place.name, "write the configuration", tuple(files), (shared,)),
     )
 

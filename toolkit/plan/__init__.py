@@ -1,1 +1,1 @@
-"""What to do, in which order: plans are values that can be printed, compared and run."""
+"""Plans: ordered steps as values that can be printed, compared and run."""

@@ -23,7 +23,7 @@ Advance = Callable[[int, int], None]
 
 
 class Closing(Protocol):
-    """What has an end of its own when the plan has."""
+    """An object to close when the plan ends."""
 
     def close(self) -> None: ...
 
@@ -32,7 +32,7 @@ Shared = TypeVar("Shared", bound=Closing)
 
 
 class KnownFailure(ToolkitError):
-    """A command failed in a way that its step knows of; ``cause`` is for code to decide on."""
+    """A command failed in a way that its step declares; code branches on ``cause``."""
 
     def __init__(self, what: str, fix: str, host: str, cause: FailureCause) -> None:
         self.cause = cause
@@ -41,7 +41,7 @@ class KnownFailure(ToolkitError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an executor made of its step; see ``toolkit.core.report.Outcome``."""
+    """The result that an executor returns for its step; see ``toolkit.core.report.Outcome``."""
 
     status: Status
     detail: str = ""
@@ -52,7 +52,7 @@ class Verdict:
 
 @dataclass
 class Context:
-    """What the executors of one plan share: runners, saved outputs, what several hosts are sent."""
+    """The objects that the executors of one plan share: runners, saved outputs, transfers."""
 
     runners: Mapping[str, Runner]
     steps: Sequence[Step] = ()
@@ -63,7 +63,7 @@ class Context:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def share(self, key: Hashable, make: Callable[[], Shared]) -> Shared:
-        """Return what steps with the same key have in common; the first that asks makes it."""
+        """Return the object that steps with the same key share; the first call creates it."""
         with self._lock:
             if key not in self._shared:
                 self._shared[key] = make()
@@ -71,29 +71,29 @@ class Context:
             return found
 
     def forget(self, host: str) -> None:
-        """Drop what a host that has failed saved: nobody shall count on its container or its key."""
+        """Drop the saved outputs of a failed host: no other step must use its container or its key."""
         for key in [key for key in self.outputs if key[0] == host]:
             del self.outputs[key]
 
     def close(self) -> None:
-        """End what this machine still reads for hosts."""
-        for shared in reversed(list(self._shared.values())):  # what came later may still use what was first
+        """Close all shared objects."""
+        for shared in reversed(list(self._shared.values())):  # later objects can use earlier ones
             shared.close()
 
 
-# Carries out a step; the step is of the kind under which the table of executors has this function.
+# Executes a step of the kind that is its key in the table of executors.
 Executor = Callable[[Any, Context, Advance], Verdict]
 Executors = Mapping[type, Executor]
 
 
 def text_of(content: Iterable[str | Ref], context: Context) -> str:
-    """Return a text whose pieces may name what earlier steps have saved; pieces that name nothing go."""
+    """Return a text with the outputs of earlier steps filled in; pieces without an output are left out."""
     parts = (p.resolve(context.outputs) if isinstance(p, Ref) else p for p in content)
     return "".join(p for p in parts if p is not None)
 
 
 def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[bytes]:
-    """Pass bytes on, and report after each piece how many it has been."""
+    """Yield the chunks, and report after each chunk the number of bytes so far."""
     done = 0
     for chunk in chunks:
         yield chunk
@@ -102,8 +102,8 @@ def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[
 
 
 def reason(result: Result) -> str:
-    """Return in one line why a command failed, by its own last words."""
-    return words_of(result.output) or f"ended with status {result.status} and said nothing"
+    """Return the reason that a command failed in one line: the end of its output."""
+    return words_of(result.output) or f"ended with status {result.status} and printed nothing"
 
 
 def failure(
@@ -112,15 +112,15 @@ def failure(
     """Return the error for a command that failed.
 
     Args:
-        fix: what to say where the command's words tell no cause that is known.
-        paths: where the command writes on the host, for when there is no room.
-        known: ways to fail that the step itself knows of; they come first.
+        fix: fix to print if the output names no known cause.
+        paths: paths on the host that the command writes to, checked if a disk is full.
+        known: failures that the step declares; they have priority.
     """
     said, host = result.output, runner.name
     for way in known:
         for line in said.splitlines():
             if re.search(way.says, line):
-                # The cause stands at the end, behind the names of all the programs that it came through.
+                # The cause is at the end, behind the names of the programs that passed it on.
                 own = line.strip() if len(line) <= 200 else f"…{line[-160:].rstrip()}"
                 return KnownFailure(f"{way.what} ({own})", way.fix, host, way.cause)
     words = reason(result)
@@ -137,14 +137,18 @@ def _full(unwritable: Unwritable, words: str, runner: Runner, paths: Sequence[st
     room = tightest(rooms, paths)
     where = room.mount if room else "/"
     if unwritable is Unwritable.QUOTA:
-        return ToolkitError(f"over the disk quota: {words}", f"on {host}: quota -s; make room", host)
-    if unwritable is Unwritable.READ_ONLY:
-        what = f"what is to be written to is read-only: {words}"
         return ToolkitError(
-            what, f"on {host}: {quoted('findmnt', where)}; dmesg tells of disks that failed", host
+            f"over the disk quota: {words}",
+            f"on {host}: quota -s  # delete files, then run the same command again",
+            host,
+        )
+    if unwritable is Unwritable.READ_ONLY:
+        what = f"the file system is read-only: {words}"
+        return ToolkitError(
+            what, f"on {host}: {quoted('findmnt', where)}; sudo dmesg | tail  # look for disk errors", host
         )
     if room is None and rooms:
-        # What was written has been cleaned up; paths in an engine's words may be those inside a layer.
+        # The written data has been removed; paths in an engine's message can be paths inside a layer.
         room = next((one for one in rooms if one.path in paths), rooms[-1])
         return ToolkitError(
             f"the disk was full (now {room.line()}): {words}", room_fix(host, room.mount), host
@@ -154,11 +158,11 @@ def _full(unwritable: Unwritable, words: str, runner: Runner, paths: Sequence[st
 
 
 def room_fix(host: str, where: str) -> str:
-    """Return what to do on a host where a file system is full."""
-    clean = f"make room on {where} ({quoted('df', '-h', where)}; docker system df; docker image prune)"
-    return f"on {host}: {clean}, then run the same command again"
+    """Return the fix for a full file system on a host."""
+    commands = f"{quoted('df', '-h', where)}; docker system df; docker image prune"
+    return f"on {host}: {commands}  # make room on {where}, then run the same command again"
 
 
 def rooms_of(runner: Runner, *paths: str) -> tuple[Room, ...]:
-    """Return how much room there is at these paths, then where the host's engine keeps images."""
+    """Return the free disk space at these paths, then in the image folder of the host's engine."""
     return parse_room(runner.run(ask_room(*paths), 30).stdout)

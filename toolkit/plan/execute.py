@@ -29,7 +29,7 @@ class PhaseStarted:
 
 @dataclass(frozen=True)
 class StepStarted:
-    """A step begins; whether there is anything to do for it is not known yet."""
+    """A step begins; it can still turn out that there is nothing to do."""
 
     host: str
     step: str
@@ -57,11 +57,11 @@ Listener = Callable[[Event], None]
 
 
 class PlanInterrupted(Interrupted):
-    """Ctrl-C while a plan ran; ``report`` says how far each host came."""
+    """Ctrl-C while a plan ran; ``report`` has the outcomes so far of each host."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        super().__init__("interrupted", "run the same command again: it goes on from what is there")
+        super().__init__("interrupted", "run the same command again: it continues from the current state")
 
 
 @contextmanager
@@ -82,16 +82,16 @@ def reported_after(before: Report | None) -> Iterator[None]:
 
 
 _STALE_S = 5.0
-# Ctrl-C also reaches what a connection goes through, such as a tunnel in the same terminal. For so long a
-# step that lost its connection waits for the interrupt that may be the cause.
+# Ctrl-C also reaches the programs that a connection uses, such as a tunnel in the same terminal. A step that
+# lost its connection waits this many seconds for an interrupt as the possible cause.
 _INTERRUPT_S = 0.5
-# A signal to a whole group of processes may come twice; a person who presses more often than this means it.
+# A signal to a process group can arrive twice; more signals than this are deliberate.
 _PRESSED_MOST = 3
 
 
 @dataclass
 class _Progress:
-    """What has come of the steps so far, shared by the threads of a plan."""
+    """Progress and outcomes of the steps so far, shared by the threads of a plan."""
 
     runners: Mapping[str, Runner]
     executors: Executors
@@ -100,9 +100,8 @@ class _Progress:
     begun: set[int] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    # What hosts have said beforehand to steps, by number. From the first change on nothing is sure any more;
-    # for other hosts of its phase it makes no difference, as they are at work at the same time. The same
-    # goes for a step that has taken long to see that there is nothing to do, as to look at data may.
+    # Precheck results by step index. Discarded once a step changes something, fails, or takes longer than
+    # _STALE_S.
     foreseen: dict[int, str] = field(default_factory=dict)
 
 
@@ -116,19 +115,19 @@ def execute(
     engine: str = DOCKER,
     foresee: bool = False,
 ) -> Report:
-    """Run a plan, phase by phase, the hosts of a phase at once, and give every step an outcome.
+    """Run a plan phase by phase, with the hosts of a phase in parallel, and give every step an outcome.
 
-    A host on which a step fails takes no further part; its later steps are "not run". So is a step of another
-    host if all its targets failed (see ``Run``), but that host continues.
+    A host with a failed step is excluded; its later steps are "not run". A step of another host is also
+    "not run" if all its targets failed (see ``Run``), but that host continues.
 
     Args:
         runners: by host name; a step for a host without one is "not run".
         executors: function for each kind of step, see ``toolkit.api.executors``.
         listen: called with events, from several threads.
-        close: ends what still runs when the person presses Ctrl-C.
-        desks: those that are open already and stay so; by default the plan's own, which end with it.
-        engine: what the hosts have, see ``toolkit.core.engines``.
-        foresee: ask for all steps at once first, see ``toolkit.plan.precheck``: most have nothing to do.
+        close: called on Ctrl-C to end the running commands.
+        desks: container sessions that stay open; by default the plan opens and closes its own.
+        engine: container engine of the hosts, see ``toolkit.core.engines``.
+        foresee: precheck all steps at once, see ``toolkit.plan.precheck``: most have nothing to do.
 
     Raises:
         PlanInterrupted: Ctrl-C; carries the report.
@@ -149,7 +148,7 @@ def execute(
         for phase, steps in numbered:
             _run_phase(phase, steps, context, progress)
     except KeyboardInterrupt:
-        # Set before the connections are closed: what fails from now on was interrupted.
+        # Set before the connections are closed: a step that fails from now on was interrupted.
         progress.interrupted.set()
         _to_its_end(close)
     finally:
@@ -167,7 +166,7 @@ def execute(
 
 
 def _to_its_end(close: Callable[[], None]) -> None:
-    """Call what may be called again until no Ctrl-C cuts it short; else threads would wait without end."""
+    """Call ``close`` again until no Ctrl-C interrupts it. Otherwise threads would wait forever."""
     for _ in range(_PRESSED_MOST):
         with suppress(KeyboardInterrupt):
             return close()

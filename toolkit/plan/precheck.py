@@ -1,7 +1,7 @@
-"""What the steps of a plan would find on a host, asked for all of them at once.
+"""Precheck of a plan: one command per host that asks for all steps whether there is anything to do.
 
-Each step asks on its own whether there is anything to do; where nothing is, a plan of ten phases would be ten
-round trips for nothing. The answers hold as long as the plan has changed nothing.
+Without the precheck each step asks on its own, and a plan of ten phases with nothing to do costs ten round
+trips. The answers are valid until the plan changes something.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from toolkit.plan.executors import (
 from toolkit.plan.steps import Run, Step, Upload, WaitFor
 from toolkit.protocol.frames import FrameError, framed_script, read_frames
 
-# What asks, and what reads the answer. Others are planned only where there is something to do; or, as data,
-# take too long to look at: they count as having something to do until they are carried out.
+# The functions that build the query and read the answer. Steps of other kinds are planned only if there is
+# something to do, or take too long to check, such as data; these are always executed.
 _KINDS: dict[type, tuple[Callable[..., Command | None], Callable[..., Verdict | None]]] = {
     Run: (run_question, run_settled),
     Upload: (upload_question, upload_settled),
@@ -34,7 +34,7 @@ _LIMIT_S = 60.0
 
 
 def forecast(host: str, steps: Mapping[int, Step], context: Context) -> dict[int, str]:
-    """Return by their numbers what the host answers to steps that may have nothing to do there.
+    """Return the host's answers by step number, for steps that might have nothing to do.
 
     Args:
         steps: of this host, by their numbers.
@@ -54,19 +54,19 @@ def forecast(host: str, steps: Mapping[int, Step], context: Context) -> dict[int
     result = context.runners[host].run(_all_of(asked, nonce), _LIMIT_S)
     try:
         said = read_frames(result.raw, nonce)
-    except FrameError:  # each step asks on its own then
+    except FrameError:  # then each step asks on its own
         return answers
     return answers | {number: said[str(number)] for number in asked if str(number) in said}
 
 
 def settled(step: Step, context: Context, said: str) -> Verdict | None:
-    """Return the outcome of a step by the host's answer, None where there is something to do for it."""
+    """Return the outcome of a step from the host's answer, None if there is something to do."""
     verdict: Verdict | None = _KINDS[type(step)][1](step, context, said)
     return verdict
 
 
 def _known(step: Step) -> str | None:
-    """What the facts say that the host would answer, None where they do not."""
+    """Return the answer that follows from the facts, None if the host must be queried."""
     if isinstance(step, Run):
         return step.known
     return "" if isinstance(step, WaitFor) and step.known else None
@@ -78,7 +78,7 @@ def _question(step: Step, context: Context) -> Command | None:
 
 
 def _all_of(questions: Mapping[int, Command], nonce: str) -> Command:
-    """One script with a section for each question that ends well."""
+    """Return one script that prints a section for each query that succeeds."""
     lines = (
         f'said=$({asked.shell()} </dev/null 2>/dev/null) && say {number} "$said"'
         for number, asked in questions.items()

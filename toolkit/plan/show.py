@@ -98,14 +98,14 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         )
         return [f"what is missing of {step.source} ({held}) to {step.path}, from host to host"]
     if isinstance(step, RemoveData):
-        return [f"what the toolkit wrote to {step.path}, if nobody has changed it since"]
+        return [f"what the toolkit wrote to {step.path}, except files that were changed since"]
     assert isinstance(step, Fetch)
     return [f"to {step.into}"]
 
 
 def _one_line(subject: Command, engine: str) -> str:
     subject = spoken(subject, engine)
-    # A script's own text says less than its arguments; those stand behind "sh -c TEXT sh".
+    # The arguments of a script, behind "sh -c TEXT sh", are more informative than its text.
     argv = subject.argv
     if argv[:2] == ("sh", "-c") and len(argv) > 3:
         text = " ".join(str(argv[2]).split())
@@ -116,7 +116,7 @@ def _one_line(subject: Command, engine: str) -> str:
 
 
 def outcome_line(outcome: Outcome) -> str:
-    """Return one line about one step on one host, and its cure below it when it failed."""
+    """Return one line about one step on one host, and the fix below it if the step failed."""
     detail = f" ({outcome.detail})" if outcome.detail and outcome.status != "failed" else ""
     line = f"{_SIGN[outcome.status]:>8}  {outcome.host}: {outcome.step}{detail}  {outcome.seconds:.1f} s"
     if outcome.status == "failed":
@@ -160,7 +160,7 @@ def report_text(report: Report) -> str:
 
 
 def _sent(report: Report) -> str:
-    """How much of an image left this machine, and how much hosts gave to each other."""
+    """Return the amounts of an image sent by this machine and sent between hosts."""
     amounts = [dict(outcome.amounts) for outcome in report.outcomes if outcome.amounts]
     here, came = (sum(one.get(name, 0) for one in amounts) for name in ("from_here", "bytes"))
     passed = f", {size(came - here)} from host to host" if came > here else ""
@@ -219,13 +219,13 @@ def _finding_entries(findings: Iterable[Finding]) -> list[tuple[str, ...]]:
         who = f"{where}: " if where else ""
         about = f"{subject}: " if subject and subject not in what else ""
         line = printable_line(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
-        cure = printable_line(fix.replace(_HOST, names[0]))
-        entries.append((line, f"             fix: {cure}") if fix else (line,))
+        shown = printable_line(fix.replace(_HOST, names[0]))
+        entries.append((line, f"             fix: {shown}") if fix else (line,))
     return entries
 
 
 _VERDICT = {"error": "ERROR", "warning": "warning", "not checked": "not checked", "ok": "ok"}
-# Stands for the host's name while equal fixes of several hosts are looked for.
+# Replaces the host's name while equal fixes of several hosts are grouped.
 _HOST = "\0"
 
 

@@ -18,12 +18,12 @@ CANNOT_TELL = 216
 
 @dataclass(frozen=True)
 class Failure:
-    """A way to fail that is known beforehand.
+    """A known way for a step to fail.
 
     Args:
-        says: regular expression that is looked for in the command's output.
-        what, fix: what to tell a person then, in place of a general hint.
-        cause: of the outcome, where code decides on that.
+        says: regular expression that is searched for in the command's output.
+        what, fix: message and fix to print, instead of a general hint.
+        cause: cause of the outcome, if code branches on it.
     """
 
     says: str
@@ -34,9 +34,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class Stamp:
-    """A file that says for what a command last succeeded, and is written when it does.
+    """A file that records the input of a command's last success, written when the command succeeds.
 
-    Pieces of the content may name earlier outputs.
+    Pieces of the content can refer to earlier outputs.
     """
 
     path: str
@@ -49,19 +49,19 @@ class Run:
 
     Args:
         command: a Ref in it to another host makes that host a target. The outcome names the targets that
-            saved nothing because they failed; if all of them failed, the step is not run.
-        unless: asked on the host; status 0, or a stamp with this content, means there is nothing to do.
+            failed and saved no output; if all targets failed, the step is not run.
+        unless: check on the host; status 0, or a stamp with this content, means that there is nothing to do.
         reads: run afterwards in any case; its output, stripped, is saved under ``saves``.
         kind: type of what is saved; other output fails the host. Text for the report is not for later steps.
         timeout: seconds after which the command is ended on the host and counts as failed.
         again: statuses after which the same command is run once more, see ``ENGINE_FAILED``. Only for
-            commands that may be repeated from the beginning. The output decides nothing.
-        failures: ways to fail that are known beforehand; the first that fits counts.
-        fix: what to tell a person to do when it fails otherwise.
-        unsure: what to tell a person to do when it exits with CANNOT_TELL. The step is then not run.
-        why: what makes it necessary, where that is not plain from the title.
-        known: what ``reads`` prints, where the facts say already that there is nothing to do.
-        proof: it looks whether all is well and alters nothing, so it is no change.
+            commands that are safe to repeat. The output has no influence.
+        failures: known ways to fail; the first match counts.
+        fix: fix to print for any other failure.
+        unsure: fix to print if the command exits with CANNOT_TELL. The step then counts as not run.
+        why: reason for the step, if the title does not show it.
+        known: output of ``reads``, if the facts show that there is nothing to do.
+        proof: the step only checks and changes nothing, so it does not count as a change.
     """
 
     host: str
@@ -82,7 +82,7 @@ class Run:
 
 
 class _Same:
-    """Something that is equal to itself alone: what all hosts get is one object, and long."""
+    """A wrapper that compares by identity: all hosts share one long object."""
 
     def __init__(self, parts: tuple[object, ...]) -> None:
         self.parts = parts
@@ -102,7 +102,7 @@ def _sketch(same: _Same) -> str:
 
 @dataclass(frozen=True)
 class File:
-    """One file to be on a host: absolute path, text (pieces may name earlier outputs), mode.
+    """One file for a host: absolute path, text (pieces can refer to earlier outputs), mode.
 
     ``in_place`` keeps the inode, for files that are bind-mounted one by one.
     """
@@ -113,7 +113,7 @@ class File:
     in_place: bool = False
 
     def sketch(self) -> str:
-        """Return a short text that tells two contents apart."""
+        """Return a short text that differs for different contents."""
         return _sketch(_Same(self.content))
 
     def __str__(self) -> str:
@@ -122,19 +122,19 @@ class File:
 
 @dataclass(frozen=True)
 class Folder:
-    """Files that many hosts get alike, by their paths below this folder's; the tuple is one for all hosts."""
+    """Files that are equal on many hosts, by their paths below this folder; all hosts share the tuple."""
 
     path: str
     files: tuple[File, ...]
 
     def sketch(self) -> str:
-        """Return a short text that tells two of them apart by what is in them."""
+        """Return a short text that differs for different contents."""
         return _sketch(_Same(self.files))
 
 
 @dataclass(frozen=True)
 class Upload:
-    """Make files be there with this content and mode; those that already are so are left alone.
+    """Write files with this content and mode; files that already match are not changed.
 
     Args:
         files: written in this order, behind those of ``folders``.
@@ -154,13 +154,13 @@ class Upload:
 
 @dataclass(frozen=True)
 class WaitFor:
-    """Wait until ``ready`` succeeds; end at once, with the output of ``explain``, when ``alive`` fails.
+    """Wait until ``ready`` succeeds; fail at once, with the output of ``explain``, if ``alive`` fails.
 
     Args:
-        deadline: seconds until it is given up.
-        failures: as in ``Run``, looked for in the output of ``explain``.
-        known: the facts say already that it is ready.
-        id: names the step in every plan of one command, where the title has values that change.
+        deadline: seconds after which the step fails.
+        failures: as in ``Run``, searched for in the output of ``explain``.
+        known: the facts already show that it is ready.
+        id: name of the step in every plan of one command, if the title has values that change.
     """
 
     host: str
@@ -177,15 +177,15 @@ class WaitFor:
 
 @dataclass(frozen=True)
 class SendImage:
-    """Bring an image from this machine's engine to a host: the layers that the host lacks.
+    """Send an image from this machine's engine to a host: only the layers that are missing on the host.
 
     Args:
         reference: the tag under which this machine's engine knows it.
-        identity: what the host must hold afterwards (see ``toolkit.core.image``).
-        image: its Id in this machine's engine, which stays when the tag is moved; empty for unknown.
-        address: of the host on the data network, at which other hosts can give it what they got.
-        mbit: what its link carries at most, in Mbit/s; 0 for unknown.
-        cluster: whose mark the processes carry that the transfer needs on the host.
+        identity: content digest of the image on the host afterwards (see ``toolkit.core.image``).
+        image: its Id in this machine's engine, which does not change when the tag is moved; empty if unknown.
+        address: data address of the host, at which other hosts can send it what they received.
+        mbit: maximum rate of its link in Mbit/s; 0 if unknown.
+        cluster: cluster name that tags the processes of the transfer on the host.
     """
 
     host: str
@@ -202,7 +202,7 @@ class SendImage:
 class PullImage:
     """Let a host pull an image from its registry, as the ssh user and with that user's own login.
 
-    Nothing was done when the engine has the same image under this name afterwards as before.
+    The step is skipped if the engine has the same image under this name before and after.
 
     Args:
         reference: the image's name.
@@ -217,13 +217,13 @@ class PullImage:
 
 @dataclass(frozen=True)
 class SendCode:
-    """Make a job's folder on a host: the job file, and a snapshot of a local folder as ``code``.
+    """Create a job's folder on a host: the job file, and a snapshot of a local folder as ``code``.
 
     Args:
-        container: through which it is written, so that it belongs to the user that ranks run as.
+        container: container that writes the folder, so that the user of the ranks owns it.
         target: the job's folder inside the container.
         source: local folder; empty for none.
-        tree: what of it goes (see ``toolkit.jobs.code``).
+        tree: files to send (see ``toolkit.jobs.code``).
         job: the job file's text, without the job's variables.
     """
 
@@ -238,12 +238,12 @@ class SendCode:
 
 @dataclass(frozen=True)
 class StartJob:
-    """Start a job's supervisor in a container, where it goes on by itself.
+    """Start a job's supervisor in a container, where it runs detached.
 
     Args:
-        container: main's, or any host's where each has a part of the job.
-        job: the job's id; its folder is there.
-        variables: of its ranks, for the supervisor's memory alone: in no repr and on no command line.
+        container: the main container, or any host's container if each host has a part of the job.
+        job: the job's id; its folder exists in the container.
+        variables: variables of its ranks, only in the supervisor's memory, never in a repr or command line.
     """
 
     host: str
@@ -255,11 +255,11 @@ class StartJob:
 
 @dataclass(frozen=True)
 class StartDaemons:
-    """Start on other hosts what a job's launcher asks for, each under a supervisor of its own.
+    """Start the processes that a job's launcher requests on other hosts, each with its own supervisor.
 
     Args:
-        container: main's, in which the launcher runs.
-        job: the job's id; its folder is there, and on the others.
+        container: the main container, in which the launcher runs.
+        job: the job's id; its folder exists in the main container and on the other hosts.
         others: hosts and their containers.
         variables: for each of these hosts, as in ``StartJob``.
     """
@@ -274,15 +274,15 @@ class StartDaemons:
 
 @dataclass(frozen=True)
 class SendData:
-    """Stage a data set to a folder of a host: what it lacks comes, then what is no longer wanted goes.
+    """Stage a data set to a folder of a host: send missing files, then remove files that left the data set.
 
     Args:
         source: folder or file on this machine.
-        content: what it holds, as the plan was made for.
-        path: the folder on the host, made if it is not there.
-        account: the folder that says what was written to ``path``; only the ssh user can read or write it.
-        image: in whose container the host's part runs where the host has no Python.
-        user: the ssh user there, as ``uid:gid``.
+        content: content of the data set when the plan was made.
+        path: the folder on the host, created if missing.
+        account: the folder that records the files written to ``path``; only the SSH user has access.
+        image: image for a container that runs the host's part if the host has no Python.
+        user: the SSH user on the host, as ``uid:gid``.
         address, mbit, cluster: as in ``SendImage``.
     """
 
@@ -301,11 +301,11 @@ class SendData:
 
 @dataclass(frozen=True)
 class RemoveData:
-    """Remove from a folder of a host what ``SendData`` wrote there, and nothing else.
+    """Remove from a folder of a host only the files that ``SendData`` wrote.
 
     Args:
         account, image, user, cluster: as in ``SendData``.
-        keep: leave the folder itself: a container sees it, and would not see another one in its place.
+        keep: keep the folder itself: a container mounts it, and would not see a new folder in its place.
     """
 
     host: str
@@ -320,10 +320,10 @@ class RemoveData:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Bring jobs' records, logs and what they wrote to a local folder.
+    """Download the records, logs and outputs of jobs to a local folder.
 
     Args:
-        inside: the words of ``docker`` in front of a command that sees the jobs as the container does.
+        inside: ``docker`` arguments in front of a command that sees the jobs as the container does.
     """
 
     host: str
@@ -349,7 +349,7 @@ Step = (
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps that may run on all hosts at once; those of one host run one after another."""
+    """Steps that run on all hosts in parallel; the steps of one host run in order."""
 
     title: str
     steps: tuple[Step, ...]
@@ -357,7 +357,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    """Phases, one after another. A host that fails takes no further part; the others go on."""
+    """Phases, one after another. A host that fails is excluded; the others continue."""
 
     title: str
     phases: tuple[Phase, ...]

@@ -1,4 +1,4 @@
-"""What the hosts of a command were busy with, for the report of a job."""
+"""Time spans of the hosts during a command, for the report of a job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from toolkit.plan.execute import Event, Listener, StepEnded
 
 
 class Stopwatch:
-    """Notes how long each host took for what; begins when it is made."""
+    """Records the time spans of each host, from its own creation on."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -17,11 +17,11 @@ class Stopwatch:
         self._done: list[Span] = []
 
     def met(self, host: str, seconds: float) -> None:
-        """Note that a host was connected to and has said what it is, just now."""
+        """Record that a host was connected and probed just now."""
         self._met.append(Span("connect", host, self._now() - seconds, seconds))
 
     def heard_by(self, listen: Listener) -> Listener:
-        """Return a listener that notes every step that was done, and passes all on."""
+        """Return a listener that records every executed step, and forwards all events."""
 
         def heard(event: Event) -> None:
             if isinstance(event, StepEnded) and event.outcome.status in ("ok", "failed"):
@@ -32,9 +32,9 @@ class Stopwatch:
         return heard
 
     def take(self) -> tuple[Span, ...]:
-        """Return what was noted since this was last asked, in seconds since the beginning.
+        """Return the spans recorded since the last call, in seconds since the start.
 
-        What this machine did by itself between connecting and the first step stands under ``HERE``.
+        The work of this machine between connecting and the first step is listed under ``HERE``.
         """
         met, done = self._met, sorted(self._done, key=lambda span: span.begin)
         self._met, self._done = [], []

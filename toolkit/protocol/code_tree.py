@@ -1,4 +1,4 @@
-"""Identity of a tree of code: entries in buckets, a digest of each bucket, and one of all."""
+"""Content digest of a tree of code: entries in buckets, a digest of each bucket, and a digest of the tree."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def raw(path: str) -> bytes:
-    """Return a path as the file system has it; bytes that are no UTF-8 stand as surrogates in a text."""
+    """Return a path as bytes of the file system; surrogates in the text become the original bytes."""
     return path.encode("utf-8", "surrogateescape")
 
 
 def bucket_of(path: str, number: int) -> int:
-    """Return which of so many buckets a path belongs to."""
+    """Return the bucket of a path, out of ``number`` buckets."""
     return zlib.crc32(raw(path)) % number
 
 
@@ -32,5 +32,5 @@ def bucket_digests(entries: Iterable[Sequence[Any]], number: int) -> tuple[bytes
 
 
 def tree_digest(digests: Sequence[bytes]) -> str:
-    """Return a tree's identity from the digests of its buckets."""
+    """Return a tree's content digest from the digests of its buckets."""
     return hashlib.sha256(b"%d:" % len(digests) + b"".join(digests)).hexdigest()

@@ -1,6 +1,6 @@
 """Answers of container engines: ``info``, ``inspect`` of containers and of images, and image configs.
 
-Fields as in https://docs.docker.com/reference/api/engine/; null stands for an empty list or object there.
+Fields as in https://docs.docker.com/reference/api/engine/; null means an empty list or object.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated
 
 from toolkit.protocol.decode import Key, Number, OrEmpty, Text
 
-# Names, labels and variables are of others' making, and of any content.
+# Names, labels and variables come from users and images, and have any content.
 Any_ = Annotated[str, Text(most=1 << 20, any=True)]
 Texts = tuple[Any_, ...]
 Bytes = Annotated[int, Number(0)]
@@ -19,14 +19,14 @@ _Labels = dict[Any_, Any_]
 
 @dataclass(frozen=True)
 class Device:
-    """A device that the engine can give by CDI."""
+    """A device that the engine can pass to containers by CDI."""
 
     id: Annotated[Any_, Key("ID")] = ""
 
 
 @dataclass(frozen=True)
 class Containerd:
-    """The containerd that the engine uses; ``address`` is of its socket."""
+    """The containerd that the engine uses; ``address`` is the address of its socket."""
 
     address: Annotated[Any_, Key("Address")] = ""
 
@@ -72,7 +72,7 @@ class EngineInfo:
 
     @property
     def uses_containerd(self) -> bool:
-        """Whether containerd keeps the images."""
+        """True if containerd stores the images."""
         return any("io.containerd.snapshotter" in " ".join(pair) for pair in self.driver_status or ())
 
 
@@ -163,8 +163,8 @@ class Healthcheck:
 class ImageConfig:
     """The part of an image's config that engines apply to a container made from the image.
 
-    Engines of different ages write what is absent as null, "", [] or {}. ``toolkit.core.image`` gives the
-    reason for each field that is left out.
+    Engine versions differ in the value of an absent field: null, "", [] or {}. ``toolkit.core.image`` gives
+    the reason for each field that is left out.
     """
 
     env: Annotated[Texts | None, Key("Env"), OrEmpty()] = None

@@ -1,4 +1,4 @@
-"""Answers of toolkit/container/diagnose/inspect_ranks.py: what a host saw of the ranks of a job."""
+"""Answers of toolkit/container/diagnose/inspect_ranks.py: the state of a job's ranks on a host."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ThreadStack:
 
 @dataclass(frozen=True)
 class SeenProcess:
-    """A process; ``states`` are those of two looks, ``woken`` counts how often it woke up in between."""
+    """A process; ``states`` are those of two samples, ``woken`` counts the wakeups in between."""
 
     pid: Pid
     state: Line
@@ -54,7 +54,7 @@ class SeenProcess:
 
 @dataclass(frozen=True)
 class SeenRank:
-    """A rank; ``age`` are seconds since it last printed, ``dumps`` files in base64."""
+    """A rank; ``age``: seconds since its last output, ``dumps``: files in base64."""
 
     rank: Rank
     age: float | None = None
@@ -98,7 +98,7 @@ class PlacedHost:
 
 @dataclass(frozen=True)
 class AboutJob:
-    """The job as the host has it."""
+    """The job as recorded on the host."""
 
     id: JobId
     hosts: tuple[PlacedHost, ...] | None = ()
@@ -113,7 +113,7 @@ class AboutJob:
 
 @dataclass(frozen=True)
 class Inspected:
-    """What one host saw, or its ``error``; see ``HostSeen`` for ``is_predicate``."""
+    """The inspection of one host, or its ``error``; see ``HostSeen`` for ``is_predicate``."""
 
     host: str = ""
     error: Line | None = ""
@@ -131,7 +131,7 @@ class Inspected:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a watchdog kept: when it looked, why, and what each host saw then."""
+    """An inspection that a watchdog saved: its time, its reason, and the result of each host."""
 
     hosts: tuple[Inspected, ...]
     at: Moment = 0.0
@@ -140,6 +140,6 @@ class Kept:
 
 @dataclass(frozen=True)
 class InspectedNow(Inspected):
-    """What one host saw, and what a watchdog kept before."""
+    """The inspection of one host, and the inspection that a watchdog saved before."""
 
     kept: Kept | None = None

@@ -1,4 +1,4 @@
-"""Lines of container/send_files.py: the files of a host, and what stands in front of the bytes of each."""
+"""Lines of container/send_files.py: the files of a host, and the header in front of each file's bytes."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class JobRow:
 
 @dataclass(frozen=True)
 class Ended:
-    """What follow.py prints last with ``--status``; ``now`` is the host's clock."""
+    """The last line of follow.py with ``--status``; ``now`` is the host's clock."""
 
     status: Status
     now: Moment = 0.0

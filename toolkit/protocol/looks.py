@@ -46,7 +46,7 @@ class Login:
 
 @dataclass(frozen=True)
 class LookReport:
-    """What a container found. Connections are by host and kind of port, mounts by path in the container.
+    """The findings of a container: connections by host and kind of port, mounts by path in the container.
 
     Args:
         gpus: lines of nvidia-smi; None without nvidia-smi.

@@ -22,17 +22,17 @@ LABEL_PART = "toolkit.part"
 
 MAIN, WORKER, SERVICE = "main", "worker", "service"
 
-# A repository name that no registry owns: images that we have verified carry a tag made of their identity.
+# A repository name that no registry owns: verified images have a tag made of their content digest.
 IDENTITY_REPOSITORY = "toolkit.local/verified"
-# While an image travels, its layers are kept by images of this repository that go when it has arrived.
+# During a transfer, images of this repository keep the layers; toolkit removes them after the transfer.
 PART_REPOSITORY = "toolkit-part"
 
-# Where things stand inside every container of a cluster.
+# Folders inside every container of a cluster.
 CONF = PurePosixPath("/run/toolkit/conf")
 INSIDE = PurePosixPath("/run/toolkit/inside")
 JOBS = PurePosixPath("/run/toolkit/jobs")
 
-# In main's conf: what the last `up` that changed something took its time with.
+# In the main container's conf: time spans of the last `up` that changed something.
 UP_TIMES = "up.json"
 
 # On this machine: the folder below which `get` and `down` put what they download. It is never sent as code.
@@ -53,7 +53,7 @@ def program(name: str, *options: str) -> tuple[str, ...]:
 
 
 def container_name(cluster: str, role: str) -> str:
-    """Return the name of a cluster's container on a host; one of ours per cluster and host."""
+    """Return the name of a cluster's container on a host; toolkit creates one per cluster and host."""
     return f"toolkit-{cluster}-{role}"
 
 
@@ -93,9 +93,9 @@ _TAKEN = ("root", "sshd", "nobody")
 
 
 def container_user(login: str) -> str:
-    """Return the name inside containers of somebody who logs in to a host under this one.
+    """Return the name inside containers of the user with this login on a host.
 
-    Directory services hand out names with a domain, which to sshd would be a pattern of user and host.
+    Directory services assign names with a domain, which sshd would read as a pattern of user and host.
 
     >>> container_user("alice@corp.example.com"), container_user(r"CORP\\alice.smith")
     ('alice', 'alice.smith')
@@ -111,9 +111,9 @@ def identity_reference(identity: str) -> str:
 
 
 def image_names(identity: str, name: str) -> tuple[str, ...]:
-    """Return what a host is to call an image: by its identity, and as the hosts file does.
+    """Return the tags of an image on a host: its content digest, and its name in the hosts file.
 
-    The second is left out where it is a digest, which nobody can give.
+    The second is left out if the name is a digest, because a digest cannot be assigned as a tag.
     """
     return (identity_reference(identity), *(() if "@" in name else (name,)))
 

@@ -1,4 +1,4 @@
-"""What Open MPI's launcher is told about networks."""
+"""Network parameters of Open MPI's launcher."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def openmpi_network(networks: Sequence[str]) -> dict[str, str]:
-    """Return what Open MPI's launcher is told: CIDRs, equal on all hosts even where names differ.
+    """Return parameters for Open MPI's launcher: CIDRs, equal on all hosts even if interface names differ.
 
-    Open MPI 5 starts its daemons by PRRTE, which reads parameters of its own under another prefix
+    Open MPI 5 starts its daemons by PRRTE, which reads its own parameters under another prefix
     (https://docs.open-mpi.org/en/v5.0.x/mca.html; prte_if_include in PRRTE's prte_mca_params.c).
     """
     joined = ",".join(networks)

@@ -1,4 +1,4 @@
-"""Takes out of texts what nobody else should read, before they are attached to a report."""
+"""Mask secrets in texts before they are attached to a report."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 MASK = "***"
-# A value shorter than this stands in too many places for other reasons.
+# A shorter value occurs too often by coincidence.
 LEAST = 4
 SECRET_NAME = re.compile(r"token|secret|key|passw(?:or)?d|credential", re.IGNORECASE)
-# NAME=value, NAME="a value", "name": "value", as environments, command lines and JSON have them. What stands
-# before the telling part of the name is left out, so that no text, however made, takes long.
+# NAME=value, NAME="a value", "name": "value", as in environments, command lines and JSON. The pattern
+# omits the part of the name before the keyword, so that matching is fast for every text.
 _PAIR = re.compile(
     rf"(?P<head>(?:{SECRET_NAME.pattern})[A-Za-z0-9_.-]{{0,60}}(?:\s{{0,3}}=\s{{0,3}}|[\"']\s{{0,3}}:\s{{0,3}}))"
     r"(?P<value>\"(?:[^\"\\\n]|\\.)*\"?|'[^'\n]*'?|[^\s\"',;&]+)",
@@ -26,7 +26,7 @@ _PLAIN = frozenset(("true", "false", "none", "null", "auto", '"none"', '"null"')
 
 
 def secret_values(values: Iterable[str]) -> tuple[str, ...]:
-    """Return what of these values is looked for: whole, and line by line; the longest first."""
+    """Return the texts to search for: each value and each of its lines; the longest first."""
     pieces = {piece for value in values for piece in (value, *value.splitlines())}
     found = {piece.strip() for piece in pieces}
     return tuple(
@@ -35,7 +35,7 @@ def secret_values(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def secret_pairs(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the values of variables whose names say that these are secret.
+    """Return the values of variables whose names mark them as secret.
 
     >>> secret_pairs([("HF_TOKEN", "abcd"), ("EPOCHS", "3")])
     ['abcd']
@@ -112,7 +112,7 @@ def _entry(key: str, value: Any, secrets: Collection[str]) -> Any:
 
 
 def _dump(value: Any, secrets: Collection[str]) -> Any:
-    """Return a dump in base64 with its bytes masked; what is no base64 is text."""
+    """Return a dump in base64 with its bytes masked; any other text is masked as text."""
     if not isinstance(value, str):
         return masked(value, secrets)
     try:

@@ -15,18 +15,18 @@ Bytes = Annotated[int, Number(0)]
 
 @dataclass(frozen=True)
 class RelayMessage:
-    """One message; the fields that have a value tell which.
+    """One message; the fields with a value determine its kind.
 
     Args:
-        missing: why the program cannot run there.
-        ready: it runs; ``zstd`` tells whether it can inflate.
-        port: on which it listens for other hosts.
-        loaded: number of what was put away with ``status``; ``said`` are the words about it.
-        at, limit: the chunk that it needs next, and the first that must not come yet.
-        busy: it takes less than comes. ``wire`` counts the bytes that came.
-        takes: the host from which it takes now.
-        lost: the host that it lost; ``begun`` tells whether that took anything, ``gone`` is the first
-            chunk that it still has, if that one needs an earlier one.
+        missing: reason that the program cannot run on the host.
+        ready: the program runs; ``zstd`` is true if it can decompress Zstandard.
+        port: port on which it listens for other hosts.
+        loaded: number of the item that was stored, with its ``status``; ``said`` is the output.
+        at, limit: the chunk that it needs next, and the first chunk that must not be sent yet.
+        busy: it processes less than it receives. ``wire`` counts the received bytes.
+        takes: the host from which it receives now.
+        lost: the host that it lost; ``begun`` is true if that host received anything, ``gone`` is the first
+            chunk still in memory, if that host needs an earlier chunk.
     """
 
     missing: Line | None = None
@@ -49,7 +49,7 @@ class RelayMessage:
 
 @dataclass(frozen=True)
 class NoProgram:
-    """Why a program cannot run on a host."""
+    """The reason that a program cannot run on a host."""
 
     missing: Line
 
@@ -59,7 +59,7 @@ class DataSeen:
     """A folder of a data set: numbers of missing shards, its mark, free bytes and files (-1: unknown).
 
     Args:
-        unknown: it holds something, and there is no account of what.
+        unknown: the folder is not empty, and no account lists its files.
     """
 
     missing: Annotated[tuple[Annotated[int, Number(0, 2**32)], ...], Items(1 << 22)]

@@ -1,7 +1,7 @@
-"""A data set as shards: what travels, what is kept account of, and what is sent again when a file changes.
+"""A data set as shards: the units of transfer, of accounting, and of resending after a change.
 
-A shard is small files together, or a piece of a large one. Where one ends is told by the names and sizes of
-the files near by, so that a file which changes, comes or goes alters its own shard and few beside it.
+A shard is a group of small files, or a piece of a large file. The names and sizes of neighboring files
+determine the end of a shard, so a changed, new or removed file alters only its own shard and few others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 # Bytes: small files are joined to at least the first and at most the second; a larger file goes in pieces.
 LEAST, MOST, PIECE = 2**23, 2**25, 2**24
-# What an entry counts besides its content, so that a million empty files are not one shard.
+# Bytes that an entry counts in addition to its content, so that a million empty files are not one shard.
 _ENTRY = 256
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ else:
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard: its name, which is made of its entries; these as they travel; the bytes of all of it.
+    """One shard: its name, derived from its entries; its entries as sent; its size in bytes.
 
-    ``room``: bytes that its files take.
+    ``room``: bytes that its files take on disk.
     """
 
     name: str
@@ -37,17 +37,17 @@ class Shard:
 
     @property
     def head(self) -> bytes:
-        """What comes before the contents."""
+        """The bytes in front of the contents."""
         return len(self.entries).to_bytes(4, "big") + self.entries
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a data set holds.
+    """The content of a data set.
 
     Args:
-        identity: 32 hexadecimal digits, equal for equal names, modes, sizes and times of all files.
-        files, size: how many files and links, and the bytes in them.
+        identity: content digest: 32 hexadecimal digits, from names, modes, sizes and times of all files.
+        files, size: number of files and links, and their bytes.
     """
 
     identity: str
@@ -61,7 +61,7 @@ def pack(entries: Iterable[Entry]) -> Content:
 
     Args:
         entries: ``["d", path, mode]``, ``["l", path, target]`` and ``["f", path, mode, mtime_ns, size]``,
-            by path; paths relative, bytes that are no UTF-8 as surrogates.
+            by path; paths are relative, bytes that are not UTF-8 are surrogates.
     """
     shards: list[Shard] = []
     together: list[Entry] = []
@@ -87,7 +87,7 @@ def pack(entries: Iterable[Entry]) -> Content:
 
 
 def _ends(path: str, weight: int) -> bool:
-    """Whether a shard may end behind a file: on average once in ``LEAST`` bytes."""
+    """Return whether a shard can end behind a file: on average once in ``LEAST`` bytes."""
     drawn = hashlib.blake2b(path.encode(errors="surrogateescape"), digest_size=4).digest()
     return int.from_bytes(drawn, "big") * LEAST < weight << 32
 
@@ -101,5 +101,5 @@ def _shard(entries: list[Entry]) -> Shard:
 
 
 def shard_name(entries: bytes) -> str:
-    """Return the name of a shard, by its entries as they are sent."""
+    """Return the name of a shard, from its entries as sent."""
     return hashlib.sha256(entries).hexdigest()[:32]

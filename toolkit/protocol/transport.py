@@ -1,8 +1,8 @@
-"""How a job's ranks are started on hosts other than main, and what of a job each host has then.
+"""Transports: methods to start a job's ranks on hosts other than main.
 
-With ssh the launcher on main reaches the workers through an sshd of the cluster. With exec nothing listens
-and no container holds a key: each host has a part of the job, with a supervisor of its own, and whoever
-starts the job starts them all.
+With ssh, the launcher on main connects to the workers through an sshd of the cluster. With exec there is no
+sshd and no key in the containers: each host has a part of the job with its own supervisor, and the command
+that starts the job starts all supervisors.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ WITHOUT_SSH = ("accelerate", "mpirun", "python", "torchrun")
 # Launchers that need SSH -> the launcher that starts the same ranks without it.
 INSTEAD = {"deepspeed": "torchrun", "horovodrun": "mpirun"}
 
-# The status of a container whose program its image does not have.
+# The exit status of a container if its image does not contain the program.
 NOT_FOUND = 127
 _SSHD, _SSH = "/usr/sbin/sshd", "ssh"
-# For places that do not know what else the image has; `check` does.
+# For code that does not know the other contents of the image; `check` does.
 WITHOUT_SSHD = (
     "in hosts.yaml: transport: exec; or use an image with sshd: toolkit image build, then image: toolkit:cpu"
     " or image: toolkit:gpu"

@@ -1,4 +1,4 @@
-"""Logging in: which keys are offered to a host, in which order, and what came of each."""
+"""Login with keys: the keys offered to a host, their order, and the result of each."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _OPENSSH_MAGIC = b"openssh-key-v1\0"
 
 
 class NotLetIn(paramiko.AuthenticationException):
-    """No key opened the host.
+    """The host accepted no key.
 
     Args:
-        tried: each key with what came of it, in words.
+        tried: each key with its result, as text.
         locked: key files whose passphrase is missing.
         refused: whether the host has refused at least one key.
-        more: further proofs that the host asks for after a right key, such as ``keyboard-interactive``.
+        more: further methods that the host requires after an accepted key, such as ``keyboard-interactive``.
         hung_up: whether the host closed the connection after a number of keys.
     """
 
@@ -44,7 +44,7 @@ class NotLetIn(paramiko.AuthenticationException):
 
 
 class Agent(paramiko.agent.AgentSSH):
-    """The keys of the ssh agent behind a socket; none when nobody answers there."""
+    """The keys of the SSH agent behind a socket; empty if no agent answers."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Agent(paramiko.agent.AgentSSH):
         try:
             conn.settimeout(10)
             conn.connect(path)
-            # The person may have to touch something before the agent signs.
+            # The user might have to touch a security key before the agent signs.
             conn.settimeout(60)
             self._connect(conn)  # type: ignore[attr-defined]  # paramiko's own Agent knows SSH_AUTH_SOCK alone
         except (OSError, paramiko.SSHException) as error:
@@ -67,10 +67,10 @@ class Agent(paramiko.agent.AgentSSH):
 
 
 class KeyLogin:
-    """Offers keys one after another; takes the place of paramiko's AuthStrategy.
+    """Offers keys one after another; replaces paramiko's AuthStrategy.
 
-    In order: each identity file, by the agent if that holds it (its certificate first), else from the
-    file; then, unless the configuration says IdentitiesOnly, the other keys of the agent.
+    Order: each identity file, through the agent if the agent holds the key (certificate first), otherwise
+    from the file; then the other keys of the agent, unless the configuration sets IdentitiesOnly.
     """
 
     def __init__(self, target: Target) -> None:
@@ -83,7 +83,7 @@ class KeyLogin:
         """Log in.
 
         Raises:
-            NotLetIn: no key was good, or not enough.
+            NotLetIn: the host accepted no key, or requires more than a key.
             paramiko.SSHException: the connection broke.
         """
         path = self._target.agent or os.environ.get("SSH_AUTH_SOCK", "")
@@ -105,23 +105,23 @@ class KeyLogin:
         try:
             more = transport.auth_publickey(self._target.user, key)
         except paramiko.BadAuthenticationType as error:
-            self._tried.append(f"it lets nobody in by key, only by {', '.join(error.allowed_types)}")
+            self._tried.append(f"sshd does not accept keys, only {', '.join(error.allowed_types)}")
             raise self._failure() from error
         except paramiko.AuthenticationException:
             self._refused = True
             self._tried.append(f"{label} is refused")
         except paramiko.SSHException as error:
             if transport.is_active():
-                self._tried.append(f"{label} cannot be used: {error}")  # the agent will not sign
+                self._tried.append(f"{label} cannot be used: {error}")  # the agent does not sign
                 return False
             raise
         else:
             if not more:
                 return True
-            self._tried.append(f"{label} is good, but it asks for more: {', '.join(more)}")
+            self._tried.append(f"{label} is accepted, but sshd requires more: {', '.join(more)}")
             raise self._failure(tuple(more))
         if not transport.is_active():
-            self._tried.append("then it hung up: too many keys were offered")
+            self._tried.append("then sshd closed the connection: too many keys were offered")
             raise self._failure(hung_up=True)
         return False
 
@@ -147,7 +147,7 @@ class KeyLogin:
             yield f"{path} with its certificate", key
         for certificate in self._target.certificates:
             key.public_blob = None
-            with contextlib.suppress(ValueError, OSError):  # it is another key's, or not there
+            with contextlib.suppress(ValueError, OSError):  # it belongs to another key, or does not exist
                 key.load_certificate(certificate)
             if key.public_blob is not None:
                 yield f"{path} with {certificate}", key
@@ -155,9 +155,9 @@ class KeyLogin:
         yield path, key
 
     def _load(self, file: Path) -> Any:
-        """The private key of a file, None when there is none to use; why not is noted."""
+        """Return the private key of a file, None if it is unusable; the reason is recorded."""
         if not file.is_file():
-            return None  # most of ssh's own list of files is never there
+            return None  # most of ssh's default files do not exist
         try:
             if not is_locked(file.read_bytes()):
                 return paramiko.PKey.from_path(file)
@@ -166,15 +166,15 @@ class KeyLogin:
         except OSError as error:
             self._tried.append(f"{file} cannot be read: {error.strerror}")
         except Exception:  # paramiko and cryptography raise what their decoders raise
-            self._tried.append(f"{file} is not a private key that we can use")
+            self._tried.append(f"{file} is not a usable private key")
         return None
 
 
 def public_blobs(path: str) -> tuple[bytes, ...]:
     """Return the public keys that belong to an identity file: its certificate's, then its own.
 
-    Read from the files beside it, the file itself if that is a public key, or the clear head of a private
-    key in OpenSSH's own format, so that no passphrase is needed.
+    The sources are the files beside it, the file itself if it is a public key, or the unencrypted
+    head of a private key in OpenSSH's format, so no passphrase is needed.
     """
     found = []
     for name in (f"{path}-cert.pub", f"{path}.pub", path):
@@ -191,7 +191,7 @@ def public_blobs(path: str) -> tuple[bytes, ...]:
 
 
 def is_locked(data: bytes) -> bool:
-    """Tell whether a private key file's content is encrypted."""
+    """Return whether a private key file's content is encrypted."""
     head = data[:4096]
     if b"ENCRYPTED" in head:  # PEM, of either kind
         return True

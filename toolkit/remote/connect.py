@@ -1,4 +1,4 @@
-"""Opens connections through Fabric: strict host keys, jump hosts and proxies, a cheap key exchange."""
+"""SSH connections through Fabric: strict host keys, jump hosts and proxies, a cheap key exchange."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from toolkit.remote.ssh_errors import RefusedHostKey, explain
 
 # 2 MiB in flight: paramiko's default window stalls a fast link at every round trip.
 _WINDOW = 2**21
-# Seconds after which a host that acknowledges nothing is gone; keepalive.py has those for one that is mute.
+# Seconds without a TCP acknowledgment after which a host is lost; keepalive.py limits silence of its sshd.
 _SILENCE = 60
 # Authenticated ciphers first: AES-GCM needs no second pass over the data for an HMAC, AES-CTR does.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
 
 class _Strict(paramiko.MissingHostKeyPolicy):
-    """Let a host's key pass only when a known_hosts file lists it; paramiko itself knows of no key."""
+    """Accept a host's key only if a known_hosts file lists it; paramiko itself knows no keys."""
 
     def __init__(self, target: Target, known: Record) -> None:
         self._target, self._known = target, known
@@ -42,19 +42,19 @@ class _Strict(paramiko.MissingHostKeyPolicy):
 
 
 class _Proxy:
-    """A ProxyCommand at work: one end of a socket pair is its standard input and output."""
+    """A running ProxyCommand: one end of a socket pair is its standard input and output."""
 
     def __init__(self, command: str) -> None:
         self.socket, theirs = socket.socketpair()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         with theirs:
-            # `exec` and the person's own shell, as ssh does it.
+            # `exec` and the user's own shell, as in ssh.
             self._process = subprocess.Popen(
                 [os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {command}"],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=self._said,
-                start_new_session=True,  # Ctrl-C is ours to handle
+                start_new_session=True,  # toolkit handles Ctrl-C
             )
 
     def last_words(self) -> str:
@@ -71,12 +71,12 @@ class _Proxy:
         self._said.close()
 
 
-# It writes what we tell in our own words to standard error, with a trace, unless somebody listens.
+# Without a handler, paramiko prints errors that toolkit reports itself, with a trace, to standard error.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class Link:
-    """One ssh connection, with the way to the host: jump hosts, or a ProxyCommand."""
+    """One SSH connection with its route to the host: jump hosts, or a ProxyCommand."""
 
     def __init__(
         self, target: Target, connect_timeout: float = 10.0, silence: float = keepalive.SILENCE_S
@@ -90,7 +90,7 @@ class Link:
             target.host,
             user=target.user or None,
             port=target.port,
-            # An empty configuration: what ~/.ssh/config says has come through `ssh -G` already.
+            # An empty configuration: `ssh -G` has already applied ~/.ssh/config.
             config=fabric.Config(ssh_config=paramiko.SSHConfig()),
             connect_timeout=connect_timeout,
             forward_agent=False,
@@ -110,10 +110,10 @@ class Link:
         return transport
 
     def open(self) -> None:
-        """Connect and authenticate, once, by the way that there is.
+        """Connect and authenticate once, by the configured route.
 
         Raises:
-            Unreachable: with the reason and the command that cures it.
+            Unreachable: with the reason and the command that fixes it.
         """
         if self.connection.is_connected:
             return
@@ -135,14 +135,14 @@ class Link:
 
     @property
     def lost(self) -> str:
-        """Why it was given up, empty while it was not."""
+        """The reason for the loss of the connection, empty if it is not lost."""
         return self._pulse.lost if self._pulse else ""
 
     def shown_key(self) -> Any:
-        """Return the key that the host shows; nobody logs in there.
+        """Return the key that the host presents, without a login.
 
         Raises:
-            Unreachable: it does not answer, or speaks something else; or a jump host does not let us through.
+            Unreachable: the host does not answer or is not an sshd, or a jump host refuses the connection.
         """
         try:
             sock = self._way() or plain_socket(self.target, self._timeout)

@@ -20,7 +20,7 @@ from toolkit.protocol.decode import DecodeError, decode, load_json
 from toolkit.protocol.names import program
 from toolkit.protocol.session import ENDED, MOST_BYTES, Heard
 
-# Neither site-packages nor the variables of the image: it starts sooner, and nobody's settings change it.
+# Without site-packages and the image's Python variables: it starts faster, and no settings change it.
 _PROGRAM = command(*program("session", "-S", "-E"))
 
 # Seconds without any byte to or from the process after which a host counts as hung while it owes an answer.
@@ -28,7 +28,7 @@ ANSWER_S = 60.0
 
 
 class Desk:
-    """The talk with the process: lines of JSON each way, and bytes where a line has announced them."""
+    """A session with the process: lines of JSON in both directions, and bytes announced by a line."""
 
     def __init__(self, runner: ContainerRunner, clock: Callable[[], float] = time.monotonic) -> None:
         self.runner = runner
@@ -46,28 +46,28 @@ class Desk:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is of no further use: its process has ended, or did not answer in time."""
+        """True if the session is unusable: its process has ended, or did not answer in time."""
         return self._ended.is_set() or self._late is not None
 
     def say(self, message: Mapping[str, object], data: Iterable[bytes] = ()) -> None:
-        """Send a line, and bytes upon it."""
+        """Send a line, followed by bytes."""
         self.give((json.dumps(message, separators=(",", ":")).encode() + b"\n",))
         self.give(data)
 
     def give(self, data: Iterable[bytes]) -> None:
-        """Send bytes; they are taken from ``data`` as they can be sent, in another thread."""
+        """Send bytes; another thread reads them from ``data`` as fast as they can be sent."""
         self._told.put(data)
 
     def hear(self, about: str, seconds: float | None = None) -> Heard:
-        """Return the next answer; ``ENDED`` when the process has ended and nothing more comes.
+        """Return the next answer; ``ENDED`` after the end of the process.
 
         Args:
-            about: what is waited for, for the error.
-            seconds: without any byte to or from the process after which it counts as hung; ``ANSWER_S``
+            about: name of the expected answer, for the error.
+            seconds: time without any byte to or from the process after which it counts as hung; ``ANSWER_S``
                 by default.
 
         Raises:
-            ToolkitError: it is hung; names the host and what was waited for.
+            ToolkitError: the process hangs; names the host and the expected answer.
         """
         limit = ANSWER_S if seconds is None else seconds
         self._moved = self._clock()
@@ -81,7 +81,7 @@ class Desk:
                     continue
                 raise self._give_up(about, limit) from None
             if heard == ENDED:
-                self._heard.put(heard)  # for whoever asks again
+                self._heard.put(heard)  # for the next call
             elif heard.working:  # a sign of life during long work
                 continue
             return heard
@@ -94,7 +94,7 @@ class Desk:
         return self._late
 
     def follow(self, words: Iterable[str], sink: Sink) -> Result:
-        """Let the process become follow.py, pass its output on, and return how it has ended.
+        """Let the process become follow.py, forward its output, and return its result.
 
         Raises:
             ToolkitError: the connection broke; or what ``sink`` raises.
@@ -106,15 +106,15 @@ class Desk:
         return self._outcome()
 
     def leave(self) -> None:
-        """Let the process end when it has done what it was told."""
+        """Let the process end after the messages that were sent to it."""
         self._told.put(None)
 
     def finish(self) -> Result:
-        """The same, and return how it has ended.
+        """Leave, and return the result of the process.
 
         Raises:
-            ToolkitError: the connection broke, or it is hung.
-            OSError: of this machine, while it was sent something.
+            ToolkitError: the connection broke, or the process hangs.
+            OSError: an error of this machine while it sent data.
         """
         self.leave()
         if not self._ended.wait(ANSWER_S):
@@ -130,11 +130,11 @@ class Desk:
     def _hold(self) -> None:
         try:
             self._result = self.runner.stream(_PROGRAM, self._take, self._words())
-        except BaseException as error:  # raised again where somebody waits for the end
+        except BaseException as error:  # raised again by _outcome()
             self._error = error
         self._ended.set()
         self._heard.put(ENDED)
-        self._told.put(None)  # what feeds the process waits for words
+        self._told.put(None)  # the feeding thread waits for an item
 
     def _words(self) -> Iterator[bytes]:
         while (told := self._told.get()) is not None:

@@ -34,8 +34,8 @@ def connect_client(timeout: float) -> docker.DockerClient:
         MissingTool: none answers.
     """
     try:
-        # The SDK by itself knows DOCKER_HOST but not the command's contexts, which rootless engines and
-        # Docker Desktop are reached by.
+        # The SDK reads DOCKER_HOST but not the contexts of the docker command, which rootless engines and
+        # Docker Desktop use.
         context = None if os.environ.get("DOCKER_HOST") else ContextAPI.get_current_context()
         if context is not None and context.Host:
             client = docker.DockerClient(base_url=context.Host, timeout=math.ceil(timeout))

@@ -18,10 +18,10 @@ WIDTH = 64
 def fan_out(
     keys: Iterable[Key], work: Callable[[Key], Value]
 ) -> tuple[dict[Key, Value], dict[Key, ToolkitError]]:
-    """Return what ``work`` gave for each key, and the error for each key where it raised one.
+    """Return the result of ``work`` for each key, and the error for each key for which it raised one.
 
-    Only ToolkitError counts as a host's outcome; anything else is a fault of ours and is raised once
-    all have ended. Ctrl-C does not wait for those that hang: the caller closes their connections.
+    Only ToolkitError counts as a host's outcome; any other exception is a bug and is raised once all hosts
+    have ended. Ctrl-C does not wait for hanging hosts: the caller closes their connections.
     """
     keys = list(keys)
     values: dict[Key, Value] = {}

@@ -83,9 +83,9 @@ def save_key(target: Target, key: Any) -> Path:
         what = "ssh's configuration says UserKnownHostsFile none, so there is no file to record its key in"
         raise Unreachable(what, "known_hosts: FILE in the hosts file", target.name)
     shown = Path(target.known_hosts[0])
-    path = shown.resolve()  # a link to somebody's dotfiles stays one
+    path = shown.resolve()  # a link, for example to dotfiles, stays a link
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # surrogateescape: comments in another encoding come out as they went in.
+    # surrogateescape: comments in another encoding are preserved.
     text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
     kept = [line for line in text.splitlines() if not _is_replaced(line, target.known_as, key.get_name())]
     entry = f"{target.known_as} {key.get_name()} {key.get_base64()}"
@@ -104,7 +104,7 @@ def _is_replaced(line: str, name: str, kind: str) -> bool:
 
 
 def key_shown(sock: Any, known: Record, seconds: float) -> Any:
-    """Return the key that the sshd at the other end of a socket shows; nobody logs in.
+    """Return the key that the sshd at the other end of a socket presents, without a login.
 
     Raises:
         paramiko.SSHException, OSError: no sshd answers.

@@ -1,4 +1,4 @@
-"""Whether the other end of a connection still answers: a host that is frozen closes nothing."""
+"""Keepalive of connections: a hung host does not close its connections, so toolkit probes them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-# How often a host is asked, and after how long without an answer it counts as gone. What is on its way to a
-# slow link stands in front of the question: at 1 Mb/s a window of 2 MiB takes 17 s.
+# Seconds between probes, and seconds without an answer after which a host counts as lost. Queued data is sent
+# before the probe: at 1 Mb/s a window of 2 MiB takes 17 s.
 EVERY_S, SILENCE_S = 5.0, 30.0
 
 
 class Asked(Protocol):
-    """What is needed of a paramiko transport."""
+    """The methods of a paramiko transport that are used."""
 
     def is_active(self) -> bool: ...
 

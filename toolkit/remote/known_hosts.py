@@ -1,4 +1,4 @@
-"""What known_hosts files say about one host: text in, verdict out; the format is sshd(8)'s own."""
+"""Records about one host in known_hosts files: text in, verdict out; sshd(8) defines the format."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Entry:
     """One key of a known_hosts file.
 
     Args:
-        names: the first field as it stands: patterns with commas between, or one hashed name.
+        names: the first field, unchanged: comma-separated patterns, or one hashed name.
         key: the public key in base64.
-        where: file and line, for people.
+        where: file and line, for messages.
         marker: REVOKED, AUTHORITY or empty.
     """
 
@@ -34,7 +34,7 @@ class Entry:
     marker: str = ""
 
     def is_about(self, name: str) -> bool:
-        """Tell whether the entry is about the host; patterns and hashed names as ssh reads them."""
+        """Return whether the entry is about the host; patterns and hashed names as in ssh."""
         if self.names.startswith("|"):
             return _is_hash_of(self.names, name.lower())
         matched = False
@@ -52,14 +52,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Record:
-    """What is on record about one host.
+    """The known_hosts entries of one host.
 
     Args:
-        keys: keys that it may show.
-        elsewhere: keys recorded for its name without the port: good when it shows one of them, and no
-            news when it shows another, for then they are those of an sshd on the usual port.
-        revoked: keys that it must not show, whatever else is on record.
-        authorities: certificate authorities that vouch for it; certificates are not read here.
+        keys: keys that the host can present.
+        elsewhere: keys recorded for its name without the port. One of them is accepted. Any other key is
+            unknown, not changed, because these keys can belong to an sshd on the default port.
+        revoked: keys that the host must not present, independent of other entries.
+        authorities: certificate authorities for the host; toolkit does not read certificates.
     """
 
     keys: tuple[Entry, ...] = ()
@@ -137,7 +137,7 @@ def _is_key_of(kind: str, key: str) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    # Not fnmatch: to ssh brackets are letters, and stand around every host with a port.
+    # Not fnmatch: ssh treats brackets as letters, and puts them around every host with a port.
     parts = ({"*": ".*", "?": "."}.get(letter) or re.escape(letter) for letter in pattern)
     return re.fullmatch("".join(parts), name) is not None
 

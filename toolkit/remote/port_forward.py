@@ -12,12 +12,12 @@ import paramiko
 
 _CHUNK = 2**16
 _PAUSE_S = 0.05
-# Other users of this machine reach it too; other machines do not.
+# Other users of this machine can connect to it; other machines cannot.
 LOOPBACK = "127.0.0.1"
 
 
 class Stream(Protocol):
-    """What is needed of a paramiko channel."""
+    """The methods of a paramiko channel that are used."""
 
     def recv(self, nbytes: int) -> bytes: ...
 
@@ -84,6 +84,6 @@ def _pour_back(far: Stream, near: socket.socket) -> None:
     with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         while data := far.recv(_CHUNK):
             near.sendall(data)
-    # Whoever is at our end may still be sending, to somebody who has gone.
+    # The local client can still be sending, although the remote end has closed the connection.
     with contextlib.suppress(OSError):
         near.shutdown(socket.SHUT_RDWR)

@@ -1,8 +1,8 @@
 """One SSH connection per host, through Fabric, with strict host keys and statuses that are always returned.
 
-Fabric by itself accepts unknown host keys, raises on a status other than 0, reads our standard input
-and pastes ``env=`` into a shell line unquoted; so only its connection, gateway and authentication are
-used here, and commands run on plain channels.
+Fabric's own ``run`` accepts unknown host keys, raises on a status other than 0, reads standard input and
+pastes ``env=`` into a shell line unquoted. Therefore toolkit uses only Fabric's connection, gateway and
+authentication, and runs commands on plain channels.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from toolkit.remote.keepalive import SILENCE_S
 from toolkit.remote.ssh_config import Target
 
 _CHUNK = 2**15
-_SLICE_S = 5.0  # of waiting for output that has a limit of silence
+_SLICE_S = 5.0  # of one wait for output, if silence is limited
 _DIAL_S = 15.0
-# The host ends a command that is late. So many seconds later this machine gives up on the host.
+# The host ends a command at its timeout. This many seconds later this machine treats the host as lost.
 _LATE_S = 15.0
 _DRAIN_S = 5.0  # for the end of standard error, once the command has ended
 _KILLED = 128 + 9
 _MOST_BYTES = 32 << 20  # that a command may print where its output is kept
 _MOST_BEFORE = 1 << 17  # that a login shell may print before a command
 _MOST_ERRORS = 1 << 20  # that are kept of standard error
-_AGAIN = "when the host is back, run the same command again: it goes on from what is there"
+_AGAIN = "when the host is back, run the same command again: it continues from the current state"
 
 # Called with the host's name and the command for people, before it runs.
 Trace = Callable[[str, str], None]
 
 _PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./_ \"$&()*;<>?\[\]{}|~#-]*")
 
-# Stands between what a login shell says of its own accord (a banner, a greeting, a complaint) and what the
-# command says, on both streams.
+# Separates the output of a login shell (a banner, a greeting, an error) from the output of the command, on
+# both streams.
 MARK = "@@toolkit@@"
 _MARKS = f"echo {MARK}; echo {MARK} >&2"
 
@@ -127,8 +127,8 @@ class SshRunner:
         """Connect and authenticate, once.
 
         Raises:
-            Unreachable: with the reason and the command that cures it. A refused key is not tried
-                again: repeated failures would make the host's sshd lock us out.
+            Unreachable: with the reason and the command that fixes it. A refused key is not tried
+                again: after repeated failures the host's sshd would block this machine.
         """
         self._link.open()
 
@@ -182,15 +182,15 @@ class SshRunner:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection, as far as is known."""
+        """True if a connection exists, as far as is known."""
         return not self._closed and self._link.connection.is_connected
 
     def dial(self, address: tuple[str, int]) -> paramiko.Channel:
         """Return a connection from the host to an address (RFC 4254, 7.2).
 
         Raises:
-            NotReady: the host reaches nobody there.
-            ToolkitError: the host's sshd lets nobody through.
+            NotReady: the host cannot connect to the address.
+            ToolkitError: the host's sshd forbids forwarding.
             Unreachable: the connection to the host is lost.
         """
         where = f"{address[0]}:{address[1]}"
@@ -209,7 +209,7 @@ class SshRunner:
             raise Unreachable(why, _AGAIN, self.name) from error
 
     def interactive(self, command: Command) -> int:
-        """Run with a terminal of ours joined to one over there; return the status."""
+        """Run with this terminal connected to a terminal on the host; return the status."""
         done = self._link.connection.run(
             terminal_wire(spoken(command, self.engine)), pty=True, warn=True, hide=False
         )

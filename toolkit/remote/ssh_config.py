@@ -1,4 +1,4 @@
-"""Where and as whom to connect: ``ssh -G`` resolves aliases, Include, Match and ProxyJump as ssh would."""
+"""Address and user of SSH connections: ``ssh -G`` resolves aliases, Include, Match and ProxyJump."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Target:
 
     @property
     def login(self) -> str:
-        """Where and as whom, in one word."""
+        """User, host and port as one word."""
         return f"{self.user}@{self.host}:{self.port}"
 
 
@@ -75,12 +75,12 @@ def resolve_target(
     jump: str = "",
     known_hosts: str = "",
 ) -> Target:
-    """Return where to connect to; what is given here wins over ``~/.ssh/config``.
+    """Return the target of a connection; the arguments override ``~/.ssh/config``.
 
-    Without an ssh program on this machine the values given here stand alone.
+    Without an ssh program on this machine only the arguments count.
 
     Raises:
-        Unreachable: ssh cannot read its configuration, or that holds what cannot be done here.
+        Unreachable: ssh cannot read its configuration, or the configuration needs an unsupported feature.
     """
     return _resolve(name, address, user, port, identity_file, jump, known_hosts, 0)
 
@@ -115,7 +115,7 @@ def _resolve(
 
 
 def target_of_options(name: str, address: str, options: Options, user: str = "", port: int = 0) -> Target:
-    """Return what the options of ``ssh -G`` say, without the jump hosts."""
+    """Return the target that the options of ``ssh -G`` describe, without the jump hosts."""
     target = Target(
         name=name,
         host=one(options, "hostname", address),
@@ -149,7 +149,7 @@ def target_of_options(name: str, address: str, options: Options, user: str = "",
 def _me() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # this machine's user database does not know us, as in some containers
+    except (KeyError, OSError):  # the user database has no entry for this uid, as in some containers
         return str(os.getuid())
 
 
@@ -183,7 +183,7 @@ def _hops(name: str, via: str, known_hosts: str, identity_file: str, depth: int)
     hops: tuple[Target, ...] = ()
     for text in via.split(","):
         user, host, port = split_hop(text)
-        # As with ssh's -J: how the first one is reached is for its own configuration to say.
+        # As with ssh's -J: the configuration of the first jump host decides how to reach it.
         further = "none" if hops else ""
         hop = _resolve(name, host, user, port, "", further, known_hosts, depth + 1)
         if identity_file:

@@ -1,4 +1,4 @@
-"""Why an ssh connection failed, in words, with the command that cures it."""
+"""Errors for failed SSH connections, each with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolkit.remote.ssh_config import Target
 
 
 class RefusedHostKey(paramiko.SSHException):
-    """The host showed a key that known_hosts does not let pass."""
+    """The host presented a key that known_hosts does not allow."""
 
     def __init__(self, verdict: Verdict, key: paramiko.PKey, known: Record) -> None:
         self.verdict, self.key, self.known = verdict, key, known
@@ -23,7 +23,7 @@ class RefusedHostKey(paramiko.SSHException):
 
 
 def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitError:
-    """Return the error that people get to see for what paramiko or the system raised.
+    """Return the error to show for an exception of paramiko or the system.
 
     Args:
         proxy_said: the last line that the target's ProxyCommand wrote to standard error.
@@ -40,24 +40,30 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         words = proxy_said or str(error) or type(error).__name__
         return Unreachable(f"the ProxyCommand does not lead to an sshd: {words}", target.proxy, name)
     if isinstance(error, socket.gaierror):
-        what = f"the name {host} is not known here"
+        what = f"the name {host} cannot be resolved on this machine"
         return Unreachable(what, "set address: in hosts.yaml", name, UnreachableCause.UNKNOWN_NAME)
     inner = getattr(error, "errors", None)  # paramiko's, one for each address of the name
     causes = list(inner.values()) if isinstance(inner, dict) else [error]
     if any(getattr(e, "errno", 0) == errno.ECONNREFUSED for e in causes):
         what = f"nothing listens at {host} port {port}: connection refused"
-        return Unreachable(what, f"is sshd running there, and is port: right? {by_hand}", name)
+        return Unreachable(
+            what, f"{by_hand}  # on the host: is sshd running? In hosts.yaml: is port: correct?", name
+        )
     gone = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
     if isinstance(error, TimeoutError) or any(getattr(e, "errno", 0) in gone for e in causes):
         what = f"no answer from {host} port {port}: off, cut off, or behind a firewall"
         return Unreachable(what, by_hand, name)
     # paramiko's words for a handshake that was not done in time, and for the first line of one.
     if str(error) == "No existing session" or isinstance(error.__context__, TimeoutError):
-        what = f"{host} port {port} takes the connection and then says nothing: frozen, or far too busy"
-        return Unreachable(what, f"look at its console; {by_hand}; without it: --exclude {name}", name)
+        what = f"{host} port {port} accepts the connection and then sends nothing: hung, or overloaded"
+        return Unreachable(
+            what,
+            f"{by_hand}  # check the console of the host; to continue without it: --exclude {name}",
+            name,
+        )
     if "banner" in str(error) or isinstance(error, EOFError):
-        what = f"what answers at {host} port {port} is no sshd, or one that hangs up at once: {error}"
-        return Unreachable(what.removesuffix(": "), f"is port: right? {by_hand}", name)
+        what = f"{host} port {port} is not an sshd, or closes the connection at once: {error}"
+        return Unreachable(what.removesuffix(": "), f"{by_hand}  # is port: in hosts.yaml correct?", name)
     return Unreachable(
         f"cannot connect to {target.login}: {str(error) or type(error).__name__}", by_hand, name
     )
@@ -69,19 +75,19 @@ def _at(target: Target) -> str:
 
 def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
     known, kind, shown = error.known, error.key.get_name(), error.key.fingerprint
-    host = target.name.partition(" ")[0]  # without the words that name a jump host on the way to it
+    host = target.name.partition(" ")[0]  # without the description of a jump host
     if error.verdict == "revoked":
         marks = [e.where for e in known.revoked if e.key == error.key.get_base64()]
         what = f"its ssh host key is REVOKED ({', '.join(marks) or target.revoked_keys}): {shown}"
         return Unreachable(
             what,
-            "somebody may pose as it; ask who runs it for its new key, then take the mark out",
+            "another host might impersonate it; get its new key from its administrator, then remove the mark",
             target.name,
         )
     if error.verdict == "changed":
         was = ", ".join(f"{e.fingerprint} ({e.where})" for e in known.keys if e.kind == kind)
         what = f"its ssh host key has CHANGED: recorded {was}, shown now {shown}"
-        fix = f"if the host was reinstalled: toolkit trust --replace {host}; if not, suspect an intruder"
+        fix = f"toolkit trust --replace {host}  # only if it was reinstalled"
         return Unreachable(what, fix, target.name, UnreachableCause.CHANGED_KEY)
     what = f"its ssh host key is not known yet ({kind} {shown})"
     if known.keys:
@@ -97,13 +103,13 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
 def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitError:
     tried = error.tried if isinstance(error, NotLetIn) else [str(error)]
     copy = f"ssh-copy-id -p {target.port} {_at(target)}"
-    fix = f"{copy}, or set user and identity_file in the hosts file"
+    fix = f"{copy}  # or set user: and identity_file: in the hosts file"
     if not tried:
         tried = ["there is no key to offer, neither in a file nor in an agent"]
-        fix = f"ssh-keygen -t ed25519, then {fix}"
+        fix = f"ssh-keygen -t ed25519 && {fix}"
     elif isinstance(error, NotLetIn):
         if error.locked:
-            fix = f"ssh-add {error.locked[0]}" + (f"; or {fix}" if error.refused else "")
+            fix = f"ssh-add {error.locked[0]}" + (f"; {fix}" if error.refused else "")
         elif error.more:
             fix = f"let {target.user} in by key alone on that host: AuthenticationMethods in its sshd_config"
         elif error.hung_up:
@@ -111,4 +117,4 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
     asked = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if asked:
         tried = [*tried, f"{' and '.join(asked)} of ssh's configuration is not supported here"]
-    return Unreachable(f"ssh does not let us in as {target.login}: {'; '.join(tried)}", fix, target.name)
+    return Unreachable(f"ssh login refused for {target.login}: {'; '.join(tried)}", fix, target.name)

@@ -1,4 +1,4 @@
-"""What ``ssh -G`` prints, as text and values: options, lists of files, tokens, jump hosts."""
+"""Parser for the output of ``ssh -G``: options, lists of files, tokens, jump hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def one(options: Options, key: str, default: str) -> str:
 
 
 def set_of(value: str) -> str:
-    """Return the value, nothing for the word ``none``."""
+    """Return the value, an empty text for the word ``none``."""
     return "" if value.lower() == "none" else value
 
 

@@ -161,7 +161,7 @@ def test_what_leaves_is_that_of_the_verb(hosts: Path, run: Run, tmp_path: Path) 
 
 def test_a_first_file_is_refused_before_anybody_is_contacted(tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text("mine\n")
-    with pytest.raises(BadInput, match="is there already"):
+    with pytest.raises(BadInput, match="exists already"):
         Cluster.init("gpu1", path=tmp_path / "hosts.yaml")
     with pytest.raises(BadInput) as caught:
         Cluster.init("a b", "gpu1:many", path=tmp_path / "other.yaml")

@@ -166,7 +166,7 @@ def test_the_clock_offset_allows_for_an_asymmetric_delay(ahead: float) -> None:
 
 
 def test_printed_findings_merge_equal_ones_and_count_the_rest() -> None:
-    fix = "on {}: sudo usermod -aG docker alice, then log in anew"
+    fix = "on {}: sudo usermod -aG docker alice  # then log in again"
     findings = [
         Finding("clock", "ok", "clocks agree", "", "a"),
         *(Finding("docker", "error", "no permission", fix.format(h), h) for h in ("a", "b")),

@@ -61,7 +61,7 @@ def test_nothing_at_all_is_a_reason_too() -> None:
 
 
 def test_the_question_holds_no_word_of_the_scripts_around_it() -> None:
-    # It stands in the middle of the probe, which has arguments of its own.
+    # The query is in the middle of the probe, which has its own arguments.
     assert not re.search(r"\$[0-9@*#]|\bset\b|\bshift\b|\bexit\b", SMI)
 
 
@@ -200,7 +200,7 @@ def test_variables_that_go_with_gpus() -> None:
     found = {name: dict(c.env) for name, c in containers().items()}
     assert found["gpu1"]["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
     assert not [n for n in found["gpu2"] if n.startswith("NVIDIA_")]
-    # The engine names the GPUs itself; nothing of ours may say otherwise.
+    # The engine sets the GPUs; toolkit must not set another value.
     assert "NVIDIA_VISIBLE_DEVICES" not in found["gpu1"]
     # An image that asks for all GPUs would get them where NVIDIA's runtime is the default one.
     none = dict(containers("gpus: 0")["gpu1"].env)

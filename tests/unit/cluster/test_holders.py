@@ -1,4 +1,4 @@
-"""Who holds which GPU: the question asked for real, what is made of the answers, what is refused."""
+"""Holders of GPUs: the real query, the interpretation of its answers, and refused jobs."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_process_in_a_cluster_without_a_claim_names_the_cluster() -> None:
 def test_parts_of_a_gpu_that_is_split() -> None:
     split = replace(gpu(0), migs=(Mig(0, "MIG-a", "1g"), Mig(1, "MIG-b", "1g")))
     said = facts(gpus=(split,), gpu_processes=(STRANGER,), claims=(replace(CLAIM, gpus=("MIG-a",)),))
-    # In which part the stranger is, nobody says.
+    # No report names the part that the other user's process uses.
     assert [(use.uuid, len(use.holders)) for use in holders(said)] == [("MIG-a", 1), ("MIG-b", 0)]
 
 

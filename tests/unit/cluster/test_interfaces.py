@@ -1,4 +1,4 @@
-"""What hosts' kernels show of networks, as recorded, and what is made of it."""
+"""Network facts from recorded output of hosts' kernels, and the conclusions from them."""
 
 from __future__ import annotations
 

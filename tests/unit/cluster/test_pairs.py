@@ -1,4 +1,4 @@
-"""Which ways hosts are to try, what their shell says of them, and the programs in their containers."""
+"""Connections that hosts are to try, the answers of their shells, and the programs in their containers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_host_without_bash_and_python_says_that_nothing_was_tried() -> None:
 
 
 def told(look: Look) -> dict[str, Any]:
-    """What a program is told: what follows the programs on its standard input."""
+    """Return the arguments of a program: the part of its standard input behind the programs."""
     size = int(str(look.command.argv[-1]))
     assert look.head[:size].decode() == PROGRAM
     value: dict[str, Any] = json.loads(look.head[size:])

@@ -1,4 +1,4 @@
-"""What hosts of all ages answer to the first questions, and what is made of it."""
+"""Answers of hosts with old and new software to the probe, and their interpretation."""
 
 from __future__ import annotations
 
@@ -297,8 +297,8 @@ def errors(*lines: str) -> str:
         (DOWN, "not running", "sudo systemctl start docker"),
         (errors(DOWN), "not running", "sudo systemctl start docker"),
         (f"ERROR: {DOWN}\n{errors(DOWN)}", "not running", "sudo systemctl start docker"),
-        (FORBIDDEN, "user alice may not use docker", "usermod -aG docker alice"),
-        (errors(f"Got {FORBIDDEN}"), "user alice may not use docker", "usermod -aG docker alice"),
+        (FORBIDDEN, "user alice cannot use docker", "usermod -aG docker alice"),
+        (errors(f"Got {FORBIDDEN}"), "user alice cannot use docker", "usermod -aG docker alice"),
     ],
 )
 def test_an_engine_that_does_not_answer(text: str, what: str, fix: str) -> None:

@@ -1,4 +1,4 @@
-"""Clusters of other versions of the toolkit, and hosts that have rebooted: what is said, what is refused."""
+"""Clusters of other toolkit versions, and rebooted hosts: messages and refusals."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_latest_of_none_is_nothing() -> None:
         (host(LATER, OTHERS), f"created by toolkit {LATER}, newer than this one ({__version__})"),
         # The container was made by a later one, the files by this one since.
         (host(label=LATER), f"created by toolkit {LATER}, newer than this one ({__version__})"),
-        # The container was made by an earlier one and had no reason to be made anew.
+        # An earlier version created the container, and nothing required recreating it.
         (host(label="0.0.9"), ""),
     ],
 )
@@ -252,7 +252,7 @@ def test_status_of_every_kind_of_host() -> None:
 
 
 def test_status_of_hosts_whose_addresses_nobody_can_tell() -> None:
-    """`up` refuses this; what runs where is worth a look all the same."""
+    """`up` refuses this cluster; `status` prints its state anyway."""
     text = world.HOSTS.replace(
         "    address: 10.77.0.3\n", "    address: 10.77.0.3\n    data_address: 10.9.9.9\n"
     )

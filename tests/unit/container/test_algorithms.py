@@ -33,7 +33,7 @@ class Alone:
     rank = 0
 
     def Barrier(self) -> None:
-        """Nobody else has to come."""
+        """Return at once: this world has one rank."""
 
     def bcast(self, value: Any) -> Any:
         return value
@@ -43,7 +43,7 @@ class Alone:
 
 
 class Ways:
-    """All-reduces that take as long as they are told to: seconds at the smallest size, then in proportion."""
+    """All-reduces with given durations: seconds at the smallest size, then in proportion."""
 
     def __init__(self, clock: Clock, **seconds: float) -> None:
         self.clock, self.called = clock, list[tuple[str, int]]()
@@ -74,7 +74,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Any:
 
 
 def measured(rows: list[dict[str, Any]]) -> dict[int, list[str]]:
-    """Which algorithms have a time, by size."""
+    """Return the algorithms that have a time, by size."""
     found: dict[int, list[str]] = {}
     for row in rows:
         found.setdefault(row["bytes"], []).append(row["algorithm"])
@@ -103,7 +103,7 @@ def test_they_take_turns_and_short_ones_take_more_of_them(bench: Any, clock: Clo
     words = [word for word, size in ways.called if size == SIZES[0]]
     # Once before it counts, then until the quicker one has been timed for a tenth of a second.
     assert words == [DEFAULT, FINE] * (1 + 7)
-    # The second size is long enough by itself; it counts from the first time on.
+    # The second size takes long enough alone, so its first time counts.
     assert [word for word, size in ways.called if size == SIZES[1]] == [DEFAULT, FINE] * bench.ROUNDS
 
 

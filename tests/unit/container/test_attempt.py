@@ -16,7 +16,7 @@ TRANSITIONS = [
     (State.RUNNING, GONE, State.OVER),
     (State.RUNNING, ENDS, State.ENDING_RANKS),
     (State.RUNNING, ENDS._replace(at_once=True), State.KILLING),
-    # A launch that failed ended by itself: its ranks are told to end anyway.
+    # A launch that failed has ended without a request: its ranks receive the signal anyway.
     (State.RUNNING, ENDS._replace(under_way=False), State.ENDING_RANKS),
     (State.ENDING_RANKS, ENDS, State.ENDING_RANKS),
     (State.ENDING_RANKS, ENDS._replace(ranks_ended=True), State.STOPPING),

@@ -1,4 +1,4 @@
-"""A job on a disk that becomes full: how its ranks and the job ended is kept all the same."""
+"""A job on a disk that becomes full: the exit records of the ranks and of the job are kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def small_disk(world: World) -> Iterator[Path]:
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a tmpfs, as root has it")
     yield jobs
-    world.close()  # before the files go; a second time there is nothing to end
+    world.close()  # before the files are removed; another call has nothing to end
     subprocess.run(["umount", "--lazy", str(jobs)], check=True)
 
 

@@ -71,7 +71,10 @@ def overlay2(root: Path) -> str:
 
 
 def tar_split(layer: bytes) -> bytes:
-    """What https://github.com/vbatts/tar-split keeps of a tar: all that is no file's content."""
+    """Return the part of a tar that tar-split keeps: everything except the content of files.
+
+    See https://github.com/vbatts/tar-split.
+    """
     entries, at = [], 0
 
     def segment(until: int) -> None:
@@ -174,6 +177,6 @@ def test_it_ends_with_its_standard_input(tmp_path: Path) -> None:
     words = [sys.executable, "-I", "-S", "-c", text, "overlay2", "read", image, "1", *DIFF_IDS]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin and process.stdout
-        process.stdout.read(1)  # it writes, and cannot go on: nobody reads the rest
+        process.stdout.read(1)  # the process blocks on its output: no reader takes the rest
         process.stdin.close()
         assert process.wait(PATIENCE_S) == 1

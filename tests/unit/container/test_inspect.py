@@ -1,4 +1,4 @@
-"""inspect_ranks.py on real processes of this machine, with a stand-in for py-spy; and the watchdog."""
+"""Tests of inspect_ranks.py on real processes, with a substitute for py-spy, and of the watchdog."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_only_one_thread_builds_a_syntax_tree_at_a_time(monkeypatch: pytest.Monk
 
 
 class Collector:
-    """A stand-in for the process that looks."""
+    """A substitute for the process that inspects ranks."""
 
     def __init__(self, said: bytes, code: int = 0) -> None:
         self.stdout, self.returncode, self.over, self.killed = io.BytesIO(said), code, False, False

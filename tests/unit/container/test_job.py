@@ -127,7 +127,7 @@ def test_a_rank_that_fails_ends_the_job_though_its_child_prints_without_end(worl
 
 @pytest.mark.parametrize("launchers", [1, 2])
 def test_a_rank_that_blames_another_is_not_the_cause(world: World, launchers: int) -> None:
-    """Its end may be heard of first: the one that crashes dumps its core, or stands on a busy host."""
+    """Its end can be reported first: the rank that crashes dumps its core, or runs on a busy host."""
     record = str(world.folder() / "logs" / "rank-1.exit")
     text = (
         "import os, sys, time; rank = int(os.environ['RANK'])\n"
@@ -395,7 +395,7 @@ def test_sweep_touches_its_own_job_and_nothing_else(world: World) -> None:
     mine, neighbour = shown_pid(world), shown_pid(world, OTHER)
     script = world.root / "train.py"
     script.write_text("import time; print(0, flush=True); time.sleep(60)")
-    # a stranger's, its id in argv and in a longer value, but not as the mark
+    # a process of another job: it has the id in argv and in a longer value, but not as the job tag
     stranger = world.start(str(script), JOB, TOOLKIT_JOB=JOB + "5", OTHER=f"TOOLKIT_JOB={JOB}")
     assert stranger.stdout is not None
     stranger.stdout.readline()
@@ -593,7 +593,7 @@ def test_a_main_that_stood_still_for_too_long_says_so_itself(world: World) -> No
 
 @pytest.mark.waits
 def test_a_machine_that_stood_still_whole_goes_on(world: World) -> None:
-    """As one whose processor others take, or that is moved elsewhere: nobody was silent."""
+    """The job continues if all hosts stop together, as virtual machines that share one busy machine."""
     world.job(command=python(SLEEP))
     supervisor = world.start("job.supervisor", JOB)
     pid = shown_pid(world)
@@ -603,7 +603,7 @@ def test_a_machine_that_stood_still_whole_goes_on(world: World) -> None:
     for each in (supervisor.pid, lease, rank):
         os.kill(each, signal.SIGSTOP)
     time.sleep(16)
-    for each in (rank, lease, supervisor.pid):  # those first who would take it for somebody's silence
+    for each in (rank, lease, supervisor.pid):  # first those that could blame another process
         os.kill(each, signal.SIGCONT)
         time.sleep(1)
     assert is_alive(pid) and world.status()["state"] == "running"
@@ -695,7 +695,7 @@ def test_the_listing_passes_over_what_a_rank_has_put_in_place_of_a_file(world: W
 
 
 def desk(world: World, *asks: object) -> subprocess.Popen[bytes]:
-    """The desk, told these things; the end of what it is told is left to the caller."""
+    """Start a container session and send it these requests; the caller closes its standard input."""
     process = subprocess.Popen(
         [sys.executable, "-S", "-E", str(INSIDE / "run.py"), "session"],
         stdin=subprocess.PIPE,

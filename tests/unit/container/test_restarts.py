@@ -1,4 +1,4 @@
-"""What follows upon the end of an attempt: how often, how soon, on which hosts."""
+"""Tests of restarts after the end of an attempt: their number, their delay, their hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ssh agent makes of a launcher's call."""
+"""Tests of the commands that the ssh agent makes from a launcher's call."""
 
 from __future__ import annotations
 

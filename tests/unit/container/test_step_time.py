@@ -18,7 +18,7 @@ from toolkit.container.bench import step_time as steptime
 
 @dataclass
 class Parameter:
-    """What the meter asks of a torch.nn.Parameter."""
+    """The part of torch.nn.Parameter that the meter uses."""
 
     count: int
     grad: object = True

@@ -1,4 +1,4 @@
-"""A failed command on a host becomes one error: the cause that its words name, room left, the cure."""
+"""Errors for failed commands on a host: the cause that the output names, the free disk space, the fix."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ CASES = [
     ),
     (
         "Got permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
-        "user alice may not use docker",
-        "on gpu1: sudo usermod -aG docker alice, then log in anew",
+        "user alice cannot use docker",
+        "on gpu1: sudo usermod -aG docker alice  # then log in again",
     ),
     ("sh: 1: docker: not found", "docker is not installed", "docs.docker.com"),
     ("bash: line 1: docker: command not found", "docker is not installed", "docs.docker.com"),
@@ -44,8 +44,8 @@ CASES = [
         DAEMON
         + 'invalid mount config for type "bind": bind source path does not exist: /data/my sets.'
         + HINT,
-        "a folder to be mounted is not there",
-        "on gpu1: mkdir -p '/data/my sets', or correct mounts: in the hosts file",
+        "a folder to be mounted does not exist",
+        "on gpu1: mkdir -p '/data/my sets'  # or correct mounts: in the hosts file",
     ),
     (
         DAEMON + 'invalid mount config for type "bind": stat /home/alice/.local/state: permission denied.',
@@ -54,32 +54,32 @@ CASES = [
     ),
     (
         DAEMON + 'could not select device driver "" with capabilities: [[gpu]].',
-        "docker there cannot give GPUs to containers",
+        "docker on the host cannot give GPUs to containers",
         "nvidia-ctk runtime configure",
     ),
     (
         "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open",
-        "docker there cannot give GPUs to containers",
-        "NVIDIA container toolkit",
+        "docker on the host cannot give GPUs to containers",
+        "NVIDIA Container Toolkit",
     ),
     (
         "Unable to find image 'toolkit.local/verified:ab12' locally\n"
         + DAEMON
         + 'Get "https://toolkit.local/v2/": dial tcp: lookup toolkit.local: no such host.',
-        "the image has gone from the host",
+        "the image is no longer on the host",
         "run the same command again",
     ),
     (
         DAEMON
         + "failed to create task for container: OCI runtime create failed: runc create failed: unable to"
         ' start container process: exec: "ssh-keygen": executable file not found in $PATH: unknown.',
-        "the image lacks ssh-keygen",
+        "the image does not contain ssh-keygen",
         "toolkit image build",
     ),
     (
         DAEMON
         + "error setting rlimits for ready process: error setting rlimit type 8: operation not permitted",
-        "the docker engine there may not raise limits",
+        "the docker engine on the host cannot raise limits",
         "CAP_SYS_RESOURCE",
     ),
 ]
@@ -104,7 +104,7 @@ def test_words_that_name_none(said: str) -> None:
 def test_a_user_whose_name_is_not_known_is_the_shells_own() -> None:
     cause = cause_of("permission denied while trying to connect to the Docker daemon", "gpu1")
     assert cause is not None
-    assert (cause.what, "docker $USER" in cause.fix) == ("the ssh user may not use docker", True)
+    assert (cause.what, "docker $USER" in cause.fix) == ("the ssh user cannot use docker", True)
 
 
 def test_what_docker_puts_around_its_words_goes() -> None:
@@ -117,16 +117,16 @@ def test_what_docker_puts_around_its_words_goes() -> None:
 
 def test_a_failure_keeps_the_words_and_names_host_and_cure() -> None:
     said = Result(125, "", DAEMON + "bind source path does not exist: /data." + HINT)
-    error = failure(said, HostHere("gpu1"), "ask somebody")
+    error = failure(said, HostHere("gpu1"), "ask the administrator")
     assert str(error) == (
-        "gpu1: a folder to be mounted is not there: "
+        "gpu1: a folder to be mounted does not exist: "
         "bind source path does not exist: /data.\n"
-        "  fix: on gpu1: mkdir -p /data, or correct mounts: in the hosts file"
+        "  fix: on gpu1: mkdir -p /data  # or correct mounts: in the hosts file"
     )
-    plain = failure(Result(1, "", "odd"), HostHere("gpu1"), "ask somebody")
-    assert (plain.what, plain.fix) == ("odd", "ask somebody")
+    plain = failure(Result(1, "", "odd"), HostHere("gpu1"), "ask the administrator")
+    assert (plain.what, plain.fix) == ("odd", "ask the administrator")
     silent = failure(Result(9), HostHere("gpu1"))
-    assert silent.what == "ended with status 9 and said nothing"
+    assert silent.what == "ended with status 9 and printed nothing"
 
 
 # Full disks
@@ -193,14 +193,18 @@ def test_a_full_disk_says_what_is_full_and_how_much_is_left() -> None:
     said = Result(1, "", "sh: 4: cannot create /data/x: No space left on device")
     error = failure(said, FullHost("gpu1"))
     assert error.what.startswith("the disk is full (4.1 kB free of 1.0 MB on /mnt/my disk): sh: 4: ")
-    assert error.host == "gpu1" and "on gpu1: make room on /mnt/my disk" in error.fix
+    assert (
+        error.host == "gpu1"
+        and "make room on /mnt/my disk" in error.fix
+        and error.fix.startswith("on gpu1: df -h")
+    )
 
 
 @pytest.mark.parametrize(
     ("said", "what", "fix"),
     [
         ("x: Disk quota exceeded", "over the disk quota", "quota -s"),
-        ("x: Read-only file system", "what is to be written to is read-only", "dmesg"),
+        ("x: Read-only file system", "the file system is read-only", "dmesg"),
     ],
 )
 def test_quotas_and_disks_that_went_read_only(said: str, what: str, fix: str) -> None:

@@ -1,4 +1,4 @@
-"""Which layers travel together, and the archives that they travel in, as an engine could load them."""
+"""Tests of the groups of layers that are sent together, and of the archives that an engine loads."""
 
 from __future__ import annotations
 

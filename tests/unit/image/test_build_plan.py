@@ -1,4 +1,4 @@
-"""Which wheels are fetched, from where, and what docker is called with."""
+"""Tests of the wheels that a build downloads, their sources, and the docker command line."""
 
 from __future__ import annotations
 

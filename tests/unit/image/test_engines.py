@@ -1,4 +1,4 @@
-"""Commands in the words of the hosts' engine: all of ours are put so, and nothing that a person gave."""
+"""Translation of commands for Podman: commands of toolkit change, words of the user do not."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_podman_says_of_itself() -> None:
 
 
 def test_what_stands_where_another_engine_was_meant() -> None:
-    with pytest.raises(NotReady, match="docker is Podman under another name there"):
+    with pytest.raises(NotReady, match="the command docker runs Podman on this host"):
         docker_info("box1", "trainer", json.dumps(INFO))
     with pytest.raises(NotReady, match="podman is not installed"):
         docker_info("box1", "trainer", "sh: 12: podman: not found", PODMAN)

@@ -1,4 +1,4 @@
-"""Where the export of an image is written on this machine, and what is left of it."""
+"""Tests of the file to which an image is exported, and of its removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hosts say of the images that they hold, how it is told, and which of them may go."""
+"""Tests of the images that hosts report, of the printed table, and of the images that can be removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = [name for name, _ in QUESTIONS]
 
 
 def image(name: str, **changes: Any) -> HeldImage:
-    """One image of ours; its identity is made of its letter."""
+    """Return an image of toolkit; its content digest is made of its letter."""
     identity = name * 16
     known = (identity_reference(identity),)
     base = HeldImage(f"sha256:{name * 64}", identity, known, 900_000_000, 1_763_000_000.0, LAYERS, line="cpu")
@@ -126,7 +126,7 @@ def test_what_is_listed_of_a_host() -> None:
     part = image("b", names=(part_name("a" * 16, "abcd", 3),), diff_ids=LAYERS[:3], part_of="a" * 16)
     assert [row[2:] for row in rows(part)] == [("absent", 1), ("whole", 0)]
     assert rows(replace(part, whole=False))[0][2:] == ("absent", 4)
-    # Images of the user's own are nobody's business, but another one under this very name is.
+    # Other images of the user are ignored, except one that has this very name.
     mine = image("c", names=("mine:1",))
     moved = image("d", names=("toolkit:cpu",))
     assert [row[1] for row in rows(image("a"), mine, moved, image("e"))] == [

@@ -85,7 +85,7 @@ def test_what_was_pulled_counts_and_not_what_runs() -> None:
     }
     assert make_layout(pulling("always"), Observed(running, by_name=True)).image == OTHER
     assert make_layout(pulling("always"), Observed(running)).image.identity == world.NAMED.identity
-    # A registry that is away harms nobody: what runs is known.
+    # A registry that does not answer changes nothing: the running image is known.
     bare = {name: replace(f, images=f.images[1:]) for name, f in running.items()}
     assert (
         make_layout(pulling("missing"), Observed(bare, by_name=True)).image.identity == world.NAMED.identity

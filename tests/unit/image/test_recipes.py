@@ -1,4 +1,4 @@
-"""The Dockerfiles and what stands beside them: one shape for both, reasons given, nothing of one site."""
+"""Tests of the Dockerfiles and their folder: one structure for both, reasons, no site-specific value."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_a_refusal_leaves_nothing_and_is_told(sender: Sender, make: Any, store: 
 
 
 def test_what_an_engine_claims_and_does_not_have_is_sent_after_all(sender: Sender, make: Any) -> None:
-    """Somebody removes the image with the common beginning while the rest is on its way."""
+    """Another user removes the image with the common first layers during the transfer."""
     host = make("a", "overlay2")
     host.put("sha256:other", config(LAYERS[:2]), "mine:1")
     asked = host.run

@@ -139,7 +139,7 @@ def test_init_writes_a_file_once(run: Run, tmp_path: Path) -> None:
     inventory = parse_inventory(text, "hosts.yaml")
     assert inventory.cluster == "mine" and {h.user for h in inventory.hosts} == {"alice"}
     status, out, err = run("init", "gpu3")
-    assert status == 2 and "hosts.yaml: 1 problem\n  is there already" in err and "--force" in err
+    assert status == 2 and "hosts.yaml: 1 problem\n  exists already" in err and "--force" in err
     assert (tmp_path / "hosts.yaml").read_text() == text
     assert run("init", "gpu3", "--force")[0] == 0
     assert "gpu3:" in (tmp_path / "hosts.yaml").read_text()

@@ -186,7 +186,7 @@ def test_a_host_that_cannot_be_reached_has_a_fix_that_needs_no_file(error: Toolk
 
 
 def test_docker_that_is_forbidden_shuts_a_host_and_missing_gpu_support_does_not() -> None:
-    denied = NotReady("user alice may not use docker", "on gpu2: sudo usermod -aG docker alice", "gpu2")
+    denied = NotReady("user alice cannot use docker", "on gpu2: sudo usermod -aG docker alice", "gpu2")
     met = meeting_of(scenes.with_host(met_scene(), "gpu2", error=denied)).met
     assert (met["gpu2"].what, met["gpu2"].fix) == (denied.what, denied.fix)
     without = {"docker": scenes.info("gpu2", Runtimes={"runc": {}}), "gpu_health": recorded.gpus(tail="")}
@@ -382,7 +382,7 @@ def test_no_to_the_file_and_a_file_that_is_there(talk: Run, tmp_path: Path) -> N
     assert status == 1 and err.endswith("no hosts file was written\n") and list(tmp_path.iterdir()) == []
     (tmp_path / "hosts.yaml").write_text("mine")
     status, out, err = talk(typed=[])
-    assert status == 2 and "is there already" in err and "which of them" not in err
+    assert status == 2 and "exists already" in err and "which of them" not in err
     for output in (".", "gone/hosts.yaml"):
         status, out, err = talk("-o", output, "--force", typed=[])
         assert status == 2 and "cannot be written" in err and "which of them" not in err

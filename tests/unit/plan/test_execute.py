@@ -137,7 +137,7 @@ def test_a_failure_says_what_the_command_said() -> None:
     (outcome,) = alone(step).outcomes
     assert (outcome.status, outcome.detail, outcome.fix) == ("failed", "one | two", "look there")
     (silent,) = alone(Run("a", "t", command("false"))).outcomes
-    assert "ended with status 1 and said nothing" in silent.detail
+    assert "ended with status 1 and printed nothing" in silent.detail
     (missing,) = alone(Run("a", "t", command("/no/such/program"))).outcomes
     assert missing.status == "failed" and "/no/such/program" in missing.detail
 
@@ -221,7 +221,7 @@ def test_a_file_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_cut_short_changes_nothing(tmp_path: Path) -> None:
-    """The connection is lost meanwhile: what stood there stands, and nothing stands beside it."""
+    """The connection is lost during the upload: existing files are unchanged, and no other file is left."""
     alone(upload(tmp_path))
     before = tree(tmp_path)
 
@@ -257,7 +257,7 @@ def test_a_file_of_pieces_names_earlier_outputs(tmp_path: Path) -> None:
         ),
     )
     report = execute(plan((*keys, broken), (write, use)), hosts("a", "b", "c"))
-    # The host that failed spoils nobody's file: its whole line is left out.
+    # The failed host corrupts no other host's file: its line is left out.
     assert path.read_text() == f"# keys\na {'a' * 64}\nb {'b' * 64}\n"
     assert (tmp_path / "argv").read_text() == f"a={'a' * 64}|"
     assert statuses(report) == ["ok", "ok", "failed", "ok", "ok"]
@@ -567,7 +567,7 @@ def test_a_failure_that_is_known_is_told_in_our_words() -> None:
 
 
 def test_a_disk_that_was_full_is_that_of_the_files(tmp_path: Path) -> None:
-    """What had come is removed again, so that no disk is full any more when the host is asked."""
+    """The partial files are removed, so no disk is full any more when the host is queried."""
 
     class Full(HostHere):
         def run(self, command: Command, timeout: float | None = None) -> Result:

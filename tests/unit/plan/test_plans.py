@@ -155,14 +155,14 @@ def texts(*said: Facts, text: str = world.HOSTS) -> dict[tuple[str, str], str]:
 
 
 def test_a_host_that_is_away_changes_nothing_for_the_others() -> None:
-    """The files of those that answered say the same, whoever of the others is away."""
+    """The files of the hosts that answered are equal, independent of which other host is away."""
     whole = texts(*map(remembering, KEYS))
     assert KEYS["cpu3"] in whole["gpu2", "known_hostsconf"]
     assert KEYS["gpu1"] in whole["gpu2", "authorized_keysconf"]
     for away in KEYS:
         kept = texts(*(remembering(name) for name in KEYS if name != away))
         assert kept == {key: text for key, text in whole.items() if key in kept}
-        # Without main nobody writes who may log in: what a worker has stays.
+        # Without main no authorized_keys file is written: a worker keeps its own.
         lost = {key for key in whole.keys() - kept.keys() if key[0] != away}
         assert lost == ({(n, "authorized_keysconf") for n in ("gpu2", "cpu3")} if away == "gpu1" else set())
 
@@ -170,7 +170,7 @@ def test_a_host_that_is_away_changes_nothing_for_the_others() -> None:
 @pytest.mark.parametrize("away", ["gpu1", "cpu3"])
 @pytest.mark.parametrize("liar", ["gpu1", "gpu2", "cpu3"])
 def test_what_a_host_remembers_is_written_on_that_host_alone(away: str, liar: str) -> None:
-    """A host whose own files were changed by somebody, while another host is away."""
+    """The files of one host were changed by another user, while another host is away."""
     if away == liar:
         return
     lies = {
@@ -221,7 +221,7 @@ def test_what_later_steps_are_given_has_a_type() -> None:
 
 def test_the_other_role_leaves_neither_container_nor_key() -> None:
     plan = plan_up(world.layout(), world.INSIDE)
-    make = {s.host: s.command.line() for s in plan.steps if s.title == "make the state folders"}  # type: ignore[union-attr]
+    make = {s.host: s.command.line() for s in plan.steps if s.title == "create the state folders"}  # type: ignore[union-attr]
     assert "toolkit-demo-worker" in make["gpu1"] and "conf/authorized_keys" in make["gpu1"]
     assert "toolkit-demo-main" in make["gpu2"] and make["gpu2"].endswith("conf/id_ed25519.pub")
 

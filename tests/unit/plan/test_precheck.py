@@ -77,7 +77,7 @@ def test_what_is_missing_is_made_again_and_what_follows_from_it(lost: str, tmp_p
 
 
 def test_from_the_first_change_on_each_step_asks_on_its_own(tmp_path: Path) -> None:
-    """A step takes away what a later one has been told is there."""
+    """A step removes a file that the precheck of a later step has found."""
     for name in ("there", "gone"):
         (tmp_path / name).touch()
     (tmp_path / "gone").unlink()
@@ -96,7 +96,7 @@ def test_from_the_first_change_on_each_step_asks_on_its_own(tmp_path: Path) -> N
 def test_answers_are_forgotten_when_a_step_has_taken_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it looks, somebody else takes away what a later step has been told is there."""
+    """During a slow step, another program removes a file that the precheck of a later step has found."""
     monkeypatch.setattr(toolkit.plan.execute, "_STALE_S", 0.1)
     (tmp_path / "there").touch()
     key = key_of("a", tmp_path)

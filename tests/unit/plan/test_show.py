@@ -1,4 +1,4 @@
-"""What people read: plans, outcomes, reports, tables."""
+"""Output for users: plans, outcomes, reports, tables."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_an_interrupted_report() -> None:
         ),
         (
             RemoveData("a", "t", "/scratch", "/account", "x:1", "1:1"),
-            ["what the toolkit wrote to /scratch, if nobody has changed it since"],
+            ["what the toolkit wrote to /scratch, except files that were changed since"],
         ),
         (Fetch("a", "t", "c", "runs/demo"), ["to runs/demo"]),
     ],

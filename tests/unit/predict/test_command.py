@@ -113,7 +113,13 @@ ENOUGH = "--params 1M --rate 1gbit"
 @pytest.mark.parametrize(
     ("words", "problems"),
     [
-        ("", ["--rate: give the speed", "--params: give one of --params, --model and --probe, found none"]),
+        (
+            "",
+            [
+                "--rate: give the speed",
+                "--params: give one of --params, --model and --probe, found none of them",
+            ],
+        ),
         (
             "--rate 1GB --rate gpu2=x --rate =1gbit --model resnet --params 3x",
             [

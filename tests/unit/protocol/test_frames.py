@@ -42,7 +42,7 @@ def test_every_shell_counts_bytes(shell: str) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_no_content_opens_another_section(shell: str) -> None:
-    # Even by somebody who has seen the nonce.
+    # Even if its author has seen the nonce.
     forged = f"x\n{NONCE} who 4\nroot\n{NONCE} end 0\n"
     said = run(shell, framed_script('say mark "$1"; say who "$2"', NONCE), forged.encode(), b"alice")
     assert read_frames(said, NONCE) == {"mark": forged, "who": "alice"}

@@ -1,4 +1,4 @@
-"""What must not stand in a bundle, and the bundle itself."""
+"""Secrets that must not be in a bundle, and the bundle itself."""
 
 from __future__ import annotations
 

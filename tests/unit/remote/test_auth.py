@@ -1,4 +1,4 @@
-"""Which keys are offered, and what a person is told when none opens the host."""
+"""The keys offered to a host, and the error if the host accepts no key."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_files_that_are_no_keys(tmp_path: Path, content: bytes) -> None:
 
 
 class Door:
-    """Stands in for a transport: lets in whoever offers the right key; remembers what was offered."""
+    """A fake transport: accepts a client with the right key, and records the offered keys."""
 
     def __init__(self, answers: dict[bytes, Any], limit: int = 6) -> None:
         self.answers, self.left, self.offered = answers, limit, list[str]()
@@ -117,7 +117,7 @@ def test_each_file_in_turn_and_what_came_of_it(tmp_path: Path) -> None:
 
     error = refusal(Door({}), replace(TARGET, identity_files=files[:-1]))
     assert error.tried == [
-        f"{odd} is not a private key that we can use",
+        f"{odd} is not a usable private key",
         f"{locked} has a passphrase and no agent holds it",
         f"{wrong} is refused",
     ]
@@ -150,16 +150,16 @@ def test_a_certificate_goes_before_its_key(tmp_path: Path) -> None:
         (
             ["keyboard-interactive"],
             6,
-            "KEY is good, but it asks for more: keyboard-interactive",
+            "KEY is accepted, but sshd requires more: keyboard-interactive",
             "AuthenticationMethods",
         ),
         (
             paramiko.BadAuthenticationType("", ["password"]),
             6,
-            "it lets nobody in by key, only by password",
+            "sshd does not accept keys, only password",
             "ssh-copy-id",
         ),
-        (None, 1, "then it hung up: too many keys were offered", "identity_file"),
+        (None, 1, "then sshd closed the connection: too many keys were offered", "identity_file"),
     ],
 )
 def test_what_people_are_told(tmp_path: Path, answer: Any, limit: int, words: str, fix: str) -> None:
@@ -168,7 +168,7 @@ def test_what_people_are_told(tmp_path: Path, answer: Any, limit: int, words: st
     error = refusal(Door(answers, limit), replace(TARGET, identity_files=(str(key),)))
     shown = explain(TARGET, error)
     assert shown.host == "gpu1" and fix in shown.fix
-    assert shown.what.startswith("ssh does not let us in as alice@10.0.0.1:2222: ")
+    assert shown.what.startswith("ssh login refused for alice@10.0.0.1:2222: ")
     assert words.replace("KEY", str(key)) in shown.what
 
 
@@ -234,7 +234,10 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
 @for_each(
     ("error", "words"),
     [
-        (socket.gaierror(-2, "Name or service not known"), "the name 10.0.0.1 is not known here"),
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            "the name 10.0.0.1 cannot be resolved on this machine",
+        ),
         (TimeoutError("timed out"), "no answer from 10.0.0.1 port 2222: off, cut off, or behind a firewall"),
         (OSError(errno.EHOSTUNREACH, "No route to host"), "no answer from 10.0.0.1 port 2222"),
         (
@@ -255,13 +258,13 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
         ),
         (
             paramiko.SSHException("Error reading SSH protocol banner"),
-            "what answers at 10.0.0.1 port 2222 is no sshd",
+            "10.0.0.1 port 2222 is not an sshd",
         ),
         (
             paramiko.SSHException("No existing session"),
-            "10.0.0.1 port 2222 takes the connection and then says nothing",
+            "10.0.0.1 port 2222 accepts the connection and then sends nothing",
         ),
-        (EOFError(), "what answers at 10.0.0.1 port 2222 is no sshd, or one that hangs up at once"),
+        (EOFError(), "10.0.0.1 port 2222 is not an sshd, or closes the connection at once"),
         (
             paramiko.SSHException("no acceptable kex"),
             "cannot connect to alice@10.0.0.1:2222: no acceptable kex",

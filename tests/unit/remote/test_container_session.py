@@ -1,4 +1,4 @@
-"""The caller's side of the desk: asked, gone, opened anew, left."""
+"""The caller's side of a container session: queried, lost, reopened, closed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_all_but_one_are_left(host: ContainerHere, desks: Desks) -> None:
 
 @pytest.fixture
 def stuck(host: ContainerHere, desks: Desks) -> Iterator[Desk]:
-    """A session whose program on the host stands still, as if it read from a server that is gone."""
+    """A session whose program on the host hangs, as if it read from a lost server."""
     desk = desks.open(host, CONTAINER)
     assert desks.ask(HOST, {"do": "jobs"}, "jobs") == NO_JOBS
     host.running[-1].send_signal(signal.SIGSTOP)

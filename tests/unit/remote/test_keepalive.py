@@ -11,7 +11,7 @@ from toolkit.remote.keepalive import Pulse
 
 
 class Transport:
-    """Answers so many questions, and then none until it is closed."""
+    """Answers a number of probes, and then none until it is closed."""
 
     def __init__(self, answers: int) -> None:
         self.left, self.asked = answers, 0

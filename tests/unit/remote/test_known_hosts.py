@@ -1,4 +1,4 @@
-"""What known_hosts files say about a host, held against OpenSSH's own reading; what is written into one."""
+"""Records of known_hosts files compared with OpenSSH's own reading, and the entries that toolkit writes."""
 
 from __future__ import annotations
 

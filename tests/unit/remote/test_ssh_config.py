@@ -1,4 +1,4 @@
-"""Where ssh's own configuration leads us; read by the real ssh where there is one."""
+"""Targets from ssh's own configuration, read by the real ssh if it is installed."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_a_shell_that_runs_nothing_is_seen() -> None:
 
 
 class Mouth:
-    """A channel that takes so many pieces before its host dies."""
+    """A channel that accepts a number of pieces before its host dies."""
 
     def __init__(self, takes: int, error: Exception) -> None:
         self.got, self.takes, self.error, self.shut = list[bytes](), takes, error, False

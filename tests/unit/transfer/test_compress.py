@@ -1,4 +1,4 @@
-"""Which chunks travel compressed."""
+"""Tests of the choice of chunks to compress."""
 
 from __future__ import annotations
 

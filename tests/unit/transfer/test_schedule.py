@@ -1,4 +1,4 @@
-"""The line of hosts, played through: how long it takes, whom it passes over, and that nobody is forgotten."""
+"""Simulated transfers along the chain of hosts: duration, postponed hosts, and no host left out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AHEAD, KEPT = 128, 288
 
 
 class World:
-    """Hosts that do what they are told, links with rates, engines that pause for some seconds."""
+    """Hosts that follow orders, links with rates, engines that pause for some seconds."""
 
     def __init__(self, starts: dict[str, int], end: int, pauses: float = 0.0, seed: int = 0) -> None:
         self.line = Line(starts, end)
@@ -171,7 +171,7 @@ def test_a_slow_host_costs_the_others_next_to_nothing(slow: int) -> None:
     world.rates[f"box{slow}"] = RATE / 10
     world.run(until=1000)
     others = [when for host, when in world.done.items() if host != f"box{slow}"]
-    # The first one has nobody before it to be compared with, which takes two seconds.
+    # The first host has no upstream to compare with, so the comparison takes two seconds.
     assert max(others) < 1.03 * 2560 / RATE + (3 if slow == 1 else 1)
     # It had a tenth of the time for nothing at the worst.
     assert world.done[f"box{slow}"] < 12 * 2560 / RATE
@@ -267,7 +267,7 @@ def test_a_host_that_waits_for_its_engine_has_time() -> None:
         for host in ("box1", "box3"):
             line.moved(host, min(100, now * 10), now / 10)
         line.moved("box2", min(100, now * 10), now / 10)
-    # All stand at chunk 100; box2 because its engine unpacks.
+    # All are at chunk 100; box2 because its engine unpacks.
     line.moved("box1", 105, 5.0)
     assert not line.look({"box1": 105}, {"box2"}, (), 9.0)
     assert line.look({"box1": 105}, (), (), 9.0)

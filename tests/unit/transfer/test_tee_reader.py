@@ -59,7 +59,7 @@ def test_who_comes_later_takes_what_is_still_here() -> None:
     first = readings.tap("x")
     head = take(first, 5)
     assert b"".join(readings.tap("x")) == head + b"".join(first) == content("x")
-    # Also when it is over, and nobody takes from it any more.
+    # Also after the end, when no other reader takes from it.
     assert b"".join(readings.tap("x")) == content("x")
     assert b"".join(readings.tap("y")) == content("y") and source.begun == ["x", "y"]
 
