@@ -1,4 +1,4 @@
-"""`toolkit bench network`: the measuring program as an ordinary job on the cluster, and what it found."""
+"""`toolkit bench network`: run the measuring program as an ordinary job and read its result."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _RESULT = "@network "
 
 @dataclass(frozen=True)
 class NetworkBench:
-    """What to measure.
+    """Options of a measurement.
 
     Args:
-        seconds: of sending per direction of each pair; 0 leaves the pairs out.
-        streams: TCP connections at once; one alone does not fill the fastest links.
-        engine: what does the all-reduce; ``auto`` is NCCL where every rank has a GPU, else Open MPI.
-        most: bytes of the largest all-reduce; 0 leaves all-reduce out.
-        budget: seconds for all all-reduces; sizes that it lacks are left out.
+        seconds: sending time per direction of each pair; 0 skips the pairs.
+        streams: number of parallel TCP connections; a single one does not fill the fastest links.
+        engine: backend of the all-reduce; ``auto`` is NCCL if every rank has a GPU, otherwise Open MPI.
+        most: bytes of the largest all-reduce; 0 skips the all-reduce.
+        budget: seconds for all all-reduces; sizes beyond the budget are skipped.
     """
 
     seconds: float = 0.5
@@ -49,10 +49,10 @@ class NetworkBench:
 
 
 def check_bench(bench: NetworkBench) -> None:
-    """Refuse what makes no sense, before anything is contacted.
+    """Refuse invalid options before any host is contacted.
 
     Raises:
-        BadInput: names every option concerned.
+        BadInput: names every invalid option.
     """
     problems = []
     if bench.engine not in ENGINES:
@@ -71,27 +71,27 @@ def check_bench(bench: NetworkBench) -> None:
 
 
 def bench_plan(session: Session, bench: NetworkBench, only: tuple[str, ...] = ()) -> Plan:
-    """Return the plan that ``run_bench`` begins with."""
+    """Return the plan that ``run_bench`` starts with."""
     return plan_request(session, _request(bench, only)).plan
 
 
 def run_bench(
     session: Session, bench: NetworkBench, listen: Listener, only: tuple[str, ...] = ()
 ) -> Measured:
-    """Measure, on all hosts or on some.
+    """Measure the network of all hosts or of some.
 
     Raises:
-        ToolkitError: the cluster is not up, another job runs, or the job failed; its last lines are told.
+        ToolkitError: the cluster is not up, another job runs, or the job failed; contains its last lines.
     """
     planned = plan_request(session, _request(bench, only))
     return parse_measured(measured_text(session, planned, _RESULT, listen), f"what {planned.job.id} printed")
 
 
 def measured_text(session: Session, planned: PlannedJob, mark: str, listen: Listener) -> str:
-    """Run a measuring job and return what it printed after ``mark``.
+    """Run a measuring job and return the rest of the last line that contains ``mark``.
 
     Raises:
-        ToolkitError: the job failed; its last lines are told.
+        ToolkitError: the job failed; contains its last lines.
     """
     job = planned.job
     lines = hear_out(session, planned.plan, job.id, listen).splitlines()
@@ -105,5 +105,5 @@ def measured_text(session: Session, planned: PlannedJob, mark: str, listen: List
 
 
 def _request(bench: NetworkBench, only: tuple[str, ...]) -> Request:
-    # mpirun, because the ranks find each other's addresses through MPI whatever does the all-reduce.
+    # mpirun, because the ranks exchange their addresses through MPI with every backend.
     return Request(words=bench.words, launcher="mpirun", timeout=3600, only=only, secrets=False)

@@ -1,4 +1,4 @@
-"""A measured network as one HTML file that needs nothing else: heat maps of pairs, a curve of all-reduce."""
+"""A measured network as one self-contained HTML file: heat maps of pairs, a curve of all-reduce."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def network_html(measured: Measured, cluster: str, when: str) -> str:
     """Return the page.
 
     Args:
-        when: date and time of the measurement, as it is to be shown.
+        when: date and time of the measurement, as text.
     """
     return single_page("network", f"Network of {cluster}", when, network=network_values(measured))
 
 
 def network_values(measured: Measured) -> dict[str, Any]:
-    """Return what ``network.html.j2`` names, for other pages as well."""
+    """Return the variables of ``network.html.j2``, also for other pages."""
     known = bool(measured.pairs)
     return {
         "verdict": measured.verdict(),
@@ -39,7 +39,7 @@ def network_values(measured: Measured) -> dict[str, Any]:
 def _matrix(
     measured: Measured, value: Callable[[Pair], float], shown: Callable[[float], str], high_is_good: bool
 ) -> list[tuple[str, list[tuple[str | None, str]]]]:
-    """Rows of hue and text, by the row's host."""
+    """Return rows of hue and text by host."""
     links = {(link.source, link.target): value(link) for link in measured.pairs}
     least, most = min(links.values(), default=0.0), max(links.values(), default=0.0)
 
@@ -54,7 +54,7 @@ def _matrix(
 
 
 def _curve(measured: Measured) -> dict[str, Any]:
-    """Bus bandwidth over size, both logarithmic, with the slowest link's rate as a line."""
+    """Return bus bandwidth over size, both logarithmic, with the rate of the slowest link as a line."""
     points = [(float(p.size), 8 * p.busbw) for p in measured.allreduce]
     limit = measured.slowest.rate if measured.slowest else 0.0
     values = [y for _, y in points] + ([limit] if limit else [])

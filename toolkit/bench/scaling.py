@@ -1,4 +1,4 @@
-"""Runs a training script on more and more hosts, each time for as long as is needed to tell its pace."""
+"""Run a training script on an increasing number of hosts and measure its throughput on each number."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from toolkit.launchers.job import Job
 from toolkit.plan.execute import Listener
 from toolkit.predict.model import counts
 
-# From one reading of the gauges to the next.
+# Interval of reading the gauges in seconds.
 _EACH = 0.5
-# From SIGTERM to SIGKILL: what is measured has nothing to save.
+# Seconds from SIGTERM to SIGKILL: a measured run has nothing to save.
 _GRACE = 2.0
-# How often main is asked whether the job still runs.
+# Interval of querying the job's state in seconds.
 _ASK_EACH = 3.0
 _LAST_LINES = 6
 
 
 def ordered_hosts(inventory: Inventory, request: Request) -> tuple[str, ...]:
-    """Return the hosts in the order in which they are added: main first, those without slots left out."""
+    """Return the hosts with slots in the order in which they are added: the main host first."""
     chosen = chosen_hosts(inventory, request)
     with_slots = [name for name in chosen if inventory.host(name).slots != 0]
     return tuple(sorted(with_slots, key=lambda name: name != inventory.main))
@@ -50,16 +50,16 @@ def measure_all(
     listen: Listener,
     tell: Callable[[str], None],
 ) -> Scaling:
-    """Measure the script on so many hosts each; one number that fails does not keep the others from it.
+    """Measure the script on each number of hosts; continue after a number that fails.
 
     Args:
-        numbers: of hosts; none for all up to 16, then powers of two.
+        numbers: numbers of hosts; empty for all up to 16, then powers of two.
         times: warm-up, seconds and patience, see ``measure``.
-        tell: takes lines about what came of it.
+        tell: receives lines about the progress and results.
 
     Raises:
-        BadInput: more hosts than there are with slots.
-        Interrupted: Ctrl-C; the run has been ended.
+        BadInput: a number is larger than the number of hosts with slots.
+        Interrupted: Ctrl-C; the run has been stopped.
     """
     order = ordered_hosts(session.inventory, request)
     if numbers and min(numbers) < 1:
@@ -90,28 +90,29 @@ def measure(
     listen: Listener,
     tell: Callable[[str], None],
 ) -> Point:
-    """Run the request's script until its pace is known, end it, and return the pace.
+    """Run the script of a request, measure its throughput, and stop the job.
 
     Args:
-        warm_up: seconds after the first step that do not count.
-        seconds: for how long it is measured.
-        patience: seconds within which the first step has to be seen.
-        tell: takes a line about how far it is.
+        warm_up: seconds after the first step that are not measured.
+        seconds: duration of the measurement.
+        patience: maximum seconds until the first step.
+        tell: receives a line about the started job.
 
     Raises:
-        ToolkitError: the job ended, or printed no steps, before enough was seen.
-        KeyboardInterrupt: Ctrl-C; the job has been ended.
+        ToolkitError: the job exited, or printed no steps, before the end of the measurement.
+        KeyboardInterrupt: Ctrl-C; the job has been stopped.
     """
     planned = plan_request(session, request)
     job = planned.job
     try:
         start(session, planned.plan, listen)
-    except KeyboardInterrupt:  # it runs already
+    except KeyboardInterrupt:  # the job runs already
         stop(session, job.id, interrupt=True)
         raise
     try:
-        tell(f"job {job.id}: {counted(job.world_size, 'rank')} on {counted(len(job.hosts), 'host')}")
-        # Whoever follows a job of parts ends it when one has failed; what it prints is not for here.
+        places = f"{counted(job.world_size, 'rank')} on {counted(len(job.hosts), 'host')}"
+        tell(f"job {job.id}: {places}, {job.launcher}")
+        # Following a job in parts stops all parts after one has failed; the output is not shown.
         threading.Thread(target=_follow, args=(session, job.id), daemon=True).start()
         with Gauges(session, _EACH) as gauges:
             return _watch(session, gauges, job, warm_up, seconds, patience)
@@ -121,7 +122,7 @@ def measure(
 
 
 def _follow(session: Session, job: str) -> None:
-    with suppress(ToolkitError):  # the job is asked how it stands
+    with suppress(ToolkitError):  # `_watch` queries the state of the job
         follow(session, job, lambda data: None)
 
 
@@ -135,7 +136,7 @@ def _watch(
     while True:
         gauges.wait(_EACH)
         now = time.monotonic()
-        told = [host for host in gauges.now()[0] if host.host in own]  # others have no rank of the job
+        told = [host for host in gauges.now()[0] if host.host in own]  # only these have ranks of the job
         found = next((one for one in job_gauges(told) if one.id == job.id), None)
         step = _step(found)
         if step is not None:
@@ -147,26 +148,26 @@ def _watch(
         if first and now >= first + warm_up + seconds:
             return _point(job, seen, said)
         if not first and now > began + patience:
-            what = f"no rank of {job.id} has printed a step within {patience:.0f} s"
+            what = f"no rank of {job.id} printed a step within {patience:.0f} s"
             raise ToolkitError(what, "print lines such as `step 120`, or see --patience")
         if now > asked + _ASK_EACH:
             asked = now
             ended = job_status(session, job.id)
             if ended.final:
                 if len(seen) > 1 and ended.exit_code == 0:
-                    return _point(job, seen, said)  # a short script, and long enough all the same
+                    return _point(job, seen, said)  # the script is short, but its steps suffice
                 raise _early(session, ended)
 
 
 def _step(found: JobGauges | None) -> tuple[float, int] | None:
-    """When, by its host's clock, the first rank that prints steps was at which."""
+    """Return the time, by its host's clock, and the step of the first rank that prints steps."""
     ranks = found.ranks if found else ()
     return next(((host.at, rank.step) for host, rank in ranks if rank.step is not None), None)
 
 
 def _point(job: Job, seen: Sequence[tuple[float, int]], said: Sequence[float]) -> Point:
     (begin, first), (end, last) = (seen[0], seen[-1]) if seen else ((0.0, 0), (0.0, 0))
-    # Where the steps began anew, as in another epoch, the ranks' own words are all there is.
+    # If the numbers of steps restart, as in a new epoch, only the printed throughput is usable.
     steps = [step for _, step in seen]
     went_on = last > first and steps == sorted(steps)
     if not went_on and not said:
@@ -177,14 +178,14 @@ def _point(job: Job, seen: Sequence[tuple[float, int]], said: Sequence[float]) -
 
 
 def _early(session: Session, ended: JobStatus) -> ToolkitError:
-    """What a job said that ended too early."""
+    """Return the error for a job that exited too early, with the job's last lines."""
     text: list[bytes] = []
     show_log(session, ended, text.append, Excerpt(tail=_LAST_LINES), on=False)
     tail = "".join(f"\n    {line}" for line in b"".join(text).decode(errors="replace").splitlines())
-    what = f"{ended.id} ended before its pace was known, exit code {ended.exit_code}{tail}"
+    what = f"{ended.id} exited before its throughput was known, exit code {ended.exit_code}{tail}"
     return ToolkitError(what, f"toolkit logs {ended.id}")
 
 
 def on_first(request: Request, hosts: Sequence[str], number: int) -> Request:
-    """Return the same request on the first hosts alone."""
+    """Return the request for the first ``number`` hosts only."""
     return replace(request, only=tuple(hosts[:number]), exclude=())

@@ -1,4 +1,4 @@
-"""Measured scaling of a training script: speed-up, efficiency and verdict, as JSON, table and HTML page."""
+"""Measured scaling of a training script: speed-up, efficiency and summary, as JSON, table and HTML page."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from toolkit.errors import BadInput, Problem
 from toolkit.html.page import Table, single_page
 from toolkit.network.units import seconds_text
 
-# What a step is: as many samples for each rank (the more ranks, the more samples), or in all.
+# The batch size of a step counts for each rank (more ranks, more samples) or for all ranks together.
 PER_RANK, IN_ALL = "rank", "all"
 BATCHES = (PER_RANK, IN_ALL)
-# Below this more hosts are worth little, below one they are worth nothing.
+# An efficiency below _GOOD is called "fair", and below _FAIR "poor".
 _GOOD, _FAIR = 0.9, 0.6
 _WIDTH, _HEIGHT, _LEFT, _EDGE = 640, 340, 48, 36
 
 
 @dataclass(frozen=True)
 class Point:
-    """What so many hosts did.
+    """Measurement on one number of hosts.
 
     Args:
-        steps_per_s: of all ranks, which go in step with each other.
-        seconds: how long it was measured.
-        steps: how many were made in that time.
+        steps_per_s: throughput of all ranks, which are synchronous.
+        seconds: duration of the measurement.
+        steps: number of steps in that time.
     """
 
     hosts: int
@@ -43,12 +43,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Points by number of hosts, the first of which is what the others are held against.
+    """Points by number of hosts; the first one is the baseline.
 
     Args:
         batch: one of ``BATCHES``.
-        predicted: efficiency by number of hosts, as `toolkit predict` has it; empty for none.
-        faults: numbers of hosts that were not measured, and why.
+        predicted: efficiency by number of hosts from `toolkit predict`; empty without a prediction.
+        faults: numbers of hosts that were not measured, each with the reason.
     """
 
     points: tuple[Point, ...]
@@ -57,24 +57,24 @@ class Scaling:
     faults: tuple[str, ...] = ()
 
     def speedup(self, point: Point) -> float:
-        """Return how much more work is done in the same time than at the first point."""
+        """Return the ratio of work per time to that of the first point."""
         first = self.points[0]
         more = point.ranks / first.ranks if self.batch == PER_RANK else 1.0
         return more * point.steps_per_s / first.steps_per_s
 
     def efficiency(self, point: Point) -> float:
-        """Return the speed-up as a share of what so many more ranks could give at best."""
+        """Return the speed-up as a share of the ideal speed-up by ranks."""
         return self.speedup(point) * self.points[0].ranks / point.ranks
 
     def expected(self, point: Point) -> float | None:
-        """Return the efficiency that was predicted, None where none was."""
+        """Return the predicted efficiency, None without a prediction."""
         return dict(self.predicted).get(point.hosts)
 
     @property
     def verdict(self) -> str:
-        """What it comes to, in one line."""
+        """One line that summarizes the measurement."""
         if not self.points:
-            return "nothing was measured"
+            return "no number of hosts was measured"
         first, last = self.points[0], self.points[-1]
         if first is last:
             return f"{counted(first.hosts, 'host')}: {first.steps_per_s:.3g} steps/s"
@@ -89,11 +89,11 @@ class Scaling:
         if best is not last:
             return f"{what}: {counted(best.hosts, 'host')} do more, {self.speedup(best):.2f} times"
         if share < _FAIR:
-            return f"{what}: poor; toolkit bench network tells what the links give"
+            return f"{what}: poor; measure the links with toolkit bench network"
         return what if share >= _GOOD else f"{what}: fair"
 
     def rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return the head and the cells of a table for people."""
+        """Return the head and the cells of the printed table."""
         hoped = ("predicted",) if self.predicted else ()
         head = ("hosts", "ranks", "steps/s", "step", "speed-up", "efficiency", *hoped)
         rows = []
@@ -111,7 +111,7 @@ class Scaling:
         return head, rows
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it for programs."""
+        """Return the measurement as JSON values."""
         rows = [
             {
                 **asdict(point),
@@ -126,26 +126,26 @@ class Scaling:
 
 
 def parse_prediction(value: Any, source: str) -> tuple[tuple[int, float], ...]:
-    """Return efficiencies by number of hosts of what `toolkit predict --json` has printed.
+    """Return efficiencies by number of hosts from the output of `toolkit predict --json`.
 
     Raises:
-        BadInput: it is something else, or was made without a step time.
+        BadInput: the value is not such an output, or the prediction had no step time.
     """
     rows = value.get("rows") if isinstance(value, Mapping) else None
     if not isinstance(rows, Sequence) or not rows:
-        raise BadInput(source, (Problem("rows", "is not what toolkit predict --json prints"),))
+        raise BadInput(source, (Problem("rows", "is not the output of toolkit predict --json"),))
     try:
         return tuple((int(row["hosts"]), float(row["efficiency"])) for row in rows)
     except (KeyError, TypeError, ValueError):
-        what = "have no efficiency; toolkit predict with --step-time or --probe gives one"
+        what = "have no efficiency; run toolkit predict with --step-time or --probe"
         raise BadInput(source, (Problem("rows", what),)) from None
 
 
 def parse_scaling(value: Any, source: str) -> Scaling:
-    """Return what `toolkit bench scaling --json` has printed.
+    """Parse the output of `toolkit bench scaling --json`.
 
     Raises:
-        BadInput: it is something else.
+        BadInput: the value is not such an output.
     """
     names = ("hosts", "ranks", "steps_per_s", "seconds", "steps")
     try:
@@ -156,7 +156,7 @@ def parse_scaling(value: Any, source: str) -> Scaling:
             raise ValueError
         return Scaling(points, _one_of(value["batch"]), predicted, tuple(map(str, value["faults"])))
     except (KeyError, TypeError, ValueError):
-        what = "is not what toolkit bench scaling --json prints"
+        what = "is not the output of toolkit bench scaling --json"
         raise BadInput(source, (Problem("", what),)) from None
 
 
@@ -170,14 +170,14 @@ def scaling_html(scaling: Scaling, title: str, when: str) -> str:
     """Return the page.
 
     Args:
-        title: what was run, and where.
-        when: date and time of the measurement, as it is to be shown.
+        title: script and cluster of the measurement.
+        when: date and time of the measurement, as text.
     """
     return single_page("scaling", title, when, scaling=scaling_values(scaling))
 
 
 def scaling_values(scaling: Scaling) -> dict[str, Any]:
-    """Return what ``scaling.html.j2`` names, for other pages as well."""
+    """Return the variables of ``scaling.html.j2``, also for other pages."""
     return {
         "verdict": scaling.verdict,
         "curve": _curve(scaling) if scaling.points else None,
@@ -187,7 +187,7 @@ def scaling_values(scaling: Scaling) -> dict[str, Any]:
 
 
 def _curve(scaling: Scaling) -> dict[str, Any]:
-    """Speed-up over the number of ranks: measured, predicted, and in proportion."""
+    """Return speed-up over the number of ranks: measured, predicted, and ideal."""
     first = scaling.points[0]
     most = max(point.ranks for point in scaling.points) / first.ranks
     top = max(most, *(scaling.speedup(point) for point in scaling.points)) * 1.05

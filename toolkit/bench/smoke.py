@@ -33,12 +33,12 @@ from toolkit.protocol.transport import WITHOUT_SSH
 
 @dataclass(frozen=True)
 class Smoke:
-    """What the smoke test found.
+    """Result of the smoke test.
 
     Args:
-        allreduce: the result line, empty when it failed.
-        launcher: what started the all-reduce.
-        instead: why that is not the launcher of the hosts file; empty if it is.
+        allreduce: the result line; empty after a failure.
+        launcher: launcher of the all-reduce.
+        instead: reason for another launcher than that of the hosts file; empty if they are equal.
     """
 
     gpus: tuple[GpuRow, ...]
@@ -62,19 +62,21 @@ class Smoke:
         }
 
 
-# What is tried, in this order, if the image is without the launcher of the hosts file.
+# Launchers to try, in this order, if the image does not contain the launcher of the hosts file.
 _OTHERS = ("mpirun", "torchrun", "python")
-# Their programs, where these have other names.
+# Programs of launchers with other names.
 _PROGRAMS = {"horovodrun-gloo": "horovodrun", "python": "python3"}
 _MISSING = 'for name; do command -v "$name" >/dev/null || echo "$name"; done'
 _LOOK_SECONDS = 30.0
 
 
 def choose_launcher(session: Session, layout: Layout | None, asked: str) -> tuple[str, str]:
-    """Return the launcher of the all-reduce, and why it is not that of the hosts file, or mpirun for auto.
+    """Return the launcher of the all-reduce, and the reason if it is not that of the hosts file.
+
+    With ``auto`` in the hosts file, mpirun needs no reason.
 
     Args:
-        layout: None if the cluster is not up: then nothing is known of its image.
+        layout: None if the cluster is not up; then the image is unknown.
         asked: launcher given on the command line, used without a check; empty for that of the hosts file.
     """
     if asked and asked != AUTO and asked not in WITH_TOKEN:
@@ -88,7 +90,7 @@ def choose_launcher(session: Session, layout: Layout | None, asked: str) -> tupl
     try:
         absent = _absent(session, layout, [wanted, *others])
     except ToolkitError:
-        return wanted, ""  # what keeps main from running is reported by the job's own checks
+        return wanted, ""  # the checks of the job report a main container that does not run
     if wanted in WITH_TOKEN:
         absent[wanted] = f"{wanted} starts one driver instead of one process per rank"
     found = next((name for name in (wanted, *others) if name not in absent), wanted)
@@ -96,7 +98,7 @@ def choose_launcher(session: Session, layout: Layout | None, asked: str) -> tupl
 
 
 def _absent(session: Session, layout: Layout, launchers: Sequence[str]) -> dict[str, str]:
-    """Return the launchers that the image is without, each with the reason."""
+    """Return the launchers that the image does not contain, each with the reason."""
     programs = {name: _PROGRAMS.get(name, name) for name in launchers}
     looked = session.main.run(script(_MISSING, *programs.values()), _LOOK_SECONDS)
     missing = looked.stdout.split() if looked.ok else []
@@ -114,12 +116,12 @@ def _absent(session: Session, layout: Layout, launchers: Sequence[str]) -> dict[
 
 @dataclass(frozen=True)
 class PlannedSmoke:
-    """Both parts of the test, as they would run.
+    """Plans of both parts of the test.
 
     Args:
-        layout: of the cluster that runs, or why there is none.
-        gpus: asks containers for their GPUs; without a step if no host has any.
-        job: the all-reduce, or why it cannot be started.
+        layout: layout of the running cluster, or the reason why none runs.
+        gpus: plan that lists the GPUs of each container; without a step if no host has a GPU.
+        job: the all-reduce, or the reason why it cannot be started.
         launcher, instead: see ``choose_launcher``.
     """
 
@@ -150,7 +152,7 @@ def _or_raise(value: Value | ToolkitError) -> Value:
 
 
 def plan_smoke(session: Session, asked: str) -> PlannedSmoke:
-    """Return both parts of the test; what keeps one from being started is in the result.
+    """Return both parts of the test; the result contains the reason if a part cannot be started.
 
     Args:
         asked: see ``choose_launcher``.
@@ -174,11 +176,11 @@ def plan_smoke(session: Session, asked: str) -> PlannedSmoke:
 
 
 def run_smoke(session: Session, planned: PlannedSmoke, listen: Listener) -> Smoke:
-    """Run both parts; a host that fails in the first does not hide the second.
+    """Run both parts; the second part also runs if a host failed in the first.
 
     Raises:
-        ToolkitError: the cluster is not up, and no host has told anything about GPUs.
-        Interrupted: Ctrl-C before the all-reduce was started; nothing of it runs.
+        ToolkitError: the cluster is not up, or the all-reduce cannot start and no host listed its GPUs.
+        Interrupted: Ctrl-C before the all-reduce was started; no rank of it runs.
     """
     layout, launcher, instead = _or_raise(planned.layout), planned.launcher, planned.instead
     problems = [Problem(name, error.what) for name, error in session.errors.items()]
@@ -193,7 +195,7 @@ def run_smoke(session: Session, planned: PlannedSmoke, listen: Listener) -> Smok
         job = started.job
         lines = hear_out(session, started.plan, job.id, listen).splitlines()
     except ToolkitError as error:
-        # What was found out about GPUs is still worth a look; without it the error says all.
+        # Report the GPUs that were found; without any, the error is the complete result.
         if not rows or isinstance(error, Interrupted):
             raise
         problems.append(Problem("all-reduce", error.what))

@@ -1,4 +1,4 @@
-"""What `smoke` does first: does every container see just the GPUs that it was given?"""
+"""First part of `smoke`: check that every container sees exactly the GPUs that it was given."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from toolkit.errors import Problem
 from toolkit.plan.steps import Phase, Plan, Run
 from toolkit.protocol.names import container_name, program
 
-# One tensor of every rank's number plus one, summed over all ranks, checked on each of them.
+# Each rank contributes a tensor of its number plus one, and checks the sum over all ranks.
 ALLREDUCE = program("bench.allreduce")
 
 _FRESH, _OWN = "nvidia-smi in a fresh container", "nvidia-smi in the cluster's container"
@@ -46,10 +46,10 @@ class GpuRow:
 
 
 def plan_gpu_smoke(layout: Layout) -> Plan:
-    """Return the plan; without steps on a cluster where no host gives a GPU.
+    """Return the plan; without steps if no host of the cluster provides a GPU.
 
-    A fresh container shows whether the engine can give GPUs at all, the cluster's own whether it has kept
-    them: GPUs can vanish from a container that runs.
+    A fresh container shows that the container engine can provide GPUs. The cluster's own container shows that
+    it still has its GPUs: they can disappear from a running container.
     """
     steps = tuple(step for place in layout.places if place.gpus for step in _smi_steps(layout, place))
     return Plan(f"smoke {layout.inventory.cluster}", (Phase("gpus", steps),) if steps else ())
@@ -82,7 +82,7 @@ def _smi_steps(layout: Layout, place: Place) -> tuple[Run, ...]:
 
 
 def judge_gpus(layout: Layout, report: Report) -> tuple[tuple[GpuRow, ...], tuple[Problem, ...]]:
-    """Return the GPUs that containers see, and every way in which these are not the ones they were given."""
+    """Return the GPUs that containers see, and the differences from those that they were given."""
     rows: dict[str, list[GpuRow]] = {}
     problems = [_unused(layout, place) for place in layout.places]
     for outcome in report.outcomes:
@@ -109,11 +109,11 @@ def _judge(
     number = "1 GPU" if len(given) == 1 else f"{len(given)} GPUs"
     what = f"{who} was given {number} and sees {len(seen & given)} of them"
     if lacks := given - seen:
-        what += f"; not there: {', '.join(sorted(lacks))}"
+        what += f"; missing: {', '.join(sorted(lacks))}"
     if more := seen - given:
-        what += f"; not given, but there: {', '.join(sorted(more))}"
+        what += f"; visible but not given: {', '.join(sorted(more))}"
     if outcome.step == _OWN:
-        # `systemctl daemon-reload` on the host does this to engines that use systemd for control groups.
+        # `systemctl daemon-reload` on the host has this effect if the engine uses systemd for control groups.
         fix = f"on {place.name}: docker rm -f {name}; then toolkit up"
     elif trouble and not is_absent(trouble):
         cause, fix = explain(trouble, place.name)
@@ -125,20 +125,20 @@ def _judge(
 
 
 def _unused(layout: Layout, place: Place) -> Problem | None:
-    """A driver in trouble makes a GPU host look like one without GPUs, where nobody has declared any."""
+    """Return the problem of a broken driver, which hides the GPUs of a host that declares no number."""
     trouble = place.facts.gpu_trouble
     declared = layout.inventory.host(place.name).gpus is not None
     if place.gpus or declared or not trouble or is_absent(trouble):
         return None
     cause, fix = explain(trouble, place.name)
-    return gpu_problem(place.name, f"no GPU is used: {cause}", f"{fix}; for ranks on its CPU: gpus: 0")
+    return gpu_problem(place.name, f"no GPU is used: {cause}", f"{fix}; for ranks on the CPU: gpus: 0")
 
 
 def gpu_problem(host: str, what: str, fix: str) -> Problem:
-    """Return a host's problem with its cure."""
+    """Return a host's problem with its fix."""
     return Problem(host, f"{what}\n          fix: {fix}" if fix else what)
 
 
 def allreduce_line(lines: Sequence[str]) -> str:
-    """Return the result line of the all-reduce from a job's output, empty when there is none."""
+    """Return the result line of the all-reduce from a job's output; empty without one."""
     return next((line.partition("] ")[2] for line in lines if "all-reduce" in line), "")

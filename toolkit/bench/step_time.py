@@ -1,4 +1,4 @@
-"""How long one step of a training script takes on one slot of the cluster, and what it would send."""
+"""Measurement of one step of a training script on one slot: its duration and the size of its gradients."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _SECONDS = 600.0
 
 
 def probe_request(inventory: Inventory, script: str, arguments: Sequence[str], workdir: Path) -> Request:
-    """Return the request that runs the script as one rank, on main where it has slots.
+    """Return the request that runs the script as one rank, on the main host if it has slots.
 
     Raises:
-        BadInput: the script is not in the folder that is sent.
+        BadInput: the script is outside the folder that toolkit sends.
     """
     command = rank_command((script, *arguments), workdir)
     ordered = sorted(inventory.hosts, key=lambda host: host.name != inventory.main)
     with_slots = [host.name for host in ordered if host.slots != 0]
     request = Request(
-        # `python SCRIPT ARGUMENTS` without its first word; mpirun, because Horovod begins under it as well.
+        # `python SCRIPT ARGUMENTS` without its first word; mpirun, because Horovod also starts under it.
         words=(*program("bench.step_time"), *command[1:]),
         workdir=workdir,
         ranks=1,
@@ -44,10 +44,10 @@ def probe_request(inventory: Inventory, script: str, arguments: Sequence[str], w
 
 
 def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
-    """Run the script for a few steps and return what was seen.
+    """Run the script for a few steps and return the measurement.
 
     Raises:
-        ToolkitError: the cluster is not up, or the script showed no steps; names the job to look at.
+        ToolkitError: the cluster is not up, or the script made no steps; contains the job's id.
     """
     planned = plan_request(session, request)
     job = planned.job
@@ -56,7 +56,7 @@ def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
         probed = parse_probed(text)
     if probed is None:
         ended = job_status(session, job.id)
-        # What the rank said: the launcher's own words about its end come last, and are many.
+        # Only the output of the rank: the launcher prints many lines about the exit after it.
         said = [line for line in text.splitlines() if line.startswith(f"[{job.hosts[0].name} 0] ")]
         tail = "".join(f"\n    {line}" for line in said[-6:])
         why = tail or f": {ended.reason}"

@@ -1,4 +1,4 @@
-"""`toolkit network tune`: measures which settings make all-reduce quickest here, and keeps them for jobs."""
+"""`toolkit network tune`: find the fastest all-reduce settings of a cluster and store them for jobs."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from toolkit.protocol.names import program
 
 ENGINES = ("auto", "mpi", "nccl")
 _RESULT = "@algorithms "
-# What a job takes besides measuring, until the first has shown it; and the least that a trial is given.
+# Assumed overhead of a job until the first one has shown it, and minimum time of a trial, in seconds.
 _START_SECONDS, _LEAST_SECONDS = 2.0, 1.0
-# The measuring program keeps its budget by itself; this ends one that hangs.
+# The measuring program keeps to its budget; this timeout stops one that hangs.
 _HANGS_AFTER = 120.0
 
 
 def check_tune(engine: str, budget: float) -> None:
-    """Refuse what makes no sense, before anything is contacted.
+    """Refuse invalid options before any host is contacted.
 
     Raises:
-        BadInput: names every option concerned.
+        BadInput: names every invalid option.
     """
     problems = []
     if engine not in ENGINES:
@@ -55,7 +55,7 @@ def check_tune(engine: str, budget: float) -> None:
 
 
 def tune_plans(session: Session, engine: str, budget: float, only: tuple[str, ...] = ()) -> tuple[Plan, ...]:
-    """Return the plans of the measuring jobs; how long each measures depends on those before it."""
+    """Return the plans of the measuring jobs; the real time of each depends on the previous ones."""
     engine = _engine(session, engine, only)
     several = trials(engine)
     share = max(_LEAST_SECONDS, budget / len(several) - _START_SECONDS)
@@ -70,14 +70,14 @@ def tune(
     only: tuple[str, ...] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Tuning:
-    """Measure each trial in a job of its own, choose, and keep the choice on main.
+    """Measure each trial in a separate job, choose the fastest settings, and store them on the main host.
 
     Args:
-        engine: ``mpi``, ``nccl``, or ``auto`` for NCCL where every rank has a GPU.
-        budget: seconds for all of it.
+        engine: ``mpi``, ``nccl``, or ``auto`` for NCCL if every rank has a GPU.
+        budget: seconds for all trials together.
 
     Raises:
-        ToolkitError: the cluster is not up, there is one rank alone, another job runs, or a job failed.
+        ToolkitError: the cluster is not up, it has only one rank, another job runs, or a job failed.
     """
     engine = _engine(session, engine, only)
     timings: list[Timing] = []
@@ -93,7 +93,7 @@ def tune(
         job = planned.job
         places = tuple((host.name, host.address, host.slots) for host in job.hosts)
         if job.world_size < 2:
-            raise NotReady("one rank alone has nobody to reduce with", "add hosts, or slots, or leave --only")
+            raise NotReady("an all-reduce requires two ranks, found 1", "add hosts or slots, or omit --only")
         begin = clock()
         text = measured_text(session, planned, _RESULT, listen)
         rows = read_answer(tuple[AlgorithmTime, ...], text, session.inventory.main, "its measurements")
@@ -105,10 +105,10 @@ def tune(
 
 
 def forget_plan(session: Session) -> Plan:
-    """Return the plan of ``forget``; without a step where nothing is kept.
+    """Return the plan of ``forget``; without a step if no settings are stored.
 
     Raises:
-        ToolkitError: main did not answer.
+        ToolkitError: the main host did not answer.
     """
     facts = _main(session)
     if not parse_tunings(facts.tuned):
@@ -117,10 +117,10 @@ def forget_plan(session: Session) -> Plan:
 
 
 def forget(session: Session, listen: Listener) -> tuple[Tuning, ...]:
-    """Let all jobs have the engines' own choices again; return what was forgotten.
+    """Remove the stored settings, so that backends choose for themselves; return the removed settings.
 
     Raises:
-        ToolkitError: main did not answer, or the file could not be written there.
+        ToolkitError: the main host did not answer, or the file could not be written.
     """
     kept = _kept(session)
     if kept:
@@ -144,16 +144,16 @@ def _keep(session: Session, tunings: tuple[Tuning, ...], listen: Listener) -> No
     report = session.execute(keep_plan(session.inventory.cluster, facts, tunings), listen)
     if failed := [o for o in report.failures if o.phase != "connect"]:
         raise ToolkitError(
-            f"what was tuned could not be kept: {failed[0].detail}", failed[0].fix, failed[0].host
+            f"cannot store the tuned settings: {failed[0].detail}", failed[0].fix, failed[0].host
         )
-    # What this session starts next gets it too, and what it tunes next is kept beside it.
+    # The next jobs of this session use the settings, and its next tuning keeps them.
     session.facts[facts.host] = replace(facts, tuned=tunings_text(tunings))
 
 
 def keep_plan(cluster: str, main: Facts, tunings: tuple[Tuning, ...]) -> Plan:
-    """Return the plan that writes on main what jobs are to be given; `down` removes it with the rest."""
+    """Return the plan that writes the settings for jobs to the main host; `down` removes them."""
     file = File(f"{main.state_dir}/conf/tuned.json", (tunings_text(tunings),))
-    step = Upload(main.host, "keep what was tuned", (file,))
+    step = Upload(main.host, "store the tuned settings", (file,))
     return Plan(f"tune {cluster}", (Phase("keep", (step,)),))
 
 
@@ -172,7 +172,7 @@ def _planned(
         *("--algorithms", *(algorithm.word for algorithm in trial.algorithms)),
         *("--sizes", *map(str, SIZES)),
     )
-    # Open MPI reads at run time which algorithm it is to use only where rules may change.
+    # Open MPI reads the algorithm at run time only if dynamic rules are enabled.
     writable = (("OMPI_MCA_coll_tuned_use_dynamic_rules", "1"),) if engine == "mpi" else ()
     return plan_request(
         session,

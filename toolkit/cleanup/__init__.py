@@ -1,1 +1,1 @@
-"""Leftovers on hosts: what remains, and the plan that removes it."""
+"""Leftovers on hosts, and the plan that removes them."""

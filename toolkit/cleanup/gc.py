@@ -14,27 +14,27 @@ from toolkit.plan.steps import Plan
 
 @dataclass(frozen=True)
 class Collection:
-    """What is to be removed, and what looks like it and stays."""
+    """The plan of removals, and similar things that are kept."""
 
     plan: Plan
     kept: tuple[Kept, ...]
 
 
 def questions() -> tuple[tuple[str, str], ...]:
-    """Return what the hosts are to be asked when they are met."""
+    """Return name and text of the queries that the session sends to each host."""
     return tuple((probe.name, probe.text) for probe in PROBES)
 
 
 def collect(
     session: Session, days: float | None, state: bool, ask: Callable[[State], bool] = lambda state: False
 ) -> Collection:
-    """Return what is left over on the hosts; changes nothing.
+    """Return the leftovers on the hosts without a change.
 
     Args:
         session: opened with ``questions()``.
-        days: folders of jobs that ended so long ago are left over as well; None for none.
-        state: clusters' folders go whatever they hold and however young they are.
-        ask: whether one that would stay otherwise may go.
+        days: include folders of jobs that ended more than this number of days ago; None for none.
+        state: include all folders of clusters, also recent ones and those with job records.
+        ask: returns True to include a folder that would otherwise be kept.
     """
     remains = Remains(first_look(session), days)
     doubtful = [one for one in remains.states() if not removable(one)]

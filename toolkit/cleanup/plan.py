@@ -1,6 +1,6 @@
-"""The plan of `gc`: remove what earlier clusters and jobs of this user left, and nothing else.
+"""The plan of `gc`: remove only leftovers of earlier clusters and jobs of this user.
 
-Whether something may go is decided once more on the host, at the moment at which it goes.
+Each removal repeats its check on the host immediately before it removes something.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from toolkit.image.inventory import HeldImage, remove_part
 from toolkit.lifecycle.down import REMOVE_STATE
 from toolkit.plan.steps import Phase, Plan, Run, Step
 
-# Minutes without a change after which what somebody may just be making counts as left.
+# Minutes without a change after which an unfinished file or folder counts as a leftover.
 QUIET = 60
 
-# Not by force: one that somebody has started in the meantime stays.
+# Without --force: a container that was started in the meantime stays.
 _REMOVE = r"""
 docker container inspect "$1" >/dev/null 2>&1 || exit 0
 docker rm --volumes "$1"
 """
 _IS_GONE = '! docker container inspect "$1"'
 
-# Of the jobs named, those without a supervisor on this host. No job's id holds a slash, so none is taken for
-# another.
+# Print the given jobs that have no supervisor on this host. A job's id contains no slash, so the list is
+# unambiguous.
 _OVER = rf"""{OWN_PROCESSES}
 over=
 for job; do [ -n "$(with_variable "TOOLKIT_SUPERVISOR=$job")" ] || over="$over/$job/"; done
 printf 'over: %s\n' "$over"
 """
-# $1 the job, $2 its cluster, $3 what main has just said about jobs that are over. Without a main that can
-# be asked, a cluster without a running container on this host can have no job here.
+# $1 the job, $2 its cluster, $3 the list of finished jobs that the main host has just printed. If no main
+# host can be queried, a cluster without a running container on this host cannot have a job on it.
 _IS_OVER = r"""
 case ${3-} in *"/$1/"*) ;; '')
   ids=$(docker ps -q --filter "label=toolkit.cluster=$2") || exit 1
-  [ -z "$ids" ] || { echo "cluster $2 runs, and its main does not say that job $1 is over" >&2; exit 1; } ;;
-*) echo "main does not say that job $1 is over" >&2; exit 1 ;; esac
+  [ -z "$ids" ] ||
+    { echo "cluster $2 runs, and its main host does not report that job $1 is over" >&2; exit 1; } ;;
+*) echo "the main host does not report that job $1 is over" >&2; exit 1 ;; esac
 """
 _END = rf"""{OWN_PROCESSES}{_IS_OVER}
 job=$1
@@ -51,23 +52,23 @@ _NONE_LEFT = f'{OWN_PROCESSES}test -z "$(with_variable "TOOLKIT_JOB=$1")"'
 
 # $4 the folder.
 _REMOVE_JOB = rf"""{OWN_PROCESSES}{_IS_OVER}
-[ -z "$(with_variable "TOOLKIT_JOB=$1")" ] || {{ echo "processes of it run here" >&2; exit 1; }}
+[ -z "$(with_variable "TOOLKIT_JOB=$1")" ] || {{ echo "processes of job $1 run on this host" >&2; exit 1; }}
 rm -rf "$4"
 """
-# $2 minutes that it must not have changed for; 0 for any.
+# $2 minutes without a change that are required; 0 for none.
 _STAYS = r"""
 [ -e "$1" ] || exit 0
 [ "$2" != 0 ] && [ -n "$(find "$1" -cmin "-$2" 2>/dev/null | head -n 1)" ]
 """
 
-# $1 the folder, $2 its cluster. A container of that cluster, whosever, may be about to use it.
+# $1 the folder, $2 its cluster. A container of that cluster, of any user, might use the folder soon.
 _REMOVE_STATE = rf"""{OWN_PROCESSES}
 ids=$(docker ps -aq --filter "label=toolkit.cluster=$2") || exit 1
 [ -z "$ids" ] || {{ echo "cluster $2 has a container again" >&2; exit 1; }}
 [ -z "$(with_variable "TOOLKIT_CLUSTER=$2")" ] || {{ echo "cluster $2 is at work" >&2; exit 1; }}
 {REMOVE_STATE}"""
-# $1 the folder of all clusters of this user, $2 minutes. Names of files never leave the host. Links are not
-# followed, neither by the search nor by the removal.
+# $1 the folder of all clusters of this user, $2 minutes. The host sends no names of files. Neither the search
+# nor the removal follows links.
 _OLD_HALVES = 'find "$1" -name "*.toolkit-new" -type f -cmin "+$2"'
 _REMOVE_HALVES = f"{_OLD_HALVES} -delete"
 _NO_HALVES = f'test -z "$({_OLD_HALVES} 2>/dev/null | head -c 1)"'
@@ -75,7 +76,7 @@ _NO_HALVES = f'test -z "$({_OLD_HALVES} 2>/dev/null | head -c 1)"'
 
 @dataclass(frozen=True)
 class OldJob:
-    """A job's folder on one host that can go: ``path``, why, and whether it must have been quiet for long."""
+    """A removable folder of a job on one host; ``quiet`` requires no change for QUIET minutes."""
 
     host: str
     job: str
@@ -91,9 +92,9 @@ class State:
     """The folder of a cluster without any container on its host: keys, configuration, jobs.
 
     Args:
-        changed: when last, in seconds since the epoch by the host's clock.
-        records: how many jobs it holds.
-        quiet: seconds since then, when the host was asked.
+        changed: time of the last change, in seconds since the epoch by the host's clock.
+        records: number of jobs in the folder.
+        quiet: seconds from the last change to the query.
     """
 
     host: str
@@ -106,13 +107,13 @@ class State:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """All that is to go.
+    """All leftovers to remove.
 
     Args:
-        containers: stopped ones of ours whose state is gone, by host.
-        states: folders to remove whatever they hold.
-        halves: folders below which files lie that were never finished, by host.
-        parts: of images that never arrived, by host.
+        containers: stopped containers created by toolkit whose state is gone, by host.
+        states: folders to remove with all contents.
+        halves: folders that contain unfinished files, by host.
+        parts: layers of partial image transfers, by host.
     """
 
     containers: Mapping[str, Iterable[ContainerFacts]]
@@ -127,7 +128,8 @@ class Leftovers:
 def plan_gc(left: Leftovers) -> Plan:
     """Return the plan that removes leftovers of this user.
 
-    Main is asked again before a process is ended or a job's folder removed: a job may have begun since.
+    The main host is queried again before a process is ended or a job's folder is removed, because a job might
+    have started since.
     """
     remove: list[Step] = [
         Run(
@@ -160,17 +162,18 @@ def plan_gc(left: Leftovers) -> Plan:
 
 
 def _said(one: Stray | OldJob) -> tuple[str | Ref, ...]:
-    # Where main has failed meanwhile the word of it drops out, and "?" is no word that a job is over.
+    # If the query of the main host failed, "?" takes the place of its answer; "?" confirms no finished job.
     return (one.job, one.cluster, Ref(one.main, "over", otherwise="?") if one.main else "")
 
 
 def _end_step(stray: Stray) -> Step:
     return Run(
         stray.host,
-        f"end what is left of job {stray.job}",
+        f"end remaining processes of job {stray.job}",
         script(_END, *_said(stray)),
         unless=script(_NONE_LEFT, stray.job),
-        fix=f"on {stray.host}: ps -o pid,stat,cmd {' '.join(map(str, stray.pids))}; D ends at a reboot",
+        fix=f"on {stray.host}: ps -o pid,stat,cmd {' '.join(map(str, stray.pids))}; "
+        "only a reboot ends processes in state D",
     )
 
 
@@ -191,13 +194,13 @@ def _state_step(state: State, at_once: bool) -> Step:
         f"remove keys and configuration of cluster {state.cluster}",
         script(_REMOVE_STATE, state.path, state.cluster),
         unless=script(_STAYS, state.path, "0" if at_once else str(QUIET)),
-        why=f"{state.path}: it has no container here, and {records}",
+        why=f"{state.path}: no container on this host, and {records}",
     )
 
 
 def _halves_steps(halves: Mapping[str, str]) -> Iterator[Step]:
     for host, folder in halves.items():
-        title = "remove files that were never finished"
+        title = "remove unfinished files"
         about = (folder, str(QUIET))
         yield Run(host, title, script(_REMOVE_HALVES, *about), unless=script(_NO_HALVES, *about))
 

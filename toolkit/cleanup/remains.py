@@ -1,4 +1,4 @@
-"""What `gc` asks beyond `check`, and what of the answers is left over: of this user, of whatever cluster."""
+"""Queries of `gc` beyond those of `check`, and leftovers of this user, of any cluster, in the answers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
 from toolkit.protocol.states import FINAL_STATES
 
-# Of a job's status, which main alone has, the state and the end. Only names travel, no paths: what is removed
-# later is named by this machine.
+# State and end of each job from its status, which only the main host has. Hosts send names, not paths: your
+# machine builds the paths to remove.
 STATES = Probe(
     "states",
     CELL
@@ -32,7 +32,7 @@ for d in "$mine"/*/*; do
     [ -d "$job" ] || continue
     sent=no; [ ! -e "$job/.sent" ] || sent=yes
     state=; ended=; status=
-    # A rank can put a pipe or a link there.
+    # A rank can replace this file by a pipe or a link.
     [ ! -f "$job/status.json" ] || [ -L "$job/status.json" ] ||
       status=$(timeout -s KILL 5 head -c 65536 "$job/status.json" 2>/dev/null | tr -d '\0\n')
     case $status in *'"state": "'*) state=${status#*'"state": "'}; state=${state%%'"'*} ;; esac
@@ -50,7 +50,7 @@ PROBES = (MARKS, STATES, *(Probe(*question) for question in QUESTIONS))
 
 @dataclass(frozen=True)
 class Kept:
-    """What looks left over and stays, with the reason and what removes it."""
+    """A possible leftover that is kept, with the reason and the command that removes it."""
 
     host: str
     what: str
@@ -60,7 +60,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Folder:
-    """A job's folder as it was seen."""
+    """A job's folder as a host reported it."""
 
     cluster: str
     job: str
@@ -82,7 +82,7 @@ class Told:
 
 
 def told(seen: Seen) -> Told:
-    """Return what a host said of its folders; of a home that hosts share, those of this host."""
+    """Parse a host's answer about its folders; in a shared home, only those of this host."""
     now, states, jobs, halves = 0.0, {}, [], 0
     base = state_base(seen)
     for word, cells in rows(seen.answer(STATES)):
@@ -118,17 +118,17 @@ def _seconds(text: str) -> float:
 
 @dataclass(frozen=True)
 class Remains:
-    """What a scene has of leftovers; so many days after its end a job's folder is one, None for never."""
+    """Leftovers in a scene; a job's folder is one ``days`` after the job's end, or never with None."""
 
     scene: Scene
     days: float | None = None
 
     def leftovers(self, states: tuple[State, ...], at_once: bool) -> Leftovers:
-        """Return all that is to go.
+        """Return all leftovers to remove.
 
         Args:
-            states: of ``states()`` those that are to go.
-            at_once: however young they are.
+            states: the ones of ``states()`` to remove.
+            at_once: also remove states that changed recently.
         """
         looked = {n: s for n, s in self.scene.seen.items() if s.facts and "looked" in s.answer(MARKS)}
         return Leftovers(
@@ -142,7 +142,7 @@ class Remains:
         )
 
     def states(self) -> tuple[State, ...]:
-        """Return the state folders of clusters that have no container on their host, whosever."""
+        """Return the state folders of clusters without a container of any user on their host."""
         found = []
         for seen in self.scene.seen.values():
             if seen.facts is not None and seen.facts.docker and "looked" in seen.answer(MARKS):
@@ -152,9 +152,9 @@ class Remains:
         return tuple(found)
 
     def _main_of(self, cluster: str) -> str:
-        """Return the host on which this cluster's main runs for this user; empty for any other cluster.
+        """Return the host of this cluster's main container of this user; empty for any other cluster.
 
-        The hosts file says which host that is: any host can say that it is the main of some cluster.
+        The hosts file decides, because any host can claim to be the main host of a cluster.
         """
         name = self.scene.inventory.main
         if cluster != self.scene.inventory.cluster:
@@ -163,10 +163,10 @@ class Remains:
         return name if any(c.labels.get(LABEL_ROLE) == MAIN for c in found) else ""
 
     def _witness(self, cluster: str, host: str) -> str:
-        """Return the host that knows which jobs of a cluster run on a host; empty if none of these knows."""
+        """Return the host that knows the running jobs of a cluster on a host; empty if none does."""
         seen = self.scene.seen[host]
         if cluster == self.scene.inventory.cluster and self.scene.inventory.in_parts:
-            # Each host has a supervisor of its own.
+            # Each host has its own supervisor.
             return host if any(_own_running(seen, cluster)) else ""
         return self._main_of(cluster)
 
@@ -198,26 +198,26 @@ class Remains:
                 if folder.job in alive or not main:
                     continue
                 about = (seen.host, folder.job, folder.path)
-                # By main's word alone, or that of each host where each has a supervisor of its own.
+                # Only the main host decides, or each host if each has its own supervisor.
                 age = ended.get((seen.host if in_parts else main, folder.cluster, folder.job))
                 if not folder.sent and here.clock - folder.changed > QUIET * 60:
-                    why = "its code never came whole, so it was never started"
+                    why = "its code never arrived completely, so it was never started"
                     yield OldJob(*about, why, main, folder.cluster, quiet=True)
                 elif self.days is not None and age is not None and age > self.days:
                     yield OldJob(*about, f"it ended {age:.0f} days ago", main, folder.cluster)
 
     def kept(self, states: tuple[State, ...]) -> tuple[Kept, ...]:
-        """Return what stays although it looks left over.
+        """Return possible leftovers that are kept.
 
         Args:
-            states: of ``states()`` those that are to go.
+            states: the ones of ``states()`` to remove.
         """
         rows = []
         for state in self.states():
             if state not in states:
                 what = f"keys and configuration of cluster {state.cluster} ({_age(state.quiet)} old)"
-                why = f"it holds {jobs_text(state.records)}" if state.records else "it has changed of late"
-                fix = "toolkit down with that cluster's hosts file brings them home; gc --state removes them"
+                why = f"it holds {jobs_text(state.records)}" if state.records else "it changed recently"
+                fix = "toolkit down with that cluster's hosts file downloads them; gc --state removes them"
                 rows.append(Kept(state.host, what, why, fix))
         doomed = {(stray.host, stray.job) for stray in self._strays()}
         alive = supervised(self.scene)
@@ -225,7 +225,7 @@ class Remains:
             unsure = {(o.job, o.cluster) for o in marked(seen) if o.job and o.job not in alive}
             for job, cluster in sorted(unsure):
                 if (seen.host, job) not in doomed:
-                    why = f"whether it runs is known on the main of cluster {cluster}, which is not here"
+                    why = f"only the main host of cluster {cluster} knows if it runs, and cannot be queried"
                     own = cluster == self.scene.inventory.cluster
                     fix = (
                         "toolkit up, then toolkit gc" if own else "toolkit gc with that cluster's hosts file"
@@ -249,10 +249,10 @@ def _runs(seen: Seen, cluster: str) -> bool:
 
 
 def _dead_parts(seen: Seen) -> Iterator[HeldImage]:
-    """Parts of images to which nothing has been added for long; they say not whose they are."""
+    """Yield layers of partial image transfers without a recent addition; they do not name their owner."""
     try:
         images = parse_held(seen.answers)
-    except DecodeError:  # an odd answer of an engine names nothing that could be removed
+    except DecodeError:  # a malformed answer of the container engine contains no removable image
         return
     newest: dict[str, float] = {}
     for image in images:
@@ -264,12 +264,12 @@ def _dead_parts(seen: Seen) -> Iterator[HeldImage]:
 
 
 def jobs_text(number: int) -> str:
-    """Return how many jobs' records, in words."""
+    """Return a number of job records in words."""
     return "the record of 1 job" if number == 1 else f"the records of {number} jobs"
 
 
 def removable(state: State) -> bool:
-    """Whether a cluster's folder may go without asking: no job's records, and nobody just makes it."""
+    """Return True for a folder to remove without a question: no job records, and no recent change."""
     return not state.records and state.quiet > QUIET * 60
 
 

@@ -1,4 +1,4 @@
-"""A job as a value for Slurm and Kubernetes, which schedule by themselves: no address of ours, no run id."""
+"""A job as a value for Slurm and Kubernetes, without host addresses and a job id of toolkit."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from toolkit.core.container import Mount, Ulimit
 from toolkit.core.templates import render_template
 from toolkit.network.settings import EFA, usual_variables, variables
 
-# Where ranks run there, and where the code is to be seen.
+# Working directory of the ranks, which contains the code.
 CODE = "/workspace"
-# Where a script of ours keeps what it makes for one job.
+# Folder in which a rendered script stores files of one job.
 FOLDER = "/run/toolkit"
 
 
 @dataclass(frozen=True)
 class BatchNode:
-    """A host of the hosts file, as far as a scheduler has something to do with it.
+    """The properties of a host that concern a scheduler.
 
     Args:
-        data_address: IPv4 address where ranks talk to each other; empty means what its name resolves to.
-        slots: the number of ranks that run there.
-        gpus: how many of them it gives; 0 for none.
-        env: variables for the ranks on this host alone.
+        data_address: IPv4 address for training traffic; empty for the address of the host's name.
+        slots: number of ranks on the host.
+        gpus: number of GPUs that the host provides.
+        env: variables for the ranks on this host only.
     """
 
     name: str
@@ -37,17 +37,17 @@ class BatchJob:
     """One training run that another system starts.
 
     Args:
-        name: lower-case letters, digits and hyphens, 40 at most.
-        pull: as in hosts.yaml.
+        name: at most 40 lower-case letters, digits and hyphens.
+        pull: pull policy as in hosts.yaml.
         launcher: one of ``toolkit.launchers.LAUNCHERS``.
-        command: what each rank executes.
-        nodes: in rank order.
-        env: variables for every rank; they stand in what is rendered.
-        passed: names of variables whose values are given where the job is submitted.
-        labels: more labels for its containers.
+        command: command of each rank.
+        nodes: nodes in rank order.
+        env: variables for every rank; the rendered text contains their values.
+        passed: names of variables whose values are set at submission.
+        labels: additional labels for the containers.
         network: auto, ethernet, infiniband or efa.
-        timeout: seconds after which the job is ended, None for never.
-        grace: seconds between SIGTERM and SIGKILL when it is ended.
+        timeout: seconds after which the job is stopped, None for no limit.
+        grace: seconds between SIGTERM and SIGKILL at a stop.
     """
 
     name: str
@@ -73,12 +73,12 @@ class BatchJob:
 
     @property
     def slots(self) -> int:
-        """The ranks of each node; 0 where nodes differ."""
+        """Ranks of each node; 0 if nodes differ."""
         return self._same({node.slots for node in self.nodes})
 
     @property
     def gpus(self) -> int:
-        """The GPUs of each node, the most where nodes differ."""
+        """GPUs of each node; the maximum if nodes differ."""
         return max(node.gpus for node in self.nodes)
 
     @staticmethod
@@ -86,12 +86,12 @@ class BatchJob:
         return next(iter(numbers)) if len(numbers) == 1 else 0
 
 
-# Of the launchers, those whose ranks Open MPI starts.
+# Launchers whose ranks Open MPI starts.
 BY_MPI = ("horovodrun", "mpirun")
 
 
 def network_lines(job: BatchJob) -> list[str]:
-    """Return NAME=VALUE for the ranks of a node, whose shell has ``$device`` and ``$network`` as its own."""
+    """Return NAME=VALUE for the ranks of a node; the node's shell sets ``$device`` and ``$network``."""
     settings = {**usual_variables(), **(variables(EFA) if job.network == "efa" else {})}
     if job.network == "ethernet":
         settings["NCCL_IB_DISABLE"] = "1"
@@ -100,9 +100,9 @@ def network_lines(job: BatchJob) -> list[str]:
 
 
 def rank_text(job: BatchJob, by_srun: bool = False) -> str:
-    """Return the shell's lines that every rank begins with: who it is, and whether the world is whole.
+    """Return the shell lines at the start of every rank: they set its rank and check the world size.
 
     Args:
-        by_srun: srun starts it.
+        by_srun: srun starts the rank.
     """
     return render_template("scripts/rank.sh.j2", job=job, by_srun=by_srun).rstrip("\n")

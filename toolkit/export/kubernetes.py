@@ -14,9 +14,10 @@ from toolkit.export.job import BY_MPI, CODE, BatchJob, network_lines, rank_text
 from toolkit.launchers.mpirun import mpirun_words
 from toolkit.launchers.openmpi import openmpi_daemons
 
-# Where the operator is to mount the job's ssh key, and where a pod keeps what it makes of it.
+# Path at which the operator mounts the job's ssh key, and folder of the pod's own files.
 _SSH, _OWN = "/run/toolkit/ssh", "/run/toolkit/job"
-# On a host's network the operator's own 22 is the host's sshd; the same port for both.
+# With the network of the node, port 22 (the default of the operator) belongs to the sshd of the node. So both
+# cases use this port.
 _PORT = 12345
 _MASTER_PORT = 29500
 _HOSTFILE = "/etc/mpi/hostfile"
@@ -25,18 +26,18 @@ KIND_OF = {**dict.fromkeys(BY_MPI, "MPIJob"), "torchrun": "TrainJob"}
 
 _HOSTNAME = "kubernetes.io/hostname"
 _GPU = "nvidia.com/gpu"
-# Names that resources of RDMA device plugins begin with.
+# Prefixes of the resources of RDMA device plugins.
 _RDMA = ("rdma/", "vpc.amazonaws.com/efa")
 
 
 @dataclass(frozen=True)
 class Pods:
-    """What a hosts file does not say about pods.
+    """Settings of pods that a hosts file does not contain.
 
     Args:
-        namespace: empty for the one that is submitted to.
-        host_network: pods stand on their node's network.
-        resources: more that each worker asks for, such as ``rdma/hca=1``.
+        namespace: empty for the namespace at submission.
+        host_network: pods use the network of their node.
+        resources: additional resource requests of each worker, such as ``rdma/hca=1``.
         node_selector: labels that nodes must have.
         runtime: the ClusterTrainingRuntime of a TrainJob.
     """
@@ -49,15 +50,15 @@ class Pods:
 
 
 def manifest(job: BatchJob, pods: Pods) -> dict[str, Any]:
-    """Return the object that runs the job: what its launcher is, is what runs it there."""
+    """Return the object that runs the job; its launcher decides the kind."""
     return (_mpijob if KIND_OF[job.launcher] == "MPIJob" else _trainjob)(job, pods)
 
 
 def manifest_text(made: dict[str, Any]) -> str:
-    """Return the object as YAML, scripts in it as people write them."""
+    """Return the object as YAML with scripts as blocks."""
 
     class Dumper(yaml.SafeDumper):
-        """Writes text of several lines as a block."""
+        """A dumper that writes text of several lines as a block."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -79,15 +80,15 @@ def _mpijob(job: BatchJob, pods: Pods) -> dict[str, Any]:
     serve = render_template("scripts/mpi-worker.sh.j2", **words, network=network_lines(job))
     launcher_env = {
         **openmpi_daemons(f"{_OWN}/agent", len(job.nodes)),
-        # Interfaces are each worker's own, and stand in its environment.
+        # Each worker has its own interfaces, which are in its environment.
         "OMPI_MCA_plm_rsh_pass_environ_mca_params": "0",
-        # Hosts of the operator's list have long names; Open MPI 4 is told so by the operator itself.
+        # Hosts in the operator's list have long names. For Open MPI 4, the operator sets this itself.
         "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
     }
     launcher = {
         **container("launcher", job, ("sh", "-c", launch)),
         "env": [*pod_address(), *plain_env(launcher_env)],
-        # Its ranks are on the workers.
+        # The ranks run on the workers.
         "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}},
         "securityContext": security(),
     }
@@ -96,9 +97,9 @@ def _mpijob(job: BatchJob, pods: Pods) -> dict[str, Any]:
         **container("worker", job, ("sh", "-c", serve)),
         "env": [*pod_address(), *plain_env(place), *pod_env(job)],
         "resources": resources(job, pods),
-        # Only then is the launcher started; see launcherCreationPolicy.
+        # The operator starts the launcher once all workers are ready; see launcherCreationPolicy.
         "readinessProbe": {"tcpSocket": {"port": _PORT}, "periodSeconds": 2},
-        # What sshd as root needs to become the session's user and to lock up its unprivileged half.
+        # sshd runs as root and needs these to become the session's user and to confine its unprivileged part.
         "securityContext": security("SETGID", "SETUID", "SYS_CHROOT", *rdma(pods)),
         "volumeMounts": volume_mounts(job),
     }
@@ -145,8 +146,7 @@ def _trainjob(job: BatchJob, pods: Pods) -> dict[str, Any]:
     rank = render_template(
         "scripts/pod-rank.sh.j2", rank=rank_text(job), device=True, network=network_lines(job)
     )
-    # How many nodes there are, which one this is and where they meet, torchrun reads from PET_*, which the
-    # operator sets.
+    # The operator sets PET_*, from which torchrun reads the number of nodes, its node rank and rendezvous.
     command = ("torchrun", "--no-python", "sh", "-c", rank, "rank", *job.command)
     trainer: dict[str, Any] = {
         "image": job.image,
@@ -181,7 +181,7 @@ def _trainjob(job: BatchJob, pods: Pods) -> dict[str, Any]:
 
 
 def secret_name(job: BatchJob) -> str:
-    """Return the Secret that variables without a value here are taken from."""
+    """Return the name of the Secret that contains the values of passed variables."""
     return f"{job.cluster}-secrets"
 
 
@@ -201,7 +201,7 @@ def pod_template(job: BatchJob, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def container(name: str, job: BatchJob, command: tuple[str, ...]) -> dict[str, Any]:
-    """Return what every container of the job has."""
+    """Return the common fields of every container of the job."""
     return {
         "name": name,
         "image": job.image,
@@ -212,7 +212,7 @@ def container(name: str, job: BatchJob, command: tuple[str, ...]) -> dict[str, A
 
 
 def literal(text: str) -> str:
-    """Return text that Kubernetes hands on as it is: $(NAME) in it would be one of its own variables.
+    """Return text that Kubernetes passes on unchanged: it would replace $(NAME) by a variable.
 
     https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
     """
@@ -220,7 +220,7 @@ def literal(text: str) -> str:
 
 
 def plain_env(env: dict[str, str]) -> list[dict[str, Any]]:
-    """Return variables as Kubernetes lists them."""
+    """Return variables in the format of Kubernetes."""
     return [{"name": name, "value": literal(value)} for name, value in sorted(env.items())]
 
 
@@ -235,30 +235,30 @@ def pod_env(job: BatchJob) -> list[dict[str, Any]]:
 
 
 def pod_address() -> list[dict[str, Any]]:
-    """Return the variable that tells a pod its own address."""
+    """Return the variable that contains a pod's own address."""
     return [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
 
 
 def resources(job: BatchJob, pods: Pods) -> dict[str, Any]:
-    """Return what a worker asks for."""
+    """Return the resource requests of a worker."""
     limits = {**({_GPU: job.gpus} if job.gpus else {}), **dict(pods.resources)}
     return {"limits": limits} if limits else {}
 
 
 def rdma(pods: Pods) -> tuple[str, ...]:
-    """Return the capability that RDMA wants, where it is asked for."""
-    # RDMA pins memory, and a pod has no limit of its own that could be raised.
+    """Return the capability that RDMA requires, if the pods request RDMA."""
+    # RDMA pins memory, and a pod has no own limit that could be raised.
     return ("IPC_LOCK",) if any(name.startswith(_RDMA) for name, _ in pods.resources) else ()
 
 
 def security(*capabilities: str) -> dict[str, Any]:
-    """Return a container's rights: no capabilities but these."""
+    """Return a container's security context with only these capabilities."""
     add = {"add": list(capabilities)} if capabilities else {}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
 
 
 def where(pods: Pods) -> dict[str, Any]:
-    """Return where pods may stand."""
+    """Return the network and the node selector of pods."""
     made: dict[str, Any] = {"hostNetwork": True} if pods.host_network else {}
     if pods.node_selector:
         made["nodeSelector"] = dict(pods.node_selector)
@@ -280,7 +280,7 @@ def volumes(job: BatchJob) -> list[dict[str, Any]]:
 
 
 def volume_mounts(job: BatchJob) -> list[dict[str, Any]]:
-    """Return where a worker sees them."""
+    """Return the volume mounts of a worker."""
     made: list[dict[str, Any]] = [{"name": "shm", "mountPath": "/dev/shm"}]
     for number, mount in enumerate(job.mounts):
         read_only = {"readOnly": True} if mount.read_only else {}

@@ -1,4 +1,4 @@
-"""From a hosts file and a command to a job for Slurm or Kubernetes; what they lack means for is refused."""
+"""Turn a hosts file and a command into a job for Slurm or Kubernetes, or refuse unsupported parts."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class BatchRequest:
     """A request for a job of Slurm or Kubernetes.
 
     Args:
-        request: what is run, and on which of the hosts.
-        passed: names of variables whose values are given where it is submitted.
-        image: as it is called there; empty for the hosts file's name.
-        slots, gpus: of every node, whatever the hosts file and the hosts say; None for that.
-        leave_out: parts of the hosts file that may be missing there, as ``services`` or ``hosts/gpu1/env``.
-        runtime: of Slurm: docker, pyxis or apptainer.
-        resources: whether workers ask for more than GPUs, as RDMA wants it from Kubernetes.
-        host_network: whether pods are to stand on their node's network.
+        request: the command and its hosts.
+        passed: names of variables whose values are set at submission.
+        image: name of the image at the target; empty for the name in the hosts file.
+        slots, gpus: numbers for every node; None for those of the hosts file or of the hosts.
+        leave_out: parts of the hosts file to ignore, such as ``services`` or ``hosts/gpu1/env``.
+        runtime: container runtime under Slurm: docker, pyxis or apptainer.
+        resources: workers request more resources than GPUs, as RDMA requires in Kubernetes.
+        host_network: pods use the network of their node.
     """
 
     request: Request
@@ -53,7 +53,7 @@ class BatchRequest:
 
 
 def open_hosts(inventory: Inventory, batch: BatchRequest) -> tuple[str, ...]:
-    """Return the hosts that must be asked, because nothing says how many GPUs they have.
+    """Return the hosts to query because neither the hosts file nor an option sets their number of GPUs.
 
     Raises:
         BadInput: see ``check_batch``.
@@ -65,31 +65,38 @@ def open_hosts(inventory: Inventory, batch: BatchRequest) -> tuple[str, ...]:
 
 
 def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
-    """Refuse what can be seen to be wrong before anybody is asked anything, all of it at once.
+    """Report all problems at once, before any host is contacted.
 
     Raises:
-        BadInput: as ``toolkit.jobs.request.check_request``; the target has no means for a part of the file.
+        BadInput: see ``toolkit.jobs.request.check_request``; or the target cannot express a part of the file.
     """
     check_request(inventory, replace(batch.request, secrets=False))
     problems = []
-    launcher = start_of(inventory, batch.request).launcher
+    start, fixes = start_of(inventory, batch.request), []
+    launcher = start.launcher
     if launcher not in _LAUNCHERS[target]:
         known = ", ".join(_LAUNCHERS[target])
-        problems.append(Problem("--launcher", f"{launcher} is not rendered for {_CALLED[target]}: {known}"))
+        chosen = f"auto chose {launcher} because {start.why}; " if start.why else ""
+        what = f"{chosen}{launcher} is not supported for {_CALLED[target]}: {known}"
+        problems.append(Problem("--launcher", what))
+        fixes.append(f"--launcher NAME, one of {known}")
     if target == KUBERNETES and batch.host_network and KIND_OF.get(launcher) == "TrainJob":
-        what = "a TrainJob cannot ask for its node's network; its TrainingRuntime can"
+        what = "a TrainJob cannot request its node's network; its TrainingRuntime can"
         problems.append(Problem("--host-network", what))
     for word in batch.request.words:
         if any("\udc80" <= letter <= "\udcff" for letter in word):
-            problems.append(Problem(shown(word), "is not UTF-8, and what is written for others to start is"))
+            problems.append(Problem(shown(word), "is not UTF-8; a rendered job must be UTF-8"))
     found = _hindrances(inventory, batch, target)
     for path in batch.leave_out:
         if not any(_below(each.path, path) for each in found):
-            problems.append(Problem(f"--leave-out {path}", "nothing of that name is in the way"))
-    problems += [each for each in found if not any(_below(each.path, path) for path in batch.leave_out)]
-    if problems:
-        fix = "--leave-out PATH, for what may be missing there" if found else ""
-        raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
+            what = f"no unsupported part of the hosts file has this name ({_CALLED[target]})"
+            problems.append(Problem(f"--leave-out {path}", what))
+    refused = [each for each in found if not any(_below(each.path, path) for path in batch.leave_out)]
+    if refused:
+        fixes.append("--leave-out PATH, for each part that the job does not need")
+    if problems or refused:
+        source = inventory.source or "hosts file"
+        raise BadInput(source, (*problems, *refused), "; ".join(fixes))
 
 
 def prepare_batch_job(
@@ -98,10 +105,10 @@ def prepare_batch_job(
     target: str,
     ask: Callable[[tuple[str, ...]], Mapping[str, Facts]],
 ) -> BatchJob:
-    """Return the job as it leaves; hosts are asked only where nothing says how many GPUs they have.
+    """Return the job; query only hosts whose number of GPUs is unknown.
 
     Args:
-        ask: returns what these hosts say.
+        ask: returns the facts of these hosts.
 
     Raises:
         BadInput: see ``batch_job``.
@@ -115,10 +122,10 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
     """Return the job.
 
     Args:
-        facts: of the hosts that ``open_hosts`` names.
+        facts: facts of the hosts that ``open_hosts`` returns.
 
     Raises:
-        BadInput: see ``check_batch``; or nodes differ where the target wants them alike.
+        BadInput: see ``check_batch``; or nodes differ and the target requires equal nodes.
     """
     check_batch(inventory, batch, target)
     start = start_of(inventory, batch.request)
@@ -138,7 +145,7 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
         before, after = shlex.join(command[:script]), shlex.join(command[script:])
         command = ("sh", "-c", f'exec {before} --local_rank="$LOCAL_RANK" {after}'.rstrip())
     request = batch.request
-    # All that is in the way has been left out by now.
+    # All unsupported parts have been left out by now.
     left = {each.path for each in _hindrances(inventory, batch, target)}
     return BatchJob(
         name=_name(inventory.cluster, request.words),
@@ -182,39 +189,41 @@ def _refuse_unlike(inventory: Inventory, nodes: Sequence[BatchNode], called: str
             Problem(
                 f"hosts/{node.name}",
                 f"has {node.slots} slots and {node.gpus} GPUs, and {first.name} {first.slots} and "
-                f"{first.gpus}: {called} makes all alike",
+                f"{first.gpus}; {called} requires equal nodes",
             )
             for node in unlike
         ]
-        fix = "--slots N --gpus N for all of them, or --only HOST for those that are alike"
+        fix = "--slots N --gpus N for all hosts, or --only HOST for hosts that are equal"
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
 
 
 def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[Problem]:
-    """Return what the hosts file says and the target has no means for."""
+    """Return the parts of the hosts file that the target cannot express."""
     called = _CALLED[target] if target == KUBERNETES or batch.runtime == "docker" else batch.runtime
     chosen = [inventory.host(name) for name in chosen_hosts(inventory, batch.request)]
     found = [
-        Problem(f"services/{each.name}", "is a container of its own, and what is rendered is one job")
+        Problem(f"services/{each.name}", "is a separate container; a rendered job contains no services")
         for each in inventory.services
     ]
     found += [
         Problem(
             f"hosts/{host.name}/gpus",
-            f"{_CALLED[target]} chooses which GPUs a job has; their number is kept",
+            f"{_CALLED[target]} chooses the GPUs of a job; toolkit keeps only their number",
         )
         for host in chosen
         if host.gpu_ids
     ]
     if target == KUBERNETES:
         found += [
-            Problem(f"hosts/{host.name}/env", "all workers are alike there") for host in chosen if host.env
+            Problem(f"hosts/{host.name}/env", "all workers are equal in Kubernetes")
+            for host in chosen
+            if host.env
         ]
         if inventory.network in ("infiniband", "efa") and not batch.resources:
-            what = f"{inventory.network} wants the resource of your device plugin: --resource NAME=N"
+            what = f"{inventory.network} requires the resource of your device plugin: --resource NAME=N"
             found.append(Problem("network", what))
         found += [
-            Problem(f"labels/{name}", "is no label of Kubernetes")
+            Problem(f"labels/{name}", "is not a valid label in Kubernetes")
             for name, value in inventory.labels
             if not re.fullmatch(_LABEL, name) or not re.fullmatch(f"({_WORD})?", value)
         ]
@@ -223,7 +232,7 @@ def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[
     if target == SLURM and batch.runtime != "docker":
         found += [Problem(f"labels/{name}", f"{called} has no labels") for name, _ in inventory.labels]
         found += [
-            Problem(f"mounts/{mount.target}", f"{called} takes no path with ',' or ':'")
+            Problem(f"mounts/{mount.target}", f"{called} accepts no path with ',' or ':'")
             for mount in inventory.all_mounts
             if {",", ":"} & set(mount.source + mount.target)
         ]
@@ -235,7 +244,7 @@ def _below(path: str, parent: str) -> bool:
 
 
 def _name(cluster: str, words: Sequence[str]) -> str:
-    """Return a name that is a label of DNS, begins with a letter, and has room for what operators add."""
+    """Return a DNS label that begins with a letter and has room for the suffixes of operators."""
     stem = PurePosixPath(words[0]).name.rsplit(".", 1)[0] if words else ""
     name = re.sub(r"[^a-z0-9]+", "-", f"{cluster}-{stem}".lower()).strip("-")
     return (name if name[:1].isalpha() else f"job-{name}")[:40].strip("-")

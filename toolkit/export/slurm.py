@@ -15,7 +15,7 @@ from toolkit.export.job import BY_MPI, CODE, FOLDER, BatchJob, network_lines, ra
 from toolkit.launchers.mpirun import mpirun_words
 from toolkit.launchers.openmpi import openmpi_daemons
 
-# Seconds until all containers run.
+# Maximum seconds until all containers run.
 _START_WITHIN = 300
 _RANK = ("sh", f"{FOLDER}/rank")
 _SLOTS = 'local slots; slots=$(slots_of "$SLURMD_NODENAME")'
@@ -26,15 +26,15 @@ def script(job: BatchJob, runtime: str, sbatch: Sequence[str] = ()) -> str:
 
     Args:
         runtime: one of RUNTIMES.
-        sbatch: more of sbatch's options, such as ``--partition=gpu``.
+        sbatch: additional options of sbatch, such as ``--partition=gpu``.
     """
     return _by_docker(job, sbatch) if runtime == "docker" else _by_srun(job, runtime, sbatch)
 
 
 def _by_docker(job: BatchJob, sbatch: Sequence[str]) -> str:
-    """Return a script in which each node runs one container of docker."""
+    """Return a script in which each node runs one Docker container."""
     launch = SLURM_LAUNCHES[job.launcher](job)
-    # Not detached: its standard input is what it lives by.
+    # Not detached: the container ends when its standard input is closed.
     words = [word for word in docker_run_args(_container(job))[2:-1] if word != "--detach"]
     options = [*as_lines(words), *(f"--env {name}" for name in job.passed)]
     return render_template(
@@ -58,9 +58,9 @@ def _by_docker(job: BatchJob, sbatch: Sequence[str]) -> str:
 
 
 def _by_srun(job: BatchJob, runtime: str, sbatch: Sequence[str]) -> str:
-    """Return a script in which srun starts every rank in a container of its own.
+    """Return a script in which srun starts every rank in its own container.
 
-    By options of pyxis (https://github.com/NVIDIA/pyxis), or by apptainer.
+    The container is started by options of pyxis (https://github.com/NVIDIA/pyxis), or by apptainer.
     """
     start, image, elsewhere = _STARTS[runtime](job)
     env = {
@@ -87,11 +87,11 @@ def _by_srun(job: BatchJob, runtime: str, sbatch: Sequence[str]) -> str:
 
 def _pyxis(job: BatchJob) -> tuple[list[str], str, str]:
     mounts = [Mount(var("code"), CODE), *job.mounts]
-    # enroot's own flags for a bind mount come behind the second colon.
+    # The flags of enroot for a bind mount follow the second colon.
     texts = [f"{each.source}:{each.target}{':ro' if each.read_only else ''}" for each in mounts]
     words = [f"--container-image={var('image')}", f"--container-mounts={','.join(texts)}"]
     words += [f"--container-workdir={CODE}", "--no-container-mount-home"]
-    # enroot wants "#" between a registry and the image's name.
+    # enroot requires "#" between a registry and the image's name.
     registry, slash, rest = job.image.partition("/")
     owned = slash and ("." in registry or ":" in registry)
     image = f"{registry}#{rest}" if owned else job.image
@@ -114,12 +114,12 @@ def _about(job: BatchJob, each_rank: bool = False) -> list[str]:
     tasks = job.slots if each_rank else 1
     lines = [f"--job-name={job.name}", f"--nodes={len(job.nodes)}", f"--ntasks-per-node={tasks}"]
     if not job.slots:
-        # Nodes differ, and who runs how many ranks is known by their names.
+        # Nodes differ, and the script finds the number of ranks by the name of the node.
         lines.append(f"--nodelist={','.join(node.name for node in job.nodes)}")
     if job.gpus:
         lines.append(f"--gpus-per-node={job.gpus}")
     if not each_rank:
-        # docker's containers are outside of what Slurm gives to a job, so the whole node is to be the job's.
+        # Slurm does not control Docker containers, so the job requests complete nodes.
         lines.append("--exclusive")
     if job.timeout is not None:
         lines.append(f"--time={math.ceil(job.timeout / 60)}")
@@ -137,7 +137,7 @@ def _container(job: BatchJob) -> Container:
         **dict(job.env),
     }
     if job.launcher in BY_MPI:
-        # Each node's own: daemons are not given the first one's.
+        # Each node has its own settings: daemons do not receive those of the first node.
         own = {"OMPI_MCA_plm_rsh_pass_environ_mca_params": "0"}
         env = {**openmpi_daemons(f"{FOLDER}/agent", len(job.nodes)), **own, **env}
     mounts = [Mount(var("folder"), FOLDER), Mount(var("code"), CODE)]
@@ -162,13 +162,13 @@ def _container(job: BatchJob) -> Container:
 
 
 class Launch(NamedTuple):
-    """How the ranks are started once the containers run.
+    """The command that starts the ranks once the containers run.
 
     Args:
-        argv: what docker executes: once for mpirun, else on every node.
-        env: variables for that.
-        places: lines of the script that are to be carried out before, where it runs itself.
-        before: the same for each node.
+        argv: command that Docker executes: once for mpirun, otherwise on every node.
+        env: variables for the command.
+        places: lines of the script that run once before the command, on the node of the script.
+        before: lines that run on each node before the command.
     """
 
     argv: tuple[str, ...]
@@ -237,29 +237,29 @@ SLURM_LAUNCHES = {
 
 
 def env_words(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return docker's options for variables."""
+    """Return Docker's options for variables."""
     return [word for name, value in pairs for word in ("--env", f"{name}={value}")]
 
 
 def var(name: str) -> str:
-    """Return a word that stands for a variable of the script, until ``quoted``."""
+    """Return a placeholder for a variable of the script, which ``quoted`` replaces."""
     return f"\0{name}\0"
 
 
 def quoted(word: str) -> str:
-    """Return a word as bash reads it."""
-    # Whatever holds a NUL is quoted by single quotes; they end where a variable begins.
+    """Return a word quoted for bash."""
+    # A word with a NUL is quoted by single quotes, which end at the start of a variable.
     text = re.sub("\0(.*?)\0", r"""'"$\1"'""", shlex.quote(word))
     return re.sub(r"^''(?=\")|(?<=\")''$", "", text).replace("\"''\"", '""')
 
 
 def joined(words: Iterable[str]) -> str:
-    """Return words in one line."""
+    """Return quoted words in one line."""
     return " ".join(map(quoted, words))
 
 
 def as_lines(words: Sequence[str]) -> list[str]:
-    """Return words as lines: an option and its values on each."""
+    """Return quoted words as lines, each with an option and its value."""
     lines: list[str] = []
     for word in words:
         if word.startswith("-") or not lines or not lines[-1].startswith("-") or " " in lines[-1]:

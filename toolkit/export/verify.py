@@ -1,4 +1,4 @@
-"""Verification of a rendered job; where Slurm is installed, it includes a run of two ranks."""
+"""Verification of a rendered job; if Slurm is installed, it includes a run of two ranks."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from toolkit.errors import BadInput, Interrupted, Problem
 from toolkit.export.job import BatchJob
 from toolkit.protocol.decode import DecodeError, decode_json
 
-# Where kubectl finds the definition of each kind.
+# Name of each kind's definition in kubectl.
 _PLURALS = {"MPIJob": "mpijobs.kubeflow.org", "TrainJob": "trainjobs.trainer.kubeflow.org"}
-# Seconds for the two ranks, the wait for free nodes included.
+# Maximum seconds for the two ranks, including the wait for free nodes.
 _PATIENCE = 900.0
-# https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES: a job in one of these goes on.
+# https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES: a job in one of these is not finished.
 _GOING_ON = ("CONFIGURING", "COMPLETING", "PENDING", "RUNNING", "SUSPENDED", "RESIZING", "REQUEUED")
 # https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/
 _OPEN = "x-kubernetes-preserve-unknown-fields"
-# Of every object, and in no definition.
+# Fields of every object, which no definition contains.
 _COMMON = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One thing that was tried; ``verdict`` is ok, error or not checked."""
+    """Result of one check; ``verdict`` is ok, error or not checked."""
 
     verdict: str
     what: str
@@ -41,14 +41,14 @@ class Trial:
 def rehearse_slurm(
     job: BatchJob, text: str, render: Callable[[BatchJob], str], tell: Callable[[str], None]
 ) -> Iterator[Trial]:
-    """Check a script for sbatch, and run two ranks of it where sbatch is at hand.
+    """Check a script for sbatch, and run two ranks of it if sbatch is installed.
 
     Args:
-        render: makes the script of another job in the same way.
-        tell: takes a line whenever the two ranks are in another state, and why they wait.
+        render: renders the script of another job in the same way.
+        tell: receives a line with the state of the two ranks, and the reason of a wait, after each change.
 
     Raises:
-        Interrupted: Ctrl-C while the two ranks waited or ran; they are cancelled.
+        Interrupted: Ctrl-C while the two ranks waited or ran; the job is cancelled.
     """
     if is_here("bash"):
         read = run_here(("bash", "-n"), text)
@@ -104,10 +104,12 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
 
 
 def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] | None) -> Iterator[Trial]:
-    """Check a manifest against its definition, kubectl's where none is given, and let the cluster look at it.
+    """Check a manifest against its definition, and with a dry run of the cluster.
+
+    Without a given definition, use that of kubectl.
 
     Raises:
-        BadInput: the definition is of something else.
+        BadInput: the definition is of another kind.
     """
     kind = made["kind"]
     cluster = is_here("kubectl") and run_here(("kubectl", "get", "--raw", "/version")).ok
@@ -136,17 +138,17 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
 
 
 def manifest_problems(manifest: Mapping[str, Any], crd: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a manifest as ``spec/trainer/numNodes: …``; empty when it would be accepted.
+    """Return the problems of a manifest, such as ``spec/trainer/numNodes: …``; empty for a valid manifest.
 
-    Rules in the Common Expression Language (x-kubernetes-validations) are not looked at.
+    Rules in the Common Expression Language (x-kubernetes-validations) are not checked.
 
     Args:
-        crd: as `kubectl get crd NAME -o yaml` gives it.
+        crd: the output of `kubectl get crd NAME -o yaml`.
 
     Raises:
         ValueError: the definition is of another kind, or has no schema for this version.
     """
-    import jsonschema  # for those alone who check
+    import jsonschema  # imported only for a check
 
     version = str(manifest["apiVersion"]).rpartition("/")[2]
     try:
@@ -166,13 +168,13 @@ def manifest_problems(manifest: Mapping[str, Any], crd: Mapping[str, Any]) -> li
 
 
 def _closed(schema: Any) -> Any:
-    """Return a schema in which an object has the named fields and no others."""
+    """Return a schema in which an object has only the named fields."""
     if isinstance(schema, list):
         return [_closed(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     made = {
-        # The names of fields are no keywords.
+        # Names of fields are not keywords of JSON Schema.
         name: {field: _closed(of) for field, of in value.items()} if name == "properties" else _closed(value)
         for name, value in schema.items()
         if name != "description"

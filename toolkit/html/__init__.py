@@ -1,1 +1,1 @@
-"""Pages that need nothing else."""
+"""Self-contained HTML pages."""

@@ -1,4 +1,4 @@
-"""Render pages as one HTML file each that needs nothing else: no network, no script; also on a phone."""
+"""Render each page as one self-contained HTML file without network access and scripts, also for phones."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from toolkit.core.templates import render_template
 
-# How many colours page.css has for curves and bars.
+# The number of colors for curves and bars in page.css.
 COLOURS = 12
 
 
 @dataclass(frozen=True)
 class Table:
-    """Plain cells, which scroll by themselves where they are too wide.
+    """A table of plain cells, which scrolls if it is too wide.
 
     Args:
-        label: what it shows, for those who hear the page.
-        text: columns that hold words and stand to the left; the first is the head of its row.
+        label: description for screen readers.
+        text: columns of words, which are aligned left; the first is the head of its row.
     """
 
     head: Sequence[str]
@@ -28,16 +28,16 @@ class Table:
 
 
 def page(template: str, title: str, when: str, **values: Any) -> str:
-    """Return the whole file.
+    """Return the complete file.
 
     Args:
-        template: which of ``toolkit/html``; all values are escaped there.
-        when: date and time, as it is to be shown.
-        values: what the template names besides.
+        template: name of a template in ``toolkit/html``, which escapes all values.
+        when: date and time of the page, as text.
+        values: other variables of the template.
     """
     return render_template(f"html/{template}.html.j2", title=title, when=when, **values)
 
 
 def single_page(part: str, title: str, when: str, **values: Any) -> str:
-    """Return a page of one part, which other pages include as well."""
+    """Return a page of one part, which other pages can include too."""
     return page("page", title, when, part=f"html/{part}.html.j2", **values)

@@ -1,1 +1,1 @@
-"""What hosts and ranks do: top, report, metrics."""
+"""Activity of hosts and ranks: top, report, metrics."""

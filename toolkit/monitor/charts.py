@@ -1,4 +1,4 @@
-"""Geometry of curves over time and of times of hosts as bars, which ``charts.html.j2`` draws."""
+"""Geometry of curves over time and of bars for each host, which ``charts.html.j2`` draws."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH, _LEFT, _RIGHT, _TOP, _FOOT = 520, 44, 8, 8, 22
 
 @dataclass(frozen=True)
 class Line:
-    """A curve as it is to be drawn; ``colour`` is the number of one of the page's."""
+    """A curve with its name and color; ``colour`` is an index into the colors of the page."""
 
     curve: Curve
     name: str
@@ -25,7 +25,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Piece:
-    """A curve between two moments at which nothing is known; a point alone is a dot."""
+    """A part of a curve without unknown values; a single point is drawn as a dot."""
 
     color: int
     name: str
@@ -33,7 +33,7 @@ class Piece:
 
     @property
     def path(self) -> str:
-        """The points of a polyline."""
+        """Points for an SVG polyline."""
         return " ".join(f"{x},{y}" for x, y in self.points)
 
 
@@ -42,11 +42,11 @@ class Chart:
     """Curves over the same time.
 
     Args:
-        label: what they show, for those who hear the page.
-        grid: y of a line, y of its text, and the text.
+        label: description for screen readers.
+        grid: y of each line, y of its text, and the text.
         moments: x, anchor and text.
-        marks: x, and what happened then.
-        legend: number of a color, and what has it.
+        marks: x, and the event.
+        legend: index of a color, and the name of its curve.
     """
 
     label: str
@@ -75,13 +75,13 @@ def chart(
     window: tuple[float, float] | None = None,
     scale: float | None = None,
 ) -> Chart | None:
-    """Return curves over the same time; None where there is no value at all.
+    """Return curves over the same time; None if they contain no value.
 
     Args:
-        label: what they show, for those who hear the page.
-        marks: moments that are marked by an upright line, with what happened.
-        window: the first and the last second; else as far as the curves go.
-        scale: the value at the top; else a round one above all values.
+        label: description for screen readers.
+        marks: moments that get a vertical line, with the event.
+        window: the first and the last second (default: the range of the curves).
+        scale: the value at the top (default: a round value above all values).
     """
     points = [point for line in lines for point in line.curve.points if point[1] is not None]
     if not points:
@@ -124,10 +124,10 @@ class Bars:
     """Spans as bars, a row for each host that has any, over one axis of time.
 
     Args:
-        label: what they show, for those who hear the page.
-        rows: host, and begin and length in percent, number of the color and title of each of its bars.
-        moments: place in percent, and text.
-        legend: number of a color, and what has it.
+        label: description for screen readers.
+        rows: host, and begin and length in percent, index of the color and title of each of its bars.
+        moments: position in percent, and text.
+        legend: index of a color, and its phase.
     """
 
     label: str
@@ -137,10 +137,10 @@ class Bars:
 
 
 def bars(spans: Sequence[Span], hosts: Sequence[str], colours: Sequence[str], label: str) -> Bars | None:
-    """Return the spans as bars; None where there is none.
+    """Return the spans as bars; None if there are none.
 
     Args:
-        colours: phases, each in the colour of its place.
+        colours: phases; the position of a phase selects its color.
     """
     spans = [span for span in spans if span.phase in colours]
     if not spans:
@@ -200,7 +200,7 @@ def clock_text(seconds: float) -> str:
 
 
 def _pieces(curve: Curve) -> list[list[tuple[float, float]]]:
-    """A curve without the moments at which nothing was known."""
+    """Split a curve at its unknown values."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for at, value in curve.points:
         if value is None:

@@ -1,7 +1,7 @@
-"""A job as its report shows it: what ran where, what took how long, how fast it went, what broke.
+"""Data of a job's report: placement, duration of each phase, throughput, failures and gauges.
 
-Gauges of its hosts are curves over time. All times are seconds since the job's supervisor was started, by
-main's clock: negative before that.
+Gauges of the hosts are curves over time. All times are seconds since the start of the job's supervisor, by
+the clock of the main container; earlier times are negative.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Curve:
     """Values over time.
 
     Args:
-        points: seconds since the job's start, and the value; None where it was not known.
-        most: what the value cannot exceed, as a scale; None where nobody knows.
+        points: seconds since the job's start, and the value; None for an unknown value.
+        most: upper limit of the value, for the scale; None if it is unknown.
     """
 
     name: str
@@ -34,19 +34,19 @@ class Curve:
 
     @property
     def top(self) -> float:
-        """The largest value, 0 where there is none."""
+        """The largest value, 0 without a value."""
         return max((value for _, value in self.points if value is not None), default=0.0)
 
 
 @dataclass(frozen=True)
 class RankReport:
-    """A rank's life; its end is that of its last attempt. None for what has not been or is not known.
+    """Times and result of a rank in its last attempt; None for an event that has not happened or is unknown.
 
     Args:
-        starts: when its process was started, once for each attempt that it took part in.
-        first_output, first_step: when it printed for the first time, and a step; to within 2 s.
-        how: exit code, signal or lack of memory in words; empty while it runs and where it went well.
-        last: what it printed last, where it failed.
+        starts: start of its process in each attempt that it took part in.
+        first_output, first_step: time of its first line and of its first step, accurate to 2 s.
+        how: exit code, signal or "out of memory" in words; empty while it runs and after success.
+        last: its last lines, if it failed.
     """
 
     rank: int
@@ -65,9 +65,9 @@ class Attempt:
     """The time from one start of the ranks to the next.
 
     Args:
-        end: None while it runs.
-        reason: why it ended.
-        host: the one to blame, empty for none.
+        end: None while the attempt runs.
+        reason: why the attempt ended.
+        host: the host that caused the end; empty without one.
     """
 
     begin: float
@@ -79,7 +79,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class HostReport:
-    """A host of the job: curves of what it did meanwhile, and versions of what it has."""
+    """A host of the job: curves of its gauges during the job, and versions of its software."""
 
     name: str
     curves: tuple[Curve, ...]
@@ -88,17 +88,17 @@ class HostReport:
 
 @dataclass(frozen=True)
 class JobReport:
-    """All that is known of a job.
+    """Contents of a job's report.
 
     Args:
-        asked: when it was asked, since the job's start.
-        preparation: of `run`, before the start and while it started.
-        up: of the last `up` that changed something, from its own beginning on; ``up_before`` is how many
-            seconds before the job's start that was written down, None where nobody has.
-        pace: steps a second, and samples a second where ranks print them.
-        steps: the number of the step that was reached.
-        silent: hosts that do not say, and why.
-        network: job and text of the newest measurement of the network, both empty for none.
+        asked: time of the query, since the job's start.
+        preparation: spans of `run`, before and during the start.
+        up: spans of the last `up` that changed something, counted from its own start. ``up_before`` is the
+            time from its record to the job's start in seconds, None without a record.
+        pace: steps per second, and samples per second if ranks print them.
+        steps: the number of the reached step.
+        silent: hosts that did not report, each with the reason.
+        network: job and text of the newest measurement of the network; both empty without one.
     """
 
     cluster: str
@@ -117,26 +117,26 @@ class JobReport:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken, until now while it runs."""
+        """Duration of the job, until now if it runs."""
         ended = self.status.ended
         return self.asked if ended is None else ended - self.status.started
 
     @property
     def first_step(self) -> float | None:
-        """When the first rank printed its first step, counted from when `run` began; None where none has."""
+        """Time from the start of `run` to the first step of any rank; None without a step."""
         found = [rank.first_step for rank in self.ranks if rank.first_step is not None]
         began = min((span.begin for span in self.preparation), default=0.0)
         return min(found) - began if found else None
 
     def typical(self, name: str) -> float | None:
-        """Return the median of a pace over the job's time, its first tenth left out; None without one."""
+        """Return the median of a throughput over the job, without its first tenth; None without a value."""
         for curve in self.pace:
             if curve.name == name and (values := [value for _, value in curve.points if value is not None]):
                 return median(values[len(values) // 10 :])
         return None
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of a gauge over all hosts and their time; None where none has it."""
+        """Return the mean of a gauge over all hosts and times; None if no host has the gauge."""
         values = [
             value
             for host in self.hosts
@@ -148,7 +148,7 @@ class JobReport:
         return sum(values) / len(values) if values else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it for programs."""
+        """Return the report as JSON values."""
         return {
             **asdict(self),
             "seconds": self.seconds,
@@ -168,18 +168,19 @@ def make_report(
     """Return the report of a job.
 
     Args:
-        status: how it stands, also where each host has a part of it.
-        told: what job_facts.py reported on each host, main first, or the job's first where each has a part.
-        silent: why others said nothing.
-        answered: when each said it, in seconds since the epoch by this machine's clock: the hosts' clocks
-            differ, and what they tell is moved by that.
+        status: status of the job, also if each host has a part of the job.
+        told: report of job_facts.py on each host: main first, or the job's first host if each host has a
+            part.
+        silent: hosts that did not report, each with the reason.
+        answered: time of each answer, in seconds since the epoch by the clock of your machine. The clocks of
+            the hosts differ, and reported times are corrected by the difference.
     """
     first = next(iter(told))
     own = told[first]
     ahead = {host: said.clock - answered[host] for host, said in told.items()}
 
     def since(host: str, when: float | None) -> float | None:
-        """A time of a host's clock as one of the job's."""
+        """Convert a time of a host's clock to seconds since the job's start."""
         return None if when is None else when - ahead[host] + ahead[first] - status.started
 
     ranks = sorted(
@@ -258,7 +259,7 @@ def _pace(rows: Sequence[tuple[Any, ...]]) -> tuple[Curve, ...]:
 
 
 def gauge_curves(rows: Sequence[tuple[float, Sample]]) -> tuple[Curve, ...]:
-    """Return a host's curves from rows of container/monitor/gauge_log.py; what is never known is left out."""
+    """Return a host's curves from rows of container/monitor/gauge_log.py; unknown curves are left out."""
     if not rows:
         return ()
     last = rows[-1][1]

@@ -1,4 +1,4 @@
-"""What `toolkit top` shows as Prometheus reads it: text format 0.0.4, base units."""
+"""Gauges of `toolkit top` for Prometheus: text format 0.0.4, base units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolkit.core.gauges import HostGauges
 def prometheus_text(cluster: str, hosts: Sequence[HostGauges], silent: Mapping[str, str]) -> str:
     """Return all gauges in the text format of Prometheus, version 0.0.4.
 
-    Base units and names as https://prometheus.io/docs/practices/naming/ asks for.
+    Units and names follow https://prometheus.io/docs/practices/naming/.
     """
     lines: list[str] = []
     for name, what, samples in _metrics(hosts, silent):
@@ -35,7 +35,7 @@ _OF_HOST = (
     ("host_sent_bytes_per_second", "Sent on the data interface.", "sent"),
     ("host_disk_read_bytes_per_second", "Read from all disks.", "disk_read"),
     ("host_disk_written_bytes_per_second", "Written to all disks.", "disk_written"),
-    ("host_disk_free_bytes", "Room where jobs are.", "disk_free"),
+    ("host_disk_free_bytes", "Free space of the disk that holds jobs.", "disk_free"),
 )
 _OF_GPU = (
     ("gpu_utilization_ratio", "Share of the time in which a kernel ran.", "utilization", 0.01),
@@ -48,16 +48,16 @@ _OF_GPU = (
 _OF_RANK = (
     ("rank_processors_busy", "Processors in use by a rank.", "cpu"),
     ("rank_memory_bytes", "Memory of a rank.", "memory"),
-    ("rank_silent_seconds", "Since it last printed.", "silent"),
-    ("rank_step", "The step that it printed last.", "step"),
-    ("rank_steps_per_second", "Its pace, as it prints it.", "steps_per_s"),
-    ("rank_samples_per_second", "Its pace in samples, as it prints it.", "samples_per_s"),
+    ("rank_silent_seconds", "Time since the last line of the rank.", "silent"),
+    ("rank_step", "The last step that the rank printed.", "step"),
+    ("rank_steps_per_second", "Steps per second, from the output of the rank.", "steps_per_s"),
+    ("rank_samples_per_second", "Samples per second, from the output of the rank.", "samples_per_s"),
 )
 
 
 def _metrics(hosts: Sequence[HostGauges], silent: Mapping[str, str]) -> Iterator[tuple[str, str, Samples]]:
     up: Samples = [((("host", host.host),), 1.0) for host in hosts]
-    yield "host_up", "Whether the host answers.", up + [((("host", name),), 0.0) for name in silent]
+    yield "host_up", "1 if the host answers, otherwise 0.", up + [((("host", name),), 0.0) for name in silent]
     for name, what, key in _OF_HOST:
         yield name, what, _some(((("host", host.host),), getattr(host, key)) for host in hosts)
     for name, what, key, unit in _OF_GPU:

@@ -1,4 +1,4 @@
-"""`toolkit report`: asks every host of a job what it knows of it."""
+"""`toolkit report`: query every host of a job and combine the answers."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _SECONDS = 120.0
 
 
 def job_report(session: Session, job: str) -> JobReport:
-    """Return what the hosts know of a job, which may run or be over.
+    """Return the report of a running or finished job.
 
     Raises:
-        NotReady: there is no such job, or main does not run.
-        ToolkitError: none of its hosts says anything.
+        NotReady: no such job exists, or the main container does not run.
+        ToolkitError: no host has a record of the job.
     """
     status = job_status(session, job)
     main = session.inventory.main
     own = [name for name, _ in status.hosts]
-    # Those of earlier attempts, too; any host may have been one. A job in parts has no earlier attempts.
+    # Any host might have taken part in an earlier attempt. A job in parts has no earlier attempts.
     names = [*own, main] if session.inventory.in_parts else [main, *own, *session.inventory.names]
     names = list(dict.fromkeys(names))
     silent = {name: session.errors[name].what for name in names if name in session.errors}
@@ -50,7 +50,7 @@ def job_report(session: Session, job: str) -> JobReport:
     told = {name: said[name][1] for name in names if name in said and said[name][1].record}
     if not told:
         lines = "".join(f"\n  {name}: {why}" for name, why in silent.items())
-        raise ToolkitError(f"no host says anything of {job}{lines}", "toolkit status")
+        raise ToolkitError(f"no host has a record of {job}{lines}", "toolkit status")
     for name, what in told.items():
         told[name] = replace(what, versions=what.versions | host_versions(session.facts[name]))
     took_part = {name for name, _ in status.hosts}
@@ -65,7 +65,7 @@ def job_report(session: Session, job: str) -> JobReport:
 
 
 def host_versions(facts: Facts) -> dict[str, str]:
-    """Return what a host has below the image: engine, programs of the toolkit, GPUs and their driver."""
+    """Return the versions of a host's own software: container engine, toolkit, GPUs and their driver."""
     found = {facts.engine: facts.docker, "image store": facts.store}
     if facts.version:
         found["toolkit"] = facts.version
@@ -77,14 +77,14 @@ def host_versions(facts: Facts) -> dict[str, str]:
 
 
 def _ask(session: Session, host: str, job: str) -> tuple[float, object]:
-    """When a host has answered, by the clock here, and the JSON that it sent.
+    """Return the time of a host's answer, by the clock of your machine, and its JSON.
 
     Raises:
-        ToolkitError: no container of the cluster runs there, or it does not answer.
+        ToolkitError: no container of the cluster runs on the host, or the host does not answer.
     """
     result = session.container(host).run(command(*program("monitor.job_facts"), job), _SECONDS)
     answered = time.time()
     if not result.ok:
-        what = f"does not say what it knows of {job}: {words_of(result.output)}"
+        what = f"cannot report {job}: {words_of(result.output)}"
         raise ToolkitError(what, "toolkit up", host)
     return answered, read_answer(object, result.stdout, host, f"job {job}")

@@ -14,7 +14,7 @@ from toolkit.monitor.job_report import Curve, HostReport, JobReport, RankReport
 from toolkit.network.measured import Measured
 from toolkit.network.units import seconds_text
 
-# Of `run`, then of the ranks, in the order in which they come.
+# Phases of `run`, then of the ranks, in their order.
 _PHASES = (
     *("connect", "look and plan", "code", "start", "daemons"),
     *("launch", "to the first line", "to the first step", "nothing printed"),
@@ -32,7 +32,7 @@ _UP_PHASES = (
     "sshd",
     "login",
 )
-# Curves of a host that are drawn into one picture.
+# Curves of a host that share one chart.
 _TOGETHER = (("CPU",), ("memory",), ("network in", "network out"), ("disk read", "disk write"))
 _GPU_PARTS = ("", " memory", " power", " temperature", " clock")
 
@@ -41,9 +41,9 @@ def report_html(report: JobReport, when: str, measured: Measured | None, scaling
     """Return the page.
 
     Args:
-        when: date and time at which it was made, as it is to be shown.
-        measured: the network between the hosts, None where nobody has measured it.
-        scaling: how the job's pace grows with hosts, None where nobody has measured it.
+        when: date and time of the page, as text.
+        measured: measurement of the network between the hosts, None without one.
+        scaling: measured throughput by number of hosts, None without a measurement.
     """
     status = report.status
     alike, differing = _versions_of(report)
@@ -72,7 +72,7 @@ def report_html(report: JobReport, when: str, measured: Measured | None, scaling
 
 
 def verdict(report: JobReport) -> str:
-    """Return in one line how the job went and how fast.
+    """Return one line with the job's result and throughput.
 
     >>> # "succeeded after 3:12; 12.3 steps/s on 4 ranks of 3 hosts; 1 restart"
     """
@@ -87,12 +87,12 @@ def verdict(report: JobReport) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """Return a number of things in words."""
+    """Return a number with its noun in the singular or plural."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def facts(report: JobReport) -> list[tuple[str, str]]:
-    """Return the few numbers that a job is known by, names first."""
+    """Return the key figures of a job, each with its name first."""
     samples, steps = report.typical("samples/s"), report.typical("steps/s")
     rows = [
         ("in all", clock_text(report.seconds)),
@@ -114,7 +114,7 @@ def facts(report: JobReport) -> list[tuple[str, str]]:
 
 
 def _marks(report: JobReport) -> list[tuple[float, str]]:
-    """Moments at which the job was started again."""
+    """Return the times of restarts, each with its reason."""
     return [(attempt.end, attempt.reason) for attempt in report.attempts[:-1] if attempt.end is not None]
 
 
@@ -164,13 +164,13 @@ def _ranks(report: JobReport) -> Table:
 
 
 def _times(report: JobReport) -> list[tuple[str, Bars | None, Table | None]]:
-    """What each host did until the first step, then the attempts, and `up` before them; a title for each."""
+    """Return titled charts: activity of each host until the first step, the attempts, and the last `up`."""
     first = [*report.preparation, *rank_spans(report)]
     hosts = [HERE, *(host.name for host in report.hosts)]
     parts = []
     if first:
         last = max(span.end for span in first)
-        label = f"what each host did until {clock_text(last)} after the start"
+        label = f"activity of each host until {clock_text(last)} after the start"
         drawn = bars(first, hosts, _PHASES, label)
         parts.append(("To the first step", drawn, _numbers(first, hosts, _PHASES)))
     if len(report.attempts) > 1:
@@ -191,13 +191,13 @@ def _times(report: JobReport) -> list[tuple[str, Bars | None, Table | None]]:
         ago = f", {clock_text(before)} before this job" if before is not None and before >= 0 else ""
         title = f"The last toolkit up that changed something{ago}"
         there = list(dict.fromkeys([*hosts, *(span.host for span in report.up)]))
-        drawn = bars(report.up, there, _UP_PHASES, "what up took its time with on each host")
+        drawn = bars(report.up, there, _UP_PHASES, "phases of up on each host")
         parts.append((title, drawn, _numbers(report.up, there, _UP_PHASES)))
     return parts
 
 
 def rank_spans(report: JobReport) -> list[Span]:
-    """Return the first ranks' time by host: to their processes, to their first line, to the first step."""
+    """Return the spans of the first attempt by host: launch, to the first line, to the first step."""
     ended = report.attempts[0].end
     ended = report.seconds if ended is None else ended
     told = [rank.first_step for rank in report.ranks if rank.first_step is not None]
@@ -212,7 +212,7 @@ def rank_spans(report: JobReport) -> list[Span]:
         step = min((rank.first_step for rank in own if rank.first_step is not None), default=ended)
         spans.append(Span("launch", host.name, 0.0, max(0.0, began)))
         if line >= ended:
-            # Of many scripts rank 0 alone prints.
+            # In many scripts only rank 0 prints.
             spans.append(Span("nothing printed", host.name, began, max(0.0, last - began)))
             continue
         spans.append(Span("to the first line", host.name, began, max(0.0, line - began)))
@@ -222,7 +222,7 @@ def rank_spans(report: JobReport) -> list[Span]:
 
 
 def _numbers(spans: Sequence[Span], hosts: Sequence[str], phases: Sequence[str]) -> Table | None:
-    """The same bars in numbers: seconds by host and phase."""
+    """Return the bars as a table: seconds by host and phase."""
     seen = [phase for phase in phases if any(span.phase == phase for span in spans)]
     names = [host for host in hosts if any(span.host == host for span in spans)]
     rows = []
@@ -236,13 +236,13 @@ def _numbers(spans: Sequence[Span], hosts: Sequence[str], phases: Sequence[str])
 
 
 def _gauges(report: JobReport, host: HostReport) -> list[tuple[str, Chart]]:
-    """The curves of one host, those of which anything is known."""
+    """Return the charts of one host that contain a value."""
     curves = {curve.name: curve for curve in host.curves}
     window = (0.0, max(report.seconds, 1.0))
     parts = []
     for names in _TOGETHER:
         own = [curves[name] for name in names if name in curves]
-        # Values beyond the link's speed, where that is known, are faults of the measurement.
+        # Values above the known speed of the link are errors of the measurement.
         scale = own[0].most if own and own[0].most and names[0] in ("CPU", "memory") else None
         lines = [Line(curve, curve.name, n) for n, curve in enumerate(own)]
         parts.append(_gauge(host.name, lines, window, scale))
@@ -268,7 +268,7 @@ def _gauge(
 
 
 def _versions_of(report: JobReport) -> tuple[Table | None, Table | None]:
-    """What the hosts have: what is the same on all, and what is not."""
+    """Return two tables of versions: equal on all hosts, and different."""
     names = list(dict.fromkeys(name for host in report.hosts for name, _ in host.versions))
     found = {host.name: dict(host.versions) for host in report.hosts}
     if not names:
@@ -288,7 +288,7 @@ def compare_html(one: JobReport, other: JobReport, when: str) -> str:
     """Return the page.
 
     Args:
-        when: date and time at which it was made, as it is to be shown.
+        when: date and time of the page, as text.
     """
     return page(
         "compare",
@@ -304,14 +304,14 @@ def compare_html(one: JobReport, other: JobReport, when: str) -> str:
 
 
 def comparison(one: JobReport, other: JobReport) -> str:
-    """Return in one line which of two jobs was faster."""
+    """Return one line that compares the speed of two jobs."""
     for name in ("samples/s", "steps/s"):
         first, second = one.typical(name), other.typical(name)
         if first and second:
             return f"{other.status.id} makes {second / first:.2f} times the {name} of {one.status.id}"
     if one.seconds > 0 and one.status.final and other.status.final:
         return f"{other.status.id} took {other.seconds / one.seconds:.2f} times as long as {one.status.id}"
-    return "neither has printed its pace"
+    return "neither job printed its throughput"
 
 
 def _compared_numbers(one: JobReport, other: JobReport) -> Table:
@@ -355,7 +355,7 @@ def _hosts(one: JobReport, other: JobReport) -> Table:
 
 
 def _versions(one: JobReport, other: JobReport) -> Table:
-    """Versions that some host of one job has and some host of the other has not."""
+    """Return a table of the versions that differ between the hosts of two jobs."""
 
     def of(report: JobReport) -> dict[str, str]:
         found: dict[str, dict[str, None]] = {}

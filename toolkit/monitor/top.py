@@ -11,15 +11,15 @@ from toolkit.core.gauges import HostGauges, JobGauges, job_gauges
 from toolkit.plan.show import table
 
 _LINE = 60
-# Above so much of a host's memory or of its disk little is left for ranks.
+# A host that uses a larger share of its memory gets an alarm.
 _FULL = 0.95
-# A GPU that is slower than so much of its best while it works: hot, or short of power.
+# A working GPU with less than this share of its maximum clock gets an alarm: it is hot or short of power.
 _THROTTLED, _WORKING = 0.7, 50.0
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A text of a table; ``alarm`` says that it is to stand out."""
+    """A text of a table; ``alarm`` highlights it."""
 
     text: str
     alarm: bool = False
@@ -35,10 +35,10 @@ class Table:
 
 
 def tables(hosts: Sequence[HostGauges], silent: Mapping[str, str]) -> tuple[Table, ...]:
-    """Return what a person looks at, the empty tables left out.
+    """Return the tables that have rows.
 
     Args:
-        silent: hosts of which nothing is known, and why.
+        silent: hosts that did not report, each with the reason.
     """
     jobs = job_gauges(hosts)
     made = (_hosts(hosts, silent), _gpus(hosts), _jobs(jobs), _ranks(jobs))
@@ -46,7 +46,7 @@ def tables(hosts: Sequence[HostGauges], silent: Mapping[str, str]) -> tuple[Tabl
 
 
 def top_text(hosts: Sequence[HostGauges], silent: Mapping[str, str]) -> str:
-    """Return the tables as plain text; what is to stand out has a star."""
+    """Return the tables as plain text; a cell with an alarm has a star."""
     blocks = []
     for one in tables(hosts, silent):
         rows = [[cell.text + (" *" if cell.alarm else "") for cell in row] for row in one.rows]
@@ -55,7 +55,7 @@ def top_text(hosts: Sequence[HostGauges], silent: Mapping[str, str]) -> str:
 
 
 def top_json(hosts: Sequence[HostGauges], silent: Mapping[str, str]) -> dict[str, Any]:
-    """Return the same as numbers; units are those of ``toolkit.core.gauges``."""
+    """Return the gauges as JSON values; units are those of ``toolkit.core.gauges``."""
     jobs = [
         {
             "id": job.id,

@@ -1,1 +1,1 @@
-"""How long a job would take on other networks and more hosts."""
+"""Prediction of a job's step time on other networks and more hosts."""

@@ -1,4 +1,4 @@
-"""What a person asks `toolkit predict`: options as text in, values out, every fault in them at once."""
+"""Options of `toolkit predict`: text in, values out; all problems are reported together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolkit.network.measured import Measured
 from toolkit.predict.model import ALGORITHMS, BUCKETS, MODELS, Buckets, Load, Probed
 
 MOST_HOSTS = 4096
-# How far to look when neither a hosts file nor measurements say how many there are.
+# The number of hosts if neither a hosts file, nor a measurement, nor an option sets it.
 _UP_TO = 8
 
 _Value = TypeVar("_Value")
@@ -24,7 +24,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, unread; empty and None where nothing was given."""
+    """Options of the command line as text; empty or None without a value."""
 
     rate: Sequence[str] = ()
     latency: str = ""
@@ -46,11 +46,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Ask:
-    """The command line, understood.
+    """Parsed options of the command line.
 
     Args:
-        parameters: None when a probe of the script has yet to say.
-        compute: seconds of a step on one slot; None when nobody says. ``compute_from`` says who did.
+        parameters: number of parameters; None until a probe of the script reports it.
+        compute: seconds of a step on one slot, None if unknown; ``compute_from`` is the source of the value.
     """
 
     given: Given
@@ -67,21 +67,21 @@ class Ask:
 
 
 def parse_options(options: Options) -> Ask:
-    """Return what the options mean.
+    """Parse the options.
 
     Raises:
-        BadInput: names everything that is wrong with them.
+        BadInput: contains all problems of the options.
     """
     reader = _Reader()
     given = reader.given(options)
     if not options.rate and not options.measured:
-        reader.bad("--rate", "say how fast the hosts' links are, as in --rate 1gbit, or give --from FILE")
+        reader.bad("--rate", "give the speed of the hosts' links, as in --rate 1gbit, or --from FILE")
     sources = [name for name in ("params", "model", "probe") if getattr(options, name)]
     if len(sources) != 1:
         found = " and ".join(f"--{name}" for name in sources) or "none of them"
         reader.bad("--params", f"give one of --params, --model and --probe, found {found}")
     if options.probe and options.step_time:
-        reader.bad("--step-time", "is what --probe measures; leave one of them out")
+        reader.bad("--step-time", "cannot be combined with --probe, which measures the step time")
     model = MODELS.get(options.model)
     if options.model and model is None:
         reader.bad("--model", f"is not a known model; {meant(options.model, MODELS)}; or give --params")
@@ -126,7 +126,7 @@ def parse_options(options: Options) -> Ask:
 
 
 class _Reader:
-    """Reads options one by one and collects what is wrong with them."""
+    """Parse options one by one and collect their problems."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -182,7 +182,7 @@ class _Reader:
 
 
 def load_of(ask: Ask, probed: Probed | None = None) -> Load:
-    """Return what a step computes and sends, from the options or from a probe of the script."""
+    """Return the load of a step, from the options or from a probe of the script."""
     if probed is None:
         assert ask.parameters is not None
         size = ask.parameters * DTYPE_BYTES[ask.dtype]
@@ -196,10 +196,10 @@ def load_of(ask: Ask, probed: Probed | None = None) -> Load:
 def hosts_of(
     ask: Ask, inventory: Inventory | None, measured: Measured | None
 ) -> tuple[tuple[tuple[str, int], ...], str]:
-    """Return hosts with their ranks in the order in which a job takes them, and what was assumed of them.
+    """Return hosts with their ranks in the order of a job, and a note about assumed slots.
 
-    Main first, as a job has it; hosts without slots take no part. Slots that the file does not give are
-    those of ``--slots``, or the declared GPUs, or one.
+    The main host is first, as in a job. Hosts without slots are left out. If the hosts file declares no
+    slots for a host, the number is that of ``--slots``, the declared GPUs, or one.
     """
     note = ""
     rows: list[tuple[str, int]] = []

@@ -1,7 +1,7 @@
-"""Prediction of a training step: seconds, throughput and scaling efficiency for 1 … N hosts, and the verdict.
+"""Prediction of a training step: seconds, throughput and scaling efficiency for 1 … N hosts, and a summary.
 
-A step is computed from its all-reduces: buckets of gradients, part of whose way the backward pass hides. Its
-parameters come from a probe of a training script or from a table of well-known models.
+The model adds the all-reduces of gradient buckets to the computing time; the backward pass hides a part of
+them. Parameters come from a probe of a training script or from a table of well-known models.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from toolkit.protocol.decode import DecodeError, decode, load_first
 ALGORITHMS = ("ring", "hierarchical", "halving-doubling", "open-mpi")
 COMPARED = ("ring", "hierarchical", "halving-doubling", "parameter-server")
 
-# Below this difference nobody would notice one from the other.
+# A smaller difference counts as equal.
 _SAME = 0.02
-# How much faster a part of the hosts must be before it is worth a line.
+# Advice to use fewer hosts requires at least this speedup over all hosts.
 _WORTH = 1.05
 
-# For each product of the forward pass the backward pass computes two: gradients by weights and by inputs.
+# For each matrix product of the forward pass, the backward pass computes two: for weights and for inputs.
 BACKWARD_SHARE = 2 / 3
 PROBE_MARK = "toolkit-steptime "
 _TORCH_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -31,12 +31,12 @@ _TORCH_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 @dataclass(frozen=True)
 class Buckets:
-    """How gradients are put together before they travel.
+    """Size of the buckets in which gradients are sent.
 
     Args:
-        name: what people call it.
+        name: common name of the scheme.
         size: bytes of a full bucket.
-        first: bytes of the one that is ready first, 0 when it is like the others.
+        first: bytes of the bucket that is ready first; 0 if it has the size of the others.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Buckets:
     first: int = 0
 
 
-# DistributedDataParallel: bucket_cap_mb is 25, the first bucket is 1 MiB so that the wire starts early.
+# DistributedDataParallel: bucket_cap_mb is 25, the first bucket is 1 MiB so that sending starts early.
 # Horovod: HOROVOD_FUSION_THRESHOLD; 128 MiB in the source of 0.28, although its documentation says 64 MB.
 BUCKETS = {
     "ddp": Buckets("ddp", 25 * 2**20, 2**20),
@@ -54,13 +54,13 @@ BUCKETS = {
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of one step: between two bounds that hold whatever the framework does, and in between.
+    """Seconds of one step: a lower bound, the expected value, and an upper bound.
 
     Args:
-        least: everything hidden: the longer of computing and sending.
-        likely: each bucket sets out once it is ready and the one before it has arrived. Assumes that bytes
-            become ready evenly during the backward pass, and that this is two thirds of the computing.
-        most: nothing hidden: computing, then sending.
+        least: complete overlap: the longer of computing and sending.
+        likely: each bucket is sent once it is ready and the previous bucket has arrived. Assumes that bytes
+            become ready evenly during the backward pass, and that this pass is two thirds of the computing.
+        most: no overlap: computing, then sending.
     """
 
     least: float
@@ -68,20 +68,20 @@ class Step:
     most: float
 
 
-# Buckets of one size that follow each other: bytes of each, how many. There may be millions of them.
+# Consecutive buckets of one size: bytes of each, and their number, which can be millions.
 Run = tuple[float, int]
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one step computes and sends.
+    """Computation and communication of one step.
 
     Args:
-        parameters: how many get a gradient.
+        parameters: number of parameters with a gradient.
         size: bytes of all gradients of a step.
-        dtype: what they travel as; the comparison is with this and with its half or double.
-        compute: seconds of a step on one slot with nobody to talk to; None when nobody knows.
-        batch: samples per slot and step; None when nobody knows.
+        dtype: data type in which gradients are sent; `_ways` compares it with half or double precision.
+        compute: seconds of a step on one slot without communication; None if unknown.
+        batch: samples per slot and step; None if unknown.
     """
 
     parameters: int
@@ -95,7 +95,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to bring the gradients of a step together, and the seconds it takes."""
+    """An algorithm that reduces the gradients of a step in a data type, and its seconds."""
 
     algorithm: str
     dtype: str
@@ -104,17 +104,17 @@ class Way:
 
 @dataclass(frozen=True)
 class Row:
-    """What so many hosts would do.
+    """Prediction for one number of hosts.
 
     Args:
-        wire: seconds of a step that the gradients travel.
-        neck: what holds them back; empty for one host.
+        wire: seconds of a step in which gradients are sent.
+        neck: the bottleneck of the communication; empty for one host.
         step, throughput, speedup, efficiency: None without a step time. Throughput is in samples per
-            second, or in batches where the batch is not known; speedup and efficiency are against the
-            first host alone, efficiency as a share of what its ranks times so many would do.
-        even: seconds of computing per step, nothing hidden, from which on it is faster than one host;
-            None where it always is.
-        ninety: the same for 90 % of ideal.
+            second, or in batches per second if the batch is unknown. Speedup and efficiency are relative to
+            the first host alone; efficiency is the share of the ideal speedup by ranks.
+        even: seconds of computing per step, without overlap, from which these hosts are faster than one
+            host; None if they are always faster.
+        ninety: seconds of computing per step from which these hosts reach 90 % of the ideal; None if always.
     """
 
     hosts: int
@@ -132,7 +132,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Rows by number of hosts, the verdict about the last one, and what would be better, if anything."""
+    """Rows by number of hosts, a summary of the last row, and advice; the advice can be empty."""
 
     rows: tuple[Row, ...]
     verdict: str
@@ -140,7 +140,10 @@ class Prediction:
 
 
 def counts(most: int) -> tuple[int, ...]:
-    """Return the numbers of hosts to look at: all up to 16, else up to 8, powers of two, and the last."""
+    """Return the numbers of hosts to compare.
+
+    Up to 16 hosts, these are all numbers. Above 16, these are 1 to 8, powers of two, and the last number.
+    """
     if most <= 16:
         return tuple(range(1, most + 1))
     powers = {1 << k for k in range(most.bit_length())}
@@ -148,7 +151,7 @@ def counts(most: int) -> tuple[int, ...]:
 
 
 def predict(network: Network, load: Load) -> Prediction:
-    """Return what the first 1 … N hosts of the network would do with this load."""
+    """Predict the load on the first 1 … N hosts of the network."""
     one = _times(network.first(1), load)
     rows = tuple(_row(network.first(count), load, one) for count in counts(len(network.members)))
     return Prediction(rows, verdict(rows), _advice(network, load, rows, one))
@@ -156,7 +159,7 @@ def predict(network: Network, load: Load) -> Prediction:
 
 @dataclass(frozen=True)
 class _Times:
-    """A network's own figures, without a comparison."""
+    """Figures of one network, without a comparison."""
 
     ranks: int
     wire: float
@@ -181,7 +184,10 @@ def _wire(network: Network, algorithm: str, runs: Sequence[Run]) -> tuple[float,
 
 
 def _server(network: Network, size: float) -> float:
-    """One server, kindly put on the host with the fastest link; each rank elsewhere pushes and pulls."""
+    """Return the seconds with one parameter server on the host with the fastest link.
+
+    Each rank on another host pushes and pulls.
+    """
     members = network.members
     home = max(members, key=lambda member: member.rate)
     if len(members) == 1:
@@ -224,10 +230,10 @@ def _ways(network: Network, load: Load) -> Iterator[Way]:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """Return one line about the last row: faster or slower than one host, how much, and why."""
+    """Return one line about the last row: its speedup over one host, and the reason."""
     row = rows[-1]
     if row.hosts == 1:
-        return "1 host has nothing to send; say how many there would be"
+        return "1 host sends no gradients; set the number of hosts with --up-to"
     many = f"{row.hosts} hosts"
     if row.speedup is None or row.efficiency is None:
         if row.even is None:
@@ -251,11 +257,11 @@ def _times_text(ratio: float) -> str:
 
 
 def _advice(network: Network, load: Load, rows: Sequence[Row], one: _Times) -> str:
-    """Return what part of the hosts would clearly do more than all of them; empty when none would."""
+    """Return a line about a part of the hosts that is clearly faster than all; empty without one."""
     whole, alone = rows[-1].throughput, one.throughput
     if whole is None or alone is None:
         return ""
-    # Nothing is said of parts that are not worth more than one host: the verdict says that.
+    # Parts that are not faster than one host are skipped: the summary covers this case.
     best, text = max(whole, alone) * _WORTH, ""
     for row in rows[1:-1]:
         if row.throughput is not None and row.throughput > best:
@@ -281,15 +287,16 @@ def fill(total: float, buckets: Buckets) -> tuple[Run, ...]:
 
 
 def step(compute: float, runs: Sequence[Run], seconds: Sequence[float]) -> Step:
-    """Return how long a step takes.
+    """Return the duration of a step.
 
-    A bucket that finds the wire busy waits, so the last one arrives when for some bucket all from it on
-    have travelled one after another since it was ready. Within a run that is the first or the last.
+    A bucket waits while another one is sent. So the end is the maximum, over all buckets, of the time at
+    which the bucket is ready plus the sending time of it and all later ones. Within a run, only the first
+    and the last bucket can reach this maximum.
 
     Args:
         compute: seconds of forward, backward and update on one slot.
         runs: the buckets.
-        seconds: how long the all-reduce of one bucket of each run takes.
+        seconds: duration of the all-reduce of one bucket of each run.
     """
     total = sum(size * count for size, count in runs)
     wire = whole_wire(runs, seconds)
@@ -305,7 +312,7 @@ def step(compute: float, runs: Sequence[Run], seconds: Sequence[float]) -> Step:
 
 
 def each_wire(runs: Sequence[Run], one: Callable[[float], float]) -> tuple[float, ...]:
-    """Return the seconds of one bucket of each run; ``one`` says them of a number of bytes."""
+    """Return the seconds of one bucket of each run; ``one`` converts bytes to seconds."""
     return tuple(one(size) for size, _ in runs)
 
 
@@ -316,12 +323,12 @@ def whole_wire(runs: Sequence[Run], seconds: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe of a training script saw on one slot; see ``toolkit/container/bench/step_time.py``.
+    """Result of a probe of a training script on one slot; see ``toolkit/container/bench/step_time.py``.
 
     Args:
-        parameters: how many got a gradient.
+        parameters: number of parameters that got a gradient.
         size: bytes of these gradients.
-        dtype: what most of them are: fp32, fp16 or bf16.
+        dtype: data type of most gradient bytes: fp32, fp16 or bf16.
         seconds: median from one step of the optimizer to the next; ``least`` and ``most`` are its spread.
     """
 
@@ -336,10 +343,10 @@ class Probed:
 
 
 def parse_probed(text: str) -> Probed | None:
-    """Return what the probe printed last into a job's output; None when it printed nothing.
+    """Return the last result of the probe in a job's output; None without one.
 
     Raises:
-        DecodeError: it printed something else.
+        DecodeError: the result is malformed.
     """
     _, found, rest = text.rpartition(PROBE_MARK)
     if not found:
@@ -348,7 +355,7 @@ def parse_probed(text: str) -> Probed | None:
     kinds = data.gradients
     if not kinds:
         raise DecodeError("gradients", "is empty")
-    # Gradients of another kind, float64 say, travel as they are; only the comparison takes them for fp32.
+    # Other gradients, such as float64, are sent unchanged; only the comparison treats them as fp32.
     most = max(kinds, key=lambda kind: kinds[kind])
     return Probed(
         parameters=data.parameters,

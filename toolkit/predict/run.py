@@ -1,4 +1,4 @@
-"""A prediction of training time, from what a person says, what was measured and a probed script."""
+"""Prediction of training time from options, measurements and a probed script."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from toolkit.predict.model import Load, Prediction, Probed, predict
 
 @dataclass(frozen=True)
 class Predicted:
-    """A prediction with what it is made of.
+    """A prediction with its inputs.
 
     Args:
-        source: where the network's figures are from.
-        note: about which hosts it is; empty where the hosts file says it.
-        probed: what a run of the script told, None where none was made.
+        source: source of the network's figures.
+        note: assumptions about the hosts; empty without one.
+        probed: result of a probe of the script, None without a probe.
     """
 
     network: Network
@@ -38,14 +38,14 @@ def predict_training(
     measured: Measured | None = None,
     probe: Callable[[Inventory, str], Probed] | None = None,
 ) -> Predicted:
-    """Return what a step would take on 1 … N hosts; contacts nobody but by ``probe``.
+    """Predict a training step on 1 … N hosts; only ``probe`` contacts a host.
 
     Args:
-        inventory: None for hosts that nobody has bought yet.
-        probe: runs the script that ``options.probe`` names, which is given to it, and returns what it saw.
+        inventory: None for a cluster that does not exist yet.
+        probe: runs the script named in ``options.probe`` and returns the result.
 
     Raises:
-        BadInput: names all that is wrong with the options, or with them and the measurements together.
+        BadInput: contains all problems of the options, or of the options with the measurements.
     """
     ask = parse_options(options)
     rows, note = hosts_of(ask, inventory, measured)

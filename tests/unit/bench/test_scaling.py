@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -39,11 +40,15 @@ def test_a_batch_in_all_is_the_same_work_with_more_ranks() -> None:
 @pytest.mark.parametrize(
     ("paces", "verdict"),
     [
-        ((), "nothing was measured"),
+        ((), "no number of hosts was measured"),
         ((10.0,), "1 host: 10 steps/s"),
         ((10.0, 9.8), "2 hosts do 1.96 times the work of 1, efficiency 98%"),
         ((10.0, 7.0), "2 hosts do 1.40 times the work of 1, efficiency 70%: fair"),
-        ((10.0, 5.2), "2 hosts do 1.04 times the work of 1, efficiency 52%: poor; toolkit bench network"),
+        (
+            (10.0, 5.2),
+            "2 hosts do 1.04 times the work of 1, efficiency 52%: poor; "
+            "measure the links with toolkit bench network",
+        ),
         ((10.0, 4.0), "2 hosts do 0.80 times the work of 1, efficiency 40%: slower than 1"),
         (
             (10.0, 9.0, 4.0),
@@ -144,3 +149,18 @@ def test_the_steps_of_this_job_are_measured(monkeypatch: pytest.MonkeyPatch) -> 
     session: Any = SimpleNamespace()
     point = toolkit.bench.scaling._watch(session, Readings(), job, 1.0, 10.0, 60.0)  # type: ignore[arg-type]
     assert (point.steps_per_s, point.steps) == (pytest.approx(10.0), 100)
+
+
+def test_the_line_of_a_started_job_names_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, lines = world.job("torchrun"), list[str]()
+    planned = SimpleNamespace(plan=None, job=job)
+    monkeypatch.setattr(toolkit.bench.scaling, "plan_request", lambda *_: planned)
+    for name in ("start", "_follow"):
+        monkeypatch.setattr(toolkit.bench.scaling, name, lambda *_: None)
+    monkeypatch.setattr(toolkit.bench.scaling, "Gauges", lambda *_: nullcontext())
+    monkeypatch.setattr(toolkit.bench.scaling, "_watch", lambda *_: POINTS[0])
+    monkeypatch.setattr(toolkit.bench.scaling, "job_status", lambda *_: SimpleNamespace(final=True))
+    session, asked, times = SimpleNamespace(), Request(words=("train.py",)), (0.0, 1.0, 1.0)
+    toolkit.bench.scaling.measure(session, asked, *times, print, lines.append)  # type: ignore[arg-type]
+    (line,) = lines
+    assert line.startswith(f"job {job.id}: ") and line.endswith(", torchrun")

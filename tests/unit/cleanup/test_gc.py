@@ -205,7 +205,7 @@ def test_state_folders_of_clusters_without_a_container() -> None:
     assert states.keys() == {"old", "new", "kept"}
     assert [removable(states[name]) for name in ("old", "new", "kept")] == [True, False, False]
     stay = {kept.what.split()[5]: kept.why for kept in found.kept((states["old"],)) if "keys" in kept.what}
-    assert stay == {"new": "it has changed of late", "kept": "it holds the record of 1 job"}
+    assert stay == {"new": "it changed recently", "kept": "it holds the record of 1 job"}
     without = seen("gpu1", plain)
     assert without.facts is not None
     no_engine = replace(without, facts=replace(without.facts, docker=""))
@@ -236,7 +236,7 @@ def test_folders_of_jobs() -> None:
     assert left(remains(running, worker, days=0)).jobs == ()
     half = seen("gpu2", job("demo", "gpu2", "no"), job("demo", "gpu2", "no", at=NOW - 60))
     (one,) = left(remains(main, half)).jobs
-    assert (one.host, one.quiet) == ("gpu2", True) and "never came whole" in one.why
+    assert (one.host, one.quiet) == ("gpu2", True) and "never arrived completely" in one.why
 
 
 def test_parts_of_images_that_wait_for_nobody() -> None:
@@ -384,7 +384,7 @@ def test_folders_of_jobs_go(tmp_path: Path, engine: Path) -> None:
         (made / "code").mkdir(parents=True)
     jobs = (
         OldJob("gpu1", "gc-old", str(old), "it ended 9 days ago", "gpu2", "demo"),
-        OldJob("gpu1", "gc-young", str(young), "its code never came whole", "gpu2", "demo", quiet=True),
+        OldJob("gpu1", "gc-young", str(young), "its code never arrived", "gpu2", "demo", quiet=True),
     )
     assert [status for status, _ in carried_out(Leftovers({}, jobs=jobs))] == ["ok", "ok", "skipped"]
     assert not old.exists() and young.exists(), "its code may be coming"

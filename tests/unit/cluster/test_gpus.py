@@ -288,14 +288,14 @@ def test_containers_that_see_what_they_were_given() -> None:
 def test_a_container_that_sees_fewer() -> None:
     (problem,) = judged(ALL, ONE)
     assert "gpu1: container toolkit-demo-main was given 2 GPUs and sees 1 of them" in problem
-    assert f"not there: {PLAIN[1].uuid}" in problem
+    assert f"missing: {PLAIN[1].uuid}" in problem
     assert "fix: on gpu1: docker rm -f toolkit-demo-main; then toolkit up" in problem
 
 
 def test_a_container_that_sees_others() -> None:
     stranger = ALL.replace(PLAIN[1].uuid, "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff")
     problem = judged(stranger, ALL)[0]
-    assert f"not there: {PLAIN[1].uuid}; not given, but there: GPU-ffffffff" in problem
+    assert f"missing: {PLAIN[1].uuid}; visible but not given: GPU-ffffffff" in problem
 
 
 def test_a_container_without_nvidia_smi_or_with_a_driver_in_trouble() -> None:

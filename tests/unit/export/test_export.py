@@ -306,18 +306,18 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
     )
     job = batch_job(made, left, KUBERNETES, {})
     assert (job.labels, job.ulimits, job.nodes[1].env, job.slots) == ((), (), (), 2)
-    assert any("in the way" in line for line in refused(made, left, SLURM))
+    assert any("no unsupported part" in line for line in refused(made, left, SLURM))
 
 
 @pytest.mark.parametrize(
     ("changes", "asked", "target", "message"),
     [
-        ({"launcher": "ray"}, {}, SLURM, "--launcher: ray is not rendered for Slurm: "),
-        ({"launcher": "python"}, {}, KUBERNETES, "--launcher: python is not rendered for Kubernetes: "),
-        ({}, {"host_network": True}, KUBERNETES, "--host-network: a TrainJob cannot ask for"),
-        ({"network": "efa"}, {}, KUBERNETES, "network: efa wants the resource of your device plugin"),
-        ({}, {"leave_out": ("secrets",)}, SLURM, "--leave-out secrets: nothing of that name is in the way"),
-        ({"mounts": (Mount("/a,b", "/c"),)}, {"runtime": "pyxis"}, SLURM, "mounts//c: pyxis takes no path"),
+        ({"launcher": "ray"}, {}, SLURM, "--launcher: ray is not supported for Slurm: "),
+        ({"launcher": "python"}, {}, KUBERNETES, "--launcher: python is not supported for Kubernetes: "),
+        ({}, {"host_network": True}, KUBERNETES, "--host-network: a TrainJob cannot request"),
+        ({"network": "efa"}, {}, KUBERNETES, "network: efa requires the resource of your device plugin"),
+        ({}, {"leave_out": ("secrets",)}, SLURM, "--leave-out secrets: no unsupported part"),
+        ({"mounts": (Mount("/a,b", "/c"),)}, {"runtime": "pyxis"}, SLURM, "mounts//c: pyxis accepts no path"),
         ({"labels": (("a", "b"),)}, {"runtime": "apptainer"}, SLURM, "labels/a: apptainer has no labels"),
         ({}, {"words": ("gone.py",)}, SLURM, "gone.py: there is no such file in"),
     ],
@@ -326,6 +326,19 @@ def test_refusals(
     folder: Path, changes: dict[str, Any], asked: dict[str, Any], target: str, message: str
 ) -> None:
     assert any(message in line for line in refused(inventory(**changes), batch(folder, **asked), target))
+
+
+def test_auto_without_a_known_import_names_the_option_that_helps(folder: Path) -> None:
+    """Kubernetes starts no ranks without MPI or torchrun, so `auto` cannot mean python as for `run`."""
+    (folder / "plain.py").write_text("print(1)\n")
+    asked = batch(folder, "plain.py", launcher="auto", gpus=2, leave_out=("hosts/gpu2/env",))
+    with pytest.raises(BadInput) as raised:
+        batch_job(inventory(), asked, KUBERNETES, {})
+    (problem,) = map(str, raised.value.problems)
+    assert "auto chose python because plain.py imports no library that connects ranks" in problem
+    assert raised.value.fix == "--launcher NAME, one of horovodrun, mpirun, torchrun"
+    for_slurm = batch(folder, "plain.py", launcher="auto", gpus=2)
+    assert batch_job(inventory(), for_slurm, SLURM, {}).launcher == "python"
 
 
 def test_nodes_that_differ_are_for_docker_alone(folder: Path) -> None:

@@ -113,7 +113,13 @@ ENOUGH = "--params 1M --rate 1gbit"
 @pytest.mark.parametrize(
     ("words", "problems"),
     [
-        ("", ["--rate: say how fast", "--params: give one of --params, --model and --probe, found none of"]),
+        (
+            "",
+            [
+                "--rate: give the speed",
+                "--params: give one of --params, --model and --probe, found none of them",
+            ],
+        ),
         (
             "--rate 1GB --rate gpu2=x --rate =1gbit --model resnet --params 3x",
             [
@@ -153,7 +159,7 @@ ENOUGH = "--params 1M --rate 1gbit"
             ["--batch: should be 1", "--up-to: should be 1 to 4096, found 0", "--slots: should be 1 to 64"],
         ),
         ("--model vgg16 --rate 1gbit --batch 32", ["--batch: the published step has 64 samples"]),
-        ("--probe x.py --rate 1gbit --step-time 1s", ["--step-time: is what --probe measures"]),
+        ("--probe x.py --rate 1gbit --step-time 1s", ["--step-time: cannot be combined with --probe"]),
         (f"{ENOUGH} extra", ["extra: is not an option; arguments of a script need"]),
     ],
 )

@@ -377,7 +377,7 @@ def test_the_verdict_without_a_step_time() -> None:
         "2 hosts would be faster than 1 once a step computes for more than 4.08 s, and reach 90 % of ideal "
         "from 36.7 s on: gpu2's link is 10 Mb/s"
     )
-    assert predict(network(hosts=1), load()).verdict.startswith("1 host has nothing to send")
+    assert predict(network(hosts=1), load()).verdict.startswith("1 host sends no gradients")
     fast = assemble([("a", 8), ("b", 8)], Given(1e13, inside=1e9))[0]
     assert (
         predict(fast, load(compute=None)).verdict == "2 hosts would be faster than 1 whatever a step computes"

@@ -1,10 +1,10 @@
 #!/bin/bash
-# 4 ranks on 2 nodes, each started by srun in a container of apptainer. Made by `toolkit render slurm`.
+# 4 ranks on 2 nodes, each started by srun in a container of apptainer. Rendered by `toolkit render slurm`.
 #
-#   sbatch demo-train.sh     from the folder that holds the code; every node must see that folder, and it is
-#                  where ranks run. CODE=/another/folder sbatch demo-train.sh takes another.
+#   sbatch demo-train.sh     from the folder that holds the code; every node must see that folder, and
+#                  ranks run in it. CODE=/another/folder sbatch demo-train.sh uses another.
 #
-# IMAGE=… sbatch demo-train.sh takes the image from elsewhere: a file.sif that every node sees, made once.
+# IMAGE=… sbatch demo-train.sh uses another image: a file.sif that every node sees, made once.
 #SBATCH --job-name=demo-train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
@@ -15,13 +15,13 @@ set -u -o pipefail
 
 code=${CODE:-$SLURM_SUBMIT_DIR}
 image=${IMAGE:-docker://registry.example.com:5000/team/trainer:1.0}
-: "${HF_TOKEN:?is to be set where this is submitted, and is passed on; it stands nowhere in this file}"
+: "${HF_TOKEN:?set this variable before you submit the script; the script passes it on and does not contain its value}"
 export HF_TOKEN
 export 'MOTTO=it'"'"'s $(5) $5'
 export NCCL_DEBUG=WARN
 export PYTHONUNBUFFERED=1
 
-# Where ranks reach a node: what the hosts file says, or what its name resolves to anywhere but there.
+# Address of a node for ranks: from the hosts file, or from its name as other nodes resolve it.
 address_of() {
     case $1 in
     gpu1) echo 10.0.0.11 ;;
@@ -33,16 +33,16 @@ mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export SECOND='' MASTER_ADDR=''
 [ "$SLURM_JOB_NUM_NODES" -gt 1 ] && SECOND=$(address_of "${nodes[1]}")
 MASTER_ADDR=$(address_of "${nodes[0]}")
-# A node's own name may lead to 127.0.1.1 there: what the way to another starts from is right.
+# A node might resolve its own name to 127.0.1.1, so use the source address of the route to another node.
 [ -n "$MASTER_ADDR" ] ||
     MASTER_ADDR=$(ip -o -4 route get "${SECOND:-127.0.0.1}" | sed -n 's/.* src \([^ ]*\).*/\1/p')
-# Below the ports that Linux gives to connections by itself.
+# Below the ports that Linux assigns to connections automatically.
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 
 rank=$(
     cat << 'END-OF-RANK'
-# Every rank starts through this: its place in the world by the names that all frameworks read, and the world
-# that the job asked for, or none.
+# Every rank starts through these lines: they set the variables that frameworks read, and exit if the world
+# size differs from that of the job.
 if [ -n "${OMPI_COMM_WORLD_SIZE:-}" ]; then
     RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
     LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE
@@ -55,7 +55,7 @@ if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
     echo "rank ${RANK:-?} on $(hostname): a world of ${WORLD_SIZE:-0} ranks, the job asked for 4" >&2
     exit 64
 fi
-# Interfaces differ from node to node, so these are never handed from one to another.
+# Interfaces differ from node to node, so these are never passed from one node to another.
 peer=$MASTER_ADDR
 [ "$SLURM_NODEID" -ne 0 ] || peer=${SECOND:-127.0.0.1}
 device=$(ip -o -4 route get "$peer" | sed -n 's/.* dev \([^ ]*\).*/\1/p')

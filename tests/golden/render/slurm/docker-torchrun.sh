@@ -1,11 +1,11 @@
 #!/bin/bash
-# 4 ranks on 2 nodes by torchrun, one container of docker on each. Made by `toolkit render slurm`.
+# 4 ranks on 2 nodes by torchrun, one Docker container on each. Rendered by `toolkit render slurm`.
 #
-#   sbatch demo-train.sh     from the folder that holds the code; every node must see that folder, and it is
-#                  where ranks run. CODE=/another/folder sbatch demo-train.sh takes another.
+#   sbatch demo-train.sh     from the folder that holds the code; every node must see that folder, and
+#                  ranks run in it. CODE=/another/folder sbatch demo-train.sh uses another.
 #
-# Of a node it wants docker and a user who may use it, iproute2, and the image. Nothing listens for logins: Open
-# MPI's daemons are started by srun.
+# Requirements on each node: Docker and the right to use it, iproute2, and the image. No sshd runs: srun starts
+# Open MPI's daemons.
 #SBATCH --job-name=demo-train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -20,11 +20,11 @@ set -u -o pipefail
 export code=${CODE:-$SLURM_SUBMIT_DIR}
 export name=toolkit-job-$SLURM_JOB_ID
 export folder=/tmp/$name
-# Below the ports that Linux gives to connections by itself.
+# Below the ports that Linux assigns to connections automatically.
 export port=$((20000 + SLURM_JOB_ID % 10000))
 uid=$(id -u) gid=$(id -g)
 export uid gid
-: "${HF_TOKEN:?is to be set where this is submitted, and is passed on; it stands nowhere in this file}"
+: "${HF_TOKEN:?set this variable before you submit the script; the script passes it on and does not contain its value}"
 export HF_TOKEN
 
 fail() {
@@ -40,7 +40,7 @@ slots_of() {
     esac
 }
 
-# Where ranks reach a node: what the hosts file says, or what its name resolves to anywhere but there.
+# Address of a node for ranks: from the hosts file, or from its name as other nodes resolve it.
 address_of() {
     case $1 in
     gpu1) echo 10.0.0.11 ;;
@@ -48,7 +48,7 @@ address_of() {
     esac
 }
 
-# What is the same all over the nodes, made on each.
+# Files that are equal on all nodes, written on each.
 furnish() {
     umask 077
     mkdir "$folder" || fail "$folder is there already, and is not this job's"
@@ -65,8 +65,8 @@ furnish() {
     { echo "127.0.0.1 localhost"; printf '%s\n' "$names"; } > "$folder/hosts"
     cat > "$folder/rank" << 'END-OF-RANK'
 . /run/toolkit/network
-# Every rank starts through this: its place in the world by the names that all frameworks read, and the world
-# that the job asked for, or none.
+# Every rank starts through these lines: they set the variables that frameworks read, and exit if the world
+# size differs from that of the job.
 if [ -n "${OMPI_COMM_WORLD_SIZE:-}" ]; then
     RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
     LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE
@@ -85,15 +85,15 @@ while kill -0 "$child" 2> /dev/null; do
     wait "$child" 2> /dev/null
     ended=$?
 done
-# The first rank to fail on a node tells its code: launchers have codes of their own.
+# The first rank that fails on a node records its exit code, because launchers have their own codes.
 [ "$ended" -eq 0 ] || (set -C; echo "$ended" > /run/toolkit/code) 2> /dev/null
 exit "$ended"
 END-OF-RANK
     chmod -R u+rwX,go= "$folder"
 }
 
-# One container, for as long as this runs: it ends when the pipe that it reads from has no writer any more, so
-# that not even kill -9 leaves one behind.
+# Run one container as long as this script runs. The container ends when the pipe that it reads has no writer,
+# so that even kill -9 leaves no container behind.
 node() {
     local peer device network container ending='' told='' rdma=() more=()
     trap 'echo ended' EXIT
@@ -107,7 +107,7 @@ node() {
     device=$(ip -o -4 route get "$peer" | sed -n 's/.* dev \([^ ]*\).*/\1/p')
     network=$(ip -o -4 addr show dev "$device" | sed -n '1s/.* inet \([^ ]*\).*/\1/p')
     [ -n "$network" ] || fail "no way to $peer: is its address right? ip route get $peer"
-    # Interfaces differ from node to node, so these are never handed from one to another.
+    # Interfaces differ from node to node, so these are never passed from one node to another.
     cat > "$folder/network" << END-OF-NETWORK
 export GLOO_SOCKET_IFNAME=$device
 export HOROVOD_GLOO_IFACE=$device
@@ -124,7 +124,7 @@ END-OF-NETWORK
     for each in $(id -G); do
         [ "$each" = 0 ] || more+=(--group-add "$each")
     done
-    # Slurm's own numbers of the GPUs that it has given to this job on this node.
+    # Slurm's numbers of the GPUs of this job on this node.
     more+=(--gpus "\"device=${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS:?Slurm has given no GPU}}\"")
     case $SLURMD_NODENAME in
     gpu2) more+=(--env OMP_NUM_THREADS=4) ;;
@@ -180,12 +180,12 @@ END-OF-NETWORK
     done
 }
 
-# Ranks get SIGTERM and 10 seconds; then the container ends, and all that is in it.
+# Ranks get SIGTERM and 10 seconds; then the container and all its processes end.
 leave() {
     trap '' TERM INT
     if docker exec "$name" sh -c 'kill -TERM -1' 2> /dev/null; then
         for ((i = 0; i < 50; i++)); do
-            # Besides the headline: docker's init, and what reads the pipe.
+            # Besides the headline: Docker's init, and the reader of the pipe.
             [ "$(docker top "$name" -o pid 2> /dev/null | wc -l)" -le 3 ] && break
             sleep 0.2 8>&-
         done
@@ -218,7 +218,7 @@ export first=${nodes[0]} second='' master='' names='' count=$SLURM_JOB_NUM_NODES
 [ "$count" -gt 1 ] && second=$(address_of "${nodes[1]}")
 for each in "${nodes[@]}"; do
     address=$(address_of "$each")
-    # A node's own name may lead to 127.0.1.1 there: what the way to another starts from is right.
+    # A node might resolve its own name to 127.0.1.1, so use the source address of the route to another node.
     if [ -z "$address" ] && [ "$each" = "$first" ]; then
         address=$(ip -o -4 route get "${second:-127.0.0.1}" | sed -n 's/.* src \([^ ]*\).*/\1/p')
     fi
@@ -240,14 +240,14 @@ if [ "$ended" -eq 0 ]; then
     launched=$!
     wait "$launched"
     ended=$?
-    # A rank's own code says more than the launcher's.
+    # The exit code of a rank is more specific than that of the launcher.
     while [ "$ended" -ne 0 ] && read -r -t 1 -u 9 word code_of; do
         [ "$word" = code ] && { ended=$code_of; break; }
     done
 else
     echo "not all containers have started; what is above says where and why" >&2
 fi
-# Not by a signal to srun: it would have its tasks killed before they have cleaned up.
+# Without a signal to srun, which would kill its tasks before their cleanup.
 srun --overlap --input=none --kill-on-bad-exit=0 touch "$folder/end" 2> /dev/null
 while read -r -t 40 -u 9 word code_of; do :; done
 exit "$ended"
