@@ -115,7 +115,8 @@ def test_a_share_of_all_hosts_is_offered_and_ranks_see_it(newcomer: Newcomer) ->
                 person.answer("which of them", "1-2")
                 for _ in range(2):
                     person.answer("record this key?", "y")
-                assert f"1  {share}  fuse.sshfs from server:/share" in person.answer("which file systems to mount for ranks")
+                asked = person.answer("which file systems to mount for ranks")
+                assert f"1  {share}  fuse.sshfs from server:/share" in asked
                 person.answer("write hosts.yaml?")
                 assert person.end() == 0
             newcomer.run("check", check=True)
