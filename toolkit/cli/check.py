@@ -55,8 +55,8 @@ def check(
     """Find problems that would break, corrupt or slow a job.
 
     Checks every host and prints a fix for each problem; `toolkit gc` removes leftovers of earlier runs. The
-    hosts keep their configuration and files, but toolkit starts short-lived test containers there that
-    listen on ports (none with --quick). Exits with 1 if there is an error.
+    check changes no configuration and no files of the hosts. It starts short-lived test containers that
+    listen on ports; with --quick it starts none. Exits with 1 if there is an error.
 
     Examples:
         toolkit check

@@ -113,8 +113,8 @@ def run(
     """Run a script or a command on all slots.
 
     toolkit sends the working directory to the hosts, starts one rank per slot and prints the output of all
-    ranks. The command exits with the exit code of the job. The job belongs to the cluster: it continues if
-    this command, your terminal or the connection dies. Options of toolkit come before SCRIPT.
+    ranks. The command exits with the exit code of the job. The job continues on the hosts if this command is
+    killed, the terminal closes or the connection fails. Put options of toolkit before SCRIPT.
 
     Examples:
         toolkit run train.py --epochs 10

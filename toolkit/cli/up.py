@@ -49,8 +49,9 @@ def up(
     """Start or repair the cluster.
 
     Copies the image, SSH keys, data sets and programs of toolkit to every host, starts one container per
-    host, and verifies that the main container reaches every worker container. Safe to rerun: a second run
-    changes nothing, and a host that came back is repaired without touching the others.
+    host, and verifies that the main container reaches every worker container. With `pull: missing` or
+    `pull: always` in hosts.yaml, hosts pull the image instead. Safe to rerun: a second run changes nothing,
+    and a host that came back is repaired without touching the others.
 
     Examples:
         toolkit up --hosts hosts.yaml

@@ -47,7 +47,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def complete(folder: Path, line: str, **more: str) -> list[str]:
-    """What bash offers at the end of this line; fails when anything at all is said on standard error."""
+    """Return the completions of bash at the end of this line; fail if standard error has output."""
     # As bash does it: the words so far, and the number of the one that is being written.
     words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
     script = (
@@ -70,7 +70,7 @@ def installed(folder: Path) -> Path:
     """A home where `toolkit --install-completion` has run."""
     if shutil.which("bash") is None:
         pytest.skip("there is no bash on this machine")
-    # typer asks which shell calls it; pytest is none, so it is told.
+    # typer detects the calling shell; pytest is none, so the test names one.
     env = environment(folder, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     argv = ["toolkit", "--install-completion", "bash"]
     subprocess.run(argv, cwd=folder, env=env, check=True, capture_output=True)
@@ -164,7 +164,7 @@ def test_names_are_completed_without_the_heavy_packages(folder: Path, line: str,
         "import sys, os\n"
         "from toolkit.cli.app import main\n"
         "try: main()\nexcept SystemExit: pass\n"
-        # typer may bring pydantic by itself; our own models stay out.
+        # typer can import pydantic; models of toolkit must not be imported.
         "heavy = {'toolkit.hostsfile.models', 'paramiko', 'fabric', 'docker', 'jinja2', 'requests'}\n"
         "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
     )
@@ -194,7 +194,7 @@ def parameter(verb: str, name: str) -> Any:
 
 
 def complete_words(param: Any, folder: Path) -> list[str]:
-    """What is offered for a parameter behind nothing else, with the folder's hosts file."""
+    """Return the completions of an empty parameter with the hosts file of the folder."""
     context = typer.Context(COMMAND)
     context.params["hosts"] = str(folder / "hosts.yaml")
     return [item.value for item in param.shell_complete(context, "")]
@@ -211,12 +211,12 @@ TAKES = {
     "model": "resnet50",
     "flavor": "cpu",
 }
-# Its hosts stand in no file yet.
+# No file contains its hosts yet.
 NEW_NAMES = ("init",)
 
 
 def lacking(verb: str, param: Any, folder: Path) -> str:
-    """What a parameter should offer and does not, empty when nothing."""
+    """Return the completions that a parameter should offer and does not."""
     metavar = param.metavar or ""
     if verb in NEW_NAMES or getattr(param, "is_flag", False):
         return ""
@@ -243,7 +243,7 @@ def test_every_parameter_that_takes_a_name_completes_it(
 
 @pytest.mark.parametrize("metavar", ["HOST", "[HOST]...", "[JOB]", "ask|stop"])
 def test_a_parameter_without_a_completer_is_seen(folder: Path, metavar: str) -> None:
-    # A parameter of ours that completes nothing, under another name for its value.
+    # A parameter without completion, with another name for its value.
     param = copy.copy(parameter("logs", "since"))
     assert lacking("logs", param, folder) == ""
     param.metavar = metavar

@@ -1,4 +1,4 @@
-"""What Ctrl-C means while a job is watched, at moments no terminal can be made to hit."""
+"""Ctrl-C while a job is followed, at moments that a test with a terminal cannot hit."""
 
 from __future__ import annotations
 
