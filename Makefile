@@ -42,7 +42,7 @@ fuzz: venv       ## test N random cases; KIND=files, lines, schedules or answers
 mutants: venv    ## make N random source changes and count those that unit tests detect; SEED, ONLY=FILE
 	@$(BIN)/python scripts/mutants.py -n $(or $(N),60) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
 
-lint: venv       ## ruff and mypy
+lint: venv       ## ruff, mypy and the prose check
 	$(BIN)/ruff check toolkit tests bench scripts examples
 	$(BIN)/ruff format --check toolkit tests bench scripts examples
 	$(BIN)/mypy
@@ -50,6 +50,8 @@ lint: venv       ## ruff and mypy
 	$(BIN)/mypy scripts/mutants.py
 	$(BIN)/mypy scripts/site/hook.py
 	$(BIN)/mypy examples/checkpoint.py
+	$(BIN)/mypy scripts/prose.py scripts/sentences.py
+	$(BIN)/python scripts/prose.py
 
 golden: venv     ## rewrite the golden files; review the result with `git diff`
 	TOOLKIT_GOLDEN=1 $(BIN)/pytest tests/unit -q

@@ -1,6 +1,6 @@
 """A whole session from Python, in cells: run it as it is, or cell by cell in an editor or a notebook."""
 
-# %% The cluster, and whether anything stands in its way
+# %% The cluster, and problems that would break a job
 import os
 from pathlib import Path
 

@@ -88,7 +88,7 @@ def restore(
 ) -> int:
     """Take up what a checkpoint holds, if there is one; return the step to go on with.
 
-    How far a run had come is told in pictures, as an epoch has other steps with other ranks. The learning
+    The progress of a run is counted in pictures: an epoch has other steps with other ranks. The learning
     rate follows from the ranks too, so it is this run's.
     """
     if data is None:

@@ -63,7 +63,7 @@ class Answer:
         job: as main has it; ``state`` is unknown where main did not say.
         evidence: what was judged: of now, or of when the watchdog looked.
         said: what each host saw.
-        stalled: what made the watchdog look, when its evidence was judged; else empty.
+        stalled: the reason for the watchdog's inspection if its evidence is judged; otherwise empty.
     """
 
     job: JobStatus

@@ -1,4 +1,4 @@
-"""Which settings of all-reduce are taken by what was measured, where they are kept, which jobs get them."""
+"""Choice of all-reduce settings by measurements, their storage, and the jobs that receive them."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ DYNAMIC = ("OMPI_MCA_coll_tuned_use_dynamic_rules", "1")
 
 
 def unheard(event: object) -> None:
-    """Nobody listens."""
+    """Ignore every event."""
 
 
 def timed(trial: str, algorithm: Algorithm, *seconds: float) -> Iterator[Timing]:
-    """What was measured, smallest size first; fewer than all sizes where time was up."""
+    """Return measurements, smallest size first; fewer than all sizes if time ran out."""
     for size, each in zip(SIZES, seconds, strict=False):
         yield Timing(trial, algorithm, size, each)
 
@@ -88,7 +88,7 @@ def streamed(*factors: float, algorithm: Algorithm = DEFAULT) -> Iterator[Timing
 
 def test_where_nothing_was_measured_nothing_changes() -> None:
     assert chosen() == Tuning("mpi", HOSTS, why=("there are no measurements",))
-    # Without the default nothing can be said of the others.
+    # Without the default the others cannot be judged.
     alone = chosen(streamed(0.1, 0.1, 0.1, 0.1))
     assert (alone.changes, alone.why, len(alone.timings)) == (False, ("there are no measurements",), 4)
 
@@ -371,7 +371,7 @@ def session(recorder: Recorder) -> Session:
 
 
 class Measuring:
-    """Stands where measuring jobs are run: each takes its budget and a little more, on a clock of its own."""
+    """A fake of the measuring jobs: each takes its budget and a little more, on a clock of its own."""
 
     def __init__(self, faster: float) -> None:
         self.now, self.faster, self.jobs = 100.0, faster, list[Job]()

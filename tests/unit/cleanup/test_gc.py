@@ -1,4 +1,4 @@
-"""What `gc` takes for left over and what it leaves alone; its steps run by real shells."""
+"""Leftovers that `gc` removes and what it leaves alone; real shells run its steps."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_processes_of_jobs_that_are_over_by_the_word_of_their_own_main() -> None
     assert left(over).strays == (Stray("gpu2", JOB, (811,), "gpu1", "demo"),)
     alive = seen("gpu1", containers=(main,), ranks=process(700, JOB, "SUPERVISOR"))
     assert left(remains(alive, there)).strays == ()
-    # Its main is on none of these hosts, or is another person's: nobody can tell.
+    # Its main is on none of these hosts, or is another person's: gc cannot tell.
     for others in ((), (container("demo", "gpu1", "main", owner="bob"),)):
         unknown = remains(seen("gpu1", containers=others), there)
         assert left(unknown).strays == ()
@@ -271,7 +271,7 @@ GONE = f"gone-{os.getpid():x}"
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that says which containers a stand-in for docker lists."""
+    """A file that says which containers the fake docker lists."""
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\n[ $1 != ps ] || cat {tmp_path}/containers\n")
@@ -311,7 +311,7 @@ def test_a_job_that_runs_by_mains_word_keeps_its_processes(
     found = Leftovers({}, (Stray("gpu2", MARKED, (rank.pid,), "gpu1", GONE),))
     with sleeping(TOOLKIT_SUPERVISOR=MARKED):
         assert [status for status, _ in carried_out(found)] == ["ok", "failed"] and rank.poll() is None
-        # Main is gone since: nobody says that the job is over.
+        # Main is gone: no host reports that the job is over.
         report = execute(plan_gc(found), hosts("gpu2"))
         assert not report.ok and rank.poll() is None
 

@@ -117,7 +117,7 @@ def test_a_fix_names_only_what_there_is(error: KnownError) -> None:
 
 @for_each("error", KNOWN_ERRORS, ids=lambda error: error.name)
 def test_every_way_to_say_it_can_be_found(error: KnownError) -> None:
-    """No way is swallowed by an entry that stands before it."""
+    """No wording is matched by an earlier entry."""
     for way in error.pattern.split(OR):
         assert names(way.replace(GAP, " x ")) == [error.name]
 

@@ -30,7 +30,7 @@ def python_strings(text: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             parts.add(id(node.value))
-    for node in ast.walk(tree):  # from the outside in: what is part of a larger string is not one by itself
+    for node in ast.walk(tree):  # from the outside in: what is part of a larger string is not one on its own
         if id(node) not in parts and isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
             text = _flat(node, parts)
             if text.strip(GAP):

@@ -34,7 +34,7 @@ from toolkit.jobs.request import Request
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples"
-# As the operators publish them; they lie beside a checkout of ours, and not in it.
+# As the operators publish them; they are beside a checkout, and not in it.
 DEFINITIONS = {
     "MPIJob": ROOT.parent / "shared" / "data" / "mpijob-crd-v2beta1.yaml.gz",
     "TrainJob": ROOT.parent / "shared" / "data" / "trainjob-crd-v1alpha1.yaml.gz",
@@ -102,7 +102,7 @@ def test_scripts_for_others(runtime: str, launcher: str) -> None:
 def test_bash_reads_the_scripts(launcher: str, runtime: str) -> None:
     text = script(with_launcher(launcher), runtime)
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
-    # What was rendered wrongly shows as a brace or a NUL of ours.
+    # What was rendered wrongly shows as a brace or a NUL of toolkit.
     assert "{{" not in text and "\0" not in text
     if shutil.which("shellcheck"):
         # SC2317: functions that bash is handed on the nodes. SC2016: values of the job that hold a "$".

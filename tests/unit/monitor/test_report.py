@@ -62,7 +62,7 @@ def report_of(
     silent: dict[str, str] | None = None,
     job: str = JOB,
 ) -> JobReport:
-    """The report of a job whose status stands on the first host."""
+    """The report of a job whose status is on the first host."""
     own = next(iter(told.values()))
     return make_report(
         "demo",
@@ -208,7 +208,7 @@ def gauges(at: float, busy: float | None, gpu: float | None = None) -> dict[str,
 
 
 def host_says(name: str, rank: int, ahead: float, **changes: Any) -> dict[str, Any]:
-    """What a host says whose clock is so many seconds ahead of main's, where the job began at 1000."""
+    """Return the answer of a host whose clock is `ahead` of main's, where the job began at 1000."""
     zero = 1000.0 + ahead
     whole = {
         "host": name,

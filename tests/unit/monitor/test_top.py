@@ -235,7 +235,7 @@ def here(tmp_path: Path) -> Iterator[World]:
 
 @contextmanager
 def gauge(here: World, seconds: str = "0.2", **env: str) -> Iterator[subprocess.Popen[str]]:
-    """The program; it ends when nobody holds its standard input any more."""
+    """The program; it ends when its standard input is closed."""
     program = [sys.executable, "-S", "-E", str(here.root / "inside" / "run.py"), "monitor.gauges", seconds]
     process = subprocess.Popen(program, stdin=-1, stdout=-1, env={**here.base_env(), **env}, text=True)
     assert process.stdin is not None and process.stdout is not None
@@ -345,7 +345,7 @@ def test_it_costs_less_than_a_hundredth_of_a_processor(here: World) -> None:
 
 
 class Streams:
-    """The containers of a cluster: each reading comes when somebody waits for it."""
+    """The containers of a cluster: each reading arrives when a reader waits for it."""
 
     def __init__(self, gauges: Gauges, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits = threading.Semaphore(0)

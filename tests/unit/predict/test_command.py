@@ -1,4 +1,4 @@
-"""toolkit predict: what it prints, what it refuses, and that it contacts nobody."""
+"""toolkit predict: its output, its refusals, and that it contacts no host."""
 
 from __future__ import annotations
 

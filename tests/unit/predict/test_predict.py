@@ -71,7 +71,7 @@ def test_measured_pairs_tell_whose_link_it_is() -> None:
     assert made.latency == pytest.approx(50e-6)
     assert source == "links from 6 measured pairs"
     assert made.first(2).neck().text == "gpu2's link is 9.4 Mb/s"
-    # Where there are but two, nobody can tell whose end it is.
+    # With only two hosts, the slow end cannot be identified.
     two = measured(hosts=["gpu1", "gpu2"], pairs=all_pairs({"gpu1": 941, "gpu2": 9.4}))
     made, _ = assemble(HOSTS3[:2], Given(), two)
     assert made.neck().text == "the link between gpu1 and gpu2 carries 9.4 Mb/s"
@@ -98,7 +98,7 @@ def test_what_if_one_link_were_another() -> None:
     made, source = assemble(HOSTS3, Given(rates={"gpu2": 1e9}), found)
     assert made.neck().rate == pytest.approx(941e6)
     assert source.endswith("; but the given rate of gpu2")
-    # A rate for all is for those whom nobody measured.
+    # A rate for all applies to hosts without a measurement.
     made, _ = assemble([*HOSTS3, ("gpu4", 1)], Given(rate=1e8), found)
     assert [round(m.rate / 1e5) for m in made.members] == [9410, 94, 9410, 941]
 
