@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """What a file's name says of it."""
+    """The values in the name of a checkpoint file."""
 
     step: int
     length: int

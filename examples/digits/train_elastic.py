@@ -36,7 +36,7 @@ def main() -> None:
 
     state.register_reset_callbacks([resized])
 
-    # 3. Called anew whenever hosts have changed, with the state of the last commit.
+    # 3. Called again whenever hosts have changed, with the state of the last commit.
     @hvd.elastic.run  # type: ignore[untyped-decorator, unused-ignore]
     def train(state: hvd.elastic.TorchState) -> None:
         rank, size = hvd.rank(), hvd.size()
