@@ -89,7 +89,7 @@ def restore(
     """Load a checkpoint, if there is one; return the step at which training continues.
 
     The position of a run is a number of pictures, because the steps per epoch depend on the number of ranks.
-    The learning rate also depends on this number, so it is not restored from the checkpoint.
+    The learning rate also depends on the number of ranks, so it is not restored from the checkpoint.
     """
     if data is None:
         return 0
