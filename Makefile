@@ -50,7 +50,8 @@ lint: venv       ## ruff, mypy and the prose check
 	$(BIN)/mypy scripts/mutants.py
 	$(BIN)/mypy scripts/site/hook.py
 	$(BIN)/mypy examples/checkpoint.py
-	$(BIN)/mypy scripts/prose.py scripts/sentences.py
+	$(BIN)/mypy scripts/prose.py
+	$(BIN)/mypy -m scripts.sentences
 	$(BIN)/python scripts/prose.py
 
 golden: venv     ## rewrite the golden files; review the result with `git diff`

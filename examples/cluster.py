@@ -1,6 +1,6 @@
-"""A whole session from Python, in cells: run it as it is, or cell by cell in an editor or a notebook."""
+"""A complete session in Python, divided into cells: run the file, or each cell in an editor or notebook."""
 
-# %% The cluster, and problems that would break a job
+# %% Open the cluster and check it for problems
 import os
 from pathlib import Path
 
@@ -11,13 +11,13 @@ for finding in cluster.check(quick=True):
     if finding.verdict == "error":
         print(f"{finding.host}: {finding.what}; {finding.fix}")
 
-# %% Containers on all hosts; the second time there is nothing to change
+# %% Start containers on all hosts; a second run changes nothing
 report = cluster.up()
 print(f"{report.changes} changes in {report.seconds:.1f} s")
 for state in cluster.status():
     print(state.host, state.role, state.state)
 
-# %% A job, followed
+# %% Run a job and follow its output
 folder = Path(__file__).resolve().parent / "digits"
 job = cluster.run("train_ddp.py", workdir=folder, launcher="torchrun")
 for line in job.lines():
@@ -25,13 +25,13 @@ for line in job.lines():
 status = job.wait()
 print(job.id, status.state, status.exit_code)
 
-# %% What is known of it afterwards
+# %% Read the report of the job
 found = job.report()
-print(f"{found.seconds:.1f} s in all, the first output of rank 0 after {found.ranks[0].first_output:.1f} s")
+print(f"{found.seconds:.1f} s in total, the first output of rank 0 after {found.ranks[0].first_output:.1f} s")
 for host in found.hosts:
     for curve in host.curves:
         if curve.name == "CPU":
             print(f"{host.name}: {curve.top:.1f} of {curve.most} cores at most")
 
-# %% Nothing is left there; what is known of its jobs is in runs/ here
+# %% Remove the cluster from the hosts; records and results of its jobs are downloaded to runs/ first
 cluster.down()

@@ -86,10 +86,10 @@ def read(folder: Path) -> bytes | None:
 def restore(
     data: bytes | None, count: int, steps: int, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> int:
-    """Take up what a checkpoint holds, if there is one; return the step to go on with.
+    """Load a checkpoint, if there is one; return the step at which training continues.
 
-    The progress of a run is counted in pictures: an epoch has other steps with other ranks. The learning
-    rate follows from the ranks too, so it is this run's.
+    The position of a run is a number of pictures, because the steps per epoch depend on the number of ranks.
+    The learning rate also depends on the number of ranks, so it is not restored from the checkpoint.
     """
     if data is None:
         return 0

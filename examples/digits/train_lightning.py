@@ -39,7 +39,7 @@ def main() -> None:
     lightning.seed_everything(1, verbose=False)
     pictures, labels, test_pictures, test_labels = digits.load(torch.device("cpu"))
     module = Digits(args, size)
-    # Under torchrun it finds the other ranks automatically; it shares the pictures out among them, too.
+    # Under torchrun, the Trainer finds the other ranks and divides the pictures among them.
     trainer = lightning.Trainer(
         num_nodes=size // local,
         devices=local,

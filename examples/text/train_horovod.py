@@ -31,7 +31,7 @@ def main() -> None:
     model = masked.Model(text.vocabulary).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     schedule = masked.schedule(optimizer, args.steps)
-    # Weights stay fp32, and gradients with them: Horovod has no bfloat16. Passes can be bf16 anyway.
+    # Weights and gradients stay fp32, because Horovod has no bfloat16. The passes can still use bf16.
     optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),

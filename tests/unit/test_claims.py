@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.unit.each import for_each
 from toolkit.checks.engine import OLDEST_ENGINE, OLDEST_PODMAN
 from toolkit.checks.gpu_setup import FIRST_DRIVER, OLDEST_GPU
-from toolkit.cluster.ports import FIRST_MASTER_PORT
+from toolkit.cluster.ports import _MASTER_PORTS, FIRST_MASTER_PORT
 from toolkit.image.build_plan import LIMIT_BYTES
 from toolkit.protocol.names import DEFAULT_WORKER_PORT
 
@@ -39,6 +39,11 @@ def oldest_capability() -> str:
     return dotted(divmod(lowest, 10))
 
 
+def master_ports() -> str:
+    """Return the range of ports at which jobs start their search for a MASTER_PORT."""
+    return f"{FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + _MASTER_PORTS - 1}"
+
+
 def project() -> str:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     return str(re.search(r'requires-python = ">=([\d.]+)"', text)[1])  # type: ignore[index]
@@ -51,11 +56,12 @@ CLAIMS: list[tuple[str, str, Callable[[], object]]] = [
     ("README.md", "Docker {}+", lambda: dotted(OLDEST_ENGINE)),
     ("README.md", "Podman {}+", lambda: dotted(OLDEST_PODMAN)),
     ("README.md", "GPU image up to {} GB", lambda: LIMIT_BYTES["gpu"] / 1e9),
-    ("README.md", "{} for SSH of workers", lambda: DEFAULT_WORKER_PORT),
-    ("README.md", "{} and dynamic ports", lambda: FIRST_MASTER_PORT),
     ("README.md", "Python {}+", project),
     ("SECURITY.md", "| {} (`worker_port`)", lambda: DEFAULT_WORKER_PORT),
-    ("SECURITY.md", "| {} or the next free one", lambda: FIRST_MASTER_PORT),
+    ("SECURITY.md", "starts at a port from {}", master_ports),
+    ("docs/explanation/network.md", "from {}", master_ports),
+    ("docs/how-to/harden.md", "{}-32767", lambda: FIRST_MASTER_PORT),
+    ("docs/how-to/harden.md", "worker_port: {}", lambda: DEFAULT_WORKER_PORT),
     ("SECURITY.md", "releases up to {},", lambda: recipe("HOROVOD_VERSION")),
     ("docs/reference/support-matrix.md", "**NVIDIA driver {} or newer**", lambda: FIRST_DRIVER[cuda()]),
     ("docs/reference/support-matrix.md", "**compute capability {} or higher**", oldest_capability),

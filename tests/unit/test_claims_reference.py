@@ -13,7 +13,7 @@ from toolkit.checks.gpu_setup import FIRST_DRIVER, OLDEST_GPU
 from toolkit.checks.registry import CHECKS
 from toolkit.cluster.look import LIFE_SECONDS
 from toolkit.cluster.pairs import CONNECT_SECONDS
-from toolkit.cluster.ports import FIRST_MASTER_PORT
+from toolkit.cluster.ports import _MASTER_PORTS, FIRST_MASTER_PORT
 from toolkit.container.job.attempt import FAILED_GRACE_S
 from toolkit.container.job.lease import DEATH_S, LAPSE_GRACE_S
 from toolkit.container.job.lease_times import BEAT_S, LEASE_S, LOST_S
@@ -82,7 +82,7 @@ CLAIMS = [
         MATRIX,
         f"**NVIDIA driver {FIRST_DRIVER[MAJOR]} or newer** and GPUs of **compute capability {OLDEST} or",
     ),
-    (MATRIX, f"Driver older than {FIRST_DRIVER[MAJOR]}, GPU older than {OLDEST}"),
+    (MATRIX, f"Driver older than {FIRST_DRIVER[MAJOR]}, compute capability below {OLDEST}"),
     (MATRIX, f"Docker {'.'.join(map(str, OLDEST_ENGINE))} or Podman {'.'.join(map(str, OLDEST_PODMAN))}"),
     (MATRIX, f"Horovod {dockerfile('Dockerfile.cpu', 'HOROVOD_VERSION')} | not supported"),
     (CHECK, f"Docker before {'.'.join(map(str, OLDEST_ENGINE))}, Podman before 4.3"),
@@ -103,8 +103,8 @@ CLAIMS = [
     (LIFE, f"`log_size` (default {DEFAULT_LOG_BYTES >> 20} MiB)"),
     (HOW, f"port {DEFAULT_WORKER_PORT}"),
     (NETWORK, f"port {DEFAULT_WORKER_PORT} of the workers"),
-    (NETWORK, f"a free port from {FIRST_MASTER_PORT} on"),
-    (LAUNCHERS, f"from {FIRST_MASTER_PORT} on"),
+    (NETWORK, f"from {FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + _MASTER_PORTS - 1}"),
+    (LAUNCHERS, f"from {FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + _MASTER_PORTS - 1}"),
     (NETWORK, f"gain at least {LEAST_GAIN:.0%} at".replace("%", " %")),
     (NETWORK, f"lose at most {MOST_LOSS:.0%} at".replace("%", " %")),
     (NETWORK, ", ".join(map(shown_bytes, SIZES[:-1])) + f" and {shown_bytes(SIZES[-1])}"),
