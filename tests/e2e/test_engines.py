@@ -261,7 +261,7 @@ def test_a_worker_that_rebooted(up: Toolkit) -> None:
     assert "fix: toolkit up" in refused.err
     healed = up.run("up", "--json", check=True).json
     assert changed(healed) - {("box2", "sshd")} == {("box2", "containers"), ("box1", "login")}
-    (start,) = (o for o in healed["outcomes"] if o["phase"] == "containers")
+    (start,) = (o for o in healed["outcomes"] if (o["phase"], o["host"]) == ("containers", "box2"))
     assert start["detail"].startswith("the host has rebooted since")
     assert {host: keys(host) for host in before} == before and ids("two", box1="main") == main
     waiting.job_reaches(up, job, "failed")

@@ -86,7 +86,7 @@ REFUSE = "REJECT --reject-with tcp-reset"
         (
             partial(faults.firewall, SICK, REFUSE),
             "port 22: connection refused",
-            "is sshd running there",
+            "is sshd running?",
             "up",
         ),
         (partial(faults.without_docker, SICK), "docker is not installed", "docs.docker.com", "down"),

@@ -57,7 +57,7 @@ def newcomer(lab: Path, tmp_path: Path) -> Iterator[Newcomer]:
 
 def test_a_conversation_ends_in_a_cluster_that_is_up(newcomer: Newcomer) -> None:
     with newcomer.talk() as person:
-        listed = person.answer("which of them", "1-2")
+        listed = person.answer("which hosts", "1-2")
         assert f"1  my-box1  trainer@{newcomer.addresses['box1']}:22" in listed
         assert "left out: github.com (logs in as git)" in listed
         for name in ("my-box1", "my-box2"):
@@ -95,7 +95,7 @@ def test_a_conversation_ends_in_a_cluster_that_is_up(newcomer: Newcomer) -> None
 @pytest.mark.parametrize("end", [CTRL_C, CTRL_D])
 def test_a_conversation_that_is_broken_off_leaves_nothing(newcomer: Newcomer, end: str) -> None:
     with newcomer.talk() as person:
-        person.answer("which of them", "my-box3")
+        person.answer("which hosts", "my-box3")
         person.wait_for("record this key?")
         person.wait_for("]: ")
         assert person.interrupt(end) == 130
@@ -112,7 +112,7 @@ def test_a_share_of_all_hosts_is_offered_and_ranks_see_it(newcomer: Newcomer) ->
     try:
         with mounted[0], mounted[1]:
             with newcomer.talk("--cluster", "shares") as person:
-                person.answer("which of them", "1-2")
+                person.answer("which hosts", "1-2")
                 for _ in range(2):
                     person.answer("record this key?", "y")
                 asked = person.answer("which file systems to mount for ranks")
@@ -134,7 +134,7 @@ def test_a_host_without_docker_is_told_with_its_fix_and_may_be_mended(newcomer: 
     sh("box3", "gpasswd -d trainer docker")
     try:
         with newcomer.talk() as person:
-            person.answer("which of them", "box=my-box3, my-box1")
+            person.answer("which hosts", "box=my-box3, my-box1")
             for _ in range(2):
                 person.answer("record this key?", "y")
             told = person.answer("what about box", "keep")

@@ -127,20 +127,20 @@ def test_ctrl_c_asks_and_does_what_is_answered(up: Toolkit) -> None:
     job = terminal.read_until(r"job (\S+): 2 ranks")
     terminal.read_until(r"box2 1\] step 2")
     terminal.type("\x03")
-    terminal.read_until("s: stop it")
+    terminal.read_until("s: stop the job")
     terminal.seen = ""
     terminal.type("\n")
     terminal.read_until(r"box2 1\] step \d+")
     terminal.seen = ""
     terminal.type("\x03")
-    terminal.read_until("s: stop it")
+    terminal.read_until("s: stop the job")
     terminal.type("d\n")
     assert terminal.status() == 130 and "detached" in terminal.seen
     assert marked("box2", f"TOOLKIT_JOB={job}")
     terminal = Terminal(up, "attach", job[-4:])
     terminal.read_until(r"box2 1\] step \d+")
     terminal.type("\x03")
-    terminal.read_until("s: stop it")
+    terminal.read_until("s: stop the job")
     terminal.type("\x03")
     terminal.read_until(f"stopping {job} on all hosts")
     assert terminal.status() == 130 and f"job {job}: stopped" in terminal.seen

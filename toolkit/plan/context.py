@@ -125,14 +125,22 @@ def failure(
                 return KnownFailure(f"{way.what} ({own})", way.fix, host, way.cause)
     words = reason(result)
     if unwritable := why_unwritable(said):
-        return _full(unwritable, words, runner, (*named_paths(said), *paths))
+        return _full(unwritable, words, runner, named_paths(said), paths)
     if cause := cause_of(said, host):
         return ToolkitError(f"{cause.what}: {words}", cause.fix, host)
     return ToolkitError(words, fix, host)
 
 
-def _full(unwritable: Unwritable, words: str, runner: Runner, paths: Sequence[str]) -> ToolkitError:
-    host = runner.name
+def _full(
+    unwritable: Unwritable, words: str, runner: Runner, named: Sequence[str], own: Sequence[str]
+) -> ToolkitError:
+    """Return the error for a file system that takes no data.
+
+    Args:
+        named: paths in the message. They can be paths inside a layer, which do not exist on the host.
+        own: paths that the command writes to.
+    """
+    host, paths = runner.name, (*named, *own)
     rooms = rooms_of(runner, *paths)
     room = tightest(rooms, paths)
     where = room.mount if room else "/"
@@ -148,8 +156,8 @@ def _full(unwritable: Unwritable, words: str, runner: Runner, paths: Sequence[st
             what, f"on {host}: {quoted('findmnt', where)}; sudo dmesg | tail  # look for disk errors", host
         )
     if room is None and rooms:
-        # The written data has been removed; paths in an engine's message can be paths inside a layer.
-        room = next((one for one in rooms if one.path in paths), rooms[-1])
+        # The written data has been removed. Without a path of its own, the command wrote to the engine's.
+        room = next((one for one in rooms if one.path in own), rooms[-1])
         return ToolkitError(
             f"the disk was full (now {room.line()}): {words}", room_fix(host, room.mount), host
         )

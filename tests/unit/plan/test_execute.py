@@ -582,3 +582,19 @@ def test_a_disk_that_was_full_is_that_of_the_files(tmp_path: Path) -> None:
     (outcome,) = execute(plan((upload(tmp_path),)), {"a": Full("a")}).outcomes
     assert outcome.detail.startswith("the disk was full (now 61 kB free of 66 kB on /state): tar: ")
     assert "make room on /state" in outcome.fix
+
+
+def test_a_path_inside_a_layer_names_no_disk_of_the_host() -> None:
+    """Docker names the path in the archive that it unpacks; only the engine's folder was full."""
+
+    class Full(HostHere):
+        def run(self, command: Command, timeout: float | None = None) -> Result:
+            if "DockerRootDir" in command.line():
+                layer = "disk 90000000 5 80000000 1% /\nfiles 9 1 8 9% /\n"
+                engine = "disk 900 5 800 1% /images\nfiles 9 1 8 9% /images\n"
+                return Result(0, f"/blobs/sha256/19\n{layer}/images\n{engine}", "", 0.1)
+            return Result(1, "", "write /blobs/sha256/19: no space left on device", 0.1)
+
+    step = Run("a", "load", script("docker load"))
+    (outcome,) = execute(Plan("p", (Phase("q", (step,)),)), {"a": Full("a")}).outcomes
+    assert "on /images): write /blobs/sha256/19" in outcome.detail and "make room on /images" in outcome.fix
