@@ -62,7 +62,8 @@ def look(
 ) -> tuple[Finding, ...]:
     """Query all hosts at once and return the findings of the checks, errors first.
 
-    Changes nothing on the hosts. The reason why a host does not answer is a finding too.
+    Changes no file and no setting of the hosts. Starts short-lived test containers unless ``quick`` is set.
+    The reason why a host does not answer is a finding too.
 
     Args:
         quick: start no containers; findings that need one are "not checked".
