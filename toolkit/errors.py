@@ -25,7 +25,7 @@ class ToolkitError(Exception):
 
     Args:
         what: the problem, in one sentence.
-        fix: a command or sentence that solves it; empty if none is known.
+        fix: a command or sentence that solves it, one on each line; empty if none is known.
         host: the inventory name of the host concerned; empty if there is none.
     """
 
@@ -37,7 +37,7 @@ class ToolkitError(Exception):
 
     def __str__(self) -> str:
         head = f"{self.host}: {self.what}" if self.host else self.what
-        return f"{head}\n  fix: {self.fix}" if self.fix else head
+        return "\n  fix: ".join((head, *self.fix.splitlines()))
 
 
 @dataclass(frozen=True)

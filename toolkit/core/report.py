@@ -145,7 +145,7 @@ class PlanFailed(ToolkitError):
         told = [one for one in report.outcomes if one.status == "failed" or one.fix]
         lines = "".join(f"\n  {one.host}: {one.step}: {one.detail}" for one in told)
         fixes = dict.fromkeys(one.fix for one in told if one.fix)
-        super().__init__(f"{report.title} failed{lines}", "; ".join(fixes))
+        super().__init__(f"{report.title} failed{lines}", "\n".join(fixes))
 
 
 def refuse_failed(report: Report) -> Report:

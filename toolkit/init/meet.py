@@ -129,7 +129,7 @@ def fill(
         NotReady: another user has a cluster of that name there.
     """
     for host, owner in meeting.strangers(cluster).items():
-        what = f"a cluster named {cluster} of user {printable_line(owner)} is there already"
+        what = f"a cluster named {cluster} of user {printable_line(owner)} already exists on the host"
         raise NotReady(what, "another --cluster", host)
     met = meeting.met
     usable = [met[host.name] for host in named(draft.hosts) if met[host.name].usable]

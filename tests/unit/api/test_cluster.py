@@ -88,6 +88,15 @@ def test_a_plan_that_fails_names_every_host() -> None:
     assert caught.value.fix == "make room" and caught.value.report.failures == (bad,)
 
 
+def test_each_fix_of_a_failed_plan_is_a_line_that_can_be_pasted() -> None:
+    """An explanation after ``#`` must not swallow the next command."""
+    fixes = ("df -h /  # make room on /", "sudo systemctl start docker")
+    rows = [Outcome("files", "write", f"gpu{n}", "failed", 0.0, "no", fix) for n, fix in enumerate(fixes)]
+    with pytest.raises(PlanFailed) as caught:
+        refuse_failed(Report("up t", tuple(rows)))
+    assert str(caught.value).splitlines()[-2:] == [f"  fix: {fix}" for fix in fixes]
+
+
 def test_run_takes_what_the_verb_takes() -> None:
     ours = set(inspect.signature(Cluster.run).parameters) - {"self"}
     here_only = {

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.cluster_world import public_key
 from toolkit.cluster.probe import parse_facts, probe_command
+from toolkit.core.command import Command
 from toolkit.core.facts import Facts, Gpu, Interface, Remembered
 from toolkit.errors import CommandFailed, NotReady
 from toolkit.protocol.frames import read_frames
@@ -417,43 +418,41 @@ def test_gpus_that_the_engine_gives_by_cdi(info: dict[str, Any], files: str, nam
 # The question itself
 
 
-def test_the_probe_runs_on_this_machine_and_its_answer_is_read(tmp_path: Path) -> None:
-    """A fake docker: this is about the script and the other tools, which are real."""
-    docker = tmp_path / "docker"
-    image = json.dumps([IMAGE])
-    docker.write_text(
-        "#!/bin/sh\ncase \"$1 $2\" in\n'info --format') echo '" + json.dumps(OLD_INFO) + "' ;;\n"
-        f"'image inspect') echo '{image}' ;;\nesac\n"
-    )
-    docker.chmod(0o755)
-    done = subprocess.run(
-        [str(token) for token in probe_command("toolkit:cpu", "demo", "gpu1", NONCE).argv],
+def run_here(asked: Command, folder: Path, docker: str, **env: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the probe in a real shell of this machine, with `folder` as home and a shell text as docker."""
+    program = folder / "docker"
+    program.write_text(f"#!/bin/sh\n{docker}\n")
+    program.chmod(0o755)
+    return subprocess.run(
+        [str(token) for token in asked.argv],
         capture_output=True,
         check=True,
-        env={"PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(tmp_path)},
+        env={"PATH": f"{folder}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(folder), **env},
     )
+
+
+def test_the_probe_runs_on_this_machine_and_its_answer_is_read(tmp_path: Path) -> None:
+    """A fake docker: this is about the script and the other tools, which are real."""
+    docker = f"""case "$1 $2" in
+'info --format') echo '{json.dumps(OLD_INFO)}' ;;
+'image inspect') echo '{json.dumps([IMAGE])}' ;;
+esac"""
+    done = run_here(probe_command("toolkit:cpu", "demo", "gpu1", NONCE), tmp_path, docker)
     assert done.stderr == b""
     said = parse_facts("here", "demo", read_frames(done.stdout, NONCE))
     assert said.docker == "20.10.24+dfsg1"
     assert said.state_dir == f"{tmp_path}/.local/state/toolkit/demo/here"
     assert [i.tags for i in said.images] == [("toolkit:cpu", "toolkit.local/verified:x")]
     assert said.free_bytes > 0
-    assert list(tmp_path.iterdir()) == [docker]
+    assert [path.name for path in tmp_path.iterdir()] == ["docker"]
 
 
 def test_the_state_is_where_the_hosts_file_says_for_each_user(tmp_path: Path) -> None:
-    docker = tmp_path / "docker"
-    docker.write_text(f"#!/bin/sh\n[ $1 != info ] || echo '{json.dumps(OLD_INFO)}'\n")
-    docker.chmod(0o755)
     asked = probe_command(
         "i:1", "demo", "gpu1", NONCE, [("place", 'echo "$XDG_STATE_HOME"')], state_dir="/the scratch"
     )
-    done = subprocess.run(
-        [str(token) for token in asked.argv],
-        capture_output=True,
-        check=True,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), "XDG_STATE_HOME": "/elsewhere"},
-    )
+    docker = f"[ $1 != info ] || echo '{json.dumps(OLD_INFO)}'"
+    done = run_here(asked, tmp_path, docker, XDG_STATE_HOME="/elsewhere")
     me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
     sections = read_frames(done.stdout, NONCE)
     assert parse_facts("here", "demo", sections).state_dir == f"/the scratch/{me}/toolkit/demo/here"
@@ -463,26 +462,15 @@ def test_the_state_is_where_the_hosts_file_says_for_each_user(tmp_path: Path) ->
 @pytest.mark.parametrize("failures", [1, 2, 3])
 def test_a_list_of_containers_that_failed_is_not_an_empty_one(tmp_path: Path, failures: int) -> None:
     """The engine fails the first lists: one failure is retried, and then it is an error of the host."""
-    docker = tmp_path / "docker"
-    docker.write_text(
-        f"""#!/bin/sh
-case "$1" in
+    docker = f"""case "$1" in
 info) echo '{json.dumps(OLD_INFO)}' ;;
 ps)
   echo x >>"$HOME/asked"
   [ "$(wc -l <"$HOME/asked")" -gt {failures} ] || {{ echo 'Error response from daemon: busy' >&2; exit 1; }}
   echo abc ;;
 inspect) echo '{json.dumps([CONTAINER])}' ;;
-esac
-"""
-    )
-    docker.chmod(0o755)
-    done = subprocess.run(
-        [str(token) for token in probe_command("i:1", "demo", "gpu1", NONCE).argv],
-        capture_output=True,
-        check=True,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)},
-    )
+esac"""
+    done = run_here(probe_command("i:1", "demo", "gpu1", NONCE), tmp_path, docker)
     sections = read_frames(done.stdout, NONCE)
     if failures == 1:
         assert [c.name for c in parse_facts("here", "demo", sections).containers] == ["toolkit-demo-worker"]

@@ -175,3 +175,23 @@ def test_explained_by_text_or_topic(run: Run) -> None:
     assert (status, out) == (2, "")
     assert "no message, known error or topic matches 'no such words'" in err
     assert all(topic in err for topic in topics())
+
+
+def quoted_lines(page: str) -> Iterator[tuple[str, str]]:
+    """Yield each message that a section quotes before its cause or in a list, with the section's title."""
+    for section in re.split("^## ", page, flags=re.MULTILINE)[1:]:
+        title, _, text = section.partition("\n")
+        seen = text.split("**Cause.**")[0].splitlines()
+        lines = [line.strip() for line in seen if line.startswith("    ")]
+        for line in (*lines, *re.findall("^- `([^`]+)`:", text, re.MULTILINE)):
+            yield title, line
+
+
+# Quoted, but a prompt and not a message with a cause.
+PROMPT = "is running.  s: stop the job   d: detach (the job continues)   Enter: continue"
+
+
+@for_each(("title", "line"), list(quoted_lines((ROOT / "docs" / "troubleshooting.md").read_text())))
+def test_a_message_that_troubleshooting_quotes_can_be_looked_up(title: str, line: str) -> None:
+    prompt = " ".join(PROMPT.split())
+    assert is_in_source(prompt) if line.endswith(PROMPT) else explanation(line), title

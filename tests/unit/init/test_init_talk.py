@@ -455,7 +455,9 @@ def test_a_name_that_another_user_of_the_hosts_has(
     status, _, err = talk("-o", "mine.yaml", typed=["", "", "mine", "", ""])
     assert status == 0 and "user bob has a cluster with this name on gpu2" in err and "[mine-2]" in err
     status, _, err = talk("-o", "x.yaml", "--yes", "--cluster", "mine")
-    assert status == 3 and "of user bob is there already" in err and not (tmp_path / "x.yaml").exists()
+    assert (
+        status == 3 and "of user bob already exists on the host" in err and not (tmp_path / "x.yaml").exists()
+    )
 
 
 @NEEDS_SSH
