@@ -54,9 +54,10 @@ def check(
 ) -> None:
     """Find problems that would break, corrupt or slow a job.
 
-    Checks every host and prints a fix for each problem; `toolkit gc` removes leftovers of earlier runs. The
-    check changes no configuration and no files of the hosts. It starts short-lived test containers that
-    listen on ports; with --quick it starts none. Exits with 1 if there is an error.
+    toolkit checks every host and prints a fix for each problem. It changes no configuration of the hosts, and
+    removes the test containers and test files that it creates. With --quick, toolkit starts no test
+    containers. The command exits with 1 if a check finds an error. `toolkit gc` removes leftovers of earlier
+    runs.
 
     Examples:
         toolkit check

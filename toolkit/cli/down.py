@@ -33,8 +33,8 @@ def down(
 ) -> None:
     """Stop all jobs and remove the cluster from the hosts.
 
-    Removes containers, SSH keys and files of this cluster from every host. Images and data sets stay on the
-    hosts; see `toolkit image prune` and `toolkit data rm`.
+    toolkit removes containers, SSH keys and files of this cluster from every host. Images and data sets stay
+    on the hosts: remove them with `toolkit image prune` and `toolkit data rm`.
 
     Examples:
         toolkit down

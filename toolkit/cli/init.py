@@ -39,12 +39,14 @@ def init(
     meet: Annotated[
         bool,
         typer.Option(
-            "--try", help="Connect to the hosts and fill in what they report. Asks only about SSH host keys"
+            "--try", help="Connect to the hosts to detect settings, and ask only about SSH host keys"
         ),
     ] = False,
     yes: Annotated[
         bool,
-        typer.Option("--yes", "-y", help="Use the default of every question. Trusts no unknown SSH host key"),
+        typer.Option(
+            "--yes", "-y", help="Use the default of every question, and trust no unknown SSH host key"
+        ),
     ] = False,
     from_hostfile: Annotated[
         str, typer.Option(metavar="FILE", help="Read the hosts from an Open MPI hostfile")

@@ -52,7 +52,7 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="Extra time per message (default: measured value, or 30us)",
+            help="Overhead per message (default: measured value, or 30us)",
             rich_help_panel=_NET,
         ),
     ] = "",
@@ -153,9 +153,9 @@ def predict(
 ) -> None:
     """Predict step time and scaling for 1 to N hosts.
 
-    Also predicts throughput and scaling efficiency. Give the network with --rate or --from, and the model
-    with one of --model, --params and --probe. Contacts no host, except with --probe, which runs a few steps.
-    Formulas: docs/explanation/prediction.md.
+    toolkit also predicts throughput and scaling efficiency. Set the network with --rate or --from, and the
+    model with --model, --params or --probe. Only --probe contacts a host, to run a few steps of your script.
+    docs/explanation/prediction.md explains the formulas.
 
     Examples:
         toolkit predict --rate 10gbit --model resnet50 --step-time 250ms

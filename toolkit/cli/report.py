@@ -41,7 +41,7 @@ def report(
 ) -> None:
     """Write an HTML page about a job.
 
-    The page shows hosts and ranks, how the time was spent, throughput, load, restarts and versions. It is a
+    The page shows hosts and ranks, the use of time, throughput, load, restarts and versions. The page is a
     single file without external resources. The report of a running job ends at the current time.
 
     Examples:

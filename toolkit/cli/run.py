@@ -57,7 +57,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="NAME[=VALUE]",
-            help="Set a variable for all ranks. Without VALUE, pass on the value in your shell",
+            help="Set a variable for all ranks. Without VALUE, use the value in your shell",
         ),
     ] = None,
     workdir: Annotated[

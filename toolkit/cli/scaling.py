@@ -37,14 +37,14 @@ def scaling(
         str, typer.Option(metavar="SECONDS", help="Measure each number of hosts for SECONDS")
     ] = "20",
     warm_up: Annotated[
-        str, typer.Option(metavar="SECONDS", help="Time after the first step that is not measured")
+        str, typer.Option(metavar="SECONDS", help="Warm-up time after the first step, before the measurement")
     ] = "5",
-    patience: Annotated[str, typer.Option(metavar="SECONDS", help="Maximum wait for the first step")] = "300",
+    patience: Annotated[str, typer.Option(metavar="SECONDS", help="Time limit for the first step")] = "300",
     batch: Annotated[
         str,
         typer.Option(
             metavar="rank|all",
-            help="Meaning of the batch size: samples per rank, or of all ranks together",
+            help="Unit of the batch size: samples per rank, or samples of all ranks",
             autocompletion=complete.one_of("rank", "all"),
         ),
     ] = "rank",
@@ -73,9 +73,9 @@ def scaling(
 ) -> None:
     """Measure how a script's throughput grows with hosts.
 
-    Runs the script on 1, 2, … hosts, measures the steps per second of each run, and prints speedup and
-    efficiency. The ranks must print their steps, as for `toolkit top`. toolkit stops each run after the
-    measurement.
+    toolkit runs the script on 1, 2, … hosts, measures the steps per second of each run, and prints speedup
+    and efficiency. It stops each run after the measurement. The ranks must print their steps, as for
+    `toolkit top`.
 
     Examples:
         toolkit bench scaling train.py
