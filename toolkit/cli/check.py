@@ -54,8 +54,8 @@ def check(
 ) -> None:
     """Find problems that would break, corrupt or slow a job.
 
-    toolkit checks every host and prints a fix for each problem. It changes no configuration of the hosts, and
-    removes the test containers and test files that it creates. With --quick, toolkit starts no test
+    toolkit checks every host and prints a fix for each problem. toolkit changes no host configuration,
+    and removes the test containers and test files that it creates. With --quick, toolkit starts no test
     containers. The command exits with 1 if a check finds an error. `toolkit gc` removes leftovers of earlier
     runs.
 

@@ -71,7 +71,8 @@ def remove(
 ) -> None:
     """Remove the data sets from the hosts.
 
-    toolkit removes the files that it sent. It keeps files that changed after the transfer, and other files.
+    toolkit removes the files that it sent. Files that changed after the transfer
+    and files from another source stay on the hosts.
 
     Examples:
         toolkit data rm --dry-run

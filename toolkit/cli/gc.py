@@ -49,7 +49,7 @@ def gc(
     """Remove the leftovers of dead runs from the hosts.
 
     toolkit removes processes, containers and files of all your clusters on these hosts, not only of the
-    cluster in hosts.yaml. It keeps running jobs, and files and processes of other users. On a terminal,
+    cluster in hosts.yaml. Running jobs, and files and processes of other users, stay. On a terminal,
     toolkit asks before it removes keys and job records of another cluster.
 
     Examples:

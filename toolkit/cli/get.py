@@ -92,7 +92,7 @@ def get(
     toolkit skips files that exist locally with the same size and time. The job can still be running.
 
     - toolkit downloads files that it sent as code only if the job changed them.
-    - toolkit never sends ./runs as code. It sends files in other folders of the project with the next job.
+    - toolkit never sends ./runs as code. toolkit sends other folders of the project with each job.
     - toolkit creates a link only if the target is a file or folder below the local folder.
 
     Examples:

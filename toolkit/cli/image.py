@@ -206,8 +206,8 @@ def prune(
 ) -> None:
     """Remove old images that toolkit sent to the hosts.
 
-    toolkit removes layers of interrupted transfers, and all but the two newest images of each name. It keeps
-    images that a running or stopped container uses, and images with a tag that you set.
+    toolkit removes layers of interrupted transfers, and all but the two newest images of each name.
+    Images that a running or stopped container uses, and images with a tag that you set, stay.
 
     Examples:
         toolkit image prune --dry-run

@@ -57,8 +57,8 @@ def logs(
 ) -> None:
     """Print the output of a job, a rank or a service.
 
-    Without JOB, toolkit prints the newest job. It merges the output of all ranks. Ctrl-C does not affect the
-    job.
+    Without JOB, toolkit prints the newest job. The log merges the output of all ranks. Ctrl-C does not
+    affect the job.
 
     Examples:
         toolkit logs

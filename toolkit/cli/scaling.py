@@ -74,7 +74,7 @@ def scaling(
     """Measure how a script's throughput grows with hosts.
 
     toolkit runs the script on 1, 2, … hosts, measures the steps per second of each run, and prints speedup
-    and efficiency. It stops each run after the measurement. The ranks must print their steps, as for
+    and efficiency. toolkit stops each run after the measurement. The ranks must print their steps, as for
     `toolkit top`.
 
     Examples:

@@ -49,7 +49,7 @@ def up(
     """Start or repair the cluster.
 
     toolkit copies the image, data sets and its programs to every host, creates SSH keys there, and starts one
-    container per host. It then verifies that the main container reaches every worker container. With
+    container per host. toolkit then verifies that the main container reaches every worker container. With
     `pull: missing` or `pull: always` in hosts.yaml, hosts pull the image instead. A second run changes
     nothing, except that it repairs hosts without their container or files.
 

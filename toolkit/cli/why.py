@@ -33,8 +33,8 @@ def why(
 ) -> None:
     """Explain which rank blocks a job, or what ended the job.
 
-    toolkit queries all hosts in parallel and changes nothing there. It also writes a bundle with stacks and
-    logs, which you can attach to a problem report.
+    toolkit queries all hosts in parallel and changes nothing there. toolkit also writes a bundle with
+    stacks and logs, which you can attach to a problem report.
 
     Examples:
         toolkit why
