@@ -79,7 +79,7 @@ class Connected:
 
         Args:
             questions: further probes, see ``toolkit.cluster.probe``; their output is in ``replies``.
-            container_sessions: open a session in each host's container as well, for a command that starts a job.
+            container_sessions: open a session in each host's container as well, for a job.
         """
         names = list(hosts)
         allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names))
