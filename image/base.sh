@@ -6,7 +6,7 @@ set -eu
 suite=${1:-bookworm}
 tag=${2:-debian:$suite-slim}
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-pull_seconds=${PULL_SECONDS:-20}
+answer_seconds=${ANSWER_SECONDS:-20}
 
 say() { echo "base: $*"; }
 die() { echo "base: $*" >&2; exit 1; }
@@ -19,13 +19,37 @@ if docker image inspect "$tag" > /dev/null 2>&1; then
     exit 0
 fi
 
-say "trying to pull $tag (at most $pull_seconds s)"
-if timeout "$pull_seconds" docker pull --quiet "$tag" > /dev/null 2>&1; then
+# pull: no time limit once the registry answers, because a slow link needs minutes for one layer. Before that, an
+# unreachable registry costs at most $answer_seconds s.
+pull() {
+    docker pull "$tag" > "$work/pull" 2>&1 &
+    puller=$!
+    waited=0
+    while kill -0 "$puller" 2> /dev/null; do
+        if [ "$waited" -ge "$answer_seconds" ] && ! grep -q 'Pulling from' "$work/pull"; then
+            kill "$puller" 2> /dev/null || true
+            echo "the registry did not answer within $answer_seconds s" >> "$work/pull"
+            break
+        fi
+        sleep 1
+        waited=$((waited + 1))
+    done
+    wait "$puller" 2> /dev/null
+}
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/toolkit-base.XXXXXX")
+puller=
+trap '[ -z "$puller" ] || kill "$puller" 2> /dev/null || true; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+say "pulling $tag"
+if pull; then
     say "$tag was pulled"
     exit 0
 fi
+say "docker pull $tag failed: $(tail -n 1 "$work/pull")"
 
-say "no registry gave it; making it with debootstrap from $mirror"
+say "creating $tag with debootstrap from $mirror instead"
 [ "$(id -u)" -eq 0 ] || die "debootstrap needs root: run this as root, or on a machine that reaches a registry 'docker pull $tag' and 'docker save' it for this one"
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 if ! command -v debootstrap > /dev/null || ! [ -e "$keyring" ]; then
@@ -35,9 +59,6 @@ if ! command -v debootstrap > /dev/null || ! [ -e "$keyring" ]; then
     DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends debootstrap debian-archive-keyring > /dev/null
 fi
 
-work=$(mktemp -d "${TMPDIR:-/tmp}/toolkit-base.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
 root=$work/root
 
 # --variant=minbase: Essential packages and apt, as in the slim image of the registry.
