@@ -82,7 +82,10 @@ def test_the_legacy_builder_knows_every_word(flavor: Flavor) -> None:
 def test_the_last_stage_has_compilers_but_not_cudas_and_checks_what_it_holds(flavor: Flavor) -> None:
     runtime = stage(DOCKERFILES[flavor], "runtime")
     installed = re.findall(r"apt-get install -y --no-install-recommends ([^;]*)", runtime)
-    assert installed == ["gcc g++ libc6-dev libpython3-dev", "openmpi-bin"]
+    verbs = ["libibverbs1", "librdmacm1", "ibverbs-providers"]
+    packages = [each.replace("\\\n", " ").split() for each in installed]
+    assert packages == [["gcc", "g++", "libc6-dev", "libpython3-dev", *verbs], ["openmpi-bin"]]
+    assert "for library in libibverbs.so.1 librdmacm.so.1; do" in runtime
     compilers = re.search(r"for compiler in ([^;]*);", runtime)
     assert compilers is not None and compilers[1].split() == ["cc", "c++", "gcc", "g++"]
     assert "if ! command -v" in runtime and "Python.h is missing" in runtime
