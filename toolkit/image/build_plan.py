@@ -84,8 +84,9 @@ CONTEXT_FILES = (
 # Size limits, slightly above the measured sizes; an image is sent to every host.
 LIMIT_BYTES: Mapping[Flavor, int] = {"cpu": 1_400_000_000, "gpu": 6_500_000_000}
 
-# `docker build` uses the builder that this variable names instead of the engine's own. A builder in a container
-# has neither this machine's network nor the base image of the local engine, and keeps the image in its cache.
+# `docker build` uses the builder that this variable names instead of the engine's own. A builder in a
+# container has neither this machine's network nor the base image of the local engine, and keeps the image
+# in its cache.
 BUILDER_VARIABLE = "BUILDX_BUILDER"
 
 # Their values can contain a password: the command line has only the names, and docker reads the values.
