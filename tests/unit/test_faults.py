@@ -264,7 +264,11 @@ def test_the_table_and_the_page() -> None:
     own = next(line for line in lines if line.startswith("| `rank-kill` "))
     assert own.endswith("| 3 | 2.0/2.0 | 0.9/0.9 |")
     page = with_table(f"# Faults\n\n{BEGIN}\nearlier rows\n{END}\n\nmore\n", rows)
-    assert "earlier rows" not in page and page.endswith("\n\nmore\n") and "Seeds: 1. Tested commits, with the number of runs: abc (3)." in page
+    assert (
+        "earlier rows" not in page
+        and page.endswith("\n\nmore\n")
+        and "Seeds: 1. Tested commits, with the number of runs: abc (3)." in page
+    )
     assert all(line in page for line in (*longest_table(rows), *broken_table(rows)))
     assert with_table(page, rows) == page
     assert "not reached" in told(row(injected=False)) and "        left: x" in told(rows[1])
