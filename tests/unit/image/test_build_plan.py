@@ -63,7 +63,7 @@ COMPLETE = {
 
 def plan(recipe: ImageRecipe, present: dict[str, bool] | None = None, **kwargs: Any) -> ImageBuild:
     """The build of a recipe; ``present`` is what the image's own wheelhouse has."""
-    own = f"/cache/wheels/{recipe.flavour}-py3.11-x86_64"
+    own = f"/cache/wheels/{recipe.flavor}-py3.11-x86_64"
     given = {own: COMPLETE if present is None else present, **kwargs.pop("more", {})}
     return plan_image(recipe, SOURCES, given, cache="/cache", python="/py", **kwargs)
 
@@ -133,7 +133,7 @@ def test_from_nothing_torch_is_asked_for_by_itself_and_never_as_the_cuda_build()
     assert "--require-hashes" in last.argv
 
 
-def test_the_gpu_flavour_takes_the_plain_torch_and_the_compiler() -> None:
+def test_the_gpu_flavor_takes_the_plain_torch_and_the_compiler() -> None:
     wheels, *_ = plan(ImageRecipe("gpu"), {}).fetches
     assert wheels.alternatives[0].argv[-2:] == ("torch===2.13.0", "nvidia-cuda-nvcc==13.0.88")
 

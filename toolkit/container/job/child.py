@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from toolkit.container.exits import exit_code_of
-from toolkit.container.job.lease_times import BEAT_S, LEASE_S
+from toolkit.container.job.lease_times import HEARTBEAT_S, LEASE_S
 from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log
 
@@ -102,9 +102,9 @@ class Child:
 
     def _has_lapsed(self, now: float) -> bool:
         """Return whether the lease has expired and lease.py has not ended this rank."""
-        if now < self._looked + BEAT_S:
+        if now < self._looked + HEARTBEAT_S:
             return False
-        if now > self._looked + 2 * BEAT_S:
+        if now > self._looked + 2 * HEARTBEAT_S:
             self._patient_until = now + LEASE_S / 2  # this process stalled, and perhaps lease.py too
         self._looked = now
         self._memory.look()

@@ -19,8 +19,8 @@ from toolkit.container.job.variables import Variables, require
 from toolkit.container.job_file import HostFile, Job, load_host, load_job
 from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log, last_lines, size_of
-from toolkit.container.marks import JOB_MARK, RANK_MARK, SUPERVISOR_MARK
 from toolkit.container.paths import STOPPING, job_folder, lease_path, temporary_folder
+from toolkit.container.tags import JOB_TAG, RANK_TAG, SUPERVISOR_TAG
 from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_NO_LOG, EXIT_USAGE
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
@@ -95,7 +95,7 @@ def rank_env(
     given = {**host["network"], **own_gpus(job, host["host"])}
     least = {**without_gpus(job, host["host"]), **tuned_env(job)}
     env = {**base, **least, **given, **variables["env"], **variables["override"]}
-    env.pop(SUPERVISOR_MARK, None)
+    env.pop(SUPERVISOR_TAG, None)
     # A variable of torchrun itself, not for its ranks.
     launch = next((each["env"] for each in job["launches"] if each["host"] == host["host"]), {})
     if env.get(QUIET, "") == launch.get(QUIET):
@@ -119,7 +119,7 @@ def rank_env(
         # setproctitle would overwrite /proc/PID/environ, by which the job's processes are found.
         SPT_NOENV="1",
     )
-    env[JOB_MARK], env[RANK_MARK] = job["id"], str(place.rank)
+    env[JOB_TAG], env[RANK_TAG] = job["id"], str(place.rank)
     return env
 
 
