@@ -113,15 +113,21 @@ def document(found: list[Row], outer: dict[str, Any], version: str, command: str
     """Return the page: versions, steps, and one line for each way to start a cluster."""
     system = f"{outer['OperatingSystem']}, engine {outer['ServerVersion']}, cgroup v{outer['CgroupVersion']}"
     good = sum(row.ok for row in found)
-    head = ("Docker and image store", "SSH user", "Start of the containers", *map(HEADS.get, COLUMNS))
+    head = (
+        "Docker and image store",
+        "SSH user",
+        "Start of the containers",
+        *(HEADS[column] for column in COLUMNS),
+    )
     lines = [
         "# Combinations of engines and launchers",
         "",
         f"`{command}` generated this page on {when:%Y-%m-%d} with toolkit {version}.",
         f"The hosts were practice hosts on one machine ({system}, {outer['Architecture']}).",
         "",
-        "Each row is one cluster with one rank per host. A cluster has two hosts, or three hosts with different",
-        "engines. Compose and scripts use the files of `toolkit up --prepare` and `toolkit render`. The tests are:",
+        "Each row is one cluster with one rank per host. A cluster has two hosts, or three hosts with",
+        "different engines. Compose and scripts use the files of `toolkit up --prepare` and",
+        "`toolkit render`. The tests are:",
         "",
         "- **start**: The containers start.",
         "- **smoke**: `toolkit smoke` succeeds.",
