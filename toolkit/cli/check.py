@@ -41,7 +41,9 @@ def check(
             autocompletion=complete.check_list,
         ),
     ] = [],  # noqa: B006
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Also exit with 1 if a check finds a warning")
+    ] = False,
     fix: Annotated[bool, typer.Option("--fix", hidden=True, help="Run `toolkit gc` afterwards")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", hidden=True, help="With --fix, print the plan only")

@@ -25,7 +25,7 @@ from toolkit.protocol.names import RUNS
 def down(
     hosts: HostsFile = DEFAULT_HOSTS,
     save: Annotated[
-        bool, typer.Option(help="First download job records, logs and results to ./runs/CLUSTER")
+        bool, typer.Option(help="Download job records, logs and results to ./runs/CLUSTER before the removal")
     ] = True,
     dry_run: DryRun = False,
     as_json: Json = False,

@@ -67,7 +67,8 @@ def init(
     ] = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="SSH user of hosts without USER@")] = "",
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="Write this file; - means standard output")
+        str,
+        typer.Option("-o", "--output", metavar="FILE", help="Write to this file; - means standard output"),
     ] = "hosts.yaml",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file")] = False,
     dry_run: DryRun = False,

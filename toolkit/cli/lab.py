@@ -19,7 +19,7 @@ from toolkit.lab.status import lab_status
 from toolkit.plan.show import table
 
 Name = Annotated[
-    str, typer.Option(metavar="NAME", help="Name of the practice cluster, which can run beside others")
+    str, typer.Option(metavar="NAME", help="Name of the practice cluster; several can run at once")
 ]
 
 

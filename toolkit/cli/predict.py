@@ -23,7 +23,7 @@ _NET, _LOAD = "Network", "Model"
 
 def predict(
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the script of --probe")
+        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the --probe script")
     ] = None,
     rate: Annotated[
         list[str] | None,
@@ -37,7 +37,10 @@ def predict(
     measured: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="FILE", help="Read JSON of `toolkit bench network`", rich_help_panel=_NET
+            "--from",
+            metavar="FILE",
+            help="Read this JSON file of `toolkit bench network`",
+            rich_help_panel=_NET,
         ),
     ] = None,
     latency: Annotated[

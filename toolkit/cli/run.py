@@ -62,7 +62,7 @@ def run(
     ] = None,
     workdir: Annotated[
         str,
-        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts and that ranks start in"),
+        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts, and in which ranks start"),
     ] = ".",
     only: Annotated[
         list[str] | None,

@@ -44,12 +44,12 @@ def scaling(
         str,
         typer.Option(
             metavar="rank|all",
-            help="Unit of the batch size: samples per rank, or samples of all ranks",
+            help="Meaning of the batch size: samples per rank or of all ranks",
             autocompletion=complete.one_of("rank", "all"),
         ),
     ] = "rank",
     predicted: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON of `toolkit predict` to compare with")
+        Path | None, typer.Option(metavar="FILE", help="Compare with this JSON file of `toolkit predict`")
     ] = None,
     launcher: Annotated[
         str,
@@ -61,7 +61,7 @@ def scaling(
     ] = "",
     workdir: Annotated[
         str,
-        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts and that ranks start in"),
+        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts, and in which ranks start"),
     ] = ".",
     only: Annotated[
         list[str] | None,
