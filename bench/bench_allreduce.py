@@ -29,7 +29,7 @@ from toolkit.api.connection import Connection
 from toolkit.bench.tune import tune
 from toolkit.cluster.session import Session
 from toolkit.jobs.build import plan_request
-from toolkit.jobs.control import hear_out
+from toolkit.jobs.control import run_to_completion
 from toolkit.jobs.request import Request
 from toolkit.network.measured import shown_bytes, shown_time
 from toolkit.network.tuning import Tuning
@@ -57,7 +57,7 @@ def measure(
         request = Request(words=words, launcher=launcher, workdir=folder, only=only, tuned=tuned)
         planned = plan_request(session, request)
         job = planned.job
-        text = hear_out(session, planned.plan, job.id, lambda event: None)
+        text = run_to_completion(session, planned.plan, job.id, lambda event: None)
     found = [line.partition("rounds ")[2] for line in text.splitlines() if "] rounds {" in line]
     if not found:
         sys.exit(f"job {job.id} failed:\n{text[-2000:]}")

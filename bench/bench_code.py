@@ -51,7 +51,7 @@ class Hosts:
 
     def __init__(self, hosts_file: Path, stack: ExitStack) -> None:
         data: dict[str, Any] = yaml.safe_load(hosts_file.read_text())
-        self.session = stack.enter_context(Connection(hosts_file).connect(desks=True))
+        self.session = stack.enter_context(Connection(hosts_file).connect(container_sessions=True))
         self.session.require_some()
         lab = Path(next(iter(data["hosts"].values()))["identity_file"]).parent.name.lstrip(".")
         self.containers = [f"toolkit-lab-{lab}-{name}" for name in data["hosts"]]

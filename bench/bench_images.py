@@ -93,7 +93,7 @@ def counts(links: Sequence[tuple[str, str]], way: str) -> list[int]:
 def forget(links: Sequence[tuple[str, str]]) -> None:
     text = (
         f"docker rmi -f $(docker images -q {images.NAME}) "
-        "$(docker images -q --filter label=toolkit.flavour=images) >/dev/null 2>&1"
+        "$(docker images -q --filter label=toolkit.flavor=images) >/dev/null 2>&1"
     )
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda link: inside(link[0], text), links))

@@ -20,7 +20,7 @@ from tests.e2e.world import on, outer
 from toolkit.core.image import config_identity, image_facts
 from toolkit.image.archive import archive
 from toolkit.image.layer_reader import LayerReader
-from toolkit.image.layers import ImageParts, Layer, digest, metadata
+from toolkit.image.layers import ImageLayers, Layer, digest, metadata
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
 from toolkit.remote.engine import Engine
@@ -36,7 +36,7 @@ class Made:
 
     tag: str
     identity: str
-    parts: ImageParts
+    parts: ImageLayers
 
     @property
     def size(self) -> int:
@@ -44,7 +44,7 @@ class Made:
         return sum(layer.size for layer in self.parts.layers[TOOLS:])
 
 
-def base_parts() -> ImageParts:
+def base_parts() -> ImageLayers:
     """The layers and the configuration of toolkit:cpu."""
     engine = Engine.connect()
     image = engine.image("toolkit:cpu")
@@ -62,7 +62,7 @@ def layer(name: str, size: int, seed: int = 0) -> bytes:
     return out.getvalue()
 
 
-def make(base: ImageParts, tag: str, layers: Sequence[bytes], tools: int = TOOLS, **labels: str) -> Made:
+def make(base: ImageLayers, tag: str, layers: Sequence[bytes], tools: int = TOOLS, **labels: str) -> Made:
     """Load an image made of the first N layers of the base, and these layers, into this machine's engine."""
     own = tuple(Layer(digest(one), len(one)) for one in layers)
     whole = (*base.layers[:tools], *own)
@@ -71,13 +71,13 @@ def make(base: ImageParts, tag: str, layers: Sequence[bytes], tools: int = TOOLS
     about = {
         **{key: conf[key] for key in ("architecture", "os")},
         "created": datetime.now(timezone.utc).isoformat().replace("+00:00", "Z"),
-        "config": {"Env": env, "Labels": {"toolkit.flavour": "images", **labels}},
+        "config": {"Env": env, "Labels": {"toolkit.flavor": "images", **labels}},
         "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in whole]},
         "history": [],
     }
     config = json.dumps(about).encode()
     contents = {one.diff_id: data for one, data in zip(own, layers, strict=True)}
-    parts = ImageParts(config, whole)
+    parts = ImageLayers(config, whole)
     sent = tuple({one.diff_id: one for one in own}.values())
     data = archive(sent, (contents[one.diff_id] for one in sent), metadata(config, whole, f"{NAME}:{tag}"))
     subprocess.run(["docker", "load", "-q"], input=b"".join(data), check=True, capture_output=True)
@@ -143,7 +143,7 @@ def forget(host: str) -> None:
     """Remove every image of these tests from a host, base included where nothing else has it."""
     text = (
         "for image in $(for made in images line; do "
-        "docker images -q --no-trunc --filter label=toolkit.flavour=$made; done | sort -u) "
+        "docker images -q --no-trunc --filter label=toolkit.flavor=$made; done | sort -u) "
         f"$(docker images -q --no-trunc toolkit-part) $(docker images -q --no-trunc {NAME}); "
         "do docker rmi -f $image; done; true"
     )

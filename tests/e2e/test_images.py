@@ -23,7 +23,7 @@ from toolkit.cluster.session import observe_layout
 from toolkit.core.command import Command, Result
 from toolkit.core.report import Outcome
 from toolkit.core.runner import Sink
-from toolkit.image.layers import ImageParts
+from toolkit.image.layers import ImageLayers
 from toolkit.lifecycle.up import plan_image_send
 from toolkit.plan.steps import Phase, Plan, SendImage, Step
 from toolkit.protocol.names import identity_reference
@@ -38,7 +38,7 @@ Call = Callable[..., Toolkit]
 
 
 @pytest.fixture(scope="module")
-def base(lab: Path) -> Iterator[ImageParts]:
+def base(lab: Path) -> Iterator[ImageLayers]:
     """The layers of toolkit:cpu; the images made of them go when the tests are over."""
     yield images.base_parts()
     for host in HOSTS:
@@ -65,7 +65,7 @@ def tool(lab: Path, tmp_path: Path) -> Call:
 
 
 @pytest.fixture(scope="module")
-def first(lab: Path, base: ImageParts, tmp_path_factory: pytest.TempPathFactory) -> Made:
+def first(lab: Path, base: ImageLayers, tmp_path_factory: pytest.TempPathFactory) -> Made:
     """An image of a few unlike layers, on all hosts."""
     small = [layer("small", 1000), b"\0" * 1024, b"", layer("note", 300)]
     made = make(base, "first", [layer("large", 3 * MIB), *small, layer("last", 2 * MIB)])
@@ -93,7 +93,7 @@ def test_all_hosts_have_it_and_it_is_whole(first: Made, tool: Call) -> None:
     assert again.json["changes"] == 0
 
 
-def test_only_missing_layers_travel_to_both_stores(first: Made, base: ImageParts, tool: Call) -> None:
+def test_only_missing_layers_travel_to_both_stores(first: Made, base: ImageLayers, tool: Call) -> None:
     """One layer is shared with another image; the bytes are counted on the interfaces."""
     shared = layer("large", 3 * MIB)
     second = make(base, "second", [shared, layer("more", 2 * MIB, 2), layer("last", 700, 2)])
@@ -110,7 +110,7 @@ def test_only_missing_layers_travel_to_both_stores(first: Made, base: ImageParts
 
 
 @pytest.mark.rare
-def test_a_hundred_layers(base: ImageParts, first: Made, tool: Call) -> None:
+def test_a_hundred_layers(base: ImageLayers, first: Made, tool: Call) -> None:
     layers = [layer(f"n{number}", 500) for number in range(95)]
     made = make(base, "hundred", [*layers, layer("last", 10)])
     report = tool(made).run("image", "send", "--json", check=True).json
@@ -186,7 +186,7 @@ def send_altered(tool: Toolkit, alter: Alter, number: int = 1) -> list[Outcome]:
 
 @pytest.mark.rare
 @pytest.mark.parametrize("alter", [flip, pytest.param(cut_off, marks=pytest.mark.rare)])
-def test_damage_on_the_way_is_refused(base: ImageParts, first: Made, tool: Call, alter: Alter) -> None:
+def test_damage_on_the_way_is_refused(base: ImageLayers, first: Made, tool: Call, alter: Alter) -> None:
     made = make(base, alter.__name__, [layer(alter.__name__, 2 * MIB), layer("last", 2 * MIB, 3)])
     for outcome in send_altered(tool(made), alter, number=2):
         assert outcome.status == "failed", outcome
@@ -198,7 +198,7 @@ def test_damage_on_the_way_is_refused(base: ImageParts, first: Made, tool: Call,
 
 
 @pytest.mark.rare
-def test_a_broken_connection_is_taken_up_where_it_broke(base: ImageParts, first: Made, tool: Call) -> None:
+def test_a_broken_connection_is_taken_up_where_it_broke(base: ImageLayers, first: Made, tool: Call) -> None:
     layers = [layer(f"large{n}", 2 * MIB) for n in range(3)]
     made = make(base, "broken", [*layers, layer("last", 10)])
     for outcome in send_altered(tool(made), break_off, number=3):
@@ -220,7 +220,7 @@ def test_a_broken_connection_is_taken_up_where_it_broke(base: ImageParts, first:
 
 
 @pytest.mark.rare
-def test_a_tag_that_moves_during_the_send(base: ImageParts, first: Made, tool: Call) -> None:
+def test_a_tag_that_moves_during_the_send(base: ImageLayers, first: Made, tool: Call) -> None:
     made = make(base, "moving", [layer("moving", 2 * MIB), layer("last", 2 * MIB, 4)])
 
     def move(runner: SshRunner, source: Iterable[bytes]) -> Iterator[bytes]:
@@ -232,7 +232,7 @@ def test_a_tag_that_moves_during_the_send(base: ImageParts, first: Made, tool: C
 
 
 @pytest.mark.rare
-def test_a_full_disk_on_one_host(base: ImageParts, first: Made, tool: Call) -> None:
+def test_a_full_disk_on_one_host(base: ImageLayers, first: Made, tool: Call) -> None:
     made = make(base, "full", [layer("fits", 2 * MIB), layer("last", 4 * MIB, 5)])
     with faults.small_disk("box2", f"{faults.IMAGES}/tmp", "3m"):
         report = tool(made).run("image", "send", "--json")
@@ -245,7 +245,7 @@ def test_a_full_disk_on_one_host(base: ImageParts, first: Made, tool: Call) -> N
 
 
 @pytest.mark.rare
-def test_two_sends_at_once(base: ImageParts, first: Made, tool: Call) -> None:
+def test_two_sends_at_once(base: ImageLayers, first: Made, tool: Call) -> None:
     made = make(base, "both", [layer("both", 4 * MIB), layer("last", 3 * MIB, 6)])
     one = tool(made)
     with ThreadPoolExecutor(2) as pool:
@@ -255,7 +255,7 @@ def test_two_sends_at_once(base: ImageParts, first: Made, tool: Call) -> None:
 
 
 def test_ctrl_c_leaves_nothing_running_and_the_next_goes_on(
-    base: ImageParts, first: Made, tool: Call
+    base: ImageLayers, first: Made, tool: Call
 ) -> None:
     made = make(base, "pressed", [layer("one", 2 * MIB, 7), layer("two", 90 * MIB), layer("last", 10, 7)])
     process = tool(made, "box1").start("image", "send")
@@ -273,7 +273,7 @@ def test_ctrl_c_leaves_nothing_running_and_the_next_goes_on(
 @pytest.mark.rare
 @pytest.mark.parametrize("sender", ["box1", "box3"], ids=["engine 26", "containerd store"])
 def test_sent_from_engines_of_other_kinds(
-    base: ImageParts, first: Made, tool: Call, tmp_path: Path, sender: str
+    base: ImageLayers, first: Made, tool: Call, tmp_path: Path, sender: str
 ) -> None:
     target = "box2"
     made = make(base, f"from-{sender}", [layer(sender, 2 * MIB), b"", layer("last", 2000, 8)])
@@ -334,7 +334,7 @@ def relays(host: str) -> str:
 
 
 def test_this_machine_sends_once_and_every_host_at_most_once(
-    base: ImageParts, first: Made, tool: Call
+    base: ImageLayers, first: Made, tool: Call
 ) -> None:
     """Three engines: 26 and 20.10 with overlay2, 26 with the containerd store; counted on the interfaces."""
     made = make(base, "once", [layer(f"once{n}", 6 * MIB) for n in range(3)] + [layer("last", 10, 11)])
@@ -357,7 +357,7 @@ def test_this_machine_sends_once_and_every_host_at_most_once(
     "share", [pytest.param(0.1, marks=pytest.mark.rare), 0.5, pytest.param(0.9, marks=pytest.mark.rare)]
 )
 def test_a_host_that_loses_power_does_not_stop_the_others(
-    base: ImageParts, first: Made, tool: Call, share: float
+    base: ImageLayers, first: Made, tool: Call, share: float
 ) -> None:
     layers = [layer(f"power{n} {share}", 4 * MIB) for n in range(4)]
     made = make(base, f"power{share}", [*layers, layer("last", 10, 12)])
@@ -375,7 +375,7 @@ def test_a_host_that_loses_power_does_not_stop_the_others(
 
 @pytest.mark.rare
 def test_where_hosts_do_not_reach_each_other_all_take_from_here(
-    base: ImageParts, first: Made, tool: Call
+    base: ImageLayers, first: Made, tool: Call
 ) -> None:
     made = make(base, "walls", [layer("walls", 3 * MIB), layer("last", 10, 13)])
     here = "-s $(ip route show default | awk '{print $3; exit}')"
@@ -395,7 +395,7 @@ def test_where_hosts_do_not_reach_each_other_all_take_from_here(
     assert len(direct) == len(HOSTS) - 1, report
 
 
-def test_a_host_without_python_takes_from_here(base: ImageParts, first: Made, tool: Call) -> None:
+def test_a_host_without_python_takes_from_here(base: ImageLayers, first: Made, tool: Call) -> None:
     made = make(base, "bare-host", [layer("bare", 3 * MIB), layer("last", 10, 14)])
     python = sh("box2", "readlink -f /usr/bin/python3").strip()
     try:
@@ -410,7 +410,7 @@ def test_a_host_without_python_takes_from_here(base: ImageParts, first: Made, to
 
 @pytest.mark.rare
 def test_nothing_of_a_transfer_stays_when_it_is_interrupted(
-    base: ImageParts, first: Made, tool: Call
+    base: ImageLayers, first: Made, tool: Call
 ) -> None:
     layers = [layer(f"stop{n}", 24 * MIB) for n in range(4)]
     made = make(base, "stop", [*layers, layer("last", 10, 15)])
@@ -437,10 +437,10 @@ def gone_from(host: str, name: str) -> bool:
 
 
 @pytest.mark.rare
-def test_who_has_what_and_what_may_go(base: ImageParts, first: Made, tool: Call) -> None:
+def test_who_has_what_and_what_may_go(base: ImageLayers, first: Made, tool: Call) -> None:
     mine, builds = "users-own:1", []
     for number in range(4):
-        builds.append(make(base, "line", [layer("last", 100 + number)], **{"toolkit.flavour": "line"}))
+        builds.append(make(base, "line", [layer("last", 100 + number)], **{"toolkit.flavor": "line"}))
         tool(builds[-1]).run("image", "send", check=True)
     oldest, used, _, newest = builds
     one = tool(newest)
@@ -473,7 +473,7 @@ def test_who_has_what_and_what_may_go(base: ImageParts, first: Made, tool: Call)
             on(host, "docker", "rmi", mine, identity_reference(oldest.identity))
 
 
-def test_an_image_that_toolkit_did_not_build_is_exported(base: ImageParts, lab: Path, tool: Call) -> None:
+def test_an_image_that_toolkit_did_not_build_is_exported(base: ImageLayers, lab: Path, tool: Call) -> None:
     tag = f"{images.NAME}:bare"
     given = layer("last", 2 * MIB, 9)
     subprocess.run(["docker", "import", "-", tag], input=given, check=True, capture_output=True)

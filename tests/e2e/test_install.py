@@ -88,9 +88,9 @@ def test_what_needs_no_host(far: Toolkit) -> None:
     more = re.search(r"^  more: toolkit (.+)$", failed.err, re.MULTILINE)
     assert failed.status == 2 and more
     assert "cause: " in far.run(*more[1].split(), check=True).out
-    for flavour in ("cpu", "gpu"):
-        plan = far.run("image", "build", "--flavor", flavour, "--dry-run", "--json", check=True).json["plan"]
-        assert any(f"--tag toolkit:{flavour} " in line for line in plan)
+    for flavor in ("cpu", "gpu"):
+        plan = far.run("image", "build", "--flavor", flavor, "--dry-run", "--json", check=True).json["plan"]
+        assert any(f"--tag toolkit:{flavor} " in line for line in plan)
     assert far.run("lab", "up", "--name", "far-away", "--dry-run", "--json", check=True).json["plan"]
 
 

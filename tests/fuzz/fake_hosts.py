@@ -168,7 +168,7 @@ def _read_anew(function: Any) -> None:
 
 
 _read_anew(toolkit.remote.ssh.arriving)
-_read_anew(toolkit.remote.container_session.Desk.__init__)
+_read_anew(toolkit.remote.container_session.ContainerSession.__init__)
 
 
 class WaitingQueue:

@@ -352,7 +352,7 @@ def account(host: str) -> dict[str, Any]:
         "status": statuses()[JOB],
         "preparation": {"spans": [["connect", 0.5, 0.0], ["code", 1.5, 0.5]], "at": _STARTED},
         "up": None,
-        "pace": [[_STARTED + 10, 5, 2.0, 64.0], [_STARTED + 20, 25, 2.0, 64.0]],
+        "throughput": [[_STARTED + 10, 5, 2.0, 64.0], [_STARTED + 20, 25, 2.0, 64.0]],
         "network": {"job": "", "text": ""},
     }
     about = {
@@ -467,7 +467,7 @@ def _asked(line: bytes) -> dict[str, Any]:
     return found
 
 
-def desk(world: World) -> Lines:
+def container_session(world: World) -> Lines:
     """The container session: toolkit/container/session.py."""
 
     def answer(line: bytes, say: Say) -> None:
@@ -646,7 +646,7 @@ def sound(host: str, words: list[str], inside: bool, world: World) -> Any:
     at = next((number for number, word in enumerate(words[:6]) if word.endswith("/run.py")), -1)
     program = words[at + 1] if at >= 0 else ""
     if program == "session":
-        return desk(world)
+        return container_session(world)
     if words[:2] == ["python3", "-"]:
         return Printed(_line(rows(world)))
     if program == "logs.follow":

@@ -135,7 +135,7 @@ class Code:
         try:
             verdict = send_code(step, context, lambda done, total: None)
         finally:
-            context.desks.leave()
+            context.container_sessions.leave()
         return self.root / "jobs" / Path(step.target).name, verdict
 
     def settle(self) -> None:

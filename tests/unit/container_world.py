@@ -239,7 +239,7 @@ class World:
 
     def close(self) -> None:
         for folder in self.root.glob("jobs/*"):
-            self.call("job.sweep", folder.name, "--signal", "KILL")
+            self.call("job.orphans", folder.name, "--signal", "KILL")
         for process in self.started:
             if process.poll() is None:
                 process.kill()

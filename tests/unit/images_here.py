@@ -24,9 +24,9 @@ from toolkit.errors import Unreachable
 from toolkit.image import source as image_source
 from toolkit.image.archive import archive
 from toolkit.image.layer_reader import Unreadable
-from toolkit.image.layers import ImageParts, Layer, digest, metadata
+from toolkit.image.layers import ImageLayers, Layer, digest, metadata
 from toolkit.plan.steps import Phase, Plan, SendImage
-from toolkit.protocol.names import PART_REPOSITORY, identity_reference
+from toolkit.protocol.names import PARTIAL_REPOSITORY, identity_reference
 
 STORES = ("overlay2", "containerd")
 MIB = 2**20
@@ -48,7 +48,7 @@ class Sender:
     def __init__(self, layers: Sequence[bytes] = LAYERS) -> None:
         self.layers, self.config = tuple(layers), config(layers)
         self.identity = config_identity(json.loads(self.config))
-        self.parts = ImageParts(self.config, tuple(Layer(digest(one), len(one)) for one in layers))
+        self.parts = ImageLayers(self.config, tuple(Layer(digest(one), len(one)) for one in layers))
         self.read: list[tuple[int, ...]] = []
         self.saved = 0
         self.unreadable = self.flips = False
@@ -75,16 +75,16 @@ class Sender:
             "index.json": json.dumps(index).encode(),
             "manifest.json": json.dumps([{**docker[0], "RepoTags": None}]).encode(),
         }
-        unlike = {layer.diff_id: data for layer, data in zip(self.parts.layers, self.layers, strict=True)}
+        unique = {layer.diff_id: data for layer, data in zip(self.parts.layers, self.layers, strict=True)}
         layers = {layer.diff_id: layer for layer in self.parts.layers}
-        yield from archive(tuple(layers.values()), unlike.values(), tuple(about.items()))
+        yield from archive(tuple(layers.values()), unique.values(), tuple(about.items()))
 
     # As toolkit.image.layer_reader.LayerReader
 
     def reader(self, client: object, image: str, diff_ids: Sequence[str]) -> Sender:
         return self
 
-    def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
+    def describe(self, identity: str, engine: str = DOCKER) -> ImageLayers:
         if self.unreadable:
             raise Unreadable("layers of the storage driver zfs cannot be read")
         return self.parts
@@ -200,5 +200,5 @@ def arrived(sender: Sender, host: Host) -> bool:
         and found[0]["names"] == [identity_reference(sender.identity), "toolkit:cpu"]
         and config_identity(found[0]["config"]) == sender.identity
         and host.store.whole(found[0])
-        and not any(name.startswith(PART_REPOSITORY) for name in host.names)
+        and not any(name.startswith(PARTIAL_REPOSITORY) for name in host.names)
     )

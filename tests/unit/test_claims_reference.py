@@ -16,9 +16,9 @@ from toolkit.cluster.pairs import CONNECT_SECONDS
 from toolkit.cluster.ports import _MASTER_PORTS, FIRST_MASTER_PORT
 from toolkit.container.job.attempt import FAILED_GRACE_S
 from toolkit.container.job.lease import DEATH_S, LAPSE_GRACE_S
-from toolkit.container.job.lease_times import BEAT_S, LEASE_S, LOST_S
+from toolkit.container.job.lease_times import HEARTBEAT_S, LEASE_S, LOST_S
+from toolkit.container.job.orphans import CONNECT_S
 from toolkit.container.job.restarts import CALM_S, FIRST_WAIT_S, MOST_WAIT_S, SUSPECT
-from toolkit.container.job.sweep import CONNECT_S
 from toolkit.container.logs.lines import BAR_S
 from toolkit.core.command import TIMED_OUT
 from toolkit.errors import EXIT_CODES
@@ -126,7 +126,7 @@ def test_a_page_states_what_the_code_does(page: str, claim: str) -> None:
 
 
 def test_stated_times_leave_room_for_the_limits_of_the_code() -> None:
-    assert LOST_S + BEAT_S < FAST and CONNECT_S <= SLOW
+    assert LOST_S + HEARTBEAT_S < FAST and CONNECT_S <= SLOW
     assert LEASE_S + LAPSE_GRACE_S < HORIZON
     assert DEATH_S + FAILED_GRACE_S < 3, "a failed rank, until the others have ended"
 

@@ -51,6 +51,6 @@ class BenchPart(Part):
         request = Request(words=words, workdir=Path(workdir).resolve(), launcher=launcher)
         check_request(self._cluster.inventory, request)
         times = (warm_up, seconds, patience)
-        with self._cluster.connect(desks=True) as session:
+        with self._cluster.connect(container_sessions=True) as session:
             session.require_some()
             return measure_all(session, request, on, times, self._cluster.listen, lambda text: None)

@@ -41,7 +41,7 @@ def _depth_of_caller() -> int:
     return depth
 
 
-def _hear_nothing(event: object) -> None:
+def _expect_nothing(event: object) -> None:
     pass
 
 
@@ -64,10 +64,10 @@ class Connection:
     def __init__(
         self,
         hosts: str | Path | Inventory = "hosts.yaml",
-        listen: Listener = _hear_nothing,
+        listen: Listener = _expect_nothing,
         warn: Warn = _warn,
         trace: Trace | None = None,
-        met: Callable[[Session], None] = _hear_nothing,
+        met: Callable[[Session], None] = _expect_nothing,
         notice: Callable[[Notice], None] | None = None,
     ) -> None:
         self.inventory = hosts if isinstance(hosts, Inventory) else load_inventory(hosts)
@@ -86,17 +86,17 @@ class Connection:
         self,
         hosts: Iterable[str] | None = None,
         questions: Questions = (),
-        desks: bool = False,
+        container_sessions: bool = False,
         local_image: bool = False,
     ) -> Session:
         """Connect to hosts (all by default), for work that has no method. Use the session in a ``with``.
 
         Args:
-            questions, desks, local_image: see ``Session.open``.
+            questions, container_sessions, local_image: see ``Session.open``.
         """
         always = question(self.inventory) if self.inventory.data else ()
         session = Session.open(
-            self.inventory, hosts, self.trace, questions, desks, always, EXECUTORS, local_image
+            self.inventory, hosts, self.trace, questions, container_sessions, always, EXECUTORS, local_image
         )
         session.warn, session.started = self.warn, self._started
         self.met(session)

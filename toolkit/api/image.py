@@ -15,7 +15,7 @@ from toolkit.image.manage import (
     QUESTIONS,
     ImageRecipe,
     build,
-    known_flavour,
+    known_flavor,
     list_images,
     make_build,
     own_arch,
@@ -81,7 +81,7 @@ class ImagePart(Part):
             ImageError: the build failed.
         """
         recipe = ImageRecipe(
-            known_flavour(flavor),
+            known_flavor(flavor),
             tag or self._cluster.inventory.image,
             tuple((arguments or {}).items()),
             arch=own_arch(),

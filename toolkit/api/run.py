@@ -6,11 +6,11 @@ from toolkit.api.connection import Connection
 from toolkit.api.job import ClusterJob
 from toolkit.api.notices import Topic
 from toolkit.api.prepared import Notices, Prepared, closed_on_error
-from toolkit.checks.preflight import preflight, questions, refuse_faults, restart_warnings
+from toolkit.checks.preflight import preflight, questions, raise_if_errors, restart_warnings
 from toolkit.cluster.applied import change_finding
 from toolkit.cluster.session import Session
 from toolkit.core.background import Background
-from toolkit.data.manage import refuse_lacking
+from toolkit.data.manage import refuse_incomplete_data
 from toolkit.jobs.build import (
     PlannedJob,
     code_findings,
@@ -55,10 +55,10 @@ class PreparedRun(Prepared[ClusterJob]):
         """
         if self._check:
             hosts = {host.name for host in self.job.hosts}
-            refuse_lacking(self.session, hosts)
+            refuse_incomplete_data(self.session, hosts)
             found = preflight(self.session, {self.job.main, *hosts})
             self._notices.add(Topic.HOSTS, found)
-            refuse_faults(found, told=self.cluster.shows_notices)
+            raise_if_errors(found, told=self.cluster.shows_notices)
         self.begun = True
         start(self.session, self._planned.plan, listen)
         return ClusterJob(self.cluster, self.job.id)
@@ -75,7 +75,9 @@ def prepare_run(cluster: Connection, checked: CheckedRequest, check: bool = True
     notices.add(Topic.ENVIRONMENT, environment_findings(inventory, request))
     # Read while the hosts answer: problems of the cluster are reported before a long read ends.
     code = Background("code", lambda: read_code(inventory, request.workdir))
-    session = cluster.connect(questions=questions() if check else (), desks=True, local_image=check)
+    session = cluster.connect(
+        questions=questions() if check else (), container_sessions=True, local_image=check
+    )
     with closed_on_error(session):
         session.require_some()
         notices.add(Topic.CHANGES, change_finding(inventory, session.facts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolkit.api.connection import Connection
 from toolkit.api.notices import Topic
 from toolkit.api.prepared import Notices, PreparedAfterPull, closed_on_error, report_silent
-from toolkit.checks.preflight import preflight, questions, refuse_faults
+from toolkit.checks.preflight import preflight, questions, raise_if_errors
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.session import Session
 from toolkit.cluster.versions import refuse_newer
@@ -46,7 +46,7 @@ class PreparedUp(PreparedAfterPull):
         Raises:
             NotReady: hosts have problems, a newer toolkit created the cluster, or a running job would end.
         """
-        refuse_faults(self._found, told=self.cluster.shows_notices)
+        raise_if_errors(self._found, told=self.cluster.shows_notices)
         return super().execute(listen)
 
     def _run(self, layout: Layout, plan: Plan, listen: Listener) -> Report:

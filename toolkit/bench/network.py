@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from toolkit.cluster.session import Session
 from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.jobs.build import PlannedJob, plan_request
-from toolkit.jobs.control import hear_out
+from toolkit.jobs.control import run_to_completion
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request
 from toolkit.network.measured import Measured, parse_measured
@@ -94,7 +94,7 @@ def measured_text(session: Session, planned: PlannedJob, mark: str, listen: List
         ToolkitError: the job failed; contains its last lines.
     """
     job = planned.job
-    lines = hear_out(session, planned.plan, job.id, listen).splitlines()
+    lines = run_to_completion(session, planned.plan, job.id, listen).splitlines()
     ended = job_status(session, job.id)
     found = [line.partition(mark)[2] for line in lines if mark in line]
     if ended.exit_code != 0 or not found:

@@ -173,8 +173,8 @@ def _point(job: Job, seen: Sequence[tuple[float, int]], said: Sequence[float]) -
     if not went_on and not said:
         what = f"the ranks of {job.id} made less than two steps while they were measured"
         raise ToolkitError(what, "a longer --seconds")
-    pace = (last - first) / (end - begin) if went_on else median(said)
-    return Point(len(job.hosts), job.world_size, pace, end - begin, max(last - first, 0))
+    throughput = (last - first) / (end - begin) if went_on else median(said)
+    return Point(len(job.hosts), job.world_size, throughput, end - begin, max(last - first, 0))
 
 
 def _early(session: Session, ended: JobStatus) -> ToolkitError:

@@ -20,7 +20,7 @@ from toolkit.core.command import script
 from toolkit.core.report import Report
 from toolkit.errors import Interrupted, NotReady, Problem, ToolkitError
 from toolkit.jobs.build import PlannedJob, plan_request
-from toolkit.jobs.control import hear_out
+from toolkit.jobs.control import run_to_completion
 from toolkit.jobs.launcher import AUTO
 from toolkit.jobs.plan import require_launcher
 from toolkit.jobs.records import job_status
@@ -193,7 +193,7 @@ def run_smoke(session: Session, planned: PlannedSmoke, listen: Listener) -> Smok
     try:
         started = _or_raise(planned.job)
         job = started.job
-        lines = hear_out(session, started.plan, job.id, listen).splitlines()
+        lines = run_to_completion(session, started.plan, job.id, listen).splitlines()
     except ToolkitError as error:
         # Report the GPUs that were found; without any, the error is the complete result.
         if not rows or isinstance(error, Interrupted):

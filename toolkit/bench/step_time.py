@@ -10,7 +10,7 @@ from toolkit.core.answers import answer_of
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.jobs.build import plan_request
-from toolkit.jobs.control import hear_out
+from toolkit.jobs.control import run_to_completion
 from toolkit.jobs.launcher import rank_command
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request, check_request
@@ -51,7 +51,7 @@ def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
     """
     planned = plan_request(session, request)
     job = planned.job
-    text = hear_out(session, planned.plan, job.id, listen)
+    text = run_to_completion(session, planned.plan, job.id, listen)
     with answer_of(job.hosts[0].name, "the steps of the script"):
         probed = parse_probed(text)
     if probed is None:

@@ -45,7 +45,7 @@ def restart_warnings(session: Session, job: Job) -> tuple[Finding, ...]:
     return restart_findings(first_look(session), [host.name for host in (*job.hosts, *job.spares)])
 
 
-def refuse_faults(findings: Iterable[Finding], told: bool = True) -> None:
+def raise_if_errors(findings: Iterable[Finding], told: bool = True) -> None:
     """Raise an error if a job would fail.
 
     Args:

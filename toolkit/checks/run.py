@@ -16,7 +16,7 @@ from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.look import plan_looks
 from toolkit.cluster.pairs import path_ways, together
 from toolkit.cluster.probe import parse_facts
-from toolkit.cluster.reachability import settle_network, try_ways
+from toolkit.cluster.reachability import try_networks, try_ways
 from toolkit.cluster.session import Session
 from toolkit.core.command import Result
 from toolkit.core.facts import Facts
@@ -100,7 +100,7 @@ def second_look(session: Session, scene: Scene, quick: bool = False) -> Scene:
     """Return the scene extended by connections between hosts, from containers on hosts with the image."""
     inventory, facts = scene.inventory, scene.facts
     runners = {name: session.runners[name] for name in facts}
-    settled = settle_network(inventory, facts, runners)
+    settled = try_networks(inventory, facts, runners)
     choice = choose(inventory, facts, settled)
     scene = replace(scene, paths=choice.paths, choice=choice)
     layout, why = _layout(session, scene, settled)

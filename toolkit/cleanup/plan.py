@@ -14,7 +14,7 @@ from toolkit.core.command import Ref, script
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.text import counted
 from toolkit.core.typed import Kind
-from toolkit.image.inventory import HeldImage, remove_part
+from toolkit.image.inventory import HeldImage, remove_partial_image
 from toolkit.lifecycle.down import REMOVE_STATE
 from toolkit.plan.steps import Phase, Plan, Run, Step
 
@@ -208,4 +208,4 @@ def _halves_steps(halves: Mapping[str, str]) -> Iterator[Step]:
 def _part_steps(parts: Mapping[str, Iterable[HeldImage]]) -> Iterator[Step]:
     for host, images in parts.items():
         for image in images:
-            yield remove_part(host, image.part_of, image.own_names, "toolkit gc")
+            yield remove_partial_image(host, image.part_of, image.own_names, "toolkit gc")

@@ -58,7 +58,7 @@ OnInterrupt = Annotated[
         autocompletion=one_of("ask", "stop", "detach"),
     ),
 ]
-Fold = Annotated[
+LineCollapser = Annotated[
     bool, typer.Option("--fold/--no-fold", help="Collapse a line that several ranks print into one line")
 ]
 Raw = Annotated[
@@ -170,10 +170,10 @@ def connect(
     verbose: bool,
     names: Iterable[str] | None = None,
     questions: Questions = (),
-    desks: bool = False,
+    container_sessions: bool = False,
 ) -> Session:
     """Connect to the hosts and report those that do not answer; arguments as in ``Session.open``."""
-    return connection_of(inventory, verbose).connect(names, questions, desks)
+    return connection_of(inventory, verbose).connect(names, questions, container_sessions)
 
 
 def connection_of(

@@ -33,7 +33,7 @@ from toolkit.hostsfile.load import is_file
 from toolkit.image.build_plan import FLAVOURS
 from toolkit.image.build_values import build_progress
 from toolkit.image.inventory import images_text
-from toolkit.image.manage import ImageRecipe, known_flavour, make_build, own_arch
+from toolkit.image.manage import ImageRecipe, known_flavor, make_build, own_arch
 from toolkit.image.manage import build as build_now
 
 app = typer.Typer(
@@ -114,7 +114,7 @@ def build(
     if certificate and not is_file(certificate):
         line.refuse("--certificate", f"there is no file {certificate}")
     line.end()
-    known = known_flavour(flavor)
+    known = known_flavor(flavor)
     arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
     if base_image:
         arguments.append(("BASE_IMAGE", base_image))
@@ -141,7 +141,7 @@ def build(
     limit = f", at most {subject.limit_bytes / 1e6:.0f} MB allowed" if subject.limit_bytes else ""
     say(f"{subject.tag}: {size / 1e6:.0f} MB{limit}; took {seconds:.0f} s")
     if as_json:
-        put_json({"image": subject.tag, "flavour": known, "bytes": size, "seconds": round(seconds, 1)})
+        put_json({"image": subject.tag, "flavor": known, "bytes": size, "seconds": round(seconds, 1)})
 
 
 def _notifier(verbose: bool) -> Callable[[str, str], None]:

@@ -10,7 +10,16 @@ import typer
 
 from toolkit.cli import complete
 from toolkit.cli.chosen_job import Job, read_job, say_lost, wanted_job
-from toolkit.cli.common import DEFAULT_HOSTS, Fold, HostsFile, Raw, Verbose, connect, rank_output, say
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    HostsFile,
+    LineCollapser,
+    Raw,
+    Verbose,
+    connect,
+    rank_output,
+    say,
+)
 from toolkit.cli.get import bring_logs
 from toolkit.cli.line import CommandLine
 from toolkit.core.local_writer import destination
@@ -39,7 +48,7 @@ def logs(
         str, typer.Option(metavar="TIME", help="Print only output after TIME: 10m, 1h30m, 2026-11-21T09:30")
     ] = "",
     tail: Annotated[str | None, typer.Option(metavar="LINES", help="Print only the last LINES lines")] = None,
-    fold: Fold = True,
+    fold: LineCollapser = True,
     raw: Raw = False,
     save: Annotated[
         str,

@@ -14,9 +14,9 @@ from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
-    Fold,
     HostsFile,
     Json,
+    LineCollapser,
     NoCheck,
     OnInterrupt,
     Raw,
@@ -103,7 +103,7 @@ def run(
     share: Annotated[
         bool, typer.Option("--share", help="Oversubscribe: use slots and GPUs that are already taken")
     ] = False,
-    fold: Fold = True,
+    fold: LineCollapser = True,
     raw: Raw = False,
     no_check: NoCheck = False,
     dry_run: DryRun = False,

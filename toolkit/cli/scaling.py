@@ -98,7 +98,7 @@ def scaling(
     line.read(check_request, inventory, request)
     numbers = _numbers(line, on)
     inventory = line.accept(inventory)
-    with connect(inventory, verbose, None, desks=True) as session:
+    with connect(inventory, verbose, None, container_sessions=True) as session:
         session.require_some()
         found = _measure(session, request, numbers, times, verbose)
     found = replace(found, batch=batch, predicted=hoped or ())

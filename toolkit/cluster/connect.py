@@ -20,7 +20,7 @@ from toolkit.plan.context import Executors
 from toolkit.plan.timing import Stopwatch
 from toolkit.protocol.frames import FrameError, read_frames
 from toolkit.protocol.names import container_name
-from toolkit.remote.container_session import Desks
+from toolkit.remote.container_session import ContainerSessions
 from toolkit.remote.fanout import fan_out
 
 if TYPE_CHECKING:
@@ -68,31 +68,33 @@ class Connected:
         self.timings: dict[str, float] = {}
         self.stopwatch = Stopwatch()
         self.replies: dict[str, Reply] = {}
-        self.desks = Desks()
+        self.container_sessions = ContainerSessions()
         self.closed = False
         self.always: tuple[tuple[str, str], ...] = ()
 
-    def meet(self, hosts: Iterable[str], questions: Questions = (), desks: bool = False) -> None:
+    def meet(self, hosts: Iterable[str], questions: Questions = (), container_sessions: bool = False) -> None:
         """Connect to all hosts at once and probe each.
 
         Hosts that cannot be reached are in ``errors`` afterwards; the others are in ``facts``.
 
         Args:
             questions: further probes, see ``toolkit.cluster.probe``; their output is in ``replies``.
-            desks: open a session in each host's container as well, because the command will run a job.
+            container_sessions: open a session in each host's container as well, for a job.
         """
         names = list(hosts)
         allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names))
-        facts, self.errors = fan_out(names, lambda name: self._meet(name, questions, desks))
+        facts, self.errors = fan_out(names, lambda name: self._meet(name, questions, container_sessions))
         self.facts = {name: facts[name] for name in names if name in facts}
 
-    def _meet(self, name: str, questions: Questions, desk: bool) -> Facts:
+    def _meet(self, name: str, questions: Questions, container_session: bool) -> Facts:
         start = time.monotonic()
         runner = self.runners[name] = self.runner(name)
         runner.open()
-        if desk:
+        if container_session:
             # The container possibly does not exist: the facts will show that.
-            self.desks.open(runner, container_name(self.inventory.cluster, self.inventory.role(name)))
+            self.container_sessions.open(
+                runner, container_name(self.inventory.cluster, self.inventory.role(name))
+            )
         facts = self._ask(name, questions)
         self.timings[name] = time.monotonic() - start
         self.stopwatch.met(name, self.timings[name])
@@ -128,7 +130,7 @@ class Connected:
     def close(self) -> None:
         """End all connections, and the commands that still run over them."""
         self.closed = True
-        self.desks.leave()
+        self.container_sessions.leave()
         for runner in list(self.runners.values()):
             runner.close()
 
@@ -168,7 +170,7 @@ class Connected:
             raise error
         return dict(self.facts)
 
-    def ask_anew(self, hosts: Sequence[str]) -> None:
+    def probe_again(self, hosts: Sequence[str]) -> None:
         """Probe these hosts again; the others take no further part."""
         asked, silent = fan_out(hosts, self._ask)
         self.facts = {name: asked[name] for name in self.facts if name in asked}

@@ -8,7 +8,7 @@ from toolkit.cluster.pairs import Ways, network_ways, parse_ways, together, unan
 from toolkit.core.facts import Facts
 from toolkit.core.runner import Runner
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.network.choose import choose, open_question
+from toolkit.network.choose import choose, undecided_networks
 from toolkit.network.evidence import Evidence
 from toolkit.network.explain import Explanation, explain
 from toolkit.remote.fanout import fan_out
@@ -30,11 +30,9 @@ def try_ways(ways: Mapping[str, Ways], runners: Mapping[str, Runner]) -> Evidenc
     return found
 
 
-def settle_network(
-    inventory: Inventory, facts: Mapping[str, Facts], runners: Mapping[str, Runner]
-) -> Evidence:
+def try_networks(inventory: Inventory, facts: Mapping[str, Facts], runners: Mapping[str, Runner]) -> Evidence:
     """Return the results of connections if there is a choice between networks; otherwise nothing."""
-    networks = open_question(inventory, facts)
+    networks = undecided_networks(inventory, facts)
     return try_ways(network_ways(networks, facts), runners) if networks else Evidence()
 
 

@@ -15,7 +15,7 @@ from toolkit.cluster.connect import NO_EXECUTORS, Connected, Questions, Reply
 from toolkit.cluster.container_status import why_not_running
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.ownership import refuse_foreign
-from toolkit.cluster.reachability import settle_network
+from toolkit.cluster.reachability import try_networks
 from toolkit.core.background import Background
 from toolkit.core.command import Command, Result
 from toolkit.core.disk_space import size
@@ -75,7 +75,7 @@ class Session(Connected):
         hosts: Iterable[str] | None = None,
         trace: Trace | None = None,
         questions: Questions = (),
-        desks: bool = False,
+        container_sessions: bool = False,
         always: tuple[tuple[str, str], ...] = (),
         executors: Executors = NO_EXECUTORS,
         local_image: bool = False,
@@ -86,8 +86,8 @@ class Session(Connected):
 
         Args:
             trace: called with host and line for each command, before it is run.
-            questions, desks: see ``Connected.meet``.
-            always: probes that depend on the hosts file; ``ask_anew`` repeats them.
+            questions, container_sessions: see ``Connected.meet``.
+            always: probes that depend on the hosts file; ``probe_again`` repeats them.
             executors: run the steps of plans, see ``toolkit.api.executors``; without them no plan can run.
             local_image: query this machine's engine for the image meanwhile, see ``find_local_image``.
         """
@@ -96,7 +96,7 @@ class Session(Connected):
         try:
             if local_image:
                 session._begin_local_image()
-            session.meet(inventory.names if hosts is None else hosts, questions, desks)
+            session.meet(inventory.names if hosts is None else hosts, questions, container_sessions)
         except BaseException:
             session.close()
             raise
@@ -120,7 +120,7 @@ class Session(Connected):
             dict(self.facts),
             None if running or pulled else self.find_local_image(),
             by_name=pulled and not running,
-            evidence=self.settle_network(),
+            evidence=self.try_networks(),
             running=running,
             errors=dict(self.errors),
         )
@@ -139,10 +139,10 @@ class Session(Connected):
             self._local_image = Background("local image", lambda: _local_image(self.inventory))
         return self._local_image
 
-    def settle_network(self) -> Evidence:
+    def try_networks(self) -> Evidence:
         """Return results of connections between hosts if there is a choice of networks; tried once."""
         if self._evidence is None:
-            self._evidence = settle_network(self.inventory, self.facts, self.runners)
+            self._evidence = try_networks(self.inventory, self.facts, self.runners)
         return self._evidence
 
     @property
@@ -182,13 +182,13 @@ class Session(Connected):
         self,
         plan: Plan,
         listen: Listener = lambda event: None,
-        foresee: bool = False,
+        precheck: bool = False,
         without: Collection[str] = (),
     ) -> Report:
         """Run a plan; the hosts that did not answer have their outcome in the report as well.
 
         Args:
-            foresee: see ``toolkit.plan.execute.execute``.
+            precheck: see ``toolkit.plan.execute.execute``.
             without: hosts that take no part, so that their steps are "not run".
 
         Raises:
@@ -198,7 +198,9 @@ class Session(Connected):
         runners = {name: runner for name, runner in self.runners_in_use().items() if name not in without}
         silent = Report(plan.title, self.connect_outcomes())
         with reported_after(silent):
-            report = execute(plan, runners, self.executors, timed, self.close, self.desks, engine, foresee)
+            report = execute(
+                plan, runners, self.executors, timed, self.close, self.container_sessions, engine, precheck
+            )
         return report.after(silent)
 
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
@@ -211,7 +213,7 @@ class Session(Connected):
         """
         report = self.execute(plan, listen)
         lost = {outcome.host for outcome in report.failures}
-        self.ask_anew([name for name in self.facts if name not in lost])
+        self.probe_again([name for name in self.facts if name not in lost])
         report = report.after(Report(plan.title, self.connect_outcomes()))
         if not self.facts:
             raise PlanFailed(report)

@@ -83,7 +83,7 @@ def require_programs(cluster: str, facts: Iterable[Facts], inside: Mapping[str, 
         raise NotReady(what, "toolkit up  # keeps containers whose settings are unchanged")
 
 
-def taken_from_jobs(layout: Layout, inside: Mapping[str, str], prepare: bool = False) -> tuple[str, ...]:
+def disturbed_jobs(layout: Layout, inside: Mapping[str, str], prepare: bool = False) -> tuple[str, ...]:
     """Return descriptions of the changes in `up` that would disturb a running job; empty if none.
 
     Args:

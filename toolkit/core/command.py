@@ -66,16 +66,16 @@ class Command:
     Args:
         argv: program and arguments. Never secrets: ``ps`` shows them to every user of a host.
         stdin: bytes for standard input, None for none. Not shown by ``repr`` or ``line``.
-        spoken: the command is already translated for the host's own engine, see ``toolkit.core.engines``.
+        translated: the command is already translated for the host's own engine, see ``toolkit.core.engines``.
     """
 
     argv: tuple[Token, ...]
     stdin: bytes | None = field(default=None, repr=False)
-    spoken: bool = field(default=False, compare=False, repr=False)
+    translated: bool = field(default=False, compare=False, repr=False)
 
     def within(self, *prefix: str) -> Command:
         """Return the same command behind a prefix, such as ``docker exec NAME``."""
-        return Command((*prefix, *self.argv), self.stdin, self.spoken)
+        return Command((*prefix, *self.argv), self.stdin, self.translated)
 
     def limited(self, seconds: float) -> Command:
         """Return the command behind a `timeout` that ends it after the seconds, rounded up.
@@ -87,7 +87,7 @@ class Command:
     def resolved(self, outputs: Mapping[tuple[str, str], str]) -> Command:
         """Return the command with each Ref replaced by what it names; tokens that name nothing go."""
         tokens = (t.resolve(outputs) if isinstance(t, Ref) else t for t in self.argv)
-        return Command(tuple(t for t in tokens if t is not None), self.stdin, self.spoken)
+        return Command(tuple(t for t in tokens if t is not None), self.stdin, self.translated)
 
     def shell(self) -> str:
         """Return the command as one line for a POSIX shell.

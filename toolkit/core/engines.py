@@ -23,25 +23,25 @@ _CALL = re.compile(rf"(?<![\w./@:-])docker(?= (?:{_VERBS})\b|\(\))")
 _VERB = re.compile(_VERBS)
 
 
-def spoken(command: Command, engine: str) -> Command:
+def translate_engine(command: Command, engine: str) -> Command:
     """Return a command translated for the engine of a host; a translated command is returned unchanged.
 
     Only scripts of this package and the first word of a call are translated. Arguments from the user are not:
     everything behind the first call belongs to that call.
     """
-    if engine == DOCKER or command.spoken:
+    if engine == DOCKER or command.translated:
         return command
     argv: list[Token] = list(command.argv)
     for index, token in enumerate(argv):
         if isinstance(token, str) and index and argv[index - 1] == "-c":
-            argv[index] = spoken_text(token, engine)
+            argv[index] = translate_engine_text(token, engine)
         elif token == DOCKER and _VERB.fullmatch(str(argv[index + 1 : index + 2] and argv[index + 1])):
             argv[index] = engine
             break
-    return Command(tuple(argv), command.stdin, spoken=True)
+    return Command(tuple(argv), command.stdin, translated=True)
 
 
-def spoken_text(text: str, engine: str) -> str:
+def translate_engine_text(text: str, engine: str) -> str:
     """Return a script of this package as the engine of a host is called."""
     return text if engine == DOCKER else _CALL.sub(engine, text)
 

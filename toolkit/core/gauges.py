@@ -123,7 +123,7 @@ def _job(job: str, about: GaugedJob, found: list[tuple[HostGauges, RankGauge]]) 
     found = sorted(found, key=lambda placed: placed[1].rank)
     own = [rank for _, rank in found]
     steps = [rank.step for rank in own if rank.step is not None]
-    paces = [rank.steps_per_s for rank in own if rank.steps_per_s is not None]
+    throughputs = [rank.steps_per_s for rank in own if rank.steps_per_s is not None]
     samples = [rank.samples_per_s for rank in own if rank.samples_per_s is not None]
     return JobGauges(
         job,
@@ -132,7 +132,7 @@ def _job(job: str, about: GaugedJob, found: list[tuple[HostGauges, RankGauge]]) 
         about.command or (),
         tuple(found),
         max(steps, default=None),
-        median(paces) if paces else None,
+        median(throughputs) if throughputs else None,
         sum(samples) if samples else None,
         _behind(own),
     )
@@ -142,18 +142,20 @@ def _behind(ranks: Sequence[RankGauge]) -> dict[int, str]:
     """Return the stragglers as far as the output of the ranks shows them, each with the reason."""
     found: dict[int, str] = {}
     steps = sorted(rank.step for rank in ranks if rank.step is not None)
-    paces = [rank.steps_per_s for rank in ranks if rank.steps_per_s]
+    throughputs = [rank.steps_per_s for rank in ranks if rank.steps_per_s]
     # Ranks without throughput are ignored: often only rank 0 prints.
-    talking = [rank.silent for rank in ranks if rank.silent is not None and _has_a_pace(rank)]
+    talking = [rank.silent for rank in ranks if rank.silent is not None and _has_throughput(rank)]
     for rank in ranks:
         if len(steps) > 1 and rank.step is not None and rank.step < median(steps) - 1:
             found[rank.rank] = f"at step {rank.step}, the others at {steps[-1]}"
-        elif len(paces) > 1 and rank.steps_per_s and rank.steps_per_s < _SLOW * median(paces):
-            found[rank.rank] = f"{rank.steps_per_s:.3g} steps/s, the others {median(paces):.3g}"
-        elif len(talking) > 1 and _has_a_pace(rank) and (rank.silent or 0) > _SILENT_S + 10 * min(talking):
+        elif len(throughputs) > 1 and rank.steps_per_s and rank.steps_per_s < _SLOW * median(throughputs):
+            found[rank.rank] = f"{rank.steps_per_s:.3g} steps/s, the others {median(throughputs):.3g}"
+        elif (
+            len(talking) > 1 and _has_throughput(rank) and (rank.silent or 0) > _SILENT_S + 10 * min(talking)
+        ):
             found[rank.rank] = f"silent for {rank.silent:.0f} s"
     return found
 
 
-def _has_a_pace(rank: RankGauge) -> bool:
+def _has_throughput(rank: RankGauge) -> bool:
     return rank.step is not None or rank.steps_per_s is not None or rank.samples_per_s is not None

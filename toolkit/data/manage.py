@@ -85,7 +85,7 @@ def send_plan(session: Session, data: Staged) -> Plan:
     inventory = session.inventory
     for facts in session.facts.values():
         refuse_foreign(inventory.cluster, facts)
-    paths = choose_paths(inventory, session.facts, session.settle_network())
+    paths = choose_paths(inventory, session.facts, session.try_networks())
     return plan_data(inventory, session.facts, paths, data, inventory.image)
 
 
@@ -106,7 +106,7 @@ def list_data(session: Session) -> tuple[DataRow, ...]:
     return data_rows(inventory, _held(session), contents, errors)
 
 
-def refuse_lacking(session: Session, hosts: Collection[str]) -> None:
+def refuse_incomplete_data(session: Session, hosts: Collection[str]) -> None:
     """Refuse to start a job on hosts without complete data, as shown by the completion mark.
 
     Raises:

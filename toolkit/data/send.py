@@ -17,7 +17,7 @@ from toolkit.core.command import Command, Result, command, script
 from toolkit.core.disk_space import size
 from toolkit.core.runner import Runner
 from toolkit.core.text import counted
-from toolkit.data.source import DataCargo, Need
+from toolkit.data.source import DataPayload, Need
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.plan.context import Advance, Context, Verdict, failure, room_fix, rooms_of
 from toolkit.plan.steps import RemoveData, SendData
@@ -47,7 +47,7 @@ class _Transfers:
         self._all = [self.first]
 
     def _make(self, hosts: Collection[str]) -> Relay:
-        return Relay(DataCargo(Path(self._step.source), self._step.content), hosts)
+        return Relay(DataPayload(Path(self._step.source), self._step.content), hosts)
 
     def alone(self, host: str) -> Relay:
         with self._lock:

@@ -12,7 +12,7 @@ from pathlib import Path
 from toolkit.errors import ToolkitError
 from toolkit.protocol.chunks import CHUNK
 from toolkit.protocol.shards import Content, Entry, Shard, pack
-from toolkit.transfer.payload import Stretch, cut
+from toolkit.transfer.payload import Segment, cut
 
 _PIECE = 2**20
 # Prefix of toolkit's files next to data on a host; a staged folder can be the source of another transfer.
@@ -114,7 +114,7 @@ class Need:
     account: str
 
 
-class DataCargo:
+class DataPayload:
     """A data set as a payload; the need of a host is a ``Need``.
 
     Shards are ordered by the number of hosts that need them, fewest first. Usually one host needs all shards
@@ -126,7 +126,7 @@ class DataCargo:
         self._source, self._content = source, content
         self._row: tuple[_Piece, ...] = ()
 
-    def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Stretch, ...]]:
+    def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Segment, ...]]:
         sets = {host: _need(need).numbers for host, need in needs.items()}
         wanted = sorted(
             frozenset().union(*sets.values()),
@@ -141,10 +141,10 @@ class DataCargo:
             for host, own in sets.items()
         }
 
-    def order(self, need: Hashable, stretches: tuple[Stretch, ...]) -> dict[str, object]:
+    def order(self, need: Hashable, segments: tuple[Segment, ...]) -> dict[str, object]:
         own = _need(need)
         mine = (
-            at for at, one in enumerate(stretches) if isinstance(one, _Piece) and one.number in own.numbers
+            at for at, one in enumerate(segments) if isinstance(one, _Piece) and one.number in own.numbers
         )
         return {"into": own.into, "account": own.account, "writes": list(mine)}
 

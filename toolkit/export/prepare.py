@@ -138,7 +138,7 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
     if not nodes:
         raise BadInput("command line", (Problem("", "none of the hosts has a slot"),))
     if not plain:
-        _refuse_unlike(inventory, nodes, _CALLED[target] if target == KUBERNETES else batch.runtime)
+        _refuse_unequal(inventory, nodes, _CALLED[target] if target == KUBERNETES else batch.runtime)
     command = start.command
     if start.local_rank_word:
         script = next(number for number, word in enumerate(command) if word.endswith(".py")) + 1
@@ -181,17 +181,17 @@ def _declared(host: Host) -> int | None:
     return len(host.gpu_ids) or host.gpus
 
 
-def _refuse_unlike(inventory: Inventory, nodes: Sequence[BatchNode], called: str) -> None:
+def _refuse_unequal(inventory: Inventory, nodes: Sequence[BatchNode], called: str) -> None:
     first = nodes[0]
-    unlike = [node for node in nodes if (node.slots, node.gpus) != (first.slots, first.gpus)]
-    if unlike:
+    unequal = [node for node in nodes if (node.slots, node.gpus) != (first.slots, first.gpus)]
+    if unequal:
         problems = [
             Problem(
                 f"hosts/{node.name}",
                 f"has {node.slots} slots and {node.gpus} GPUs, and {first.name} {first.slots} and "
                 f"{first.gpus}; {called} requires equal nodes",
             )
-            for node in unlike
+            for node in unequal
         ]
         fix = "--slots N --gpus N for all hosts, or --only HOST for hosts that are equal"
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)

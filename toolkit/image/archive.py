@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from toolkit.errors import ImageError
-from toolkit.image.layers import Group, ImageParts, Layer, blob_name, metadata, part_config
+from toolkit.image.layers import Group, ImageLayers, Layer, blob_name, metadata, part_config
 from toolkit.image.source import ImageSource
 from toolkit.protocol.chunks import CHUNK
 from toolkit.protocol.names import part_name
@@ -45,7 +45,7 @@ class Archive:
         return self.first + -(-self.size // CHUNK)
 
 
-def make_archive(parts: ImageParts, group: Group, identity: str, token: str, first: int = 0) -> Archive:
+def make_archive(parts: ImageLayers, group: Group, identity: str, token: str, first: int = 0) -> Archive:
     """Return the archive of a group: the final image for the last group, a partial image for the others.
 
     Args:
@@ -56,13 +56,13 @@ def make_archive(parts: ImageParts, group: Group, identity: str, token: str, fir
     whole = group.stop == len(parts.layers)
     config = parts.config if whole else part_config(parts, group.stop, identity)
     name = part_name(identity, token, group.stop)
-    layers = parts.unlike(group)
+    layers = parts.unique_layers(group)
     about = metadata(config, parts.layers[: group.stop], name)
     return Archive(group, name, layers, about, archive_size(layers, about), first)
 
 
 def make_archives(
-    parts: ImageParts, groups: Sequence[Group], identity: str, token: str
+    parts: ImageLayers, groups: Sequence[Group], identity: str, token: str
 ) -> tuple[Archive, ...]:
     """Return the archives of groups; chunk numbers continue from one archive to the next."""
     found: list[Archive] = []

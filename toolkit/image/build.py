@@ -94,7 +94,7 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
     if build.limit_bytes and size > build.limit_bytes:
         raise ImageError(
             f"{build.tag} has {size / 1e6:.0f} MB, but the limit for an image of flavor "
-            f"{build.flavour} is {build.limit_bytes / 1e6:.0f} MB",
+            f"{build.flavor} is {build.limit_bytes / 1e6:.0f} MB",
             f"docker history {build.tag}  # prints the size of each layer",
         )
     return size

@@ -22,8 +22,8 @@ from toolkit.image.wheelhouse import (
     wheel_tags,
 )
 
-Flavour = Literal["cpu", "gpu"]
-FLAVOURS: tuple[Flavour, ...] = ("cpu", "gpu")
+Flavor = Literal["cpu", "gpu"]
+FLAVOURS: tuple[Flavor, ...] = ("cpu", "gpu")
 # The name of the user's own requirements among the extras.
 OWN = "own"
 
@@ -34,7 +34,7 @@ class Extra:
 
     Args:
         about: one line for users.
-        flavours: image flavors that can contain it.
+        flavors: image flavors that can contain it.
         source: a package that is compiled from its released source; its ARGs are NAME_VERSION and
             NAME_SHA256.
         into: folder of the build context for its wheels.
@@ -42,7 +42,7 @@ class Extra:
 
     name: str
     about: str
-    flavours: tuple[str, ...] = ("cpu", "gpu")
+    flavors: tuple[str, ...] = ("cpu", "gpu")
     source: str = ""
     into: str = "more"
 
@@ -82,7 +82,12 @@ CONTEXT_FILES = (
 )
 
 # Size limits, slightly above the measured sizes; an image is sent to every host.
-LIMIT_BYTES: Mapping[Flavour, int] = {"cpu": 1_400_000_000, "gpu": 6_500_000_000}
+LIMIT_BYTES: Mapping[Flavor, int] = {"cpu": 1_400_000_000, "gpu": 6_500_000_000}
+
+# `docker build` uses the builder that this variable names instead of the engine's own. A builder in a
+# container has neither this machine's network nor the base image of the local engine, and keeps the image
+# in its cache.
+BUILDER_VARIABLE = "BUILDX_BUILDER"
 
 # Their values can contain a password: the command line has only the names, and docker reads the values.
 PROXY_VARIABLES = (
@@ -102,7 +107,7 @@ class ImageRecipe:
     """A user's choices for an image build.
 
     Args:
-        tag: empty means ``toolkit:<flavour>``, or ``toolkit:<target>`` when there is a target.
+        tag: empty means ``toolkit:<flavor>``, or ``toolkit:<target>`` when there is a target.
         arguments: values that replace the defaults of Dockerfile ARGs.
         arch: architecture of the image, as ``uname -m`` prints it: x86_64 or aarch64.
         torch_index: source of torch's CPU wheel: an index URL, a folder, or empty for pip's own
@@ -112,7 +117,7 @@ class ImageRecipe:
         own: the user's own packages to add, as exact pins; see ``resolved_pins``.
     """
 
-    flavour: Flavour
+    flavor: Flavor
     tag: str = ""
     arguments: tuple[tuple[str, str], ...] = ()
     arch: str = "x86_64"
@@ -130,7 +135,7 @@ class ImageRecipe:
     @property
     def reference(self) -> str:
         """The reference of the image in the engine."""
-        return self.tag or f"toolkit:{self.target or self.flavour}"
+        return self.tag or f"toolkit:{self.target or self.flavor}"
 
 
 def parse_arguments(dockerfile: str) -> dict[str, str]:
@@ -146,7 +151,7 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
     """
     known = parse_arguments(dockerfile)
     problems = [
-        Problem(name, f"is not an ARG of Dockerfile.{recipe.flavour}; known ARGs: {', '.join(known)}")
+        Problem(name, f"is not an ARG of Dockerfile.{recipe.flavor}; known ARGs: {', '.join(known)}")
         for name, _ in recipe.arguments
         if name not in known
     ]
@@ -157,7 +162,7 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
         problems.append(
             Problem("OPENMPI", f"should be 4.1 (of the base image) or a release of 5, found '{openmpi}'")
         )
-    problems += extra_problems(recipe.extras, recipe.flavour)
+    problems += extra_problems(recipe.extras, recipe.flavor)
     if recipe.arch not in ("x86_64", "aarch64"):
         problems.append(Problem("arch", f"should be x86_64 or aarch64, found '{recipe.arch}'"))
     if problems:
@@ -177,20 +182,22 @@ def plan_image(
     python: str,
     proxies: Collection[str] = (),
     certificate: str = "",
+    other_builder: bool = False,
 ) -> ImageBuild:
     """Return the complete plan of one build.
 
     Args:
-        sources: text of ``Dockerfile.<flavour>`` and of each of ``CONTEXT_FILES``, by path.
+        sources: text of ``Dockerfile.<flavor>`` and of each of ``CONTEXT_FILES``, by path.
         present: for each wheelhouse (``wheelhouses_of``), its files by name; False for a damaged file.
         cache: absolute folder for wheelhouses and contexts.
         python: local interpreter whose pip fetches the packages.
         proxies: names of the proxy variables that are set on this machine.
+        other_builder: ``BUILDER_VARIABLE`` is set on this machine; it is unset for the build.
 
     Raises:
         BadInput: an ARG name, the architecture or a requirements file is wrong.
     """
-    dockerfile = sources[f"Dockerfile.{recipe.flavour}"]
+    dockerfile = sources[f"Dockerfile.{recipe.flavor}"]
     arguments = arguments_of(recipe, dockerfile)
     target = Target(arguments["PYTHON_VERSION"], recipe.arch)
     base, *_ = folders = wheelhouses_of(recipe, dockerfile, cache)
@@ -207,18 +214,20 @@ def plan_image(
         if recipe.target == "tools":
             fetches = ()  # that stage installs no wheel
         houses.append(Wheelhouse(folder, content.into, tuple(sorted(set(there) - set(wanted))), fetches))
-    context = str(PurePosixPath(cache) / f"context-{recipe.flavour}")
+    context = str(PurePosixPath(cache) / f"context-{recipe.flavor}")
     own = ((f"image/with/{OWN}.txt", recipe.own),) if recipe.own else ()
     files = (("Dockerfile", dockerfile), *((path, sources[path]) for path in CONTEXT_FILES), *own)
     return ImageBuild(
-        flavour=recipe.flavour,
+        flavor=recipe.flavor,
         tag=recipe.reference,
         wheelhouses=tuple(houses),
         context=context,
         files=files,
         certificate=certificate,
-        command=build_command(recipe, arguments, parse_arguments(dockerfile), context, proxies),
-        limit_bytes=0 if recipe.target or recipe.added else LIMIT_BYTES[recipe.flavour],
+        command=build_command(
+            recipe, arguments, parse_arguments(dockerfile), context, proxies, other_builder
+        ),
+        limit_bytes=0 if recipe.target or recipe.added else LIMIT_BYTES[recipe.flavor],
     )
 
 
@@ -253,7 +262,7 @@ def wheelhouses_of(recipe: ImageRecipe, dockerfile: str, cache: str) -> tuple[st
     Each extra has its own wheelhouse, so that another choice of extras refetches no package.
     """
     target = Target(arguments_of(recipe, dockerfile)["PYTHON_VERSION"], recipe.arch)
-    folder = f"{recipe.flavour}-{target.folder}"
+    folder = f"{recipe.flavor}-{target.folder}"
     base = PurePosixPath(cache)
     more = (base / "more" / folder / name for name in recipe.added)
     return (str(base / "wheels" / folder), *map(str, more))
@@ -261,7 +270,7 @@ def wheelhouses_of(recipe: ImageRecipe, dockerfile: str, cache: str) -> tuple[st
 
 def held_pins(recipe: ImageRecipe, sources: Mapping[str, str]) -> tuple[tuple[Pin, ...], Target]:
     """Return the pins of the image with its extras, without the user's own packages, and its target."""
-    arguments = arguments_of(recipe, sources[f"Dockerfile.{recipe.flavour}"])
+    arguments = arguments_of(recipe, sources[f"Dockerfile.{recipe.flavor}"])
     more = extra_pins(sorted(set(recipe.extras)), sources, arguments).values()
     pins = (*_pins(recipe, sources, arguments), *(pin for each in more for pin in each))
     return pins, Target(arguments["PYTHON_VERSION"], recipe.arch)
@@ -273,10 +282,12 @@ def build_command(
     defaults: Mapping[str, str],
     context: str,
     proxies: Collection[str] = (),
+    other_builder: bool = False,
 ) -> Command:
     """Return the ``docker build`` command; it omits ARGs that keep their default."""
     changed = [(n, v) for n, v in arguments.items() if defaults.get(n) != v]
     return command(
+        *(("env", "-u", BUILDER_VARIABLE) if other_builder else ()),
         # Host networking: apt reaches the same servers as this machine, including a resolver on localhost.
         *("docker", "build", "--network=host", "--tag", recipe.reference),
         *(token for name, value in changed for token in ("--build-arg", f"{name}={value}")),
@@ -288,24 +299,24 @@ def build_command(
 
 
 def _pins(recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[str, str]) -> tuple[Pin, ...]:
-    names = ["image/requirements.txt", f"image/requirements-{recipe.flavour}.txt"]
-    if recipe.flavour == "gpu":
+    names = ["image/requirements.txt", f"image/requirements-{recipe.flavor}.txt"]
+    if recipe.flavor == "gpu":
         names.append("image/requirements-gpu-build.txt")
     if not arguments["OPENMPI"].startswith(DEBIANS_OPENMPI):
         names.append("image/requirements-openmpi.txt")
     return tuple(pin for name in names for pin in parse_pins(sources[name], arguments))
 
 
-def extra_problems(names: Collection[str], flavour: str) -> list[Problem]:
+def extra_problems(names: Collection[str], flavor: str) -> list[Problem]:
     """Return the problems of a choice of extras."""
     problems = []
     for name in names:
         extra = EXTRAS.get(name)
         if extra is None:
             problems.append(Problem("--with", f"should be one of {', '.join(EXTRAS)}, found {name}"))
-        elif flavour not in extra.flavours:
-            known = " or ".join(extra.flavours)
-            what = f"{name} is available only for flavor {known}, found {flavour}"
+        elif flavor not in extra.flavors:
+            known = " or ".join(extra.flavors)
+            what = f"{name} is available only for flavor {known}, found {flavor}"
             problems.append(Problem("--with", what))
     return problems
 

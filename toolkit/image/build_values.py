@@ -62,7 +62,7 @@ class ImageBuild:
         limit_bytes: the size over which the image is refused, 0 for no limit.
     """
 
-    flavour: str
+    flavor: str
     tag: str
     wheelhouses: tuple[Wheelhouse, ...]
     context: str

@@ -25,7 +25,7 @@ from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
 from toolkit.image.build import default_cache
 from toolkit.image.layer_reader import Unreadable
-from toolkit.image.layers import ImageParts, Layer
+from toolkit.image.layers import ImageLayers, Layer
 from toolkit.protocol.decode import Items, Key, decode_json, load_json
 
 _CHUNK = 2**18
@@ -69,7 +69,7 @@ class ExportReader:
         self._places: dict[str, tuple[int, int]] = {}  # offset and length of each member
         self._names: tuple[str, ...] = ()
 
-    def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
+    def describe(self, identity: str, engine: str = DOCKER) -> ImageLayers:
         """Export the image and return its config and layers.
 
         Args:
@@ -86,7 +86,7 @@ class ExportReader:
                 raise Unreadable("the engine exported a different image")
             self._names = manifest.layers
             pairs = zip(self._image.diff_ids, self._names, strict=True)
-            return ImageParts(config, tuple(Layer(diff_id, self._size(name)) for diff_id, name in pairs))
+            return ImageLayers(config, tuple(Layer(diff_id, self._size(name)) for diff_id, name in pairs))
         except Unreadable:
             self.close()
             raise

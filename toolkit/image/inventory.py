@@ -20,7 +20,7 @@ from toolkit.plan.show import table
 from toolkit.plan.steps import CANNOT_TELL, Phase, Plan, Run, Step
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.frames import CELL, rows
-from toolkit.protocol.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
+from toolkit.protocol.names import IDENTITY_REPOSITORY, LABEL_PART, PARTIAL_REPOSITORY
 
 # Images of one flavor that `image prune` keeps on a host: the current one and the previous one.
 KEPT = 2
@@ -84,7 +84,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _is_part(name: str) -> bool:
-    return name.startswith(f"{PART_REPOSITORY}:")
+    return name.startswith(f"{PARTIAL_REPOSITORY}:")
 
 
 def parse_held(parts: Mapping[str, str]) -> tuple[HeldImage, ...]:
@@ -125,7 +125,7 @@ def _held_image(item: ImageInspect) -> HeldImage:
         diff_ids=facts.diff_ids,
         part_of=labels.get(LABEL_PART, "") if any(map(_is_part, names)) else "",
         # If the tag has moved to the next build, only the labels of an image describe it.
-        line=labels.get("toolkit.flavour", "") or (foreign[0] if foreign else ""),
+        line=labels.get("toolkit.flavor", "") or (foreign[0] if foreign else ""),
     )
 
 
@@ -292,7 +292,7 @@ def plan_prune(hosts: Mapping[str, Sequence[HeldImage]], wanted: str) -> Plan:
 def _prune_steps(host: str, images: Sequence[HeldImage], wanted: str) -> Iterator[Step]:
     for image in sorted(images, key=lambda i: i.id):
         if image.part_of and not image.users:
-            yield remove_part(host, image.part_of, image.own_names, "toolkit image prune")
+            yield remove_partial_image(host, image.part_of, image.own_names, "toolkit image prune")
     lines: dict[str, list[HeldImage]] = {}
     # By build time: tagging an old image again does not make it newer.
     for image in sorted(images, key=lambda i: (-i.created, -i.since, i.id)):
@@ -318,7 +318,7 @@ def _prune_step(host: str, image: HeldImage, why: str) -> Step:
     )
 
 
-def remove_part(host: str, identity: str, names: Sequence[str], again: str) -> Step:
+def remove_partial_image(host: str, identity: str, names: Sequence[str], again: str) -> Step:
     """Return the step that removes a partial image, unless a transfer of the image is in progress.
 
     Args:

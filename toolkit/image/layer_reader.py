@@ -27,7 +27,7 @@ from toolkit.core.engines import DOCKER
 from toolkit.core.host_programs import packed
 from toolkit.core.image import config_identity
 from toolkit.errors import ImageError
-from toolkit.image.layers import ImageParts, Layer
+from toolkit.image.layers import ImageLayers, Layer
 from toolkit.protocol.decode import MOST_BYTES, decode_json, load_json
 from toolkit.protocol.relay import LayersSeen
 
@@ -81,7 +81,7 @@ class LayerReader:
         self._mounts: list[Mount] = []
         self._running: set[_Output] = set()
 
-    def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
+    def describe(self, identity: str, engine: str = DOCKER) -> ImageLayers:
         """Return the image's config and layers, and remember how its layers can be read.
 
         Args:
@@ -100,7 +100,7 @@ class LayerReader:
                 if config_identity(load_json(config), engine) != identity:
                     raise Unreadable("the config that was read is not that of the image")
                 pairs = zip(self._diff_ids, said.sizes, strict=True)
-                return ImageParts(config, tuple(Layer(diff_id, size) for diff_id, size in pairs))
+                return ImageLayers(config, tuple(Layer(diff_id, size) for diff_id, size in pairs))
             except Unreadable as error:
                 last = last or error
             except ValueError as error:

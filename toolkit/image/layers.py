@@ -21,7 +21,7 @@ from toolkit.core.engines import PODMAN
 from toolkit.protocol.decode import DecodeError, decode, load_first, load_json
 from toolkit.protocol.engine import Texts
 from toolkit.protocol.frames import FrameError, framed_script, lines_of, read_frames
-from toolkit.protocol.names import LABEL_PART, PART_REPOSITORY
+from toolkit.protocol.names import LABEL_PART, PARTIAL_REPOSITORY
 
 # Adjacent layers of up to this total size in bytes are sent together: each load costs about 0.1 s.
 JOINED = 2**20
@@ -71,7 +71,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class ImageParts:
+class ImageLayers:
     """Config and layers of an image.
 
     Args:
@@ -88,9 +88,9 @@ class ImageParts:
 
     def size(self, group: Group) -> int:
         """Return the size of a group's layers in bytes; a repeated layer is sent and counted once."""
-        return sum(layer.size for layer in self.unlike(group))
+        return sum(layer.size for layer in self.unique_layers(group))
 
-    def unlike(self, group: Group) -> tuple[Layer, ...]:
+    def unique_layers(self, group: Group) -> tuple[Layer, ...]:
         """Return a group's layers without repetitions."""
         return tuple({layer.diff_id: layer for layer in self.layers[group.start : group.stop]}.values())
 
@@ -122,7 +122,7 @@ def groups_for(sizes: Sequence[int], firsts: Collection[int]) -> tuple[Group, ..
     return tuple(found)
 
 
-def part_config(parts: ImageParts, stop: int, identity: str) -> bytes:
+def part_config(parts: ImageLayers, stop: int, identity: str) -> bytes:
     """Return the config of a temporary image that contains the first layers.
 
     Args:
@@ -246,10 +246,10 @@ class Holdings:
 
     def parts_of(self, identity: str) -> tuple[str, ...]:
         """Return the names of the partial images of one image."""
-        return tuple(name for name in self.parts if name.startswith(f"{PART_REPOSITORY}:{identity}-"))
+        return tuple(name for name in self.parts if name.startswith(f"{PARTIAL_REPOSITORY}:{identity}-"))
 
 
-def ask_holdings(nonce: str) -> Command:
+def holdings_command(nonce: str) -> Command:
     """Return the command whose output ``parse_holdings`` reads. It changes nothing.
 
     Args:
@@ -278,7 +278,9 @@ def parse_holdings(data: bytes, nonce: str) -> Holdings:
             layers, end = load_first(line)
             names, _ = load_first(line, end + 1)
             chains.append(decode(Texts, layers or []))
-            parts += [name for name in decode(Texts, names or []) if name.startswith(f"{PART_REPOSITORY}:")]
+            parts += [
+                name for name in decode(Texts, names or []) if name.startswith(f"{PARTIAL_REPOSITORY}:")
+            ]
     found = parse_room(sections.get("room", ""))
     # The engine's folder comes last, after that of a separate containerd.
     room = (found[0] if store == "containerd" else found[-1]) if found else None

@@ -25,10 +25,11 @@ from toolkit.image.build import (
     wheelhouse_files,
 )
 from toolkit.image.build_plan import (
+    BUILDER_VARIABLE,
     CONTEXT_FILES,
     FLAVOURS,
     PROXY_VARIABLES,
-    Flavour,
+    Flavor,
     ImageRecipe,
     held_pins,
     of_another_torch,
@@ -46,16 +47,16 @@ __all__ = [
     "QUESTIONS",
     "ImageRecipe",
     "build",
-    "known_flavour",
+    "known_flavor",
     "list_images",
     "make_build",
     "own_arch",
-    "pick_flavour",
+    "pick_flavor",
     "prune_plan",
 ]
 
 
-def pick_flavour() -> str:
+def pick_flavor() -> str:
     """Return ``gpu`` if this machine's nvidia-smi lists a GPU, otherwise ``cpu``."""
     if shutil.which("nvidia-smi"):
         # nvidia-smi hangs if the driver is stuck.
@@ -65,16 +66,16 @@ def pick_flavour() -> str:
     return "cpu"
 
 
-def known_flavour(name: str = "") -> Flavour:
+def known_flavor(name: str = "") -> Flavor:
     """Return the flavor of that name; without a name, the one that fits this machine.
 
     Raises:
         BadInput: no flavor has that name.
     """
-    name = name or pick_flavour()
-    for flavour in FLAVOURS:
-        if flavour == name:
-            return flavour
+    name = name or pick_flavor()
+    for flavor in FLAVOURS:
+        if flavor == name:
+            return flavor
     raise BadInput("image", (Problem("flavor", f"should be one of {', '.join(FLAVOURS)}, found {name}"),))
 
 
@@ -94,7 +95,7 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         BadInput: an ARG is not in the Dockerfile, or an extra cannot be added.
         ImageError: pip finds no versions that are compatible with the image.
     """
-    name = f"Dockerfile.{recipe.flavour}"
+    name = f"Dockerfile.{recipe.flavor}"
     sources = read_sources(source_folder(), (name, *CONTEXT_FILES))
     cache = default_cache(os.environ)
     if requirements:
@@ -102,7 +103,7 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         base, *_ = wheelhouses_of(recipe, sources[name], cache)
         asked = partial(resolve_command, requirements, held, target, base, sys.executable)
         own = resolved_pins(resolve(asked(), requirements), held)
-        if recipe.flavour == "cpu" and of_another_torch(own):
+        if recipe.flavor == "cpu" and of_another_torch(own):
             own = resolved_pins(resolve(asked(beside_torch(recipe.torch_index)), requirements), held)
             if wrong := of_another_torch(own):
                 what = f"{', '.join(wrong)} needs torch's CUDA build, but the image has the CPU build"
@@ -118,6 +119,7 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         python=sys.executable,
         proxies=[name for name in PROXY_VARIABLES if os.environ.get(name)],
         certificate=certificate,
+        other_builder=BUILDER_VARIABLE in os.environ,
     )
 
 

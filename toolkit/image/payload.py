@@ -6,26 +6,26 @@ import threading
 from collections.abc import Generator, Hashable, Mapping
 
 from toolkit.image.archive import Archive, make_archives, read_chunks
-from toolkit.image.layers import ImageParts, groups_for, groups_of
+from toolkit.image.layers import ImageLayers, groups_for, groups_of
 from toolkit.image.source import ImageSource
-from toolkit.transfer.payload import Stretch
+from toolkit.transfer.payload import Segment
 from toolkit.transfer.tee_reader import Tap
 
 
-class ImageCargo:
+class ImagePayload:
     """An image as a payload; a host needs all layers from a certain number on.
 
     Args:
         identity, token: content digest of the image, and identifier of this attempt.
     """
 
-    def __init__(self, source: ImageSource, parts: ImageParts, identity: str, token: str) -> None:
+    def __init__(self, source: ImageSource, parts: ImageLayers, identity: str, token: str) -> None:
         self._source, self._parts, self._identity, self._token = source, parts, identity, token
         self._lock = threading.Lock()
         self._primed: Tap | None = None
         self.archives: tuple[Archive, ...] = ()
 
-    def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Stretch, ...]]:
+    def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Segment, ...]]:
         sizes = [layer.size for layer in self._parts.layers]
         groups = groups_for(sizes, {_first(need) for need in needs.values()})
         self.archives = make_archives(self._parts, groups, self._identity, self._token)
@@ -34,7 +34,7 @@ class ImageCargo:
             for host, need in needs.items()
         }
 
-    def order(self, need: Hashable, stretches: tuple[Stretch, ...]) -> dict[str, object]:
+    def order(self, need: Hashable, segments: tuple[Segment, ...]) -> dict[str, object]:
         return {}
 
     def prime(self, need: Hashable) -> None:

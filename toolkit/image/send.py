@@ -19,15 +19,15 @@ from toolkit.image.layer_reader import Unreadable
 from toolkit.image.layers import (
     Group,
     Holdings,
-    ImageParts,
-    ask_holdings,
+    ImageLayers,
     groups_of,
     held,
+    holdings_command,
     lacking,
     parse_holdings,
     room_needed,
 )
-from toolkit.image.payload import ImageCargo
+from toolkit.image.payload import ImagePayload
 from toolkit.image.source import ImageSource
 from toolkit.plan.context import Advance, Context, Verdict, counted, failure, room_fix
 from toolkit.plan.steps import PullImage, SendImage
@@ -88,11 +88,11 @@ def _source(step: SendImage, context: Context) -> ImageSource:
     )
 
 
-def _shipment(step: SendImage, context: Context, source: ImageSource, parts: ImageParts) -> Shipment:
+def _shipment(step: SendImage, context: Context, source: ImageSource, parts: ImageLayers) -> Shipment:
     def make() -> Shipment:
         alike = [s for s in context.steps if isinstance(s, SendImage) and s.identity == step.identity]
-        cargo = ImageCargo(source, parts, step.identity, secrets.token_hex(2))
-        return Shipment(Relay(cargo, {s.host for s in alike} & set(context.runners)), cargo)
+        payload = ImagePayload(source, parts, step.identity, secrets.token_hex(2))
+        return Shipment(Relay(payload, {s.host for s in alike} & set(context.runners)), payload)
 
     return context.share((Relay, step.identity), make)
 
@@ -114,7 +114,7 @@ class Shipment:
     """Transfer of an image to all hosts of a plan, and its payload."""
 
     relay: Relay
-    cargo: ImageCargo
+    payload: ImagePayload
 
     def close(self) -> None:
         self.relay.close()
@@ -181,7 +181,7 @@ class Sending:
 
     # Layer by layer
 
-    def _in_groups(self, parts: ImageParts, holdings: Holdings) -> _Arrived:
+    def _in_groups(self, parts: ImageLayers, holdings: Holdings) -> _Arrived:
         sizes = [layer.size for layer in parts.layers]
         first = held(parts.diff_ids, holdings.chains)
         # If the host has all layers, the image config is still missing.
@@ -205,18 +205,18 @@ class Sending:
             self._load(parts, group)
         return self._look(self._load(parts, Group(len(sizes), len(sizes))))
 
-    def _from_others(self, parts: ImageParts, first: int) -> str:
+    def _from_others(self, parts: ImageLayers, first: int) -> str:
         """Join the transfer to all hosts; return the temporary name, empty if the image did not arrive."""
         assert self.shared is not None
-        relay, cargo = self.shared.relay, self.shared.cargo
+        relay, payload = self.shared.relay, self.shared.payload
         program = relay_program(self.step.cluster, self.step.identity, self.step.address)
         brought = relay.bring(self.runner, program, first, self.step.address, self.step.mbit, self.advance)
         if isinstance(brought, Declined):
             self.way = f", not from other hosts: {brought.reason}"
             return ""
         # Including refused archives: the containerd store keeps their names.
-        self.made |= dict.fromkeys(one.name for one in cargo.archives if one.group.start >= first)
-        loaded = [one for one in cargo.archives if one in brought.stretches]
+        self.made |= dict.fromkeys(one.name for one in payload.archives if one.group.start >= first)
+        loaded = [one for one in payload.archives if one in brought.segments]
         self.sent += brought.wire
         self.relayed += max(0, brought.wire - brought.fed)
         self.layers += sum(one.group.stop - one.group.start for one in loaded)
@@ -238,7 +238,7 @@ class Sending:
             raise failure(result, self.runner, _AGAIN)
         return ""
 
-    def _load(self, parts: ImageParts, group: Group, again: bool = True) -> str:
+    def _load(self, parts: ImageLayers, group: Group, again: bool = True) -> str:
         """Load a group. If layers below it are missing, load those first and then the group again."""
         one = make_archive(parts, group, self.step.identity, self.token)
         self.made[one.name] = None
@@ -299,7 +299,7 @@ class Sending:
     def _holdings(self) -> Holdings:
         with answer_of(self.step.host, "its images"):
             nonce = secrets.token_hex(8)
-            return parse_holdings(self._answer(ask_holdings(nonce)).raw, nonce)
+            return parse_holdings(self._answer(holdings_command(nonce)).raw, nonce)
 
     def _require_room(self, holdings: Holdings, needed: int) -> None:
         room, host = holdings.room, self.step.host

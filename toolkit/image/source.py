@@ -11,7 +11,7 @@ from toolkit.errors import ImageError
 from toolkit.image.build import built_images
 from toolkit.image.export_reader import ExportReader
 from toolkit.image.layer_reader import LayerReader, Unreadable, verified
-from toolkit.image.layers import Group, ImageParts
+from toolkit.image.layers import Group, ImageLayers
 from toolkit.remote.engine import Engine
 from toolkit.transfer.tee_reader import Readings, Tap
 
@@ -31,7 +31,7 @@ class ImageSource:
     def __init__(self, engine: Engine, image: ImageFacts, on: str = DOCKER) -> None:
         self._engine, self.image = engine, image
         self.why_whole = ""
-        self.parts: ImageParts | None = None
+        self.parts: ImageLayers | None = None
         self._layers = Readings(self._read)
         self._whole = Readings(self._save, repeatable=False)
         self._reader: LayerReader | ExportReader = ExportReader(engine.save, image)
@@ -86,7 +86,7 @@ class ImageSource:
         parts = self.parts
         if parts is None or not isinstance(key, Group):
             raise Unreadable(self.why_whole)
-        layers = parts.unlike(key)
+        layers = parts.unique_layers(key)
         numbers = [parts.layers.index(layer) for layer in layers]
         yield from verified(self._reader.read(numbers), layers)
 

@@ -102,7 +102,7 @@ def _meet(inventory: Inventory, away: Mapping[str, ToolkitError]) -> Meeting:
         # An `up` under the same name may have settled addresses; the file to come may have another name.
         session.facts = {n: replace(f, remembered=Remembered()) for n, f in session.facts.items()}
         scene = first_look(session)
-        evidence = session.settle_network() if session.facts else Evidence()
+        evidence = session.try_networks() if session.facts else Evidence()
     heard = {name: seen for name, seen in scene.seen.items() if seen.facts is not None}
     findings = judge(replace(scene, seen=heard), ("host",))
     return Meeting(survey(scene, findings), scene, engine_of(scene), evidence)

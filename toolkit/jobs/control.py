@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.session import Session
-from toolkit.cluster.versions import taken_from_jobs
+from toolkit.cluster.versions import disturbed_jobs
 from toolkit.core.command import command
 from toolkit.core.host_programs import container_programs
 from toolkit.core.report import Report, from_phase, spans_json
@@ -59,7 +59,7 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
     except PlanInterrupted as error:
         raise Interrupted("interrupted; the job was not started") from error
     if not session.inventory.in_parts:
-        session.desks.leave(but=session.inventory.main)
+        session.container_sessions.leave(but=session.inventory.main)
     else:
         session.started[_job_of(plan)] = tuple(dict.fromkeys(step.host for step in plan.steps))
     ours = [o for o in report.outcomes if o.phase != "connect"]
@@ -78,7 +78,7 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
         raise ToolkitError(f"{what}: {failed[0].detail}", failed[0].fix, failed[0].host)
     note = {"spans": spans_json(from_phase(session.stopwatch.take(), "start"))}
     first = next(step.host for step in plan.steps if isinstance(step, StartJob))
-    session.desks.tell(first, {"do": "note", "job": _job_of(plan), "note": note})
+    session.container_sessions.notify(first, {"do": "note", "job": _job_of(plan), "note": note})
     return started.after(report)
 
 
@@ -87,7 +87,7 @@ def _job_of(plan: Plan) -> str:
     return next(step.job for step in plan.steps if isinstance(step, StartJob))
 
 
-def hear_out(session: Session, plan: Plan, job: str, listen: Listener) -> str:
+def run_to_completion(session: Session, plan: Plan, job: str, listen: Listener) -> str:
     """Run the plan of ``plan_run``, follow the job to its end and return its merged log.
 
     Raises:
@@ -135,7 +135,7 @@ def kill(session: Session, job: str) -> None:
     """Kill every process that carries the job's mark, on every host that answers, as a person's Ctrl-C."""
 
     def sweep(host: str) -> None:
-        ask = command(*program("job.sweep"), job, "--signal", "KILL", "--interrupt")
+        ask = command(*program("job.orphans"), job, "--signal", "KILL", "--interrupt")
         with contextlib.suppress(NotReady):
             session.container(host).run(ask, 30)
 
@@ -169,7 +169,7 @@ def refuse_to_end_jobs(session: Session, layout: Layout, prepare: bool = False) 
     Raises:
         NotReady: names the job and the hosts.
     """
-    taken = taken_from_jobs(layout, container_programs(), prepare)
+    taken = disturbed_jobs(layout, container_programs(), prepare)
     running = running_jobs(session) if taken else []
     if running:
         what = f"job {running[-1]} is running, and {' and '.join(taken)}"

@@ -91,13 +91,13 @@ def follow(session: Session, job: str, sink: Sink, what: Excerpt = ALL) -> JobSt
         ToolkitError: no host is left that could report its end.
     """
     if session.inventory.in_parts:
-        session.desks.leave()
+        session.container_sessions.leave()
         ended = follow_parts(session, job, sink, what)
         assert ended is not None  # without a limit it is heard to its end
         return ended
-    if desk := session.desks.take(session.inventory.main):
-        result = desk.follow((job, *what.words(), "--status"), sink)
-        said = heard_out(result, job, session.inventory.main).strip()
+    if container_session := session.container_sessions.take(session.inventory.main):
+        result = container_session.follow((job, *what.words(), "--status"), sink)
+        said = raise_if_failed(result, job, session.inventory.main).strip()
     else:
         said = copy(session.main, job, sink, what, "--status").strip()
     if not said:
@@ -124,10 +124,10 @@ def copy(runner: Runner, job: str, sink: Sink, what: Excerpt, *more: str) -> str
         ToolkitError: it failed, or was ended.
     """
     ask = command(*program("logs.follow"), job, *what.words(), *more)
-    return heard_out(runner.stream(ask, sink), job, runner.name)
+    return raise_if_failed(runner.stream(ask, sink), job, runner.name)
 
 
-def heard_out(result: Result, job: str, host: str) -> str:
+def raise_if_failed(result: Result, job: str, host: str) -> str:
     """Return what follow.py has said on standard error; raises what ``copy`` raises."""
     if result.ok:
         return result.stderr
@@ -346,7 +346,7 @@ class _Part(threading.Thread):
         outer = self._session.runners[self.host]
         result = runner.follow(outer, ask, lambda data: None, said.append, self._left())
         text = b"".join(said).decode(errors="replace")
-        return heard_out(replace(result, stderr=text + result.stderr), self._job, self.host)
+        return raise_if_failed(replace(result, stderr=text + result.stderr), self._job, self.host)
 
     def _left(self) -> float | None:
         return None if self._until is None else max(0.0, self._until - time.monotonic())

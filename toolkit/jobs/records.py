@@ -28,30 +28,32 @@ def known_jobs(session: Session) -> list[JobStatus]:
     return _parse(_ask(session, session.inventory.main))
 
 
-def job_parts(session: Session, desks: bool = False) -> list[Parts]:
+def job_parts(session: Session, container_sessions: bool = False) -> list[Parts]:
     """Return the same as the hosts have it each.
 
     Args:
-        desks: ask those that are open already, where there are any.
+        container_sessions: ask those that are open already, where there are any.
     """
-    return all_parts(session, lambda host: _asked_at_desk(session, host) if desks else _ask(session, host))
+    return all_parts(
+        session, lambda host: _asked_in_session(session, host) if container_sessions else _ask(session, host)
+    )
 
 
 def job_statuses(session: Session) -> list[JobStatus]:
     """Return the same as ``known_jobs``, but none when main does not run."""
-    # Only the jobs of this toolkit's own are asked for at desks: `run` goes on with no others.
+    # Only the jobs of this toolkit's own are requested from open sessions: `run` resumes no others.
     if session.inventory.in_parts:
-        return [parts.status for parts in _parts_at_desks(session)]
+        return [parts.status for parts in _parts_of_sessions(session)]
     try:
         session.container(session.inventory.main)
     except (ToolkitError, KeyError):
         return []
-    return _parse(_asked_at_desk(session, session.inventory.main))
+    return _parse(_asked_in_session(session, session.inventory.main))
 
 
-def _parts_at_desks(session: Session) -> list[Parts]:
+def _parts_of_sessions(session: Session) -> list[Parts]:
     try:
-        return job_parts(session, desks=True)
+        return job_parts(session, container_sessions=True)
     except (NotReady, Unreachable):
         return []
 
@@ -111,12 +113,12 @@ def taken_slots(session: Session) -> tuple[Taken, ...]:
         return tuple(
             Taken(job.id, job.owner, dict(job.hosts)) for job in job_statuses(session) if not job.final
         )
-    taken = [(parts, parts.taken) for parts in _parts_at_desks(session)]
+    taken = [(parts, parts.taken) for parts in _parts_of_sessions(session)]
     return tuple(Taken(parts.id, parts.record.owner or "", slots) for parts, slots in taken if slots)
 
 
-def _asked_at_desk(session: Session, host: str) -> Sequence[JobRow]:
-    answer = session.desks.ask(host, {"do": "jobs"}, "the list of its jobs")
+def _asked_in_session(session: Session, host: str) -> Sequence[JobRow]:
+    answer = session.container_sessions.ask(host, {"do": "jobs"}, "the list of its jobs")
     return _ask(session, host) if answer.jobs is None else answer.jobs
 
 

@@ -13,8 +13,8 @@ from toolkit.errors import ToolkitError
 from toolkit.jobs.code import contents
 from toolkit.plan.context import Advance, Context, Verdict, failure
 from toolkit.plan.steps import SendCode, StartDaemons, StartJob
-from toolkit.protocol.session import ENDED, Heard
-from toolkit.remote.container_session import Desk
+from toolkit.protocol.session import ENDED, SessionAnswer
+from toolkit.remote.container_session import ContainerSession
 
 # The program on the host gives up after 60 s, see toolkit/container/job/exec_mode.py.
 _RANKS_S = 90.0
@@ -26,16 +26,18 @@ _CODE_S = 120.0
 
 def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
     """Make the job's folder; of the code only what the host lacks travels."""
-    desk = context.desks.open(context.runners[step.host], step.container)
-    before = desk.sent
-    talk = _Talk(step, desk, advance)
+    session = context.container_sessions.open(context.runners[step.host], step.container)
+    before = session.sent
+    talk = _Talk(step, session, advance)
     last = talk.hold()
     if not last.done:
-        result = desk.finish()  # raises what went wrong on this machine: a refusal would be its consequence
+        result = (
+            session.finish()
+        )  # raises what went wrong on this machine: a refusal would be its consequence
         if last.refused:
             raise ToolkitError(last.refused, last.fix, step.host)
-        raise failure(result, desk.runner, paths=[step.target])
-    amounts = (("bytes", desk.sent - before), ("content", talk.content))
+        raise failure(result, session.runner, paths=[step.target])
+    amounts = (("bytes", session.sent - before), ("content", talk.content))
     details = []
     if step.source:
         details = [f"{size(talk.content)} of {size(step.tree.total)}" if talk.content else "nothing new"]
@@ -46,40 +48,45 @@ def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
 
 def start_job(step: StartJob, context: Context, advance: Advance) -> Verdict:
     """Start the supervisor, which goes on without us."""
-    desk = context.desks.open(context.runners[step.host], step.container)
-    desk.say({"do": "start", "job": step.job, "variables": step.variables})
-    if desk.hear(f"the start of {step.job}").started != step.job:
-        raise failure(desk.finish(), desk.runner)
+    session = context.container_sessions.open(context.runners[step.host], step.container)
+    session.send({"do": "start", "job": step.job, "variables": step.variables})
+    if session.receive(f"the start of {step.job}").started != step.job:
+        raise failure(session.finish(), session.runner)
     return Verdict("ok")
 
 
 def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Verdict:
     """Pass on what the launcher asks for, host by host; then it has all that it needs of us."""
     variables = dict(zip((host for host, _ in step.others), step.variables, strict=True))
-    containers, desk = dict(step.others), context.desks.open(context.runners[step.host], step.container)
-    desk.say({"do": "asks", "job": step.job, "hosts": list(containers)})
+    containers, session = (
+        dict(step.others),
+        context.container_sessions.open(context.runners[step.host], step.container),
+    )
+    session.send({"do": "asks", "job": step.job, "hosts": list(containers)})
     done = 0
-    while (heard := desk.hear(f"what the launcher of {step.job} starts on other hosts", _RANKS_S)).host:
-        host = heard.host
+    while (
+        answer := session.receive(f"what the launcher of {step.job} starts on other hosts", _RANKS_S)
+    ).host:
+        host = answer.host
         if host not in containers or done == len(containers):
             what = f"its launcher starts {step.job} on {host!r}, which was not asked for"
             raise ToolkitError(what, f"toolkit logs {step.job}", step.host)
-        start = {"do": "start", "job": step.job, "daemon": heard.command, "variables": variables[host]}
+        start = {"do": "start", "job": step.job, "daemon": answer.command, "variables": variables[host]}
         error = _start_daemon(context, host, containers[host], start)
-        desk.say({"error": error})
+        session.send({"error": error})
         done += 1
-    if heard == ENDED:
-        raise failure(desk.finish(), desk.runner)
-    if heard.refused:
-        raise ToolkitError(heard.refused, heard.fix, step.host)
+    if answer == ENDED:
+        raise failure(session.finish(), session.runner)
+    if answer.refused:
+        raise ToolkitError(answer.refused, answer.fix, step.host)
     if done < len(containers):  # the launcher has ended before, and says why in the job's log
         return Verdict("ok", f"{done} of {len(containers)}")
     # A client that stops now must leave no launcher that waits for a daemon.
     idle = []
     for host, container in step.others:
-        other = context.desks.open(context.runners[host], container)
-        other.say({"do": "begun", "job": step.job})
-        if not other.hear(f"the first rank of {step.job}", _RANKS_S).begun:
+        other = context.container_sessions.open(context.runners[host], container)
+        other.send({"do": "begun", "job": step.job})
+        if not other.receive(f"the first rank of {step.job}", _RANKS_S).begun:
             idle.append(host)
     # A client that follows the job gets the reason; without one the job could wait without end.
     return Verdict("ok", f"no rank has begun on {', '.join(idle)}: toolkit logs {step.job}" if idle else "")
@@ -87,12 +94,12 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
 
 def _start_daemon(context: Context, host: str, container: str, start: dict[str, str]) -> str:
     """Start it; returns why it was not."""
-    desk = context.desks.open(context.runners[host], container)
-    desk.say(start)
+    session = context.container_sessions.open(context.runners[host], container)
+    session.send(start)
     try:
-        if desk.hear(f"the start of {start['job']}").started == start["job"]:
+        if session.receive(f"the start of {start['job']}").started == start["job"]:
             return ""
-        return failure(desk.finish(), desk.runner).what
+        return failure(session.finish(), session.runner).what
     except ToolkitError as error:
         return error.what
 
@@ -100,28 +107,30 @@ def _start_daemon(context: Context, host: str, container: str, start: dict[str, 
 class _Talk:
     """The client of ``toolkit/container/code/snapshot.py``."""
 
-    def __init__(self, step: SendCode, desk: Desk, advance: Advance) -> None:
-        self._step, self._desk, self._advance = step, desk, advance
+    def __init__(self, step: SendCode, session: ContainerSession, advance: Advance) -> None:
+        self._step, self._session, self._advance = step, session, advance
         self.content = 0
 
-    def hold(self) -> Heard:
+    def hold(self) -> SessionAnswer:
         """Answer what is asked; return the last word."""
-        step, tree, desk = self._step, self._step.tree, self._desk
+        step, tree, session = self._step, self._step.tree, self._session
         about = {"job": PurePosixPath(step.target).name, "tree": tree.digest if step.source else ""}
         texts = dict.fromkeys(("job.json", "record.json"), step.job)
-        desk.say({"do": "code", **about, "number": tree.number, "marks": tree.marks.hex(), "texts": texts})
+        session.send(
+            {"do": "code", **about, "number": tree.number, "marks": tree.marks.hex(), "texts": texts}
+        )
         for _ in range(_ROUNDS):
-            heard = desk.hear("the code to be written there", _CODE_S)
-            if heard.buckets is not None:
-                packed = zlib.compress(json.dumps(tree.of_buckets(heard.buckets)).encode(), 6)
-                desk.say({"entries": len(packed)}, (packed,))
-            elif heard.needs is not None:
-                needed = [tree.entries[first : last + 1] for first, last in heard.needs]
+            answer = session.receive("the code to be written there", _CODE_S)
+            if answer.buckets is not None:
+                packed = zlib.compress(json.dumps(tree.of_buckets(answer.buckets)).encode(), 6)
+                session.send({"entries": len(packed)}, (packed,))
+            elif answer.needs is not None:
+                needed = [tree.entries[first : last + 1] for first, last in answer.needs]
                 if sum(map(len, needed)) > len(tree.entries):
                     raise ToolkitError("it asked for more files than the code has", "run it again", step.host)
-                desk.give(self._contents([entry for entries in needed for entry in entries]))
+                session.send_bytes(self._contents([entry for entries in needed for entry in entries]))
             else:
-                return heard
+                return answer
         raise ToolkitError(f"it asked for parts of the code {_ROUNDS} times", "run it again", step.host)
 
     def _contents(self, entries: list[Entry]) -> Iterator[bytes]:

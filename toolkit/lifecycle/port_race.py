@@ -66,14 +66,14 @@ def _bring_up(
     session: Session, layout: Layout, plan: Plan, listen: Listener, prepare: bool, force: bool
 ) -> Report:
     lost_ports: frozenset[int] = frozenset()
-    report = latest = session.execute(plan, listen, foresee=session.is_up)
+    report = latest = session.execute(plan, listen, precheck=session.is_up)
     for _ in range(TRIES):
         lost = _lost(latest)
         if not lost:
             break
         with reported_after(report):
             lost_ports |= {layout.port}
-            session.ask_anew(list(session.facts))
+            session.probe_again(list(session.facts))
             try:
                 observed = replace(session.observe(), lost_ports=lost_ports)
                 layout = make_layout(session.inventory, observed)

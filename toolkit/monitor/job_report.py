@@ -95,7 +95,7 @@ class JobReport:
         preparation: spans of `run`, before and during the start.
         up: spans of the last `up` that changed something, counted from its own start. ``up_before`` is the
             time from its record to the job's start in seconds, None without a record.
-        pace: steps per second, and samples per second if ranks print them.
+        throughput: steps per second, and samples per second if ranks print them.
         steps: the number of the reached step.
         silent: hosts that did not report, each with the reason.
         network: job and text of the newest measurement of the network; both empty without one.
@@ -110,7 +110,7 @@ class JobReport:
     attempts: tuple[Attempt, ...]
     hosts: tuple[HostReport, ...]
     ranks: tuple[RankReport, ...]
-    pace: tuple[Curve, ...]
+    throughput: tuple[Curve, ...]
     steps: Curve | None
     silent: tuple[tuple[str, str], ...] = ()
     network: tuple[str, str] = ("", "")
@@ -130,7 +130,7 @@ class JobReport:
 
     def typical(self, name: str) -> float | None:
         """Return the median of a throughput over the job, without its first tenth; None without a value."""
-        for curve in self.pace:
+        for curve in self.throughput:
             if curve.name == name and (values := [value for _, value in curve.points if value is not None]):
                 return median(values[len(values) // 10 :])
         return None
@@ -187,8 +187,8 @@ def make_report(
         (_rank(host, rank, since) for host, said in told.items() for rank in said.ranks),
         key=lambda rank: rank.rank,
     )
-    paced = next((host for host, said in told.items() if any(r.rank == 0 for r in said.ranks)), first)
-    rows = [(since(paced, row[0]) or 0.0, *row[1:]) for row in told[paced].pace]
+    source = next((host for host, said in told.items() if any(r.rank == 0 for r in said.ranks)), first)
+    rows = [(since(source, row[0]) or 0.0, *row[1:]) for row in told[source].throughput]
     up = own.up or Phases()
     network = next((said.network for said in told.values() if said.network.job), own.network)
     return JobReport(
@@ -209,7 +209,7 @@ def make_report(
             if said.ranks or said.gauges
         ),
         tuple(ranks),
-        _pace(rows),
+        _throughput(rows),
         Curve("step", "", tuple((at, step) for at, step, *_ in rows)) if rows else None,
         tuple(silent.items()),
         (network.job, network.text),
@@ -249,7 +249,7 @@ def _attempts(restarts: Sequence[Restart] | None, status: JobStatus) -> tuple[At
     return (*found, Attempt(begin, last, names, status.reason or status.state))
 
 
-def _pace(rows: Sequence[tuple[Any, ...]]) -> tuple[Curve, ...]:
+def _throughput(rows: Sequence[tuple[Any, ...]]) -> tuple[Curve, ...]:
     curves = []
     for name, column in (("steps/s", 2), ("samples/s", 3)):
         points = tuple((row[0], row[column]) for row in rows)

@@ -58,7 +58,7 @@ def report_html(report: JobReport, when: str, measured: Measured | None, scaling
         silent=report.silent,
         facts=facts(report),
         times=_times(report),
-        pace=_pace(report),
+        throughput=_throughput(report),
         restarted=bool(_marks(report)),
         attempts=_attempts(report) if len(report.attempts) > 1 else None,
         ranks=_ranks(report),
@@ -79,8 +79,8 @@ def verdict(report: JobReport) -> str:
     status = report.status
     text = f"{status.state} after {clock_text(report.seconds)}"
     where = f"{count(status.ranks, 'rank')} of {count(len(status.hosts), 'host')}"
-    pace = report.typical("steps/s")
-    text += f"; {pace:.3g} steps/s on {where}" if pace else f"; {where}"
+    throughput = report.typical("steps/s")
+    text += f"; {throughput:.3g} steps/s on {where}" if throughput else f"; {where}"
     if number := len(report.attempts) - 1:
         text += f"; {count(number, 'restart')}"
     return text
@@ -118,10 +118,10 @@ def _marks(report: JobReport) -> list[tuple[float, str]]:
     return [(attempt.end, attempt.reason) for attempt in report.attempts[:-1] if attempt.end is not None]
 
 
-def _pace(report: JobReport) -> list[tuple[str, Chart | None]]:
+def _throughput(report: JobReport) -> list[tuple[str, Chart | None]]:
     marks, window = _marks(report), (0.0, max(report.seconds, 1.0))
     parts = []
-    for number, curve in enumerate(report.pace):
+    for number, curve in enumerate(report.throughput):
         name = {"steps/s": "Steps a second", "samples/s": "Samples a second"}[curve.name]
         typical = report.typical(curve.name)
         label = f"{name} over the job's time, {typical:.4g} in the middle" if typical else name
@@ -297,7 +297,7 @@ def compare_html(one: JobReport, other: JobReport, when: str) -> str:
         comparison=comparison(one, other),
         jobs=[(job.status.id, verdict(job), shlex.join(job.status.command)) for job in (one, other)],
         numbers=_compared_numbers(one, other),
-        paces=_paces(one, other),
+        throughputs=_throughputs(one, other),
         hosts=_hosts(one, other),
         versions=_versions(one, other),
     )
@@ -325,7 +325,7 @@ def _compared_numbers(one: JobReport, other: JobReport) -> Table:
     return Table(("", one.status.id, other.status.id), rows, "both jobs in numbers")
 
 
-def _paces(one: JobReport, other: JobReport) -> list[tuple[str, Chart]]:
+def _throughputs(one: JobReport, other: JobReport) -> list[tuple[str, Chart]]:
     parts = []
     end = max(one.seconds, other.seconds, 1.0)
     for name in ("steps/s", "samples/s"):
@@ -341,7 +341,7 @@ def _paces(one: JobReport, other: JobReport) -> list[tuple[str, Chart]]:
 
 
 def _curve(report: JobReport, name: str) -> Curve | None:
-    return next((curve for curve in report.pace if curve.name == name), None)
+    return next((curve for curve in report.throughput if curve.name == name), None)
 
 
 def _hosts(one: JobReport, other: JobReport) -> Table:

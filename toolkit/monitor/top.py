@@ -138,8 +138,8 @@ def _jobs(jobs: Sequence[JobGauges]) -> Table:
                 Cell(there, bool(job.world_size) and len(job.ranks) != job.world_size),
                 Cell(job.launcher),
                 Cell("-" if job.step is None else str(job.step)),
-                Cell(_pace(job.steps_per_s)),
-                Cell(_pace(job.samples_per_s)),
+                Cell(_throughput(job.steps_per_s)),
+                Cell(_throughput(job.samples_per_s)),
                 Cell(why, bool(why)),
             )
         )
@@ -159,7 +159,7 @@ def _ranks(jobs: Sequence[JobGauges]) -> Table:
                 Cell(_number(rank.cpu, 1)),
                 Cell(_size(rank.memory)),
                 Cell("-" if rank.step is None else str(rank.step)),
-                Cell(_pace(rank.steps_per_s)),
+                Cell(_throughput(rank.steps_per_s)),
                 Cell(_with(rank.silent, " s")),
                 Cell(_short(rank.line)),
             )
@@ -188,5 +188,5 @@ def _rate(value: float | None) -> str:
     return "-" if value is None else f"{size(int(value))}/s"
 
 
-def _pace(value: float | None) -> str:
+def _throughput(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"

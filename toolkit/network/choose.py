@@ -117,7 +117,7 @@ def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence 
     return Choice(paths, found, verdicts, shared, tuple(problems))
 
 
-def open_question(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Shared, ...]:
+def undecided_networks(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Shared, ...]:
     """Return the networks between which test connections decide; empty if there is only one choice."""
     choice = choose(inventory, facts)
     is_open = any(not path.settled for path in choice.paths.values())

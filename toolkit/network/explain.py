@@ -16,7 +16,7 @@ from toolkit.protocol.openmpi import openmpi_network
 
 
 @dataclass(frozen=True)
-class AddressSaid:
+class AddressExplanation:
     """One address of a host; ``rate`` in Mbit/s, 0 if it is not known."""
 
     address: str
@@ -28,7 +28,7 @@ class AddressSaid:
 
 
 @dataclass(frozen=True)
-class WaySaid:
+class RouteExplanation:
     """The route to another host's data address: interface, and result of a connection."""
 
     to: str
@@ -38,7 +38,7 @@ class WaySaid:
 
 
 @dataclass(frozen=True)
-class PortSaid:
+class PortExplanation:
     """One RDMA port; ``rate`` in Gbit/s."""
 
     name: str
@@ -50,7 +50,7 @@ class PortSaid:
 
 
 @dataclass(frozen=True)
-class SettingSaid:
+class SettingExplanation:
     """One variable of the ranks; ``file`` if the hosts file sets another value, which takes precedence."""
 
     name: str
@@ -60,7 +60,7 @@ class SettingSaid:
 
 
 @dataclass(frozen=True)
-class HostSaid:
+class HostExplanation:
     """One host; ``address`` is empty if no path was found or the host did not answer."""
 
     host: str
@@ -68,10 +68,10 @@ class HostSaid:
     interface: str
     network: str
     why: str
-    addresses: tuple[AddressSaid, ...] = ()
-    ways: tuple[WaySaid, ...] = ()
-    rdma: tuple[PortSaid, ...] = ()
-    settings: tuple[SettingSaid, ...] = ()
+    addresses: tuple[AddressExplanation, ...] = ()
+    ways: tuple[RouteExplanation, ...] = ()
+    rdma: tuple[PortExplanation, ...] = ()
+    settings: tuple[SettingExplanation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Explanation:
     networks: tuple[str, ...]
     fabric: str
     fabric_why: str
-    hosts: tuple[HostSaid, ...]
+    hosts: tuple[HostExplanation, ...]
     launcher: Mapping[str, str]
     tuned: tuple[Tuning, ...] = ()
 
@@ -108,7 +108,7 @@ def explain(
         said = facts.get(name)
         given = dict((*inventory.env, *host.env))
         hosts.append(
-            HostSaid(
+            HostExplanation(
                 host=name,
                 address=path.address if path else "",
                 interface=path.interface if path else "",
@@ -118,7 +118,7 @@ def explain(
                 ways=_ways(said, choice, evidence) if said else (),
                 rdma=tuple(_port(p, fabric.ports.get(name, ())) for p in said.rdma) if said else (),
                 settings=tuple(
-                    SettingSaid(s.name, given.get(s.name, s.value), s.why, s.name in given)
+                    SettingExplanation(s.name, given.get(s.name, s.value), s.why, s.name in given)
                     for s in settings.get(name, ())
                 ),
             )
@@ -130,10 +130,10 @@ def explain(
     return Explanation(inventory.cluster, networks, kind, fabric.reason, tuple(hosts), launcher, tuned)
 
 
-def _addresses(host: str, choice: Choice) -> tuple[AddressSaid, ...]:
+def _addresses(host: str, choice: Choice) -> tuple[AddressExplanation, ...]:
     path = choice.paths.get(host)
     return tuple(
-        AddressSaid(
+        AddressExplanation(
             c.address,
             c.interface,
             c.network,
@@ -145,10 +145,10 @@ def _addresses(host: str, choice: Choice) -> tuple[AddressSaid, ...]:
     )
 
 
-def _ways(facts: Facts, choice: Choice, evidence: Evidence) -> tuple[WaySaid, ...]:
+def _ways(facts: Facts, choice: Choice, evidence: Evidence) -> tuple[RouteExplanation, ...]:
     others = [p for p in choice.paths.values() if p.host != facts.host]
     return tuple(
-        WaySaid(
+        RouteExplanation(
             p.host,
             p.address,
             evidence.egress(facts, p.address) or "",
@@ -158,5 +158,5 @@ def _ways(facts: Facts, choice: Choice, evidence: Evidence) -> tuple[WaySaid, ..
     )
 
 
-def _port(port: RdmaPort, used: tuple[RdmaPort, ...]) -> PortSaid:
-    return PortSaid(port.name, port.layer, port.state, port.rate, port.interfaces, port in used)
+def _port(port: RdmaPort, used: tuple[RdmaPort, ...]) -> PortExplanation:
+    return PortExplanation(port.name, port.layer, port.state, port.rate, port.interfaces, port in used)

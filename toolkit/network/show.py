@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from toolkit.core.facts import rate_text
-from toolkit.network.explain import Explanation, HostSaid
+from toolkit.network.explain import Explanation, HostExplanation
 from toolkit.network.measured import shown_bytes, shown_time
 from toolkit.network.tuning import Tuning
 from toolkit.plan.show import table
@@ -58,7 +58,7 @@ def _tuned(tuning: Tuning) -> Iterator[str]:
     yield from (f"  {reason}" for reason in tuning.why)
 
 
-def _host(said: HostSaid) -> Iterator[str]:
+def _host(said: HostExplanation) -> Iterator[str]:
     where = f"{said.address} on {said.interface}" if said.interface else said.address or "no data address"
     yield f"{said.host}: {where}: {said.why}"
     rows = [

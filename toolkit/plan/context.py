@@ -16,7 +16,7 @@ from toolkit.core.report import FailureCause, Status
 from toolkit.core.runner import Runner
 from toolkit.errors import ToolkitError
 from toolkit.plan.steps import Failure, Step
-from toolkit.remote.container_session import Desks
+from toolkit.remote.container_session import ContainerSessions
 
 # Bytes done, bytes in all (0 for unknown).
 Advance = Callable[[int, int], None]
@@ -57,7 +57,7 @@ class Context:
     runners: Mapping[str, Runner]
     steps: Sequence[Step] = ()
     outputs: dict[tuple[str, str], str] = field(default_factory=dict)
-    desks: Desks = field(default_factory=Desks)
+    container_sessions: ContainerSessions = field(default_factory=ContainerSessions)
     engine: str = DOCKER
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

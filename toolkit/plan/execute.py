@@ -13,9 +13,9 @@ from toolkit.core.report import FailureCause, Outcome, Report
 from toolkit.core.runner import Runner
 from toolkit.errors import Interrupted, ToolkitError, Unreachable
 from toolkit.plan.context import Context, Executors, KnownFailure, Verdict
-from toolkit.plan.precheck import forecast, settled
+from toolkit.plan.precheck import precheck_host, precheck_verdict
 from toolkit.plan.steps import Phase, Plan, Run, Step, WaitFor
-from toolkit.remote.container_session import Desks
+from toolkit.remote.container_session import ContainerSessions
 from toolkit.remote.fanout import fan_out
 
 
@@ -102,7 +102,7 @@ class _Progress:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     # Precheck results by step index. Discarded once a step changes something, fails, or takes longer than
     # _STALE_S.
-    foreseen: dict[int, str] = field(default_factory=dict)
+    prechecked: dict[int, str] = field(default_factory=dict)
 
 
 def execute(
@@ -111,9 +111,9 @@ def execute(
     executors: Executors,
     listen: Listener = lambda event: None,
     close: Callable[[], None] = lambda: None,
-    desks: Desks | None = None,
+    container_sessions: ContainerSessions | None = None,
     engine: str = DOCKER,
-    foresee: bool = False,
+    precheck: bool = False,
 ) -> Report:
     """Run a plan phase by phase, with the hosts of a phase in parallel, and give every step an outcome.
 
@@ -125,17 +125,17 @@ def execute(
         executors: function for each kind of step, see ``toolkit.api.executors``.
         listen: called with events, from several threads.
         close: called on Ctrl-C to end the running commands.
-        desks: container sessions that stay open; by default the plan opens and closes its own.
+        container_sessions: container sessions that stay open; by default the plan opens and closes its own.
         engine: container engine of the hosts, see ``toolkit.core.engines``.
-        foresee: precheck all steps at once, see ``toolkit.plan.precheck``: most have nothing to do.
+        precheck: precheck all steps at once, see ``toolkit.plan.precheck``: most have nothing to do.
 
     Raises:
         PlanInterrupted: Ctrl-C; carries the report.
     """
     start = time.monotonic()
     progress = _Progress(runners, executors, listen)
-    own = Desks()
-    context = Context(runners, plan.steps, desks=desks or own, engine=engine)
+    own = ContainerSessions()
+    context = Context(runners, plan.steps, container_sessions=container_sessions or own, engine=engine)
     number = 0
     numbered: list[tuple[Phase, list[tuple[int, Step]]]] = []
     for phase in plan.phases:
@@ -143,8 +143,8 @@ def execute(
         number += len(steps)
         numbered.append((phase, steps))
     try:
-        if foresee:
-            progress.foreseen = _foresee(plan, context)
+        if precheck:
+            progress.prechecked = _precheck(plan, context)
         for phase, steps in numbered:
             _run_phase(phase, steps, context, progress)
     except KeyboardInterrupt:
@@ -195,9 +195,9 @@ def to_do(plan: Plan, runners: Mapping[str, Runner], engine: str = DOCKER) -> tu
     What a step does may give later ones something to do as well.
     """
     context = Context(runners, plan.steps, engine=engine)
-    progress = _Progress(runners, {}, lambda event: None, foreseen=_foresee(plan, context))
+    progress = _Progress(runners, {}, lambda event: None, prechecked=_precheck(plan, context))
     return tuple(
-        step for number, step in enumerate(plan.steps) if _foreseen(number, step, context, progress) is None
+        step for number, step in enumerate(plan.steps) if _prechecked(number, step, context, progress) is None
     )
 
 
@@ -227,22 +227,22 @@ def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, pr
         context.forget(host)
 
 
-def _foresee(plan: Plan, context: Context) -> dict[int, str]:
+def _precheck(plan: Plan, context: Context) -> dict[int, str]:
     """Ask every host for all its steps; one that fails at it says why at its first step."""
     by_host: dict[str, dict[int, Step]] = {}
     for number, step in enumerate(plan.steps):
         if step.host in context.runners:
             by_host.setdefault(step.host, {})[number] = step
-    answers, _ = fan_out(by_host, lambda host: forecast(host, by_host[host], context))
+    answers, _ = fan_out(by_host, lambda host: precheck_host(host, by_host[host], context))
     return {number: said for each in answers.values() for number, said in each.items()}
 
 
-def _foreseen(number: int, step: Step, context: Context, progress: _Progress) -> Verdict | None:
+def _prechecked(number: int, step: Step, context: Context, progress: _Progress) -> Verdict | None:
     """Return the outcome of a step for which the host has said that there is nothing to do."""
-    said = progress.foreseen.get(number)
+    said = progress.prechecked.get(number)
     if said is None:
         return None
-    return settled(step, context, said)
+    return precheck_verdict(step, context, said)
 
 
 def _run_step(phase: Phase, number: int, step: Step, context: Context, progress: _Progress) -> Outcome | None:
@@ -255,7 +255,7 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
 
     cause = FailureCause.OTHER
     try:
-        verdict = _foreseen(number, step, context, progress)
+        verdict = _prechecked(number, step, context, progress)
         if verdict is None:
             verdict = progress.executors[type(step)](step, context, advance)
     except ToolkitError as error:
@@ -271,7 +271,7 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
         verdict = Verdict("failed", f"on this machine: {error}")
     seconds = round(time.monotonic() - start, 3)
     if verdict.status in ("ok", "failed") or seconds > _STALE_S:
-        progress.foreseen = {}
+        progress.prechecked = {}
     return Outcome(
         phase.title,
         step.title,

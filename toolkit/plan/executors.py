@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from toolkit.core.command import Command, Ref, command, script
-from toolkit.core.engines import spoken
+from toolkit.core.engines import translate_engine
 from toolkit.core.typed import Kind
 from toolkit.errors import ToolkitError
 from toolkit.plan.context import Advance, Context, Verdict, failure, reason, text_of
@@ -95,7 +95,7 @@ def _targets(step: Run, context: Context) -> tuple[list[str], list[str]]:
 
 
 def run_question(step: Run, context: Context) -> Command | None:
-    """Return what tells by its status and output whether there is nothing to do; see ``run_settled``.
+    """Return what tells by its status and output whether there is nothing to do; see ``run_verdict``.
 
     None where only the outputs of earlier steps say what to ask.
     """
@@ -106,10 +106,10 @@ def run_question(step: Run, context: Context) -> Command | None:
     lines = [f"{_own(step.unless, context).shell()} >/dev/null"]
     if step.reads is not None:
         lines.append(_own(step.reads, context).shell())
-    return Command(("sh", "-c", " && ".join(lines)), spoken=True)
+    return Command(("sh", "-c", " && ".join(lines)), translated=True)
 
 
-def run_settled(step: Run, context: Context, said: str) -> Verdict | None:
+def run_verdict(step: Run, context: Context, said: str) -> Verdict | None:
     """Return the verdict where the answer to ``run_question`` says that there is nothing to do."""
     if _targets(step, context)[1]:
         return None
@@ -142,7 +142,7 @@ def _saved(step: Run, context: Context, said: str) -> str:
 
 def _own(command: Command, context: Context) -> Command:
     """Return a command with what earlier steps have saved, in the words of the hosts' engine."""
-    return spoken(command.resolved(context.outputs), context.engine)
+    return translate_engine(command.resolved(context.outputs), context.engine)
 
 
 def _by_hand(host: str, subject: Command) -> str:
@@ -178,7 +178,7 @@ def _guarded(subject: Command, check: str, kept: str, reads: Command | None) -> 
         text = f"if {check}; then status={_SKIPPED}; else {text}; {own}{after}; fi"
     if reads is not None:
         text += f"\ncase $status in 0|{_SKIPPED}) {reads.shell()} </dev/null || exit ;; esac"
-    return Command(("sh", "-c", f"{text}\nexit $status"), subject.stdin, spoken=True)
+    return Command(("sh", "-c", f"{text}\nexit $status"), subject.stdin, translated=True)
 
 
 def wait_question(step: WaitFor, context: Context) -> Command | None:
@@ -186,7 +186,7 @@ def wait_question(step: WaitFor, context: Context) -> Command | None:
     return None if _refers(step.ready) else _own(step.ready, context)
 
 
-def wait_settled(step: WaitFor, context: Context, said: str) -> Verdict | None:
+def wait_verdict(step: WaitFor, context: Context, said: str) -> Verdict | None:
     """Return the verdict where ``wait_question`` has succeeded."""
     return Verdict("skipped")
 
@@ -203,7 +203,7 @@ while :; do
   if [ "$(date +%s)" -ge "$end" ]; then {explain.shell()}; exit {_LATE}; fi
   first=; sleep 0.1
 done"""
-    result = context.runners[step.host].run(replace(script(text), spoken=True), step.deadline + 15)
+    result = context.runners[step.host].run(replace(script(text), translated=True), step.deadline + 15)
     if result.status == _DEAD and any(re.search(way.says, result.output) for way in step.failures):
         raise failure(result, context.runners[step.host], step.fix, known=step.failures)
     if result.status == _DEAD:
@@ -236,7 +236,7 @@ def upload_question(step: Upload, context: Context) -> Command:
     return script(_LOOK, *(file.path for file in step.every))
 
 
-def upload_settled(step: Upload, context: Context, said: str) -> Verdict | None:
+def upload_verdict(step: Upload, context: Context, said: str) -> Verdict | None:
     """Return the verdict where all files are as they are to be, by what ``upload_question`` printed."""
     return None if _differing(step, context, said) else Verdict("skipped")
 

@@ -14,11 +14,11 @@ from toolkit.core.command import Command, script
 from toolkit.plan.context import Context, Verdict
 from toolkit.plan.executors import (
     run_question,
-    run_settled,
+    run_verdict,
     upload_question,
-    upload_settled,
+    upload_verdict,
     wait_question,
-    wait_settled,
+    wait_verdict,
 )
 from toolkit.plan.steps import Run, Step, Upload, WaitFor
 from toolkit.protocol.frames import FrameError, framed_script, read_frames
@@ -26,14 +26,14 @@ from toolkit.protocol.frames import FrameError, framed_script, read_frames
 # The functions that build the query and read the answer. Steps of other kinds are planned only if there is
 # something to do, or take too long to check, such as data; these are always executed.
 _KINDS: dict[type, tuple[Callable[..., Command | None], Callable[..., Verdict | None]]] = {
-    Run: (run_question, run_settled),
-    Upload: (upload_question, upload_settled),
-    WaitFor: (wait_question, wait_settled),
+    Run: (run_question, run_verdict),
+    Upload: (upload_question, upload_verdict),
+    WaitFor: (wait_question, wait_verdict),
 }
 _LIMIT_S = 60.0
 
 
-def forecast(host: str, steps: Mapping[int, Step], context: Context) -> dict[int, str]:
+def precheck_host(host: str, steps: Mapping[int, Step], context: Context) -> dict[int, str]:
     """Return the host's answers by step number, for steps that might have nothing to do.
 
     Args:
@@ -59,7 +59,7 @@ def forecast(host: str, steps: Mapping[int, Step], context: Context) -> dict[int
     return answers | {number: said[str(number)] for number in asked if str(number) in said}
 
 
-def settled(step: Step, context: Context, said: str) -> Verdict | None:
+def precheck_verdict(step: Step, context: Context, said: str) -> Verdict | None:
     """Return the outcome of a step from the host's answer, None if there is something to do."""
     verdict: Verdict | None = _KINDS[type(step)][1](step, context, said)
     return verdict
@@ -83,4 +83,4 @@ def _all_of(questions: Mapping[int, Command], nonce: str) -> Command:
         f'said=$({asked.shell()} </dev/null 2>/dev/null) && say {number} "$said"'
         for number, asked in questions.items()
     )
-    return Command(script(framed_script("\n".join(lines), nonce)).argv, spoken=True)
+    return Command(script(framed_script("\n".join(lines), nonce)).argv, translated=True)

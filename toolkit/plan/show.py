@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from toolkit.core.command import Command
 from toolkit.core.disk_space import size
-from toolkit.core.engines import DOCKER, spoken
+from toolkit.core.engines import DOCKER, translate_engine
 from toolkit.core.finding import Finding, alarms, worst
 from toolkit.core.printable import printable_line
 from toolkit.core.report import FailureCause, Outcome, Report
@@ -104,7 +104,7 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
 
 
 def _one_line(subject: Command, engine: str) -> str:
-    subject = spoken(subject, engine)
+    subject = translate_engine(subject, engine)
     # The arguments of a script, behind "sh -c TEXT sh", are more informative than its text.
     argv = subject.argv
     if argv[:2] == ("sh", "-c") and len(argv) > 3:

@@ -11,7 +11,7 @@ from toolkit.protocol.jobs import ExitCode, Line, Lines, Moment, Record, Status
 
 Rank = Annotated[int, Number(0, 10**6)]
 # When, step, steps a second, samples a second.
-PaceRow = tuple[Moment, int | None, float | None, float | None]
+ThroughputRow = tuple[Moment, int | None, float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Account:
     preparation: Phases | None = None
     up: Phases | None = None
     ranks: tuple[RankAccount, ...] = ()
-    pace: tuple[PaceRow, ...] = ()
+    throughput: tuple[ThroughputRow, ...] = ()
     gauges: tuple[Sample, ...] = ()
     versions: dict[str, Line] = field(default_factory=dict)
     network: Measurement = Measurement()

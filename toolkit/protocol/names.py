@@ -25,7 +25,7 @@ MAIN, WORKER, SERVICE = "main", "worker", "service"
 # A repository name that no registry owns: verified images have a tag made of their content digest.
 IDENTITY_REPOSITORY = "toolkit.local/verified"
 # During a transfer, images of this repository keep the layers; toolkit removes them after the transfer.
-PART_REPOSITORY = "toolkit-part"
+PARTIAL_REPOSITORY = "toolkit-part"
 
 # Folders inside every container of a cluster.
 CONF = PurePosixPath("/run/toolkit/conf")
@@ -125,4 +125,4 @@ def part_name(identity: str, token: str, number: int) -> str:
         token: of this try to send it, 4 hexadecimal digits, so that two at once do not remove each other's.
         number: how many layers it holds.
     """
-    return f"{PART_REPOSITORY}:{identity}-{token}-{number}"
+    return f"{PARTIAL_REPOSITORY}:{identity}-{token}-{number}"

@@ -13,7 +13,7 @@ _Index = Annotated[int, Number(0, 1 << 32)]
 
 
 @dataclass(frozen=True)
-class Heard:
+class SessionAnswer:
     """One message; the fields that have a value tell which. Without any value: the session has ended.
 
     Args:
@@ -45,4 +45,4 @@ class Heard:
     working: bool = False
 
 
-ENDED = Heard()
+ENDED = SessionAnswer()

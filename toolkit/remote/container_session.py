@@ -18,7 +18,7 @@ from toolkit.core.runner import ContainerRunner, Runner, Sink
 from toolkit.errors import ToolkitError
 from toolkit.protocol.decode import DecodeError, decode, load_json
 from toolkit.protocol.names import program
-from toolkit.protocol.session import ENDED, MOST_BYTES, Heard
+from toolkit.protocol.session import ENDED, MOST_BYTES, SessionAnswer
 
 # Without site-packages and the image's Python variables: it starts faster, and no settings change it.
 _PROGRAM = command(*program("session", "-S", "-E"))
@@ -27,7 +27,7 @@ _PROGRAM = command(*program("session", "-S", "-E"))
 ANSWER_S = 60.0
 
 
-class Desk:
+class ContainerSession:
     """A session with the process: lines of JSON in both directions, and bytes announced by a line."""
 
     def __init__(self, runner: ContainerRunner, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,30 +35,30 @@ class Desk:
         self.sent = 0  # bytes
         self._clock, self._moved = clock, clock()
         self._late: ToolkitError | None = None
-        self._told: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
-        self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[SessionAnswer] = queue.SimpleQueue()
         self._lines = LineStream(runner.name, MOST_BYTES)
         self._sink: Sink | None = None
         self._result: Result | None = None
         self._error: BaseException | None = None
         self._ended = threading.Event()
-        threading.Thread(target=self._hold, name="desk", daemon=True).start()
+        threading.Thread(target=self._hold, name="container-session", daemon=True).start()
 
     @property
     def has_ended(self) -> bool:
         """True if the session is unusable: its process has ended, or did not answer in time."""
         return self._ended.is_set() or self._late is not None
 
-    def say(self, message: Mapping[str, object], data: Iterable[bytes] = ()) -> None:
+    def send(self, message: Mapping[str, object], data: Iterable[bytes] = ()) -> None:
         """Send a line, followed by bytes."""
-        self.give((json.dumps(message, separators=(",", ":")).encode() + b"\n",))
-        self.give(data)
+        self.send_bytes((json.dumps(message, separators=(",", ":")).encode() + b"\n",))
+        self.send_bytes(data)
 
-    def give(self, data: Iterable[bytes]) -> None:
+    def send_bytes(self, data: Iterable[bytes]) -> None:
         """Send bytes; another thread reads them from ``data`` as fast as they can be sent."""
-        self._told.put(data)
+        self._outgoing.put(data)
 
-    def hear(self, about: str, seconds: float | None = None) -> Heard:
+    def receive(self, about: str, seconds: float | None = None) -> SessionAnswer:
         """Return the next answer; ``ENDED`` after the end of the process.
 
         Args:
@@ -75,16 +75,16 @@ class Desk:
             if self._late is not None:
                 raise self._late
             try:
-                heard = self._heard.get(timeout=max(0.0, self._moved + limit - self._clock()))
+                answer = self._answers.get(timeout=max(0.0, self._moved + limit - self._clock()))
             except queue.Empty:
                 if self._clock() < self._moved + limit:
                     continue
                 raise self._give_up(about, limit) from None
-            if heard == ENDED:
-                self._heard.put(heard)  # for the next call
-            elif heard.working:  # a sign of life during long work
+            if answer == ENDED:
+                self._answers.put(answer)  # for the next call
+            elif answer.working:  # a sign of life during long work
                 continue
-            return heard
+            return answer
 
     def _give_up(self, about: str, seconds: float) -> ToolkitError:
         what = f"its container has not answered for {seconds:g} s; toolkit waited for {about}"
@@ -100,14 +100,14 @@ class Desk:
             ToolkitError: the connection broke; or what ``sink`` raises.
         """
         self._sink = sink
-        self.say({"do": "follow", "words": list(words)})
+        self.send({"do": "follow", "words": list(words)})
         self.leave()
         self._ended.wait()  # as long as the job runs; the connection has a deadline of its own
         return self._outcome()
 
     def leave(self) -> None:
         """Let the process end after the messages that were sent to it."""
-        self._told.put(None)
+        self._outgoing.put(None)
 
     def finish(self) -> Result:
         """Leave, and return the result of the process.
@@ -133,15 +133,15 @@ class Desk:
         except BaseException as error:  # raised again by _outcome()
             self._error = error
         self._ended.set()
-        self._heard.put(ENDED)
-        self._told.put(None)  # the feeding thread waits for an item
+        self._answers.put(ENDED)
+        self._outgoing.put(None)  # the feeding thread waits for an item
 
     def _words(self) -> Iterator[bytes]:
-        while (told := self._told.get()) is not None:
-            for data in told:
+        while (pieces := self._outgoing.get()) is not None:
+            for data in pieces:
                 self.sent += len(data)
                 yield data
-                self._moved = self._clock()  # asked for more: it is on its way
+                self._moved = self._clock()  # the connection asked for more data: the earlier data is sent
 
     def _take(self, data: bytes) -> None:
         self._moved = self._clock()
@@ -151,63 +151,63 @@ class Desk:
         for line in self._lines.take(data):
             try:
                 value = load_json(line, MOST_BYTES)
-            except DecodeError:  # a word of the engine
+            except DecodeError:  # output of the container engine
                 continue
             if isinstance(value, dict) and value:
                 with answer_of(self.runner.name, "what it was asked in its container"):
-                    heard = decode(Heard, value)
-                if heard != ENDED:  # a message of a newer toolkit
-                    self._heard.put(heard)
+                    answer = decode(SessionAnswer, value)
+                if answer != ENDED:  # a message of a newer toolkit
+                    self._answers.put(answer)
 
 
-class Desks:
-    """The desks of a command, one in each container at most."""
+class ContainerSessions:
+    """Container sessions of a command, at most one in each container."""
 
     def __init__(self) -> None:
-        self._desks: dict[tuple[str, str], Desk] = {}
+        self._sessions: dict[tuple[str, str], ContainerSession] = {}
         self._lock = threading.Lock()
 
-    def open(self, runner: Runner, container: str) -> Desk:
-        """Return the desk in a host's container, a new one where there is none that goes on."""
+    def open(self, runner: Runner, container: str) -> ContainerSession:
+        """Return the session in a host's container; open one if none is usable."""
         key = (runner.name, container)
         with self._lock:
-            if key not in self._desks or self._desks[key].has_ended:
-                self._desks[key] = Desk(ContainerRunner(runner, container))
-            return self._desks[key]
+            if key not in self._sessions or self._sessions[key].has_ended:
+                self._sessions[key] = ContainerSession(ContainerRunner(runner, container))
+            return self._sessions[key]
 
-    def ask(self, host: str, message: Mapping[str, object], about: str) -> Heard:
-        """Return the answer of the desk that is open on a host; ``ENDED`` where none is, or it has no answer.
+    def ask(self, host: str, message: Mapping[str, object], about: str) -> SessionAnswer:
+        """Return the answer of the open session on a host; ``ENDED`` without a session or an answer.
 
         Raises:
-            ToolkitError: see ``Desk.hear``.
+            ToolkitError: see ``ContainerSession.receive``.
         """
-        desk = self._on(host)
-        if desk is None:
+        session = self._on(host)
+        if session is None:
             return ENDED
-        desk.say(message)
-        return desk.hear(about)
+        session.send(message)
+        return session.receive(about)
 
-    def tell(self, host: str, message: Mapping[str, object]) -> None:
-        """Say what has no answer to the desk that is open on a host, if one is."""
-        if (desk := self._on(host)) is not None:
-            desk.say(message)
+    def notify(self, host: str, message: Mapping[str, object]) -> None:
+        """Send a message that has no answer to the open session on a host, if there is one."""
+        if (session := self._on(host)) is not None:
+            session.send(message)
 
-    def take(self, host: str) -> Desk | None:
-        """Return the desk that is open on a host, and leave it to the caller; None where none is."""
-        desk = self._on(host)
+    def take(self, host: str) -> ContainerSession | None:
+        """Return the open session on a host and hand it over to the caller; None without a session."""
+        session = self._on(host)
         with self._lock:
-            self._desks = {key: one for key, one in self._desks.items() if one is not desk}
-        return desk
+            self._sessions = {key: one for key, one in self._sessions.items() if one is not session}
+        return session
 
     def leave(self, but: str = "") -> None:
-        """Let all end, but the one on this host."""
+        """Let all sessions end except the one on host ``but``."""
         with self._lock:
-            for (host, _), desk in self._desks.items():
+            for (host, _), session in self._sessions.items():
                 if host != but:
-                    desk.leave()
-            self._desks = {key: desk for key, desk in self._desks.items() if key[0] == but}
+                    session.leave()
+            self._sessions = {key: session for key, session in self._sessions.items() if key[0] == but}
 
-    def _on(self, host: str) -> Desk | None:
+    def _on(self, host: str) -> ContainerSession | None:
         with self._lock:
-            found = [one for (name, _), one in self._desks.items() if name == host and not one.has_ended]
+            found = [one for (name, _), one in self._sessions.items() if name == host and not one.has_ended]
         return found[0] if found else None

@@ -18,7 +18,7 @@ from typing import Protocol
 import paramiko
 
 from toolkit.core.command import TIMED_OUT, Command, Result
-from toolkit.core.engines import DOCKER, spoken
+from toolkit.core.engines import DOCKER, translate_engine
 from toolkit.core.runner import Sink
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.remote.connect import Link
@@ -146,7 +146,7 @@ class SshRunner:
                 raise ToolkitError(what, "look at the host: toolkit check", self.name)
 
         source = None if command.stdin is None else _pieces(command.stdin)
-        command = spoken(command, self.engine)
+        command = translate_engine(command, self.engine)
         self._tell(command)
         result = self._exec(wire(command, timeout), keep, source, timeout)
         raw = bytes(kept)
@@ -161,7 +161,7 @@ class SshRunner:
     ) -> Result:
         if source is None and command.stdin is not None:
             source = _pieces(command.stdin)
-        command = spoken(command, self.engine)
+        command = translate_engine(command, self.engine)
         self._tell(command)
         return self._exec(wire(command), sink, source, None, silence=silence)
 
@@ -176,7 +176,7 @@ class SshRunner:
     ) -> Result:
         if source is None and command.stdin is not None:
             source = _pieces(command.stdin)
-        command = spoken(command, self.engine)
+        command = translate_engine(command, self.engine)
         self._tell(command)
         return self._exec(wire(command, timeout), out, source, timeout, err, hold)
 
@@ -211,7 +211,7 @@ class SshRunner:
     def interactive(self, command: Command) -> int:
         """Run with this terminal connected to a terminal on the host; return the status."""
         done = self._link.connection.run(
-            terminal_wire(spoken(command, self.engine)), pty=True, warn=True, hide=False
+            terminal_wire(translate_engine(command, self.engine)), pty=True, warn=True, hide=False
         )
         return _exit_code(done.return_code)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from toolkit.protocol.chunks import HEAD, ZSTD
 from toolkit.transfer.compress import Packer
 from toolkit.transfer.host import Member
-from toolkit.transfer.payload import Cargo
+from toolkit.transfer.payload import Payload
 
 # Bound on the chunks in transit to a host that this machine feeds: the number that takes this many seconds.
 # A longer queue would delay orders to that host.
@@ -26,8 +26,8 @@ class Supply:
         failed: called with an error of this machine.
     """
 
-    def __init__(self, cargo: Cargo, failed: Callable[[Exception], None]) -> None:
-        self._cargo, self._failed = cargo, failed
+    def __init__(self, payload: Payload, failed: Callable[[Exception], None]) -> None:
+        self._payload, self._failed = payload, failed
         self._lock = threading.Lock()
         self._members: Sequence[Member] = ()
         self._announced = 0
@@ -35,10 +35,10 @@ class Supply:
     def begin(self, members: Sequence[Member]) -> None:
         """Start to serve these hosts."""
         self._members = members
-        self._announced = min(member.stretches[0].first for member in members)
+        self._announced = min(member.segments[0].first for member in members)
 
     def close(self) -> None:
-        self._cargo.settle()
+        self._payload.settle()
 
     def feed(self, member: Member, wanted: bool, rate: Callable[[], float | None]) -> None:
         """Start to send chunks to a host from the chunk that it requested, or stop.
@@ -68,7 +68,7 @@ class Supply:
 
     def _send(self, member: Member, order: int, at: int, rate: Callable[[], float | None]) -> None:
         packer, packs = Packer(), all(one.zstd for one in self._members)
-        with contextlib.closing(self._cargo.chunks(at)) as chunks:
+        with contextlib.closing(self._payload.chunks(at)) as chunks:
             for number, chunk in chunks:
                 self.close()  # the thread that reads now would keep the reading open
                 self._announce(number, chunk)

@@ -18,7 +18,7 @@ from toolkit.protocol.chunks import CHUNK, HEAD
 from toolkit.protocol.decode import decode_json
 from toolkit.protocol.relay import RelayMessage
 from toolkit.transfer.keys import RelayKey
-from toolkit.transfer.payload import Stretch
+from toolkit.transfer.payload import Segment
 from toolkit.transfer.schedule import HERE, Line
 
 # Bytes done, bytes in all.
@@ -43,7 +43,7 @@ class Brought:
         note: remark about the route of the chunks.
     """
 
-    stretches: tuple[Stretch, ...]
+    segments: tuple[Segment, ...]
     refused: str = ""
     wire: int = 0
     fed: int = 0
@@ -90,7 +90,7 @@ class Member:
             *(advance, tell),
         )
         self.host = runner.name
-        self.stretches: tuple[Stretch, ...] = ()
+        self.segments: tuple[Segment, ...] = ()
         self._total = 0
         self.zstd, self.port = False, 0
         self.at = self.limit = self.sent = self.wire = 0
@@ -162,7 +162,7 @@ class Member:
             elif what.port is not None:
                 self.port = what.port
             elif what.loaded is not None:
-                if what.loaded >= len(self.stretches):
+                if what.loaded >= len(self.segments):
                     raise ToolkitError(f"it stored {what.loaded}, which was not sent", _AGAIN, self.host)
                 self._judge(what.loaded, _Load(what.status, what.said))
             else:
@@ -179,13 +179,13 @@ class Member:
                 self.moved = time.monotonic()
             self.at, self.limit, self.wire = at, limit, wire
             self.changed.notify_all()
-        if self.stretches:
-            self._advance(min((at - self.stretches[0].first) * CHUNK, self._total), self._total)
+        if self.segments:
+            self._advance(min((at - self.segments[0].first) * CHUNK, self._total), self._total)
 
     def _judge(self, number: int, load: _Load) -> None:
         self._loads[number] = load
         self._bad = self._bad or load.status != 0
-        if self._bad or len(self._loads) == len(self.stretches):
+        if self._bad or len(self._loads) == len(self.segments):
             self.error = None
             self.finished.set()
 
@@ -198,7 +198,7 @@ class Member:
             note = f"not from another host: {line.direct[self.host]}"
         if self.host in line.passed:
             note = f"after the others: {line.passed[self.host]}"
-        put_away = tuple(self.stretches[number] for number in good)
+        put_away = tuple(self.segments[number] for number in good)
         refused = (bad[0].strip() or "it failed without an error message") if bad else ""
         seconds = max(0.0, self.moved - started)
         return Brought(put_away, refused, self.wire, self.fed, seconds, self.giver, note)
@@ -217,8 +217,8 @@ class Member:
     # Orders
 
     def begin(self, key: RelayKey, more: dict[str, object]) -> None:
-        self._total = sum(one.size for one in self.stretches)
-        loads = [(one.first, one.end) for one in self.stretches]
+        self._total = sum(one.size for one in self.segments)
+        loads = [(one.first, one.end) for one in self.segments]
         self.order(do="begin", loads=loads, key=key.key, cert=key.cert, ca=key.ca, **more)
 
     def order(self, **order: object) -> None:
@@ -239,7 +239,7 @@ class Member:
                 self.changed.notify_all()
 
     def digest(self, number: int, sum_: bytes) -> None:
-        if self.stretches and number >= self.stretches[0].first:
+        if self.segments and number >= self.segments[0].first:
             with self.changed:
                 self._digests.append((number, sum_))
                 self.changed.notify_all()

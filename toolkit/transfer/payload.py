@@ -8,7 +8,7 @@ from typing import Protocol
 from toolkit.protocol.chunks import CHUNK
 
 
-class Stretch(Protocol):
+class Segment(Protocol):
     """Segment: chunks from ``first`` up to, not including, ``end``, such as an archive or a data shard."""
 
     @property
@@ -22,17 +22,17 @@ class Stretch(Protocol):
         """Size in bytes."""
 
 
-class Cargo(Protocol):
+class Payload(Protocol):
     """Payload for several hosts; the type of a host's need depends on the kind of payload."""
 
-    def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Stretch, ...]]:
+    def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Segment, ...]]:
         """Number the chunks, and return each host's segments: all from the first that it needs to the end.
 
         Args:
             needs: by host. At least one host needs the last segment.
         """
 
-    def order(self, need: Hashable, stretches: tuple[Stretch, ...]) -> dict[str, object]:
+    def order(self, need: Hashable, segments: tuple[Segment, ...]) -> dict[str, object]:
         """Return orders to a host for storing the segments, in addition to their chunk numbers."""
 
     def prime(self, need: Hashable) -> None:

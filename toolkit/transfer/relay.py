@@ -18,8 +18,8 @@ from toolkit.errors import ToolkitError
 from toolkit.transfer.feeder import Supply
 from toolkit.transfer.host import ANSWER, Advance, Brought, Declined, Member, Obstacle
 from toolkit.transfer.keys import RelayKeys
-from toolkit.transfer.payload import Cargo
-from toolkit.transfer.schedule import GIVEN_UP, Drop, Feed, Give, Line, Order, Take, slow_links
+from toolkit.transfer.payload import Payload
+from toolkit.transfer.schedule import DROPPED_AFTER_S, Drop, Feed, Give, Line, Order, Take, slow_links
 
 # Below this size in bytes, this machine sends directly to each host: connecting the hosts would take longer.
 LEAST = 2**20
@@ -38,8 +38,8 @@ class Relay:
         hosts: possible members; the chain forms when each of them has joined or declined.
     """
 
-    def __init__(self, cargo: Cargo, hosts: Collection[str]) -> None:
-        self._cargo = cargo
+    def __init__(self, payload: Payload, hosts: Collection[str]) -> None:
+        self._payload = payload
         self._lock = threading.Lock()
         self._waiting = set(hosts)
         self._members: dict[str, Member] = {}
@@ -48,7 +48,7 @@ class Relay:
         self._begun = threading.Event()
         self._closed = False
         self._line = Line({}, 0)
-        self._supply = Supply(cargo, self.failed)
+        self._supply = Supply(payload, self.failed)
         self._started = 0.0
 
     def absent(self, host: str) -> None:
@@ -83,7 +83,7 @@ class Relay:
             Unreachable: the connection to the host broke.
             Unreadable, ToolkitError: the payload cannot be read.
         """
-        self._cargo.prime(need)
+        self._payload.prime(need)
         member = Member(runner, address, need, advance, self._tell)
         declined = member.start(program)
         if declined or not self._join(member, mbit):
@@ -162,12 +162,12 @@ class Relay:
                 self._events.get(timeout=_LOOK)()
 
     def _begin(self) -> None:
-        own = self._cargo.lay_out({host: member.need for host, member in self._members.items()})
+        own = self._payload.lay_out({host: member.need for host, member in self._members.items()})
         keys, starts = RelayKeys(), {}
         for host, member in self._members.items():
-            member.stretches = own[host]
-            starts[host] = member.stretches[0].first
-            member.begin(keys.of(host), self._cargo.order(member.need, member.stretches))
+            member.segments = own[host]
+            starts[host] = member.segments[0].first
+            member.begin(keys.of(host), self._payload.order(member.need, member.segments))
         # A host cannot be assigned as taker before it listens.
         until = time.monotonic() + ANSWER
         while not all(m.port or m.ended.is_set() for m in self._members.values()):
@@ -223,9 +223,11 @@ class Relay:
     def _silent(self, now: float) -> list[Order]:
         """Return orders that drop hosts which have received everything and no longer report."""
         return [
-            Drop(host, f"it received everything, and has not reported for {GIVEN_UP:.0f} s")
+            Drop(host, f"it received everything, and has not reported for {DROPPED_AFTER_S:.0f} s")
             for host, member in self._members.items()
-            if self._line.has_all(host) and not member.finished.is_set() and now - member.heard > GIVEN_UP
+            if self._line.has_all(host)
+            and not member.finished.is_set()
+            and now - member.heard > DROPPED_AFTER_S
         ]
 
     def _sent(self) -> dict[str, int]:

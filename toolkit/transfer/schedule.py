@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from toolkit.transfer.pace import LOOK, SHARE, Pace
+from toolkit.transfer.throughput import LOOK, SHARE, Throughput
 
 # Empty host name: this machine.
 HERE = ""
@@ -23,7 +23,7 @@ _PROBE, _PROBE_LEFT, _PROBE_MORE = 1.0, 30.0, 1.5
 # between them account for that difference.
 _BEHIND = 16
 # Seconds without a chunk after which a host is dropped.
-GIVEN_UP = 60.0
+DROPPED_AFTER_S = 60.0
 # Number of times that a straggler, or a host with a broken connection, is moved to the end of the chain.
 _TRIES = 1
 # Chunks that a host keeps for others; fewer than in relay.py, because this machine's view lags behind.
@@ -96,7 +96,7 @@ class Line:
         self.passed: dict[str, str] = {}
         self._barred: set[tuple[str, str]] = set()
         self._tried: dict[str, int] = {}
-        self._pace = Pace(starts)
+        self._throughput = Throughput(starts)
         # Probe: the first host, the second, the start time, and the first host's own rate.
         self._probe: tuple[str, str, float, float] | None = None
         self._probed: set[str] = set()
@@ -114,7 +114,7 @@ class Line:
         """Record the next chunk that a host needs, and return the resulting orders."""
         if host not in self.at:
             return []
-        self._pace.moved(host, at, now)
+        self._throughput.moved(host, at, now)
         self.at[host] = max(at, self.at[host])
         return list(self._next_round(now))
 
@@ -131,7 +131,7 @@ class Line:
         """
         takes = {host: giver for host, giver in self.givers.items() if giver is not None and host in self.at}
         idle = {h for h, giver in takes.items() if giver == HERE and sent.get(h, 0) <= self.at[h]}
-        self._pace.waits(set(busy) & takes.keys(), idle | set(held), now)
+        self._throughput.waits(set(busy) & takes.keys(), idle | set(held), now)
         orders: list[Order] = [*self._look_at_first(now)]
         for host in list(self.at):
             giver = self.givers.get(host)
@@ -139,17 +139,17 @@ class Line:
                 continue
             lacks = (self.at[giver] if giver else sent.get(host, 0)) - self.at[host]
             if lacks <= 0 or (host in held and host not in busy):
-                self._pace.had_all(host, now)
-            still, patience = self._pace.still(host, now), self._pace.patience(host)
-            if still > GIVEN_UP and giver == HERE and host not in busy:
-                orders.append(Drop(host, f"received nothing for {GIVEN_UP:.0f} s"))
+                self._throughput.had_all(host, now)
+            still, patience = self._throughput.still(host, now), self._throughput.patience(host)
+            if still > DROPPED_AFTER_S and giver == HERE and host not in busy:
+                orders.append(Drop(host, f"received nothing for {DROPPED_AFTER_S:.0f} s"))
             elif still > patience and self._is_waited_for(host):
                 orders += self._make_way(host, "stalled", now)
             elif still > 3 * patience and giver:
                 # No host waits for it, but its giver could be the stalled one.
                 self.direct[host] = f"{giver} sent nothing"
                 orders += [*self._unlink(host, now), *self._link(HERE, host, now)]
-            elif giver and lacks >= _BEHIND and self._pace.holds_up(*self._needs(giver, host), now):
+            elif giver and lacks >= _BEHIND and self._throughput.holds_up(*self._needs(giver, host), now):
                 self.slow.add(host)
                 orders += self._make_way(host, "was slower than the others", now)
         return orders
@@ -202,7 +202,7 @@ class Line:
         if (giver, host) in self._barred:
             giver = HERE
         self.givers[host] = giver
-        self._pace.linked(host, self.at[host], now)
+        self._throughput.linked(host, self.at[host], now)
         yield Take(host, giver)
         if giver:
             self.takers[giver] = host
@@ -236,7 +236,7 @@ class Line:
         if self._tried[host] > _TRIES or not tail or (last and host in self.slow):
             yield from self._pass_over(host, why, now)
         elif last:
-            self._pace.begins(host, self.at[host], now)  # it is connected already
+            self._throughput.begins(host, self.at[host], now)  # it is connected already
         else:
             yield from self._unlink(host, now)
             yield from self._link(tail, host, now)
@@ -274,10 +274,10 @@ class Line:
     def _look_at_first(self, now: float) -> Iterator[Order]:
         if self._probe is None:
             first = next((h for h in self.takers if self.givers[h] == HERE and h not in self._probed), "")
-            rate = self.rate(first, now) if first and not self._pace.has_waited(first, now) else None
+            rate = self.rate(first, now) if first and not self._throughput.has_waited(first, now) else None
             if (
                 rate
-                and self._pace.seen_for(first, now) > LOOK
+                and self._throughput.seen_for(first, now) > LOOK
                 and (self.end - self.at[first]) / rate > _PROBE_LEFT
                 # A second host that is even slower is no reference for the first.
                 and (self.rate(second := self.takers[first], now) or 0) >= SHARE * rate
@@ -312,4 +312,4 @@ class Line:
 
     def rate(self, host: str, now: float, over: float = LOOK) -> float | None:
         """Return the recent chunks per second, None if it is too early to measure."""
-        return self._pace.rate(host, now, over) if host in self.at else None
+        return self._throughput.rate(host, now, over) if host in self.at else None

@@ -180,7 +180,7 @@ def test_a_first_file_is_refused_before_anybody_is_contacted(tmp_path: Path) -> 
     assert not (tmp_path / "other.yaml").exists() and (tmp_path / "hosts.yaml").read_text() == "mine\n"
 
 
-def test_a_flavour_that_nobody_knows(hosts: Path) -> None:
+def test_a_flavor_that_nobody_knows(hosts: Path) -> None:
     with pytest.raises(BadInput, match="tpu"):
         Cluster(hosts).image.build("tpu")
 

@@ -275,7 +275,7 @@ def test_no_getter_of_a_session_asks_anybody(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError("it asks")
 
     monkeypatch.setattr(HostHere, "run", ask)
-    monkeypatch.setattr("toolkit.cluster.session.settle_network", ask)
+    monkeypatch.setattr("toolkit.cluster.session.try_networks", ask)
     monkeypatch.setattr("toolkit.remote.engine.Engine.find", ask)
     session = Session(world.inventory())
     session.facts = world.facts_when_up()
@@ -291,7 +291,7 @@ def test_no_getter_of_a_session_asks_anybody(monkeypatch: pytest.MonkeyPatch) ->
 def test_connections_between_hosts_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[object] = []
     monkeypatch.setattr(
-        "toolkit.cluster.session.settle_network", lambda *words: tried.append(words) or Observed({}).evidence
+        "toolkit.cluster.session.try_networks", lambda *words: tried.append(words) or Observed({}).evidence
     )
     session = Session(world.inventory())
     session.facts = world.facts_when_up()

@@ -31,14 +31,16 @@ def test_as_many_samples_for_each_rank_are_more_work_with_more_ranks() -> None:
 
 
 def test_a_batch_in_all_is_the_same_work_with_more_ranks() -> None:
-    points = tuple(replace(point, steps_per_s=pace) for point, pace in zip(POINTS, (10, 18, 25), strict=True))
+    points = tuple(
+        replace(point, steps_per_s=throughput) for point, throughput in zip(POINTS, (10, 18, 25), strict=True)
+    )
     strong = Scaling(points, IN_ALL)
     assert [round(strong.speedup(point), 3) for point in points] == [1.0, 1.8, 2.5]
     assert [round(strong.efficiency(point), 3) for point in points] == [1.0, 0.9, 1.0]
 
 
 @pytest.mark.parametrize(
-    ("paces", "verdict"),
+    ("throughputs", "verdict"),
     [
         ((), "no number of hosts was measured"),
         ((10.0,), "1 host: 10 steps/s"),
@@ -56,8 +58,8 @@ def test_a_batch_in_all_is_the_same_work_with_more_ranks() -> None:
         ),
     ],
 )
-def test_the_verdict(paces: tuple[float, ...], verdict: str) -> None:
-    points = tuple(Point(n, n, pace, 20.0, 100) for n, pace in enumerate(paces, 1))
+def test_the_verdict(throughputs: tuple[float, ...], verdict: str) -> None:
+    points = tuple(Point(n, n, throughput, 20.0, 100) for n, throughput in enumerate(throughputs, 1))
     assert Scaling(points).verdict.startswith(verdict)
 
 

@@ -18,7 +18,7 @@ from tests.unit.checks.scenes import scene, with_host
 from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
 from toolkit.checks.model import Scene
-from toolkit.checks.preflight import preflight, questions, refuse_faults
+from toolkit.checks.preflight import preflight, questions, raise_if_errors
 from toolkit.checks.registry import CHECKS, judge
 from toolkit.cli.app import app
 from toolkit.cluster.session import Session
@@ -118,21 +118,21 @@ def test_an_error_of_an_unused_host_does_not_stop_the_command(saw: Any) -> None:
 
 
 def test_refusing_counts() -> None:
-    refuse_faults([Finding("a", "warning", "w", "f")])
+    raise_if_errors([Finding("a", "warning", "w", "f")])
     with pytest.raises(NotReady, match="2 errors") as caught:
-        refuse_faults([Finding("a", "error", "e", "f"), Finding("b", "error", "e", "f")])
+        raise_if_errors([Finding("a", "error", "e", "f"), Finding("b", "error", "e", "f")])
     assert caught.value.exit_code == 3 and "2 errors would" in caught.value.what
     one = Finding("disk", "error", "e", "f", host="gpu1")
     with pytest.raises(NotReady, match="2 errors on gpu1 would"):
-        refuse_faults([one, one])
+        raise_if_errors([one, one])
     with pytest.raises(NotReady, match="2 errors would"):
-        refuse_faults([one, Finding("image", "error", "nobody has it", "f")])
+        raise_if_errors([one, Finding("image", "error", "nobody has it", "f")])
 
 
 def test_the_refusal_lists_errors_that_were_not_printed_before() -> None:
     found = [Finding("disk", "error", "it is full", "rm", host="gpu1"), Finding("a", "warning", "w", "f")]
     with pytest.raises(NotReady) as caught:
-        refuse_faults(found, told=False)
+        raise_if_errors(found, told=False)
     assert "\n  gpu1: " in caught.value.what and "it is full; fix: rm" in caught.value.what
     assert caught.value.fix.endswith("check=False")
 

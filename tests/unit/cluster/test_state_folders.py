@@ -182,7 +182,7 @@ def test_every_command_refuses_such_a_host_and_goes_on_with_the_others() -> None
     answers = {"gpu1": safe, "gpu2": unsafe, "cpu3": safe}
     session.runners = {name: Answering(name, lines) for name, lines in answers.items()}  # type: ignore[misc]
     session.facts = dict(world.cluster_facts())
-    session.ask_anew(list(answers))
+    session.probe_again(list(answers))
     assert list(session.facts) == ["gpu1", "cpu3"] and list(session.errors) == ["gpu2"]
     assert isinstance(session.errors["gpu2"], UnsafeState)
     for plan in (plan_down(session.inventory, session.facts), plan_pull(session.inventory, session.facts)):

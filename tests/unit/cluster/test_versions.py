@@ -13,12 +13,12 @@ from toolkit.cluster import container_status as standing
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.versions import (
+    disturbed_jobs,
     newer_hosts,
     other_programs,
     programs_of,
     refuse_newer,
     require_programs,
-    taken_from_jobs,
     version_note,
 )
 from toolkit.core.container import Container
@@ -131,7 +131,7 @@ def test_what_up_would_take_from_a_running_job() -> None:
             wanted = cluster_container(layout, place)
             own = ContainerFacts("c" * 64, wanted.name, "running", dict(wanted.labels))
             said[place.name] = replace(place.facts, containers=(own,), programs=OURS)
-        return taken_from_jobs(
+        return disturbed_jobs(
             make_layout(world.inventory(), Observed({**said, **hosts})), world.INSIDE, prepare
         )
 

@@ -81,7 +81,7 @@ job = load_job({JOB!r})
 counts = [count()]
 for hosts in (job["hosts"], job["hosts"][:1]):
     leases = Leases({{**job, "hosts": hosts}})
-    while not leases.all_heard():  # then its thread has opened what it needs
+    while not leases.all_answered():  # then its thread has opened what it needs
         time.sleep(0.01)
     counts.append(count())
     leases.close()

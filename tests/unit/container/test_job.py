@@ -69,9 +69,9 @@ def test_a_sweep_that_is_not_the_last_leaves_the_variables(world: World) -> None
     world.job(env={"TOKEN": "s3cret"})
     world.keep_variables()
     for words in (["--list"], ["--grace", "0", "--ranks"], ["--signal", "TERM"], ["--grace", "0", "--keep"]):
-        assert world.call("job.sweep", JOB, *words)[0] == 0
+        assert world.call("job.orphans", JOB, *words)[0] == 0
         assert world.holders("s3cret"), words
-    assert world.call("job.sweep", JOB, "--grace", "0")[0] == 0
+    assert world.call("job.orphans", JOB, "--grace", "0")[0] == 0
     assert world.holders("s3cret") == []
 
 
@@ -236,7 +236,7 @@ def test_a_job_that_is_killed_at_once_was_stopped_and_did_not_fail(world: World)
     world.job(command=python(f"import signal; signal.signal(15, signal.SIG_IGN)\n{SLEEP}"))
     world.start("job.supervisor", JOB)
     pid = shown_pid(world)
-    assert world.call("job.sweep", JOB, "--signal", "KILL", "--interrupt")[0] == 0
+    assert world.call("job.orphans", JOB, "--signal", "KILL", "--interrupt")[0] == 0
     status = finish(world)
     assert (status["state"], status["exit_code"]) == ("stopped", 130)
     assert not is_alive(pid)
@@ -259,7 +259,7 @@ def test_a_stop_before_anything_is_set_up(world: World) -> None:
 @pytest.mark.parametrize(("flag", "code"), [("--interrupt", 130), ("--grace=1", 143)])
 def test_a_stop_while_the_supervisors_interpreter_starts(world: World, flag: str, code: int) -> None:
     folder = world.job(command=python(SLEEP))
-    desk(world, {"do": "start", "job": JOB}).communicate(timeout=10)
+    container_session(world, {"do": "start", "job": JOB}).communicate(timeout=10)
     pid = int((folder / "supervisor.pid").read_text())
     os.kill(pid, signal.SIGINT if code == 130 else signal.SIGTERM)  # long before Python has a handler
     status = json.loads(world.call("job.stop", JOB, flag)[1])
@@ -307,7 +307,7 @@ def test_a_job_that_takes_too_long(world: World) -> None:
     status = world.status()
     assert (status["state"], status["exit_code"]) == ("timeout", 124)
     # Not by the number that it prints: on a busy machine the time may be over before it has.
-    assert world.call("job.sweep", JOB, "--list")[1] == b"[]\n"
+    assert world.call("job.orphans", JOB, "--list")[1] == b"[]\n"
 
 
 def test_the_job_survives_whoever_started_it_and_a_hangup(world: World) -> None:
@@ -368,7 +368,7 @@ def test_the_users_secrets_stand_on_no_command_line(world: World) -> None:
     world.job(command=python(SLEEP), env={"TOKEN": "verysecret"})
     world.start("job.supervisor", JOB)
     shown_pid(world)
-    _, out, _ = world.call("job.sweep", JOB, "--list")
+    _, out, _ = world.call("job.orphans", JOB, "--list")
     found = json.loads(out)
     assert len(found) >= 3 and b"verysecret" not in out
     for process in found:
@@ -399,7 +399,7 @@ def test_sweep_touches_its_own_job_and_nothing_else(world: World) -> None:
     stranger = world.start(str(script), JOB, TOOLKIT_JOB=JOB + "5", OTHER=f"TOOLKIT_JOB={JOB}")
     assert stranger.stdout is not None
     stranger.stdout.readline()
-    code, out, _ = world.call("job.sweep", JOB, "--grace", "1")
+    code, out, _ = world.call("job.orphans", JOB, "--grace", "1")
     assert (code, json.loads(out)) == (0, [])
     assert not is_alive(mine)
     assert is_alive(neighbour) and stranger.poll() is None
@@ -410,7 +410,7 @@ def test_sweep_spares_itself_and_those_above_it(world: World) -> None:
     world.job()
     script = world.root / "above.py"
     script.write_text("import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))")
-    sweep = (str(world.root / "inside" / "run.py"), "job.sweep")
+    sweep = (str(world.root / "inside" / "run.py"), "job.orphans")
     code, out, _ = world.call(str(script), *sweep, JOB, "--signal", "KILL", TOOLKIT_JOB=JOB)
     assert (code, json.loads(out)) == (0, [])
 
@@ -419,12 +419,12 @@ def test_sweep_lists_and_signals(world: World) -> None:
     world.job(command=python(SLEEP))
     world.start("job.supervisor", JOB)
     pid = shown_pid(world)
-    everything = json.loads(world.call("job.sweep", JOB, "--list")[1])
-    ranks = json.loads(world.call("job.sweep", JOB, "--list", "--ranks")[1])
+    everything = json.loads(world.call("job.orphans", JOB, "--list")[1])
+    ranks = json.loads(world.call("job.orphans", JOB, "--list", "--ranks")[1])
     assert [process["pid"] for process in ranks] == [pid]
     assert pid in [process["pid"] for process in everything] and len(everything) > 1
     assert is_alive(pid)
-    world.call("job.sweep", JOB, "--signal", "KILL")
+    world.call("job.orphans", JOB, "--signal", "KILL")
     wait_for(lambda: not is_alive(pid))
     finish(world)
 
@@ -694,7 +694,7 @@ def test_the_listing_passes_over_what_a_rank_has_put_in_place_of_a_file(world: W
     assert [(row["id"], row["record"]) for row in json.loads(done.stdout)] == [("deep", None), ("pipe", None)]
 
 
-def desk(world: World, *asks: object) -> subprocess.Popen[bytes]:
+def container_session(world: World, *asks: object) -> subprocess.Popen[bytes]:
     """Start a container session and send it these requests; the caller closes its standard input."""
     process = subprocess.Popen(
         [sys.executable, "-S", "-E", str(INSIDE / "run.py"), "session"],
@@ -711,12 +711,12 @@ def desk(world: World, *asks: object) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_the_desk_lists_starts_and_follows(world: World) -> None:
+def test_a_session_lists_starts_and_follows(world: World) -> None:
     world.job(command=python("import time; print('one'); time.sleep(0.5); print('two')"))
     world.job(OTHER)
     (world.folder(OTHER) / "status.json").write_text('{"state": "succeeded", "pid": 0}')
     asks: list[object] = [{"do": "jobs"}, {"do": "start", "job": JOB}]
-    process = desk(world, *asks, {"do": "follow", "words": [JOB, "--status"]})
+    process = container_session(world, *asks, {"do": "follow", "words": [JOB, "--status"]})
     out, err = process.communicate(timeout=PATIENCE_S)
     jobs, started, log = out.split(b"\n", 2)
     assert [row["id"] for row in json.loads(jobs)["jobs"]] == [OTHER]
@@ -729,10 +729,10 @@ def test_a_supervisor_that_ends_before_its_first_line_is_not_waited_for(world: W
     job = world.job() / "job.json"
     whole = job.read_text()
     job.write_text("{")
-    process = desk(world, {"do": "start", "job": JOB}, {"do": "follow", "words": [JOB]})
+    process = container_session(world, {"do": "start", "job": JOB}, {"do": "follow", "words": [JOB]})
     err = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 70 and b"killed before it started" in err
-    (row,) = json.loads(desk(world, {"do": "jobs"}).communicate(timeout=PATIENCE_S)[0])["jobs"]
+    (row,) = json.loads(container_session(world, {"do": "jobs"}).communicate(timeout=PATIENCE_S)[0])["jobs"]
     assert (row["alive"], row["status"]["state"]) == (False, "starting")
     job.write_text(whole)
     status = json.loads(world.call("job.stop", JOB)[1])
@@ -746,24 +746,24 @@ def test_a_supervisor_that_ends_before_its_first_line_is_not_waited_for(world: W
     )
 
 
-def test_the_number_that_the_desk_writes_is_the_supervisors(world: World) -> None:
+def test_a_session_writes_the_pid_of_the_supervisor(world: World) -> None:
     world.job(command=python("import time; time.sleep(0.5)"))
-    desk(world, {"do": "start", "job": JOB}).communicate(timeout=PATIENCE_S)
+    container_session(world, {"do": "start", "job": JOB}).communicate(timeout=PATIENCE_S)
     assert (world.folder() / "supervisor.pid").read_text() == str(finish(world)["pid"])
 
 
-def test_a_job_goes_on_when_the_desk_that_started_it_is_killed(world: World) -> None:
+def test_a_job_continues_after_its_session_is_killed(world: World) -> None:
     world.job(command=python("import time; time.sleep(1); print('done')"))
-    process = desk(world, {"do": "start", "job": JOB})
+    process = container_session(world, {"do": "start", "job": JOB})
     assert process.stdout is not None and process.stdout.readline()
     process.kill()
     assert finish(world)["state"] == "succeeded"
     assert world.log() == b"[gpu1 0] done\n"
 
 
-def test_the_desk_ends_with_what_it_is_told(world: World) -> None:
+def test_a_session_ends_with_its_input(world: World) -> None:
     world.job()
-    process = desk(world)
+    process = container_session(world)
     assert process.communicate(timeout=PATIENCE_S) == (b"", b"") and process.returncode == 0
-    out, _ = desk(world, {"do": "dance"}).communicate(timeout=PATIENCE_S)
+    out, _ = container_session(world, {"do": "dance"}).communicate(timeout=PATIENCE_S)
     assert "dance" in json.loads(out)["refused"]

@@ -20,7 +20,7 @@ from toolkit.container.job_file import load_job
 
 job = load_job({JOB!r})
 leases = Leases(job)
-while not leases.all_heard():
+while not leases.all_answered():
     time.sleep(0.01)
 """
 # Whether the thread still works: gpu1 answers, and its lease is made longer.

@@ -1,4 +1,4 @@
-"""Logs of bounded size, read while they grow, by time and by their last lines; equal lines folded."""
+"""Logs of bounded size, read while they grow, by time and by their last lines; equal lines collapsed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from toolkit.container.logs import fold
+from toolkit.container.logs import collapse
 from toolkit.container.logs import log as logs
 
 
 @pytest.fixture
-def folded() -> Any:
-    return fold.Fold(window=2.0)
+def collapser() -> Any:
+    return collapse.LineCollapser(window=2.0)
 
 
 def numbered(count: int, first: int = 0) -> bytes:
@@ -151,59 +151,59 @@ def said(rank: int, text: bytes) -> bytes:
     return b"".join(b"[%s %d] %s\n" % (host, rank, line) for line in text.splitlines())
 
 
-def test_one_traceback_in_place_of_thirty_one(folded: Any) -> None:
-    shown = folded.feed(said(12, TRACEBACK % 12), 0.0)
+def test_one_traceback_in_place_of_thirty_one(collapser: Any) -> None:
+    shown = collapser.feed(said(12, TRACEBACK % 12), 0.0)
     assert shown == said(12, TRACEBACK % 12)
     for rank in (r for r in range(31) if r != 12):
-        assert folded.feed(said(rank, TRACEBACK % rank), 0.5) == b""
-    assert folded.tick(1.9) == b""
+        assert collapser.feed(said(rank, TRACEBACK % rank), 0.5) == b""
+    assert collapser.tick(1.9) == b""
     told = (
         b"[toolkit] the same 5 lines on 31 ranks, first on gpu7 rank 12, also gpu7 0-11,13-15, gpu8 16-30: "
     )
-    assert folded.tick(2.0) == told + b"RuntimeError: rank 12 has no memory\n"
-    assert folded.close() == b""
+    assert collapser.tick(2.0) == told + b"RuntimeError: rank 12 has no memory\n"
+    assert collapser.close() == b""
 
 
-def test_a_rank_number_of_too_many_digits_is_text_of_the_launcher(folded: Any) -> None:
+def test_a_rank_number_of_too_many_digits_is_text_of_the_launcher(collapser: Any) -> None:
     line = b"[gpu1 " + b"1" * 5000 + b"] what a launcher printed\n"
-    assert folded.feed(line, 0.0) == line
+    assert collapser.feed(line, 0.0) == line
 
 
-def test_ranks_that_say_the_same_a_thousand_times_each(folded: Any) -> None:
-    assert folded.feed(said(0, b"step\n" * 1000), 0.0) == said(0, b"step\n" * 1000)
-    assert folded.feed(said(1, b"step\n" * 1000), 0.1) == b""
-    assert folded.close().startswith(
+def test_ranks_that_say_the_same_a_thousand_times_each(collapser: Any) -> None:
+    assert collapser.feed(said(0, b"step\n" * 1000), 0.0) == said(0, b"step\n" * 1000)
+    assert collapser.feed(said(1, b"step\n" * 1000), 0.1) == b""
+    assert collapser.close().startswith(
         b"[toolkit] the same 1000 lines on 2 ranks, first on gpu7 rank 0, also gpu7 1"
     )
 
 
-def test_what_differs_or_comes_later_is_shown(folded: Any) -> None:
+def test_what_differs_or_comes_later_is_shown(collapser: Any) -> None:
     for rank in (0, 1):
         line = said(rank, b"loss 0.%d" % rank)
-        assert folded.feed(line, 0.0) == line
+        assert collapser.feed(line, 0.0) == line
     line = said(0, b"epoch 1")
-    assert folded.feed(line, 0.0) == line
-    assert folded.feed(said(1, b"epoch 1"), 3.0) == said(1, b"epoch 1")
-    assert folded.close() == b""
+    assert collapser.feed(line, 0.0) == line
+    assert collapser.feed(said(1, b"epoch 1"), 3.0) == said(1, b"epoch 1")
+    assert collapser.close() == b""
 
 
-def test_addresses_times_and_the_ranks_own_number_do_not_count(folded: Any) -> None:
+def test_addresses_times_and_the_ranks_own_number_do_not_count(collapser: Any) -> None:
     first = said(3, b"10:02:11.201 [rank 3] <Tensor at 0x7f0011aabb> pid=71 broke")
-    assert folded.feed(first, 0.0) == first
-    assert folded.feed(said(4, b"10:02:11.987 [rank 4] <Tensor at 0x7f99ccdd00> pid=72 broke"), 0.1) == b""
-    assert folded.feed(said(5, b"10:02:11.987 [rank 6] <Tensor at 0x7f99ccdd00> pid=72 broke"), 0.1) != b""
+    assert collapser.feed(first, 0.0) == first
+    assert collapser.feed(said(4, b"10:02:11.987 [rank 4] <Tensor at 0x7f99ccdd00> pid=72 broke"), 0.1) == b""
+    assert collapser.feed(said(5, b"10:02:11.987 [rank 6] <Tensor at 0x7f99ccdd00> pid=72 broke"), 0.1) != b""
 
 
-def test_what_no_rank_has_said_and_half_lines_pass(folded: Any) -> None:
-    assert folded.feed(b"[toolkit] a\nmpirun: b\n[gpu7 1] ha", 0.0) == b"[toolkit] a\nmpirun: b\n"
-    assert folded.feed(b"lf\n", 0.1) == b"[gpu7 1] half\n"
-    assert folded.feed(b"[gpu7 1] rest", 0.2) == b""
-    assert folded.close() == b"[gpu7 1] rest"
+def test_what_no_rank_has_said_and_half_lines_pass(collapser: Any) -> None:
+    assert collapser.feed(b"[toolkit] a\nmpirun: b\n[gpu7 1] ha", 0.0) == b"[toolkit] a\nmpirun: b\n"
+    assert collapser.feed(b"lf\n", 0.1) == b"[gpu7 1] half\n"
+    assert collapser.feed(b"[gpu7 1] rest", 0.2) == b""
+    assert collapser.close() == b"[gpu7 1] rest"
 
 
-def test_empty_lines_are_not_summed_up(folded: Any) -> None:
-    assert folded.feed(said(0, b"\n") + said(1, b"\n"), 0.0) == said(0, b"\n")
-    assert folded.close() == b""
+def test_empty_lines_are_not_summed_up(collapser: Any) -> None:
+    assert collapser.feed(said(0, b"\n") + said(1, b"\n"), 0.0) == said(0, b"\n")
+    assert collapser.close() == b""
 
 
 # torchrun's own traceback
@@ -230,21 +230,21 @@ ENDED = b"[toolkit] rank 1 on box2 ended with exit code 1\n"
 
 
 def test_torchruns_traceback_is_left_out_and_the_ranks_own_is_not() -> None:
-    shown = fold.LauncherTraceback()
-    assert shown.feed(RANKS_OWN + TORCHRUN + ENDED, 0.0) == RANKS_OWN + fold.LEFT_OUT + ENDED
+    shown = collapse.LauncherTraceback()
+    assert shown.feed(RANKS_OWN + TORCHRUN + ENDED, 0.0) == RANKS_OWN + collapse.LEFT_OUT + ENDED
     assert shown.feed(OTHER + b"more\n", 0.0) == OTHER + b"more\n" and shown.close() == b""
 
 
 def test_two_torchruns_may_mix_their_lines() -> None:
-    shown = fold.LauncherTraceback()
+    shown = collapse.LauncherTraceback()
     lines = TORCHRUN.splitlines(keepends=True)
     mixed = b"".join(line + line for line in lines[:-1])
     assert shown.feed(mixed + RANKS_OWN, 0.0) == RANKS_OWN
-    assert shown.feed(lines[-1] * 2, 1.0) == fold.LEFT_OUT and shown.close() == b""
+    assert shown.feed(lines[-1] * 2, 1.0) == collapse.LEFT_OUT and shown.close() == b""
 
 
 def test_a_traceback_that_does_not_end_is_shown() -> None:
-    shown = fold.LauncherTraceback()
+    shown = collapse.LauncherTraceback()
     begun = TORCHRUN[: TORCHRUN.index(b"Root Cause")]
     assert shown.feed(begun, 0.0) == b"" and shown.tick(4.9) == b"" and shown.tick(5.1) == begun
     assert shown.feed(begun, 6.0) == b"" and shown.close() == begun

@@ -321,7 +321,7 @@ def test_a_child_saves_in_the_grace_of_the_whole_job_though_its_rank_is_gone(wor
     world.job(command=["sh", "-c", f'{sys.executable} -c "$CODE"; exit 0'], env={"CODE": code}, grace=0.1)
     process = world.start("job.rank", JOB, **rank_env())
     child = pid_after(process, b"pid=")
-    sweep = world.start("job.sweep", JOB, "--grace", str(PATIENCE_S), "--ranks")
+    sweep = world.start("job.orphans", JOB, "--grace", str(PATIENCE_S), "--ranks")
     wait_for(lambda: not is_alive(child))
     assert sweep.wait(timeout=PATIENCE_S) == 0
     assert process.wait(timeout=PATIENCE_S) == 143

@@ -24,7 +24,7 @@ def test_the_job_ends_with_its_ranks_and_what_served_them_goes(world: World) -> 
     world.call("job.supervisor", JOB)
     assert time.monotonic() < began + 300
     assert world.status()["state"] == "succeeded" and set(world.log().splitlines()) >= {b"serving"}
-    assert world.call("job.sweep", JOB, "--list")[1] == b"[]\n"
+    assert world.call("job.orphans", JOB, "--list")[1] == b"[]\n"
 
 
 def test_what_ends_before_the_ranks_is_a_failure_whatever_its_code(world: World) -> None:

@@ -22,7 +22,7 @@ from tests.unit.code_here import Code, look
 from tests.unit.container_world import INSIDE, copied_programs
 from toolkit.core.code import CodeTree, Entry
 from toolkit.errors import ToolkitError
-from toolkit.remote.container_session import Desk
+from toolkit.remote.container_session import ContainerSession
 
 Damage = Callable[[Path], None]
 
@@ -506,8 +506,12 @@ def test_signs_of_life_while_files_are_written(
     programs = changed_programs(tmp_path, "snapshot.py", "WORKING_S = 5.0", "WORKING_S = -1.0")
     monkeypatch.setattr("tests.unit.code_here.INSIDE", programs)
     said: list[bytes] = []
-    take = Desk._take
-    monkeypatch.setattr(Desk, "_take", lambda desk, data: said.append(data) or take(desk, data))
+    take = ContainerSession._take
+    monkeypatch.setattr(
+        ContainerSession,
+        "_take",
+        lambda container_session, data: said.append(data) or take(container_session, data),
+    )
     job, _ = code.send()
     assert same(job, code)
     assert b"".join(said).count(b'{"working":true}') == 6

@@ -120,7 +120,7 @@ def test_a_start_that_is_interrupted_after_the_code_has_been_sent_leaves_none(wo
     (world.root / "jobs").mkdir()
     context = context_of(world)
     assert send_code(replace(send, container=CONTAINER), context, lambda done, total: None).status == "ok"
-    context.desks.leave()
+    context.container_sessions.leave()
     assert (world.folder(cluster_world.JOB_ID) / "job.json").exists()
     assert world.holders(SECRET) == []
 
@@ -134,7 +134,7 @@ def test_a_start_that_is_refused_leaves_none(world: World) -> None:
     context = context_of(world)
     step = StartJob("gpu1", "start", CONTAINER, other, world.variables[other])
     assert start_job(step, context, lambda done, total: None).status == "ok"
-    context.desks.leave()
+    context.container_sessions.leave()
     wait_for(lambda: world.status(other)["state"] in FINAL)
     status = world.status(other)
     assert (status["state"], status["exit_code"]) == ("failed", 65) and JOB in status["reason"]
@@ -147,7 +147,7 @@ def test_the_container_session_starts_a_job_with_its_variables(world: World) -> 
     context = context_of(world)
     step = StartJob("gpu1", "start", CONTAINER, JOB, world.variables[JOB])
     start_job(step, context, lambda done, total: None)
-    context.desks.leave()
+    context.container_sessions.leave()
     wait_for(lambda: has_ended(world))
     assert world.log() == b"[gpu1 0] has 6 all\n" and world.holders(SECRET) == []
     assert not memory_file(world.folder(), "variables").is_symlink()

@@ -26,7 +26,7 @@ from toolkit.cluster.connect import Reply
 from toolkit.cluster.containers import cluster_container
 from toolkit.container.transfer.unpack import SYNC_BYTES, Shelf
 from toolkit.core.command import Result
-from toolkit.data.manage import read_data, refuse_lacking, require_data
+from toolkit.data.manage import read_data, refuse_incomplete_data, require_data
 from toolkit.data.plan import (
     DataRow,
     HeldData,
@@ -39,7 +39,7 @@ from toolkit.data.plan import (
     question,
 )
 from toolkit.data.send import _failure
-from toolkit.data.source import DataCargo, Need, read_content, read_shard
+from toolkit.data.source import DataPayload, Need, read_content, read_shard
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.lifecycle.up import plan_up
@@ -263,7 +263,7 @@ def test_a_job_is_refused_with_the_host_and_the_cure() -> None:
         replies = {name: Reply({"data": "folder|/scratch/set\nthere"}, 0, 0) for name in facts}  # noqa: RUF012
 
     with pytest.raises(NotReady) as refused:
-        refuse_lacking(Session(), {"gpu1"})  # type: ignore[arg-type]
+        refuse_incomplete_data(Session(), {"gpu1"})  # type: ignore[arg-type]
     assert (refused.value.host, refused.value.fix) == (
         "gpu1",
         "toolkit data send  # or start the job anyway with --no-check",
@@ -302,12 +302,12 @@ def needs(**numbers: Iterable[int]) -> dict[str, Need]:
 
 
 def test_after_a_break_each_host_needs_the_row_from_some_shard_on() -> None:
-    cargo = DataCargo(Path("/x"), pack(small(3_000)))
+    payload = DataPayload(Path("/x"), pack(small(3_000)))
     asked = needs(a=range(6, 20), b=range(3, 20), c=range(20))
-    own = cargo.lay_out(asked)
+    own = payload.lay_out(asked)
     assert [len(own[host]) for host in "abc"] == [14, 17, 20]
     assert own["c"][0].first == 0 and own["a"] == own["c"][6:]
-    assert cargo.order(asked["a"], own["a"]) == {
+    assert payload.order(asked["a"], own["a"]) == {
         "into": "/a",
         "account": "/account/a",
         "writes": list(range(14)),
@@ -315,12 +315,12 @@ def test_after_a_break_each_host_needs_the_row_from_some_shard_on() -> None:
 
 
 def test_what_a_host_has_passes_through_its_hands() -> None:
-    cargo = DataCargo(Path("/x"), pack(small(3_000)))
+    payload = DataPayload(Path("/x"), pack(small(3_000)))
     asked = needs(a=(1, 5), b=(2, 5), c=(5,))
-    own = cargo.lay_out(asked)
-    ends = {host: stretches[-1].end for host, stretches in own.items()}
+    own = payload.lay_out(asked)
+    ends = {host: segments[-1].end for host, segments in own.items()}
     assert len(set(ends.values())) == 1 and [len(own[host]) for host in "abc"] == [3, 2, 1]
-    assert cargo.order(asked["a"], own["a"])["writes"] == [0, 2]
+    assert payload.order(asked["a"], own["a"])["writes"] == [0, 2]
 
 
 # What runs on hosts

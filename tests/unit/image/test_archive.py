@@ -20,12 +20,12 @@ from toolkit.image.archive import archive, archive_size
 from toolkit.image.layers import (
     JOINED,
     Group,
-    ImageParts,
+    ImageLayers,
     Layer,
-    ask_holdings,
     digest,
     groups_of,
     held,
+    holdings_command,
     lacking,
     metadata,
     parse_holdings,
@@ -38,14 +38,14 @@ LAYERS = (b"base " * 300, b"", b"middle " * 2000, b"", b"top")
 CONFIG = {"architecture": "amd64", "os": "linux", "created": "2026-01-02T03:04:05Z", "config": {"User": "u"}}
 
 
-def parts_of(layers: Sequence[bytes] = LAYERS) -> ImageParts:
+def parts_of(layers: Sequence[bytes] = LAYERS) -> ImageLayers:
     diff_ids = [digest(layer) for layer in layers]
     config = {**CONFIG, "rootfs": {"type": "layers", "diff_ids": diff_ids}, "history": [{"created_by": "x"}]}
-    return ImageParts(json.dumps(config).encode(), tuple(Layer(digest(one), len(one)) for one in layers))
+    return ImageLayers(json.dumps(config).encode(), tuple(Layer(digest(one), len(one)) for one in layers))
 
 
-def packed(parts: ImageParts, group: Group, name: str = "toolkit-part:x-1") -> bytes:
-    layers = parts.unlike(group)
+def packed(parts: ImageLayers, group: Group, name: str = "toolkit-part:x-1") -> bytes:
+    layers = parts.unique_layers(group)
     contents = {digest(layer): layer for layer in LAYERS}
     plain = b"".join(contents[layer.diff_id] for layer in layers)
     whole = group.stop == len(parts.layers)
@@ -170,7 +170,7 @@ def test_what_a_host_calls_its_folders_is_one_value(tmp_path: Path) -> None:
     root.mkdir(parents=True)
     (tmp_path / "docker").write_text(_DOCKER)
     (tmp_path / "docker").chmod(0o755)
-    argv = [str(token) for token in ask_holdings(NONCE).argv]
+    argv = [str(token) for token in holdings_command(NONCE).argv]
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ROOT": str(root)}
     done = subprocess.run(argv, env=env, capture_output=True, check=True)
     found = parse_holdings(done.stdout, NONCE)

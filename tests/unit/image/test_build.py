@@ -34,7 +34,7 @@ def python(code: str, stdin: bytes | None = None) -> Command:
 
 def build_in(folder: Path, **changes: object) -> ImageBuild:
     values: dict[str, object] = {
-        "flavour": "cpu",
+        "flavor": "cpu",
         "tag": "toolkit:cpu",
         "wheelhouses": (house(folder),),
         "context": str(folder / "context"),

@@ -63,7 +63,7 @@ COMPLETE = {
 
 def plan(recipe: ImageRecipe, present: dict[str, bool] | None = None, **kwargs: Any) -> ImageBuild:
     """The build of a recipe; ``present`` is what the image's own wheelhouse has."""
-    own = f"/cache/wheels/{recipe.flavour}-py3.11-x86_64"
+    own = f"/cache/wheels/{recipe.flavor}-py3.11-x86_64"
     given = {own: COMPLETE if present is None else present, **kwargs.pop("more", {})}
     return plan_image(recipe, SOURCES, given, cache="/cache", python="/py", **kwargs)
 
@@ -106,6 +106,12 @@ def test_a_complete_wheelhouse_needs_no_fetch() -> None:
     assert build.lines() == ("docker build --network=host --tag toolkit:cpu /cache/context-cpu",)
 
 
+def test_a_build_uses_the_builder_of_the_engine() -> None:
+    """A builder in a container lacks the local base image and keeps the result in its cache."""
+    words = argv(plan(ImageRecipe("cpu"), other_builder=True))
+    assert words[:5] == ("env", "-u", "BUILDX_BUILDER", "docker", "build")
+
+
 def test_only_what_is_missing_is_fetched_and_what_is_damaged_or_old_goes() -> None:
     present = {**COMPLETE, "setuptools-84.2.1-py3-none-any.whl": False, "numpy-1.0-py3-none-any.whl": True}
     build = plan(ImageRecipe("cpu"), present)
@@ -133,7 +139,7 @@ def test_from_nothing_torch_is_asked_for_by_itself_and_never_as_the_cuda_build()
     assert "--require-hashes" in last.argv
 
 
-def test_the_gpu_flavour_takes_the_plain_torch_and_the_compiler() -> None:
+def test_the_gpu_flavor_takes_the_plain_torch_and_the_compiler() -> None:
     wheels, *_ = plan(ImageRecipe("gpu"), {}).fetches
     assert wheels.alternatives[0].argv[-2:] == ("torch===2.13.0", "nvidia-cuda-nvcc==13.0.88")
 

@@ -14,11 +14,11 @@ from tests.unit.frames_here import NONCE, framed
 from toolkit.cluster.probe import docker_info, parse_facts, probe_command
 from toolkit.core.command import Command, command, script
 from toolkit.core.disk_space import ask_room
-from toolkit.core.engines import PODMAN, parse_info, spoken
+from toolkit.core.engines import PODMAN, parse_info, translate_engine
 from toolkit.core.image import image_facts
 from toolkit.errors import NotReady
 from toolkit.image import send as images
-from toolkit.image.layers import ask_holdings, parse_holdings
+from toolkit.image.layers import holdings_command, parse_holdings
 from toolkit.plan.steps import Plan
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import EngineInfo, ImageInspect
@@ -53,7 +53,7 @@ def ours() -> Iterator[Command]:
     for plan in world.plans().values():
         yield from commands_of(plan)
     yield probe_command("toolkit:cpu", "demo", "gpu1", "0" * 16)
-    yield ask_holdings("0" * 16)
+    yield holdings_command("0" * 16)
     yield ask_room("/x")
     yield programs.relay_program("demo", "0123", "10.0.0.2")
     yield programs.load_program("demo", "0123")
@@ -75,7 +75,7 @@ def texts(subject: Command) -> Iterator[str]:
 def test_nothing_of_ours_calls_docker_where_podman_is() -> None:
     seen = 0
     for subject in ours():
-        for text in texts(spoken(subject, PODMAN)):
+        for text in texts(translate_engine(subject, PODMAN)):
             found = [line for line in text.splitlines() if LEFT.search(line)]
             assert not found, found
             seen += "podman" in text
@@ -97,10 +97,10 @@ def test_nothing_of_ours_calls_docker_where_podman_is() -> None:
     ],
 )
 def test_calls_and_nothing_else(subject: Command, line: str | None) -> None:
-    assert spoken(subject, PODMAN).line() == (line or subject.line())
-    assert spoken(subject, "docker") is subject
-    once = spoken(subject, PODMAN)
-    assert spoken(once, PODMAN) is once
+    assert translate_engine(subject, PODMAN).line() == (line or subject.line())
+    assert translate_engine(subject, "docker") is subject
+    once = translate_engine(subject, PODMAN)
+    assert translate_engine(once, PODMAN) is once
 
 
 def test_what_podman_says_of_itself() -> None:

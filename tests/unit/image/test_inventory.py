@@ -63,7 +63,7 @@ def test_what_a_host_says() -> None:
     said = answer(
         [
             inspected("b", RepoTags=[part], Config={"Labels": {LABEL_PART: "9" * 16}}),
-            inspected("a", Config={"Labels": {"toolkit.flavour": "gpu"}}),
+            inspected("a", Config={"Labels": {"toolkit.flavor": "gpu"}}),
             inspected("a"),
             inspected("c", RepoTags=None, Metadata={"LastTagTime": "0001-01-01T00:00:00Z"}, Config=None),
         ],

@@ -15,7 +15,7 @@ from toolkit.image.build_plan import (
     EXTRAS,
     FLAVOURS,
     Extra,
-    Flavour,
+    Flavor,
     extra_pins,
     parse_arguments,
 )
@@ -23,7 +23,7 @@ from toolkit.image.build_values import CONTEXT_FOLDERS
 from toolkit.image.wheelhouse import parse_pins
 
 ROOT = Path(__file__).resolve().parents[3]
-DOCKERFILES = {flavour: (ROOT / f"Dockerfile.{flavour}").read_text() for flavour in FLAVOURS}
+DOCKERFILES = {flavor: (ROOT / f"Dockerfile.{flavor}").read_text() for flavor in FLAVOURS}
 REMOTE = "SSH_COMMAND_PREFIX = 'ssh -o PasswordAuthentication=no -o StrictHostKeyChecking=no'\n"
 
 
@@ -62,37 +62,40 @@ def test_the_tools_stage_is_one_and_the_same_so_that_its_layers_are_shared() -> 
     assert stage(DOCKERFILES["cpu"], "tools") == stage(DOCKERFILES["gpu"], "tools")
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_every_argument_with_a_default_has_its_reason_above_it(flavour: Flavour) -> None:
-    lines = DOCKERFILES[flavour].splitlines()
+@pytest.mark.parametrize("flavor", FLAVOURS)
+def test_every_argument_with_a_default_has_its_reason_above_it(flavor: Flavor) -> None:
+    lines = DOCKERFILES[flavor].splitlines()
     for before, line in itertools.pairwise(lines):
         if re.match(r"ARG \w+=", line):
             assert before.startswith("# "), line
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_the_legacy_builder_knows_every_word(flavour: Flavour) -> None:
-    text = DOCKERFILES[flavour]
+@pytest.mark.parametrize("flavor", FLAVOURS)
+def test_the_legacy_builder_knows_every_word(flavor: Flavor) -> None:
+    text = DOCKERFILES[flavor]
     assert not re.search(r"^RUN --|<<|^COPY .*--ch(mod|own)|^#\s*syntax", text, re.MULTILINE)
     # An empty ARG before FROM would be no version at all.
     assert parse_arguments(text)["BASE_IMAGE"] == "debian:bookworm-slim"
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_the_last_stage_has_compilers_but_not_cudas_and_checks_what_it_holds(flavour: Flavour) -> None:
-    runtime = stage(DOCKERFILES[flavour], "runtime")
+@pytest.mark.parametrize("flavor", FLAVOURS)
+def test_the_last_stage_has_compilers_but_not_cudas_and_checks_what_it_holds(flavor: Flavor) -> None:
+    runtime = stage(DOCKERFILES[flavor], "runtime")
     installed = re.findall(r"apt-get install -y --no-install-recommends ([^;]*)", runtime)
-    assert installed == ["gcc g++ libc6-dev libpython3-dev", "openmpi-bin"]
+    verbs = ["libibverbs1", "librdmacm1", "ibverbs-providers"]
+    packages = [each.replace("\\\n", " ").split() for each in installed]
+    assert packages == [["gcc", "g++", "libc6-dev", "libpython3-dev", *verbs], ["openmpi-bin"]]
+    assert "for library in libibverbs.so.1 librdmacm.so.1; do" in runtime
     compilers = re.search(r"for compiler in ([^;]*);", runtime)
     assert compilers is not None and compilers[1].split() == ["cc", "c++", "gcc", "g++"]
     assert "if ! command -v" in runtime and "Python.h is missing" in runtime
     assert "if find / -xdev -type f -name nvcc | grep ." in runtime
     parts = re.search(r"for part in ([^;]*);", runtime)
     assert parts is not None
-    wanted = {"PyTorch", "MPI", "Gloo"} | ({"NCCL"} if flavour == "gpu" else set())
+    wanted = {"PyTorch", "MPI", "Gloo"} | ({"NCCL"} if flavor == "gpu" else set())
     assert set(parts[1].split()) == {*wanted, "$wants"}
     assert "horovodrun --check-build" in runtime
-    assert f"toolkit.flavour={flavour}" in runtime
+    assert f"toolkit.flavor={flavor}" in runtime
 
 
 def test_the_layer_of_the_compilers_is_one_and_the_same_so_that_it_is_shared() -> None:
@@ -102,9 +105,9 @@ def test_the_layer_of_the_compilers_is_one_and_the_same_so_that_it_is_shared() -
     assert cpu == gpu and "apt-get install" in cpu
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_eager_operators_need_no_compiler_and_the_reason_is_given(flavour: Flavour) -> None:
-    lines = DOCKERFILES[flavour].splitlines()
+@pytest.mark.parametrize("flavor", FLAVOURS)
+def test_eager_operators_need_no_compiler_and_the_reason_is_given(flavor: Flavor) -> None:
+    lines = DOCKERFILES[flavor].splitlines()
     at = lines.index("ENV TORCH_DISABLE_NATIVE_JIT=1")
     assert "pytorch/pytorch#196977" in " ".join(lines[at - 3 : at])
 
@@ -115,9 +118,9 @@ def test_host_keys_go_in_the_step_that_makes_them() -> None:
     assert "rm -rf" in step and "/etc/ssh/ssh_host_*" in step
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_every_copied_file_is_in_the_context(flavour: Flavour) -> None:
-    for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILES[flavour], re.MULTILINE):
+@pytest.mark.parametrize("flavor", FLAVOURS)
+def test_every_copied_file_is_in_the_context(flavor: Flavor) -> None:
+    for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILES[flavor], re.MULTILINE):
         for source in line.split()[:-1]:
             pattern = re.escape(source).replace(r"\*", "[^/]*")
             folders = {f"{name}/" for name in CONTEXT_FOLDERS}
@@ -129,15 +132,15 @@ def test_context_files_exist() -> None:
     assert [name for name in CONTEXT_FILES if not (ROOT / name).is_file()] == []
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_every_requirement_is_an_exact_pin(flavour: Flavour) -> None:
-    arguments = parse_arguments(DOCKERFILES[flavour])
-    names = ["requirements.txt", f"requirements-{flavour}.txt"]
-    names += ["requirements-gpu-build.txt"] if flavour == "gpu" else []
+@pytest.mark.parametrize("flavor", FLAVOURS)
+def test_every_requirement_is_an_exact_pin(flavor: Flavor) -> None:
+    arguments = parse_arguments(DOCKERFILES[flavor])
+    names = ["requirements.txt", f"requirements-{flavor}.txt"]
+    names += ["requirements-gpu-build.txt"] if flavor == "gpu" else []
     pins = [p for name in names for p in parse_pins((ROOT / "image" / name).read_text(), arguments)]
     assert len({pin.name for pin in pins}) == len(pins)
     (torch,) = [pin.line for pin in pins if pin.name == "torch"]
-    assert torch == ("torch==2.13.0+cpu" if flavour == "cpu" else "torch===2.13.0")
+    assert torch == ("torch==2.13.0+cpu" if flavor == "cpu" else "torch===2.13.0")
 
 
 @pytest.mark.parametrize("extra", EXTRAS.values(), ids=str)
@@ -152,11 +155,11 @@ def test_what_can_be_added_is_a_closed_list_that_holds_to_what_the_image_has(ext
         assert {f"{extra.source.upper()}_VERSION", f"{extra.source.upper()}_SHA256"} <= set(arguments)
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_all_that_can_be_added_goes_together(flavour: Flavour) -> None:
-    names = [name for name, extra in EXTRAS.items() if flavour in extra.flavours]
+@pytest.mark.parametrize("flavor", FLAVOURS)
+def test_all_that_can_be_added_goes_together(flavor: Flavor) -> None:
+    names = [name for name, extra in EXTRAS.items() if flavor in extra.flavors]
     sources = {extra.file: (ROOT / extra.file).read_text() for extra in EXTRAS.values()}
-    assert set(extra_pins(names, sources, parse_arguments(DOCKERFILES[flavour]))) == set(names)
+    assert set(extra_pins(names, sources, parse_arguments(DOCKERFILES[flavor]))) == set(names)
 
 
 def test_the_only_addresses_named_are_public_ones() -> None:
@@ -222,6 +225,44 @@ def test_another_place_that_turns_host_key_checking_off_fails_the_edit(tmp_path:
 
 def test_the_base_script_is_posix_shell() -> None:
     assert subprocess.run(["sh", "-n", str(ROOT / "image/base.sh")], check=False).returncode == 0
+
+
+def pull_base(folder: Path, pull: str) -> subprocess.CompletedProcess[str]:
+    """Run base.sh with a `docker` whose pull runs the given script; debootstrap fails at once."""
+    docker = f"case $1 in version) ;; pull) {pull} ;; *) exit 1 ;; esac"
+    failing = "echo no mirror >&2; exit 1"
+    for name, text in {"docker": docker, "debootstrap": failing, "apt-get": failing}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "TMPDIR": str(folder), "ANSWER_SECONDS": "1"}
+    return subprocess.run(
+        ["sh", str(ROOT / "image/base.sh")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_base_pull_has_no_time_limit_once_the_registry_answers(tmp_path: Path) -> None:
+    done = pull_base(tmp_path, "echo 'bookworm-slim: Pulling from library/debian'; sleep 2.5")
+    assert done.returncode == 0 and "debian:bookworm-slim was pulled" in done.stdout
+
+
+def test_a_base_pull_without_an_answer_ends(tmp_path: Path) -> None:
+    done = pull_base(tmp_path, "exec sleep 60")
+    assert done.returncode != 0
+    assert "failed: the registry did not answer within 1 s" in done.stdout
+
+
+def test_a_failed_base_pull_prints_the_error_of_the_registry(tmp_path: Path) -> None:
+    done = pull_base(
+        tmp_path, "echo 'Error response from daemon: toomanyrequests: limit reached' >&2; exit 1"
+    )
+    assert done.returncode != 0
+    assert "failed: Error response from daemon: toomanyrequests: limit reached" in done.stdout
+    assert not list(tmp_path.glob("toolkit-base.*"))
 
 
 def test_the_gpu_image_says_which_cuda_it_needs() -> None:

@@ -19,7 +19,7 @@ from toolkit.core.report import Outcome
 from toolkit.image.layer_reader import Unreadable, verified
 from toolkit.image.layers import Layer, digest
 from toolkit.plan.steps import Phase, Plan, SendImage
-from toolkit.protocol.names import PART_REPOSITORY
+from toolkit.protocol.names import PARTIAL_REPOSITORY
 from toolkit.transfer.host_programs import load_program, relay_program
 
 
@@ -83,7 +83,7 @@ def test_a_try_that_broke_off_is_taken_up_by_the_next(sender: Sender, make: Any,
     assert outcome.status == "failed" and "connection was lost" in outcome.detail
     host.breaks_after = None
     (left,) = host.names
-    assert left.startswith(f"{PART_REPOSITORY}:{sender.identity}-") and left.endswith("-1")
+    assert left.startswith(f"{PARTIAL_REPOSITORY}:{sender.identity}-") and left.endswith("-1")
     host.loads(), sender.read.clear()
     outcome = one(sender, host)
     assert outcome.status == "ok" and arrived(sender, host), outcome

@@ -42,7 +42,7 @@ from toolkit.lifecycle.up import plan_up
 from toolkit.plan.steps import Run, SendCode, StartDaemons, StartJob, Upload
 from toolkit.protocol.decode import decode
 from toolkit.protocol.jobs import JobRow, Record, Status
-from toolkit.protocol.session import Heard
+from toolkit.protocol.session import SessionAnswer
 
 TEXT = f"{world.HOSTS}{world.EXEC}"
 
@@ -145,11 +145,11 @@ class Talk:
     def __init__(self, *answers: dict[str, Any]) -> None:
         self.answers, self.told = list(answers), list[Any]()
 
-    def say(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         self.told.append(message)
 
-    def hear(self, about: str, seconds: float | None = None) -> Heard:
-        return decode(Heard, self.answers.pop(0))
+    def receive(self, about: str, seconds: float | None = None) -> SessionAnswer:
+        return decode(SessionAnswer, self.answers.pop(0))
 
 
 def test_a_host_gets_variables_with_its_daemon_alone() -> None:
@@ -157,8 +157,10 @@ def test_a_host_gets_variables_with_its_daemon_alone() -> None:
     talks = {"gpu2": Talk({"started": JOB}), "gpu3": Talk()}
     # The launcher has ended before it wanted anything of gpu3.
     talks["gpu1"] = Talk({"host": "gpu2", "command": "orted"}, {"done": True})
-    desks = SimpleNamespace(open=lambda runner, container: talks[runner])
-    context: Any = SimpleNamespace(desks=desks, runners={name: name for name in talks})
+    container_sessions = SimpleNamespace(open=lambda runner, container: talks[runner])
+    context: Any = SimpleNamespace(
+        container_sessions=container_sessions, runners={name: name for name in talks}
+    )
     assert start_daemons(step, context, lambda done, total: None).detail == "1 of 2"
     start = {"do": "start", "job": JOB, "daemon": "orted", "variables": "of 2"}
     assert (talks["gpu2"].told, talks["gpu3"].told) == ([start], [])
@@ -335,7 +337,7 @@ class Reporting:
         self.warned = list[Finding]()
         self.followed, self.ended = list[str](), list[str]()
         self.ends = dict[str, Status]()
-        self.desks = SimpleNamespace(
+        self.container_sessions = SimpleNamespace(
             leave=lambda but="": None,
             ask=lambda host, *about: SimpleNamespace(jobs=self._listed(host)),
         )
@@ -414,7 +416,7 @@ def test_a_start_keeps_the_hosts_of_its_plan(monkeypatch: pytest.MonkeyPatch) ->
     warned = list[Finding]()
     cluster = Connection(world.inventory(TEXT), warn=warned.append)
     first = cluster.connect()
-    monkeypatch.setattr(first.desks, "tell", lambda *about: None)
+    monkeypatch.setattr(first.container_sessions, "notify", lambda *about: None)
     jobs.start(first, plan, lambda event: None)
     later = cluster.connect()
     assert later.started == {job.id: ("gpu2", "cpu3")}
@@ -578,7 +580,7 @@ def test_a_daemon_is_started_ended_and_swept_like_any_launch(here: World) -> Non
     status = here.status()
     assert (status["state"], status["exit_code"], status["unswept"]) == ("stopped", 143, [])
     assert b"nothing" not in here.log(), "its ranks are heard on main: nobody here calls them silent"
-    assert here.call("job.sweep", JOB, "--list")[1] == b"[]\n"
+    assert here.call("job.orphans", JOB, "--list")[1] == b"[]\n"
 
 
 def test_a_part_whose_peers_have_failed_ends_at_once_and_asks_no_launcher(here: World) -> None:
@@ -646,7 +648,7 @@ def test_a_daemon_that_fails_says_whose_it_is(here: World) -> None:
     assert status["reason"] == "the daemon of mpirun on gpu1 ended with exit code 3"
 
 
-def desk(here: World) -> Any:
+def container_session(here: World) -> Any:
     import subprocess
 
     program = [sys.executable, "-S", "-E", str(here.root / "inside" / "run.py"), "session"]
@@ -667,7 +669,7 @@ for ask in asks:
     agent = (str(here.root / "inside" / "run.py"), "job.ssh_agent")
     folder = exec_job(here, launches=[{"host": "gpu1", "argv": [*python(code), *agent]}])
     supervisor = here.start("job.supervisor", JOB)
-    talk = desk(here)
+    talk = container_session(here)
     talk.stdin.write(json.dumps({"do": "asks", "job": JOB, "hosts": ["gpu2", "gpu3"]}) + "\n")
     heard = {}
     for _ in ("gpu2", "gpu3"):
@@ -686,7 +688,7 @@ for ask in asks:
 def test_nobody_waits_for_asks_of_a_launcher_that_is_gone(here: World) -> None:
     exec_job(here, launches=[{"host": "gpu1", "argv": ["false"]}])
     here.call("job.supervisor", JOB)
-    talk = desk(here)
+    talk = container_session(here)
     talk.stdin.write(json.dumps({"do": "asks", "job": JOB, "hosts": ["gpu2"]}) + "\n")
     assert json.loads(talk.stdout.readline()) == {"done": True}
 

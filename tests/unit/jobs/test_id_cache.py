@@ -109,7 +109,7 @@ def session(*statuses: str) -> Any:
 
     return SimpleNamespace(
         inventory=SimpleNamespace(cluster="demo", main="gpu1", in_parts=False),
-        desks=SimpleNamespace(leave=lambda but: None, tell=lambda host, message: None),
+        container_sessions=SimpleNamespace(leave=lambda but: None, notify=lambda host, message: None),
         stopwatch=Stopwatch(),
         execute=execute,
     )

@@ -6,7 +6,7 @@ import pytest
 
 from toolkit.core.command import Result
 from toolkit.errors import ToolkitError
-from toolkit.jobs.logs import heard_out
+from toolkit.jobs.logs import raise_if_failed
 
 
 @pytest.mark.parametrize(
@@ -15,5 +15,5 @@ from toolkit.jobs.logs import heard_out
 )
 def test_the_reason_is_never_empty(stderr: str, words: str) -> None:
     with pytest.raises(ToolkitError, match=words) as told:
-        heard_out(Result(137, "", stderr, 0.1), "the-job", "gpu1")
+        raise_if_failed(Result(137, "", stderr, 0.1), "the-job", "gpu1")
     assert told.value.host == "gpu1" and told.value.fix

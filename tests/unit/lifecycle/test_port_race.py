@@ -122,7 +122,7 @@ def up(session: Session, hosts: Hosts, monkeypatch: pytest.MonkeyPatch, **words:
         own.facts = {name: hosts.seen.get(name, own.facts[name]) for name in names}
 
     monkeypatch.setattr(Session, "execute", lambda own, *rest, **more: hosts.execute(own, *rest, **more))
-    monkeypatch.setattr(Session, "ask_anew", anew)
+    monkeypatch.setattr(Session, "probe_again", anew)
     layout = observe_layout(session)
     plan = plan_up(layout, container_programs())
     return bring_up(session, layout, plan, lambda event: None, **words)

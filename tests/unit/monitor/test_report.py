@@ -89,7 +89,7 @@ def test_what_a_host_tells_of_a_job(world: World) -> None:
     (rank,) = said["ranks"]
     assert (rank["rank"], rank["exit_code"], rank["last"][-1]) == (0, 3, "step 5, 40 samples/s")
     assert began < rank["starts"][0] < rank["first_output"] <= rank["first_step"] < rank["ended"]
-    assert said["pace"][-1][1:] == [5, pytest.approx(1.7, rel=0.4), 40.0]
+    assert said["throughput"][-1][1:] == [5, pytest.approx(1.7, rel=0.4), 40.0]
     assert said["status"]["state"] == "failed" and not said["alive"] and said["host"] == "gpu1"
     assert {"python", "kernel"} <= set(said["versions"]) and said["network"] == {}
     rows = said["gauges"]
@@ -105,7 +105,7 @@ def test_an_attempt_after_another_begins_the_pace_anew(world: World) -> None:
     world.call("job.supervisor", JOB, PATH=f"{fake}:{os.environ['PATH']}")
     said = account(world)
     assert len(said["ranks"][0]["starts"]) == 2 and said["ranks"][0]["exit_code"] == 0
-    assert [row[1] for row in said["pace"]].count(None) == 1, "between the two nothing is known"
+    assert [row[1] for row in said["throughput"]].count(None) == 1, "between the two nothing is known"
     report = report_of({"gpu1": said}, {"gpu1": said["now"]})
     assert [attempt.reason for attempt in report.attempts] == [
         "rank 0 on gpu1 ended with exit code 3",
@@ -128,7 +128,7 @@ def test_a_rank_without_a_word(world: World) -> None:
     world.job(command=python("pass"))
     world.call("job.supervisor", JOB)
     said = account(world)
-    assert said["pace"] == [] and said["ranks"][0]["first_output"] is None
+    assert said["throughput"] == [] and said["ranks"][0]["first_output"] is None
 
 
 def test_the_newest_measurement_of_the_network_is_found(world: World) -> None:
@@ -231,7 +231,7 @@ def host_says(name: str, rank: int, ahead: float, **changes: Any) -> dict[str, A
                 "last": [],
             }
         ],
-        "pace": [],
+        "throughput": [],
         "gauges": [gauges(zero + 2.0 * at, None if at == 0 else 4.0 + at % 3, 90.0) for at in range(30)],
         "versions": {"python": "3.11.2", "torch": "2.13.0", "kernel": f"6.1-{name}"},
         "network": {},
@@ -260,8 +260,8 @@ def sample(**changes: Any) -> JobReport:
         "cause": {},
     }
     spans = [["connect", "box1", -1.2, 0.3], ["look and plan", HERE, -0.9, 0.2], ["code", "box1", -0.7, 0.4]]
-    pace = [[1000.0 + at, at * 10, 10.0 + at % 2, 640.0] for at in range(5, 30)]
-    pace += [[1033.0, None, None, None]] + [[1000.0 + at, at * 10, 12.0, 700.0] for at in range(40, 60)]
+    throughput = [[1000.0 + at, at * 10, 10.0 + at % 2, 640.0] for at in range(5, 30)]
+    throughput += [[1033.0, None, None, None]] + [[1000.0 + at, at * 10, 12.0, 700.0] for at in range(40, 60)]
     main = host_says(
         "box1",
         0,
@@ -269,7 +269,7 @@ def sample(**changes: Any) -> JobReport:
         status={**status, **changes},
         preparation={"spans": spans},
         up={"at": 900.0, "spans": [["image", "box1", 0.0, 60.0], ["sshd", "box2", 61.0, 0.5]]},
-        pace=pace,
+        throughput=throughput,
         network={"job": "bench-1", "text": "{}"},
     )
     told = {"box1": main, "box2": host_says("box2", 1, 100.0)}
@@ -302,7 +302,7 @@ def test_the_page() -> None:
     text = report_html(sample(), "2026-11-22 12:00", MEASURED, GROWN)
     check_golden("report/page.html", without_style(text))
     assert_self_contained(text)
-    for section in ("time", "pace", "restarts", "ranks", "hosts", "scaling", "network", "versions"):
+    for section in ("time", "throughput", "restarts", "ranks", "hosts", "scaling", "network", "versions"):
         assert f"href='#{section}'" in text and f"<section id={section}>" in text
 
 

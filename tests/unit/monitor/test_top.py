@@ -1,4 +1,4 @@
-"""`toolkit top`: the pace that ranks print, the gauges of a host, and how people and programs see them."""
+"""`toolkit top`: the step rates that ranks print, the gauges of a host, and their output as text and JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.each import for_each
 from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
 from toolkit.container.monitor import gauges
-from toolkit.container.monitor.steps import Pace
+from toolkit.container.monitor.steps import StepRate
 from toolkit.core.command import Command, Result
 from toolkit.core.gauges import HostGauges, job_gauges, parse_gauges
 from toolkit.errors import Unreachable
@@ -109,30 +109,30 @@ from toolkit.protocol.gauges import GaugedJob, GpuGauge, RankGauge
 def test_the_pace_that_a_line_tells(
     line: str, step: int | None, steps: float | None, samples: float | None
 ) -> None:
-    pace = Pace()
-    pace.feed(line.encode() + b"\n", 0.0)
-    assert (pace.step, pace.samples_per_s) == (step, samples)
-    assert pace.steps_per_s == (pytest.approx(steps) if steps else None)
-    assert pace.line == re.sub("\x1b[^m]*m", "", line).strip()
+    throughput = StepRate()
+    throughput.feed(line.encode() + b"\n", 0.0)
+    assert (throughput.step, throughput.samples_per_s) == (step, samples)
+    assert throughput.steps_per_s == (pytest.approx(steps) if steps else None)
+    assert throughput.line == re.sub("\x1b[^m]*m", "", line).strip()
 
 
 def test_a_pace_that_nobody_prints_is_taken_from_the_steps() -> None:
-    pace = Pace()
+    throughput = StepRate()
     for second in range(60):
-        pace.feed(f"step {second * 4}\n".encode(), float(second))
-    assert pace.steps_per_s == pytest.approx(4.0)
-    pace.feed(b"step 1\n", 60.0)
-    pace.feed(b"step 3\nhalf a li", 61.0)
-    assert (pace.step, pace.steps_per_s) == (3, pytest.approx(2.0)), "another epoch begins anew"
-    pace.feed(b"ne 5\rprogress\r", 62.0)
-    assert pace.line == "progress", "a bar writes over its line"
-    pace.feed(b"step 4, 9 it/s\nstep 5\n", 63.0)
-    assert pace.steps_per_s == 9.0, "what the script says is better than what we count"
+        throughput.feed(f"step {second * 4}\n".encode(), float(second))
+    assert throughput.steps_per_s == pytest.approx(4.0)
+    throughput.feed(b"step 1\n", 60.0)
+    throughput.feed(b"step 3\nhalf a li", 61.0)
+    assert (throughput.step, throughput.steps_per_s) == (3, pytest.approx(2.0)), "another epoch begins anew"
+    throughput.feed(b"ne 5\rprogress\r", 62.0)
+    assert throughput.line == "progress", "a bar writes over its line"
+    throughput.feed(b"step 4, 9 it/s\nstep 5\n", 63.0)
+    assert throughput.steps_per_s == 9.0, "what the script says is better than what we count"
     for second in range(40):
-        pace.feed(f"step {second * 2 + 6}\n".encode(), 64.0 + second)
-    assert pace.steps_per_s == pytest.approx(2.0), "what it said once is not true for ever"
-    pace.feed(b"1/9 [>....]\b\b\b\b2/9 [=>...]\n", 105.0)
-    assert (pace.step, pace.line) == (2, "2/9 [=>...]"), "a bar takes back what it wrote"
+        throughput.feed(f"step {second * 2 + 6}\n".encode(), 64.0 + second)
+    assert throughput.steps_per_s == pytest.approx(2.0), "what it said once is not true for ever"
+    throughput.feed(b"1/9 [>....]\b\b\b\b2/9 [=>...]\n", 105.0)
+    assert (throughput.step, throughput.line) == (2, "2/9 [=>...]"), "a bar takes back what it wrote"
 
 
 DIGITS = "1" * 5000
@@ -154,12 +154,12 @@ DIGITS = "1" * 5000
     ],
 )
 def test_a_number_out_of_range_stops_neither_top_nor_report(line: str) -> None:
-    pace = Pace()
+    throughput = StepRate()
     for second in range(3):
-        pace.feed(f"{line}\n".encode(), float(second))
-    pace.feed(b"step 1\nstep 2, 4 samples/s\n", 60.0)
-    pace.feed(f"{line}\n".encode(), 61.0)
-    told = json.dumps([pace.step, pace.steps_per_s, pace.samples_per_s], allow_nan=False)
+        throughput.feed(f"{line}\n".encode(), float(second))
+    throughput.feed(b"step 1\nstep 2, 4 samples/s\n", 60.0)
+    throughput.feed(f"{line}\n".encode(), 61.0)
+    told = json.dumps([throughput.step, throughput.steps_per_s, throughput.samples_per_s], allow_nan=False)
     step, steps_per_s, samples_per_s = json.loads(told)
     rank = RankGauge("job", 0, step=step, steps_per_s=steps_per_s, samples_per_s=samples_per_s)
     hosts = (HostGauges("gpu1", 1.0, ranks=(rank, rank)),)
@@ -206,7 +206,7 @@ def test_a_line_takes_time_in_proportion_to_its_length(piece: str) -> None:
         for begin in ("", "1", "step", "samples/s", "1/1", "Time: 1s,", "tps:", "Epoch[1]"):
             line = begin + (piece * letters)[:letters]
             started = time.process_time()
-            Pace()._take(line, 0.0)
+            StepRate()._take(line, 0.0)
             slowest = max(slowest, time.process_time() - started)
         return slowest
 
@@ -217,9 +217,9 @@ def test_a_line_takes_time_in_proportion_to_its_length(piece: str) -> None:
 
 
 def test_of_an_overlong_line_the_end_counts() -> None:
-    pace = Pace()
-    pace.feed(b"x" * 1_000_000 + b" step 7, 3 it/s\n", 0.0)
-    assert (pace.step, pace.steps_per_s) == (7, 3.0)
+    throughput = StepRate()
+    throughput.feed(b"x" * 1_000_000 + b" step 7, 3 it/s\n", 0.0)
+    assert (throughput.step, throughput.steps_per_s) == (7, 3.0)
 
 
 # The program on a host

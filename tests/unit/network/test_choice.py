@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit import cluster_world as world
 from toolkit.core.facts import Facts, Interface, Link, RdmaPort, Remembered, Route
-from toolkit.network.choose import Choice, choose, cidrs, open_question
+from toolkit.network.choose import Choice, choose, cidrs, undecided_networks
 from toolkit.network.evidence import Answer, Evidence
 
 TWO = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {address: 10.0.0.1}\n  gpu2: {address: 10.0.0.2}\n"
@@ -186,7 +186,7 @@ def test_connections_are_tried_only_if_there_is_a_choice() -> None:
     one, other = two()
 
     def names(*said: Facts) -> list[str]:
-        return [s.network for s in open_question(world.inventory(TWO), {f.host: f for f in said})]
+        return [s.network for s in undecided_networks(world.inventory(TWO), {f.host: f for f in said})]
 
     assert names(one, other) == [FAST, SLOW]
     old = [Remembered(addresses=((f.host, f.ssh_address),)) for f in (one, other)]

@@ -294,17 +294,17 @@ def test_a_step_of_which_some_targets_failed_names_them(tmp_path: Path) -> None:
     assert (tmp_path / "used").read_text() == "b" * 64 + "\n"
 
 
-@pytest.mark.parametrize("foresee", [False, True])
+@pytest.mark.parametrize("precheck", [False, True])
 @pytest.mark.parametrize(
     ("broken", "stamped", "status"),
     [("", "bc", "skipped"), ("c", "bc", "ok"), ("c", "b", "skipped"), ("bc", "", "not run")],
 )
 def test_a_stamp_is_no_proof_for_targets_that_failed(
-    tmp_path: Path, broken: str, stamped: str, status: str, foresee: bool
+    tmp_path: Path, broken: str, stamped: str, status: str, precheck: bool
 ) -> None:
     stamp = Stamp(str(tmp_path / "stamp"), (Ref("b", "key"), Ref("c", "key")))
     (tmp_path / "stamp").write_text("".join(host * 64 for host in stamped))
-    outcome = execute(keys(tmp_path, broken, stamp), hosts("a", "b", "c"), foresee=foresee).outcomes[2]
+    outcome = execute(keys(tmp_path, broken, stamp), hosts("a", "b", "c"), precheck=precheck).outcomes[2]
     assert outcome.status == status and all(host in outcome.detail for host in broken)
 
 
@@ -313,7 +313,7 @@ def test_a_stamp_is_no_proof_for_targets_that_failed(
 KEY = world.public_key("a")
 
 
-@pytest.mark.parametrize("foresee", [False, True])
+@pytest.mark.parametrize("precheck", [False, True])
 @pytest.mark.parametrize(
     ("kind", "printed"),
     [
@@ -324,13 +324,13 @@ KEY = world.public_key("a")
     ],
 )
 def test_a_value_of_another_type_fails_its_host_alone(
-    tmp_path: Path, kind: Kind, printed: str, foresee: bool
+    tmp_path: Path, kind: Kind, printed: str, precheck: bool
 ) -> None:
     bad = replace(saving("a", "host", printed, kind), unless=YES)
     good = saving("b", "host", world.public_key("b"), Kind.PUBLIC_KEY)
     lines = tuple(Ref(h, "host", f"{h} ", "\n") for h in "ab")
     write = tuple(Upload(h, "trust", (File(str(tmp_path / h), lines),)) for h in "ab")
-    report = execute(plan((bad, good), write), hosts("a", "b"), foresee=foresee)
+    report = execute(plan((bad, good), write), hosts("a", "b"), precheck=precheck)
     assert [(o.host, o.status) for o in report.outcomes] == [
         *(("a", "failed"), ("b", "ok"), ("a", "not run"), ("b", "ok")),
     ]  # fmt: skip

@@ -106,7 +106,7 @@ def test_a_session_adds_hosts_that_did_not_answer(monkeypatch: pytest.MonkeyPatc
             return own
 
         monkeypatch.setattr("toolkit.cluster.session.execute", carry_out)
-        monkeypatch.setattr(Session, "ask_anew", keep)
+        monkeypatch.setattr(Session, "probe_again", keep)
         silent = Report("connect", session.connect_outcomes())
         for act in (session.execute, session.pull):
             try:

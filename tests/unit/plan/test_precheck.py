@@ -22,8 +22,8 @@ def plan(*phases: tuple[Step, ...]) -> Plan:
     return Plan("p", tuple(Phase(f"phase{n}", steps) for n, steps in enumerate(phases)))
 
 
-def foreseen(one: Plan, runners: dict[str, HostHere]) -> Report:
-    return execute(one, runners, foresee=True)
+def prechecked(one: Plan, runners: dict[str, HostHere]) -> Report:
+    return execute(one, runners, precheck=True)
 
 
 def statuses(report: Report) -> list[str]:
@@ -55,9 +55,9 @@ def cluster(folder: Path) -> Plan:
 
 def test_a_second_run_asks_each_host_once(tmp_path: Path) -> None:
     one = cluster(tmp_path)
-    assert statuses(foreseen(one, hosts("a", "b"))) == ["ok", "ok", "ok", "ok", "skipped", "ok"]
+    assert statuses(prechecked(one, hosts("a", "b"))) == ["ok", "ok", "ok", "ok", "skipped", "ok"]
     again = hosts("a", "b")
-    report = foreseen(one, again)
+    report = prechecked(one, again)
     assert (statuses(report), report.changes) == (["skipped"] * 6, 0)
     assert [len(host.ran) for host in again.values()] == [1, 1]
     # The same is found where each step asks on its own, and saved for those that come later.
@@ -69,11 +69,11 @@ def test_a_second_run_asks_each_host_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lost", ["key of a", "key of b", "known to a", "known to b", "proved"])
 def test_what_is_missing_is_made_again_and_what_follows_from_it(lost: str, tmp_path: Path) -> None:
     one = cluster(tmp_path)
-    foreseen(one, hosts("a", "b"))
+    prechecked(one, hosts("a", "b"))
     (tmp_path / lost).unlink()
-    report = foreseen(one, hosts("a", "b"))
+    report = prechecked(one, hosts("a", "b"))
     assert report.ok and report.changes == 1
-    assert statuses(foreseen(one, hosts("a", "b"))) == ["skipped"] * 6
+    assert statuses(prechecked(one, hosts("a", "b"))) == ["skipped"] * 6
 
 
 def test_from_the_first_change_on_each_step_asks_on_its_own(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_from_the_first_change_on_each_step_asks_on_its_own(tmp_path: Path) -> N
         command("touch", str(tmp_path / "there")),
         unless=command("test", "-e", str(tmp_path / "there")),
     )
-    assert statuses(foreseen(plan((first,), (later,)), hosts("a", "b"))) == ["ok", "ok"]
+    assert statuses(prechecked(plan((first,), (later,)), hosts("a", "b"))) == ["ok", "ok"]
     assert (tmp_path / "there").exists()
 
 
@@ -105,7 +105,7 @@ def test_answers_are_forgotten_when_a_step_has_taken_long(
     there = command("test", "-e", str(tmp_path / "there"))
     later = Run("b", "bring back", command("touch", str(tmp_path / "there")), unless=there)
     execute(plan((key,)), hosts("a"))
-    report = foreseen(plan((key,), (slow,), (later,)), hosts("a", "b"))
+    report = prechecked(plan((key,), (slow,), (later,)), hosts("a", "b"))
     assert statuses(report) == ["skipped", "skipped", "ok"] and (tmp_path / "there").exists()
 
 
@@ -114,7 +114,7 @@ def test_a_step_that_asks_by_earlier_outputs_asks_on_its_own(tmp_path: Path) -> 
     asked = script('[ "$1" = "k=$2" ]', Ref("a", "key", before="k="), "a" * 64)
     use = Run("a", "use", command("false"), unless=asked)
     execute(plan((key,)), hosts("a"))
-    assert statuses(foreseen(plan((key,), (use,)), hosts("a"))) == ["skipped", "skipped"]
+    assert statuses(prechecked(plan((key,), (use,)), hosts("a"))) == ["skipped", "skipped"]
 
 
 def test_a_host_that_gives_no_answer_is_asked_step_by_step(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_host_that_gives_no_answer_is_asked_step_by_step(tmp_path: Path) -> No
 
     one = cluster(tmp_path)
     execute(one, hosts("a", "b"))
-    assert statuses(foreseen(one, {"a": Hangs("a"), "b": HostHere("b")})) == ["skipped"] * 6
-    report = foreseen(one, {"a": HostHere("a"), "b": Lost("b")})
+    assert statuses(prechecked(one, {"a": Hangs("a"), "b": HostHere("b")})) == ["skipped"] * 6
+    report = prechecked(one, {"a": HostHere("a"), "b": Lost("b")})
     assert [o.host for o in report.failures] == ["b"]
     assert report.failures[0].detail == "the connection was lost"
 
@@ -144,7 +144,7 @@ def test_what_the_facts_say_is_not_asked(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("f" * 64)
     (tmp_path / "file").chmod(0o600)
     there = hosts("a")
-    assert statuses(foreseen(plan((known,), (ready,), (after,)), there)) == ["skipped"] * 3
+    assert statuses(prechecked(plan((known,), (ready,), (after,)), there)) == ["skipped"] * 3
     assert len(there["a"].ran) == 1
 
 
@@ -152,7 +152,7 @@ def test_what_the_facts_say_counts_for_a_whole_plan_alone(tmp_path: Path) -> Non
     """Facts are older than the first change: after it, each step asks."""
     change = Run("a", "change", command("true"))
     known = replace(key_of("a", tmp_path), known="f" * 64)
-    report = foreseen(plan((change,), (known,)), hosts("a"))
+    report = prechecked(plan((change,), (known,)), hosts("a"))
     assert [(o.status, o.output) for o in report.outcomes] == [("ok", ""), ("ok", "a" * 64)]
     assert statuses(execute(plan((known,)), hosts("a"))) == ["skipped"]
 
@@ -172,7 +172,7 @@ def test_noise_of_a_question_is_no_answer(tmp_path: Path) -> None:
     ]
     quiet = Run("a", "q", command("false"), unless=command("true"), reads=script("printf x"), saves="x")
     noisy = Run("a", "n", command("false"), unless=script('printf %s "$1"', loud))
-    report = foreseen(plan((noisy,), tuple(steps), (quiet,)), hosts("a"))
+    report = prechecked(plan((noisy,), tuple(steps), (quiet,)), hosts("a"))
     assert statuses(report) == ["skipped", "ok", "ok", "skipped"]
 
 
@@ -180,7 +180,7 @@ def test_what_is_to_be_done_is_told_and_nothing_is_done(tmp_path: Path) -> None:
     one, runners = cluster(tmp_path), hosts("a", "b")
     assert to_do(one, runners) == one.steps
     assert list(tmp_path.iterdir()) == []
-    foreseen(one, runners)
+    prechecked(one, runners)
     assert to_do(one, runners) == ()
     (tmp_path / "known to b").unlink()
     left = to_do(one, runners)

@@ -62,8 +62,8 @@ from toolkit.protocol.decode import load_json
 from toolkit.protocol.jobs import Ended, JobRow, Status
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.protocol.relay import DataDone, DataSeen
-from toolkit.protocol.session import ENDED, Heard
-from toolkit.remote.container_session import Desk
+from toolkit.protocol.session import ENDED, SessionAnswer
+from toolkit.remote.container_session import ContainerSession
 from toolkit.transfer.host import Member
 from toolkit.transfer.relay import Relay
 from toolkit.transfer.schedule import Line
@@ -212,7 +212,11 @@ ACCOUNT = {
             **{"exit_code": 7, "signal": 0, "oom": False, "last": ["boom"], "attempt": 0},
         }
     ],
-    **{"pace": [[7.0, 1, 2.0, None]], "gauges": [SAMPLE, SAMPLE], "network": {"job": "b", "text": "{}"}},
+    **{
+        "throughput": [[7.0, 1, 2.0, None]],
+        "gauges": [SAMPLE, SAMPLE],
+        "network": {"job": "b", "text": "{}"},
+    },
 }
 
 
@@ -233,11 +237,11 @@ def ended(text: str) -> object:
 
 
 def heard(text: str) -> object:
-    desk = Desk(ContainerRunner(Printing(text), "c"))
-    found = [desk.hear(ASKED)]
+    container_session = ContainerSession(ContainerRunner(Printing(text), "c"))
+    found = [container_session.receive(ASKED)]
     while found[-1] != ENDED:
-        found.append(desk.hear(ASKED))
-    desk.finish()
+        found.append(container_session.receive(ASKED))
+    container_session.finish()
     return found
 
 
@@ -304,12 +308,12 @@ def looked(text: str) -> object:
 
 
 def transfer(text: str) -> object:
-    stretch: Any = SimpleNamespace(first=0, end=4, size=10)
+    segment: Any = SimpleNamespace(first=0, end=4, size=10)
     member = Member(Printing(""), "10.0.0.1", 0, lambda done, whole: None, lambda work: work())
-    member.stretches = (stretch,)
+    member.segments = (segment,)
     member._hear(text.encode(errors="replace") + b"\n")
-    cargo: Any = None
-    relay: Any = Relay(cargo, (HOST, "gpu2"))
+    payload: Any = None
+    relay: Any = Relay(payload, (HOST, "gpu2"))
     relay._line, relay._apply = Line({HOST: 0, "gpu2": 0}, 4), list
     relay._hear(member, 1.0)
     return member.brought(relay._line, 0.0)
@@ -574,7 +578,7 @@ def test_an_odd_end_of_a_followed_job_is_an_error(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(logs, "copy", lambda *_, text=text: text)
         session: Any = SimpleNamespace(
             inventory=SimpleNamespace(main=HOST, in_parts=False),
-            desks=SimpleNamespace(take=lambda host: None),
+            container_sessions=SimpleNamespace(take=lambda host: None),
             main=None,
         )
         with pytest.raises(ToolkitError, match=f"the end of {world.JOB_ID} cannot be read"):
@@ -605,43 +609,48 @@ def test_a_port_label_is_a_port_or_none(label: str) -> None:
 class Says:
     """A container session that says these messages, the last of them again and again."""
 
-    def __init__(self, *messages: Heard) -> None:
+    def __init__(self, *messages: SessionAnswer) -> None:
         self.messages, self.sent = list(messages), 0
 
-    def hear(self, about: str, seconds: float | None = None) -> Heard:
+    def receive(self, about: str, seconds: float | None = None) -> SessionAnswer:
         return self.messages.pop(0) if len(self.messages) > 1 else self.messages[0]
 
-    def say(self, message: object, data: object = ()) -> None: ...
+    def send(self, message: object, data: object = ()) -> None: ...
 
-    def give(self, data: object) -> None: ...
+    def send_bytes(self, data: object) -> None: ...
 
 
-def a_talk(*messages: Heard) -> Any:
+def a_talk(*messages: SessionAnswer) -> Any:
     tree = SimpleNamespace(digest="d", number=4, marks=b"", entries=[1, 2, 3], of_buckets=list)
     step: Any = SimpleNamespace(tree=tree, target="/x/j1", source="/code", job={}, record={}, host=HOST)
-    desk: Any = Says(*messages)
-    return _Talk(step, desk, lambda done, whole: None)
+    container_session: Any = Says(*messages)
+    return _Talk(step, container_session, lambda done, whole: None)
 
 
 @for_each(
     ("message", "words"),
     [
-        (Heard(buckets=(0, 1)), "asked for parts of the code 50 times"),
-        (Heard(needs=((0, 2), (0, 2))), "more files than the code has"),
-        (Heard(needs=((0, 2**32),) * 1000), "more files than the code has"),
+        (SessionAnswer(buckets=(0, 1)), "asked for parts of the code 50 times"),
+        (SessionAnswer(needs=((0, 2), (0, 2))), "more files than the code has"),
+        (SessionAnswer(needs=((0, 2**32),) * 1000), "more files than the code has"),
     ],
 )
-def test_a_host_cannot_ask_for_code_without_end(message: Heard, words: str) -> None:
+def test_a_host_cannot_ask_for_code_without_end(message: SessionAnswer, words: str) -> None:
     with pytest.raises(ToolkitError, match=words) as caught:
         a_talk(message).hold()
     assert caught.value.host == HOST
-    assert a_talk(Heard(buckets=(1,)), Heard(needs=((0, 0), (2, 2))), Heard(done=True)).hold().done
+    assert (
+        a_talk(SessionAnswer(buckets=(1,)), SessionAnswer(needs=((0, 0), (2, 2))), SessionAnswer(done=True))
+        .hold()
+        .done
+    )
 
 
 def test_a_launcher_starts_nothing_on_a_host_outside_of_its_job() -> None:
-    desk: Any = Says(Heard(host="gpu9", command="orted"))
+    container_session: Any = Says(SessionAnswer(host="gpu9", command="orted"))
     context: Any = SimpleNamespace(
-        desks=SimpleNamespace(open=lambda runner, container: desk), runners={HOST: None, "gpu2": None}
+        container_sessions=SimpleNamespace(open=lambda runner, container: container_session),
+        runners={HOST: None, "gpu2": None},
     )
     step: Any = SimpleNamespace(
         others=(("gpu2", "c"),), variables=("",), host=HOST, container="c", job=world.JOB_ID

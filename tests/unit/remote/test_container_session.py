@@ -15,11 +15,11 @@ from tests.unit.code_here import HOST, ContainerHere
 from toolkit.core.command import Command, Result
 from toolkit.core.runner import ContainerRunner, LocalRunner, Sink
 from toolkit.errors import ToolkitError
-from toolkit.protocol.session import ENDED, Heard
-from toolkit.remote.container_session import Desk, Desks
+from toolkit.protocol.session import ENDED, SessionAnswer
+from toolkit.remote.container_session import ContainerSession, ContainerSessions
 
 CONTAINER = f"{HOST}-container"
-NO_JOBS = Heard(jobs=())
+NO_JOBS = SessionAnswer(jobs=())
 
 
 @pytest.fixture
@@ -29,77 +29,96 @@ def host(tmp_path: Path) -> ContainerHere:
 
 
 @pytest.fixture
-def desks() -> Iterator[Desks]:
-    desks = Desks()
-    yield desks
-    desks.leave()
+def container_sessions() -> Iterator[ContainerSessions]:
+    container_sessions = ContainerSessions()
+    yield container_sessions
+    container_sessions.leave()
 
 
-def test_one_desk_for_all_that_is_asked(host: ContainerHere, desks: Desks) -> None:
-    desk = desks.open(host, CONTAINER)
-    assert desks.open(host, CONTAINER) is desk
-    assert desks.ask("other", {"do": "jobs"}, "jobs") == ENDED and desks.take("other") is None
-    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == NO_JOBS == desks.ask(HOST, {"do": "jobs"}, "jobs")
-    desk.leave()
-    assert desk.finish().ok and desk.hear("x") == ENDED == desk.hear("x")
+def test_one_session_answers_all_requests(host: ContainerHere, container_sessions: ContainerSessions) -> None:
+    container_session = container_sessions.open(host, CONTAINER)
+    assert container_sessions.open(host, CONTAINER) is container_session
+    assert (
+        container_sessions.ask("other", {"do": "jobs"}, "jobs") == ENDED
+        and container_sessions.take("other") is None
+    )
+    assert (
+        container_sessions.ask(HOST, {"do": "jobs"}, "jobs")
+        == NO_JOBS
+        == container_sessions.ask(HOST, {"do": "jobs"}, "jobs")
+    )
+    container_session.leave()
+    assert container_session.finish().ok and container_session.receive(
+        "x"
+    ) == ENDED == container_session.receive("x")
 
 
-def test_nobody_answers_where_no_desk_is(host: ContainerHere, desks: Desks) -> None:
-    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == ENDED and desks.take(HOST) is None
+def test_ask_without_a_session_returns_ended(
+    host: ContainerHere, container_sessions: ContainerSessions
+) -> None:
+    assert (
+        container_sessions.ask(HOST, {"do": "jobs"}, "jobs") == ENDED
+        and container_sessions.take(HOST) is None
+    )
 
 
-def test_a_desk_that_is_gone_is_opened_anew(host: ContainerHere, desks: Desks) -> None:
+def test_open_replaces_an_ended_session(host: ContainerHere, container_sessions: ContainerSessions) -> None:
     host.kill_after = 0.0
-    first = desks.open(host, CONTAINER)
+    first = container_sessions.open(host, CONTAINER)
     assert not first.finish().ok
-    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == ENDED
+    assert container_sessions.ask(HOST, {"do": "jobs"}, "jobs") == ENDED
     host.kill_after = None
-    assert desks.open(host, CONTAINER) is not first
-    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == NO_JOBS
+    assert container_sessions.open(host, CONTAINER) is not first
+    assert container_sessions.ask(HOST, {"do": "jobs"}, "jobs") == NO_JOBS
 
 
-def test_who_takes_a_desk_has_it_alone(host: ContainerHere, desks: Desks) -> None:
-    desk = desks.open(host, CONTAINER)
-    assert desks.take(HOST) is desk
-    assert desks.take(HOST) is None and desks.open(host, CONTAINER) is not desk
-    assert desk.finish().ok
+def test_take_hands_the_session_over(host: ContainerHere, container_sessions: ContainerSessions) -> None:
+    container_session = container_sessions.open(host, CONTAINER)
+    assert container_sessions.take(HOST) is container_session
+    assert (
+        container_sessions.take(HOST) is None
+        and container_sessions.open(host, CONTAINER) is not container_session
+    )
+    assert container_session.finish().ok
 
 
-def test_all_but_one_are_left(host: ContainerHere, desks: Desks) -> None:
-    desk = desks.open(host, CONTAINER)
-    desks.leave(but=HOST)
-    assert not desk.has_ended and desks.take(HOST) is desk
-    assert desk.finish().ok
-    other = desks.open(host, CONTAINER)
-    desks.leave()
-    assert other.finish().ok and desks.take(HOST) is None
+def test_all_but_one_are_left(host: ContainerHere, container_sessions: ContainerSessions) -> None:
+    container_session = container_sessions.open(host, CONTAINER)
+    container_sessions.leave(but=HOST)
+    assert not container_session.has_ended and container_sessions.take(HOST) is container_session
+    assert container_session.finish().ok
+    other = container_sessions.open(host, CONTAINER)
+    container_sessions.leave()
+    assert other.finish().ok and container_sessions.take(HOST) is None
 
 
 # Deadlines
 
 
 @pytest.fixture
-def stuck(host: ContainerHere, desks: Desks) -> Iterator[Desk]:
+def stuck(host: ContainerHere, container_sessions: ContainerSessions) -> Iterator[ContainerSession]:
     """A session whose program on the host hangs, as if it read from a lost server."""
-    desk = desks.open(host, CONTAINER)
-    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == NO_JOBS
+    container_session = container_sessions.open(host, CONTAINER)
+    assert container_sessions.ask(HOST, {"do": "jobs"}, "jobs") == NO_JOBS
     host.running[-1].send_signal(signal.SIGSTOP)
-    yield desk
+    yield container_session
     host.running[-1].send_signal(signal.SIGCONT)
 
 
 def test_a_host_that_does_not_answer_is_named_with_what_was_waited_for(
-    desks: Desks, stuck: Desk, monkeypatch: pytest.MonkeyPatch
+    container_sessions: ContainerSessions, stuck: ContainerSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolkit.remote.container_session, "ANSWER_S", 0.2, raising=False)
-    desk = stuck
+    container_session = stuck
     for _ in range(2):  # at once the second time
         with pytest.raises(ToolkitError) as late:
-            desk.say({"do": "jobs"})
-            desk.hear("the list of its jobs")
+            container_session.send({"do": "jobs"})
+            container_session.receive("the list of its jobs")
         assert late.value.host == HOST and "waited for the list of its jobs" in late.value.what
         assert "has not answered for 0.2 s" in late.value.what and "toolkit check" in late.value.fix
-    assert desk.has_ended and desks.ask(HOST, {"do": "jobs"}, "jobs") == ENDED, "it is of no further use"
+    assert container_session.has_ended and container_sessions.ask(HOST, {"do": "jobs"}, "jobs") == ENDED, (
+        "it is of no further use"
+    )
 
 
 class Clock:
@@ -111,10 +130,10 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def get(self, timeout: float) -> Heard:
+    def get(self, timeout: float) -> SessionAnswer:
         self.now += min(timeout, 9.0)
         if answer := self.meanwhile(self.now):
-            return Heard(done=bool(answer))
+            return SessionAnswer(done=bool(answer))
         raise queue.Empty
 
     def put(self, heard: object) -> None:
@@ -129,20 +148,20 @@ def test_a_deadline_counts_from_the_last_byte_either_way(nothing: Nothing, way: 
         if now < 100 and way == "sent":
             next(words)
         elif now < 100:
-            desk._take(b"\n")
+            container_session._take(b"\n")
         return now > 105
 
     clock = Clock(moves)
-    desk = Desk(ContainerRunner(nothing, CONTAINER), clock)
-    desk.give(b"x" for _ in range(100))
-    words = desk._words()
+    container_session = ContainerSession(ContainerRunner(nothing, CONTAINER), clock)
+    container_session.send_bytes(b"x" for _ in range(100))
+    words = container_session._words()
     next(words)
-    desk._heard = clock  # type: ignore[assignment]
-    assert desk.hear("the code", 10.0) == Heard(done=True) and clock.now > 100
+    container_session._answers = clock  # type: ignore[assignment]
+    assert container_session.receive("the code", 10.0) == SessionAnswer(done=True) and clock.now > 100
     quiet = Clock(lambda now: None)
-    desk._clock, desk._heard = quiet, quiet  # type: ignore[assignment]
+    container_session._clock, container_session._answers = quiet, quiet  # type: ignore[assignment]
     with pytest.raises(ToolkitError, match="has not answered for 10 s; toolkit waited for the code"):
-        desk.hear("the code", 10.0)
+        container_session.receive("the code", 10.0)
     assert quiet.now == 10.0
 
 
@@ -171,12 +190,14 @@ def nothing() -> Iterator[Nothing]:
 
 
 def test_signs_of_life_are_no_answer(nothing: Nothing) -> None:
-    desk = Desk(ContainerRunner(nothing, CONTAINER))
-    desk._take(b'{"working":true}\n{"done":true}\n')
-    assert desk.hear("x") == Heard(done=True)
+    container_session = ContainerSession(ContainerRunner(nothing, CONTAINER))
+    container_session._take(b'{"working":true}\n{"done":true}\n')
+    assert container_session.receive("x") == SessionAnswer(done=True)
 
 
 def test_what_feeds_a_program_that_has_ended_ends_too(nothing: Nothing) -> None:
-    desk = Desk(ContainerRunner(nothing, CONTAINER))
+    container_session = ContainerSession(ContainerRunner(nothing, CONTAINER))
     nothing.left.set()
-    assert desk.hear("its end") == ENDED and desk._told.get(timeout=30) is None
+    assert (
+        container_session.receive("its end") == ENDED and container_session._outgoing.get(timeout=30) is None
+    )

@@ -321,9 +321,9 @@ def test_hosts_that_listen_or_have_ended_are_not_waited_for() -> None:
         raise AssertionError("it waits for a host")
 
     members = [member("gpu1", 4000), member("gpu2", 0), member("gpu3", 4001)]
-    stretches = (SimpleNamespace(first=0, end=10),)
-    cargo = SimpleNamespace(lay_out=lambda needs: dict.fromkeys(needs, stretches), order=lambda *_: {})
-    relay: Any = Relay(cargo, ())  # type: ignore[arg-type]
+    segments = (SimpleNamespace(first=0, end=10),)
+    payload = SimpleNamespace(lay_out=lambda needs: dict.fromkeys(needs, segments), order=lambda *_: {})
+    relay: Any = Relay(payload, ())  # type: ignore[arg-type]
     relay._members = {one.host: one for one in members}
     relay._mbit = dict.fromkeys(relay._members, 0.0)
     relay._supply = SimpleNamespace(begin=lambda members: None, feed=lambda *_: None)

@@ -91,8 +91,8 @@ class Snapshot:
         claimed = self.store.claim(self.tree, self.work.path + "/spare")
         if not claimed:
             # Reusing a copy of a very different tree costs more than creating a new one.
-            near, unlike = self.store.nearest(self.number, self.ask["marks"], MARK, self.store.spares())
-            claimed = 2 * len(unlike) <= self.number and self.store.claim(near, self.work.path + "/spare")
+            near, changed = self.store.nearest(self.number, self.ask["marks"], MARK, self.store.spares())
+            claimed = 2 * len(changed) <= self.number and self.store.claim(near, self.work.path + "/spare")
         lacks = list(entries)
         try:
             if claimed:
@@ -107,9 +107,9 @@ class Snapshot:
     def _entries(self) -> list[list[Any]]:
         known = self.store.tree(self.tree)
         if known is None:
-            base, unlike = self.store.nearest(self.number, self.ask["marks"], MARK)
+            base, changed = self.store.nearest(self.number, self.ask["marks"], MARK)
             old = (self.store.tree(base) if base else None) or []
-            known = self._learn(old, unlike if old else list(range(self.number)))
+            known = self._learn(old, changed if old else list(range(self.number)))
             if digest_of(known, self.number) != self.tree:
                 known = self._learn([], list(range(self.number)))
             if digest_of(known, self.number) != self.tree:

@@ -126,13 +126,13 @@ class Store:
                 own = bytes.fromhex(kept[1])
             except ValueError:
                 continue
-            unlike = [
+            changed = [
                 i
                 for i in range(number)
                 if own[i * width : (i + 1) * width] != wanted[i * width : (i + 1) * width]
             ]
-            if len(unlike) < len(differing):
-                best, differing = digest, unlike
+            if len(changed) < len(differing):
+                best, differing = digest, changed
         return best, differing
 
     def spares(self) -> set[str]:

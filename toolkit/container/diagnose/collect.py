@@ -16,8 +16,8 @@ from typing import Any
 from toolkit.container.diagnose.inspect_ranks import EVIDENCE
 from toolkit.container.files import write_json
 from toolkit.container.job_file import Job, load_job
-from toolkit.container.marks import JOB_MARK
 from toolkit.container.paths import job_folder, program, ssh_args
+from toolkit.container.tags import JOB_TAG
 
 LOOK_S = 30.0  # for one host, the connection included
 
@@ -29,7 +29,7 @@ def look_on(job: Job, host: str) -> dict[str, Any]:
         argv = [sys.executable, *words[1:]]
     else:
         # With the job tag, so that the end of the job also ends it.
-        argv = ssh_args(host, ["exec", "env", f"{JOB_MARK}={job['id']}", *words])
+        argv = ssh_args(host, ["exec", "env", f"{JOB_TAG}={job['id']}", *words])
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_S)
         if done.returncode == 0:

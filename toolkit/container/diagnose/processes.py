@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.marks import JOB_MARK, RANK_MARK
+from toolkit.container.tags import JOB_TAG, RANK_TAG
 
 # Blocking system calls by number: /proc/PID/syscall contains no names.
 _X86 = {
@@ -48,7 +48,7 @@ _STATES = {
 def ranks_of(job_id: str) -> dict[int, list[int]]:
     """Return rank -> processes of this user that are its command or were started by it."""
     found: dict[int, list[int]] = {}
-    mark, rank_mark = f"{JOB_MARK}={job_id}".encode(), RANK_MARK.encode() + b"="
+    mark, rank_mark = f"{JOB_TAG}={job_id}".encode(), RANK_TAG.encode() + b"="
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue

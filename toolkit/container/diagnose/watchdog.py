@@ -10,16 +10,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from toolkit.container.marks import JOB_MARK, SUPERVISOR_MARK
 from toolkit.container.paths import program
+from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
 
 COLLECT_S = 60.0  # hosts are queried in parallel, each for at most half of this time
 
 
 def start_collecting(job_id: str, why: str) -> subprocess.Popen[bytes]:
     """Start collect.py with the job tag, so that it ends with the job."""
-    env = {**os.environ, JOB_MARK: job_id}
-    env.pop(SUPERVISOR_MARK, None)
+    env = {**os.environ, JOB_TAG: job_id}
+    env.pop(SUPERVISOR_TAG, None)
     return subprocess.Popen(
         [sys.executable, *program("diagnose.collect"), job_id, "--why", why],
         stdin=subprocess.DEVNULL,

@@ -15,7 +15,7 @@ from toolkit.container.exits import exit_code_of
 from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, RANKS_ENDED
 from toolkit.container.job.launch import Running
 from toolkit.container.job.lease_client import BLAMED_S, Leases
-from toolkit.container.job.lease_times import BEAT_S, LEASE_S
+from toolkit.container.job.lease_times import HEARTBEAT_S, LEASE_S
 from toolkit.container.job.rank_records import End, blame, blames_another, first_cause, words
 from toolkit.container.job.regroup import Regroup
 from toolkit.container.job.threads import Owned
@@ -243,7 +243,7 @@ class Attempt:
     def _stood_still(self) -> End | None:
         """Return the end if main stalled so long that hosts have ended their ranks."""
         seconds = self.leases.stood_still()
-        if seconds < LEASE_S - 2 * BEAT_S:
+        if seconds < LEASE_S - 2 * HEARTBEAT_S:
             return None
         main = self.job["main"]
         reason = f"{main} stalled for {seconds:.0f} s, so the hosts have ended the job's ranks"

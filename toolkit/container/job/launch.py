@@ -19,8 +19,8 @@ from toolkit.container.exits import exit_code_of, fail
 from toolkit.container.job.descriptors import restore_limit
 from toolkit.container.job_file import Job, grace_of, load_host, load_job
 from toolkit.container.logs.lines import Merger
-from toolkit.container.marks import JOB_MARK, SUPERVISOR_MARK
 from toolkit.container.paths import program, temporary_folder
+from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
 from toolkit.protocol.exit_codes import EXIT_USAGE
 
 # The end of stdin is the order to stop. It arrives in the same way on main and through ssh, and also if the
@@ -36,8 +36,8 @@ def main() -> int:
         fail(EXIT_USAGE, "usage: job.launch JOB INDEX")
     job = load_job(sys.argv[1])
     launch = job["launches"][int(sys.argv[2])]
-    env = {**os.environ, **launch["env"], JOB_MARK: job["id"]}
-    env.pop(SUPERVISOR_MARK, None)
+    env = {**os.environ, **launch["env"], JOB_TAG: job["id"]}
+    env.pop(SUPERVISOR_TAG, None)
     restore_limit(env)
     temporary = temporary_folder(job["id"])
     temporary.mkdir(mode=0o700, exist_ok=True)
@@ -110,8 +110,8 @@ class Running:
         if self.launch["host"] != job["main"]:
             remote = ["python3", *argv[1:]]
             argv = [sys.executable, *program("job.ssh_agent"), self.launch["host"], *remote]
-        env = {**os.environ, JOB_MARK: job["id"]}
-        env.pop(SUPERVISOR_MARK)
+        env = {**os.environ, JOB_TAG: job["id"]}
+        env.pop(SUPERVISOR_TAG)
         self.process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,  # its end is the order to stop, also if this process dies

@@ -25,14 +25,14 @@ from typing import Any
 
 from toolkit.container.exits import fail
 from toolkit.container.files import write_json
-from toolkit.container.job.lease_times import BEAT_S, LEASE_S
+from toolkit.container.job.lease_times import HEARTBEAT_S, LEASE_S
+from toolkit.container.job.orphans import end, find, send
 from toolkit.container.job.rank_records import own_records
-from toolkit.container.job.sweep import end, find, send
 from toolkit.container.job.threads import Owned
 from toolkit.container.job.variables import Variables, forget, keep
 from toolkit.container.job_file import load_host, load_job
-from toolkit.container.marks import JOB_MARK, SUPERVISOR_MARK
 from toolkit.container.paths import ATTEMPT, STOPPING, job_folder, lease_path, program
+from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
 from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_USAGE
 
 # A partitioned host ends its ranks this soon after the lease has expired.
@@ -66,10 +66,10 @@ class Lease:
         while True:
             # Input that has arrived counts even if it is read late: a busy host does not mean that main is
             # gone.
-            readable, _, _ = select.select([0], [], [], BEAT_S)
+            readable, _, _ = select.select([0], [], [], HEARTBEAT_S)
             self.deaths.check()
             now = time.monotonic()
-            if now > looked + 2 * BEAT_S:
+            if now > looked + 2 * HEARTBEAT_S:
                 # This process stalled, and perhaps main too: do not count that time as silence of main.
                 heard += now - looked
                 self.renew(heard)
@@ -176,7 +176,7 @@ def start_gauges(job_id: str) -> subprocess.Popen[bytes] | None:
 
     It exits when its standard input is closed, so it needs no job tag for the orphan cleanup.
     """
-    env = {name: value for name, value in os.environ.items() if name != JOB_MARK}
+    env = {name: value for name, value in os.environ.items() if name != JOB_TAG}
     with suppress(OSError):
         return subprocess.Popen(
             [sys.executable, "-S", "-E", *program("monitor.gauge_log"), job_id],
@@ -206,7 +206,7 @@ def main() -> int:
     about = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
     if not job_folder(job_id).is_dir():
         fail(EXIT_NO_INPUT, f"{load_host()['host']} has no folder of job {job_id}")
-    os.environ.pop(SUPERVISOR_MARK, None)
+    os.environ.pop(SUPERVISOR_TAG, None)
     # A closed connection also raises a signal; only the end of the input ends this process.
     for signum in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)

@@ -20,14 +20,14 @@ from contextlib import suppress
 from typing import Any
 
 from toolkit.container.job.elastic import hosts_of
-from toolkit.container.job.lease_times import BEAT_S, LOST_S
+from toolkit.container.job.lease_times import HEARTBEAT_S, LOST_S
+from toolkit.container.job.orphans import CONNECT_S, KILL_ROUNDS, end_on
 from toolkit.container.job.rank_records import Record, blames_another, is_record
-from toolkit.container.job.sweep import CONNECT_S, KILL_ROUNDS, end_on
 from toolkit.container.job.threads import Owned
 from toolkit.container.job.variables import AllVariables, part_of
 from toolkit.container.job_file import Job
-from toolkit.container.marks import JOB_MARK, SUPERVISOR_MARK
 from toolkit.container.paths import program, ssh_args
+from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
 
 ENDING_S = 1.0  # from the end of a lease's output to that of its process
 MOST_LINE = 1 << 24  # bytes of a line
@@ -120,11 +120,11 @@ def start_lease(job: Job, host: str) -> subprocess.Popen[bytes]:
     env = {**os.environ}
     if host == job["main"]:
         argv = [sys.executable, *words[1:]]
-        env[JOB_MARK] = job["id"]
-        env.pop(SUPERVISOR_MARK, None)
+        env[JOB_TAG] = job["id"]
+        env.pop(SUPERVISOR_TAG, None)
     else:
         # This ssh has the supervisor's tag and not the job's: the cleanup on main must not end it.
-        argv = ssh_args(host, ["exec", "env", f"{JOB_MARK}={job['id']}", *words])
+        argv = ssh_args(host, ["exec", "env", f"{JOB_TAG}={job['id']}", *words])
     return subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
@@ -245,9 +245,9 @@ class Leases:
         now = self._clock()
         seconds, until = max(self._stood, (now - self._beaten, now))
         explains = now < until + STOOD_S or any(held.unsure for held in list(self._held.values()))
-        return seconds if seconds > 2 * BEAT_S and explains else 0.0
+        return seconds if seconds > 2 * HEARTBEAT_S and explains else 0.0
 
-    def all_heard(self, hosts: Iterable[str] = ()) -> bool:
+    def all_answered(self, hosts: Iterable[str] = ()) -> bool:
         """Return whether every host, or every one of these, has answered or is lost."""
         held = [self._held[host] for host in hosts] or list(self._held.values())
         return all(one.answered or one.lost for one in held)
@@ -374,14 +374,14 @@ class Leases:
             now = self._clock()
             with self._lock:
                 held_now = list(self._held.values())
-            if now > self._beaten + 2 * BEAT_S:
+            if now > self._beaten + 2 * HEARTBEAT_S:
                 # This process stalled: do not count that time as silence of the hosts.
                 self._stood = (now - self._beaten, now)
                 for held in held_now:
                     held.heard += now - self._beaten
                 self._ask_who_is_left(held_now)
             self._beaten = now
-            if now >= beat + BEAT_S:
+            if now >= beat + HEARTBEAT_S:
                 beat = now
                 with self._lock:
                     for held in self._held.values():

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-BEAT_S = 0.5  # interval of main's heartbeats
+HEARTBEAT_S = 0.5  # interval of main's heartbeats
 LOST_S = 4.0  # a host that has not answered for this time is lost
 LEASE_S = 10.0  # a host that has not received a heartbeat for this time ends its ranks

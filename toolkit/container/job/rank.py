@@ -14,13 +14,14 @@ from toolkit.container.exits import fail
 from toolkit.container.files import read, reserve, write_text
 from toolkit.container.job.child import Child
 from toolkit.container.job.elastic import hosts_of
+from toolkit.container.job.nccl_log import NcclLog, log_settings
 from toolkit.container.job.rank_records import keep_record
 from toolkit.container.job.variables import Variables, require
 from toolkit.container.job_file import HostFile, Job, load_host, load_job
 from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log, last_lines, size_of
-from toolkit.container.marks import JOB_MARK, RANK_MARK, SUPERVISOR_MARK
 from toolkit.container.paths import STOPPING, job_folder, lease_path, temporary_folder
+from toolkit.container.tags import JOB_TAG, RANK_TAG, SUPERVISOR_TAG
 from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_NO_LOG, EXIT_USAGE
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
@@ -95,7 +96,7 @@ def rank_env(
     given = {**host["network"], **own_gpus(job, host["host"])}
     least = {**without_gpus(job, host["host"]), **tuned_env(job)}
     env = {**base, **least, **given, **variables["env"], **variables["override"]}
-    env.pop(SUPERVISOR_MARK, None)
+    env.pop(SUPERVISOR_TAG, None)
     # A variable of torchrun itself, not for its ranks.
     launch = next((each["env"] for each in job["launches"] if each["host"] == host["host"]), {})
     if env.get(QUIET, "") == launch.get(QUIET):
@@ -119,8 +120,19 @@ def rank_env(
         # setproctitle would overwrite /proc/PID/environ, by which the job's processes are found.
         SPT_NOENV="1",
     )
-    env[JOB_MARK], env[RANK_MARK] = job["id"], str(place.rank)
+    env[JOB_TAG], env[RANK_TAG] = job["id"], str(place.rank)
     return env
+
+
+def nccl_log(job: Job, host: str, place: Place, env: dict[str, str]) -> NcclLog | None:
+    """Let NCCL log its start, by ``env``, in the first rank of each GPU host of a job on several hosts."""
+    gpus = next((each["gpus"] for each in hosts_of(job) if each["name"] == host), [])
+    path = job_folder(job["id"]) / f"nccl-{place.rank}.log"
+    if place.local_rank or place.size <= place.local_size or not gpus:
+        return None
+    settings = log_settings(env, path)
+    env |= settings
+    return NcclLog(path) if settings else None
 
 
 def command_of(job: Job, given: Sequence[str], place: Place) -> list[str]:
@@ -182,6 +194,7 @@ def main() -> int:
         child = None
         try:
             env = rank_env(os.environ, host, job, variables, place)
+            nccl = nccl_log(job, host["host"], place, env)
             child = Child(command, job["workdir"], env, lease_path(folder))
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
@@ -190,7 +203,9 @@ def main() -> int:
                 log.write(line)
             write_lines(2, streams[1].feed(line))
         else:
-            code = child.copy(streams, log, job["grace"])
+            code = child.copy(streams, log, job["grace"], nccl.poll if nccl else None)
+            if nccl:
+                nccl.close()
         # torchrun exits with 1 for any exit code of its ranks; the supervisor reads the true code here
         how = child.how_it_ended() if child else {"exit_code": code, "signal": 0, "oom": False}
         last = last_lines(path) if code else []

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from toolkit.container.files import read, write_reserved, write_text
 from toolkit.container.job_file import Job
-from toolkit.container.marks import JOB_MARK, is_marked
 from toolkit.container.paths import in_memory
+from toolkit.container.tags import JOB_TAG, is_tagged
 from toolkit.protocol.exit_codes import EXIT_BROKEN
 
 # A rank's record, `logs/rank-N.exit`: rank, attempt, host, exit_code, signal (0 for none), oom, ended
@@ -57,7 +57,7 @@ def own_records(folder: Path, host: str, attempt: int) -> list[Record]:
     ended = {record["rank"]: record for record in _read(logs, "exit", attempt)}
     for run in _read(logs, "run", attempt):
         rank, pid = run["rank"], run["pid"]
-        if ended.get(rank, {}).get("pid") == pid or is_marked(pid, JOB_MARK, folder.name):
+        if ended.get(rank, {}).get("pid") == pid or is_tagged(pid, JOB_TAG, folder.name):
             continue
         # It writes its record last, so the record can have appeared meanwhile.
         late = [record for record in _read(logs, "exit", attempt) if record["pid"] == pid]
@@ -81,7 +81,7 @@ def keep_record(path: Path, record: Record) -> None:
             write_text(memory, text)
 
 
-def bring_records(folder: Path) -> None:
+def move_records(folder: Path) -> None:
     """Move records from memory to the job's folder, now that the job has ended; drop them if it is full."""
     for path in _in_memory(folder, "*"):
         with suppress(OSError):

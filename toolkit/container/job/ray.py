@@ -22,8 +22,8 @@ from toolkit.container.job.rank import Place, rank_env
 from toolkit.container.job.variables import Variables, require, token_path
 from toolkit.container.job_file import HostFile, Job, load_host, load_job
 from toolkit.container.logs.log import last_lines
-from toolkit.container.marks import RANK_MARK
 from toolkit.container.paths import job_folder, temporary_folder
+from toolkit.container.tags import RANK_TAG
 from toolkit.protocol.exit_codes import EXIT_LOST, EXIT_USAGE
 
 READY_S = 90.0  # for all nodes to join; a busy host takes 20 s to start one
@@ -96,7 +96,7 @@ def free_port() -> int:
 def node_env(job: Job, host: HostFile, variables: Variables) -> dict[str, str]:
     """Return the environment of Ray's node and its workers: that of a rank without a place."""
     env = rank_env(os.environ, host, job, variables, Place(0, job["world_size"], 0, 1))
-    for name in (*_PLACE, RANK_MARK):
+    for name in (*_PLACE, RANK_TAG):
         del env[name]
     # Files of killed daemons are removed with the job.
     return {**QUIET, **env, "TMPDIR": str(temporary_folder(job["id"]))}

@@ -15,8 +15,8 @@ from toolkit.container.job.elastic import (
 )
 from toolkit.container.job.launch import Running
 from toolkit.container.job.lease_client import Leases
+from toolkit.container.job.orphans import hang_up
 from toolkit.container.job.rank_records import End, Record
-from toolkit.container.job.sweep import hang_up
 from toolkit.container.job_file import Host, Job
 from toolkit.protocol.exit_codes import EXIT_LOST
 

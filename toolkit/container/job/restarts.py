@@ -12,7 +12,7 @@ from toolkit.container.job.rank_records import End
 from toolkit.container.job.variables import AllVariables
 from toolkit.container.job_file import Host, Job
 
-MUSTER_S = 8.0  # wait for hosts to answer; then continue with those that have answered
+ACQUIRE_S = 8.0  # wait for hosts to answer; then continue with those that have answered
 DOUBTFUL_S = 2.0  # wait for hosts that were lost recently
 FIRST_WAIT_S, MOST_WAIT_S = 1.0, 60.0
 # After an attempt of at least this duration, the backoff starts again at its first value.
@@ -78,7 +78,7 @@ class Restarts:
         return [host for host in every if host["name"] not in last and host["name"] not in unswept]
 
 
-def muster(
+def acquire_leases(
     job: Job,
     variables: AllVariables | None,
     candidates: Sequence[Host],
@@ -96,8 +96,8 @@ def muster(
     begun = time.monotonic()
     others = {host["name"] for host in candidates} - set(lost)
     enough = job["min_hosts"] or len(job["hosts"])
-    while not leases.all_heard() and not stop() and time.monotonic() < begun + MUSTER_S:
-        waited = time.monotonic() > begun + DOUBTFUL_S and leases.all_heard(others)
+    while not leases.all_answered() and not stop() and time.monotonic() < begun + ACQUIRE_S:
+        waited = time.monotonic() > begun + DOUBTFUL_S and leases.all_answered(others)
         if waited and len(others.intersection(leases.there())) >= enough:
             break
         time.sleep(0.05)

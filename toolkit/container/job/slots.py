@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from toolkit.container.job_file import Host, Job, load_job
 from toolkit.container.job_list import read_status
-from toolkit.container.marks import SUPERVISOR_MARK, is_marked
 from toolkit.container.paths import root
+from toolkit.container.tags import SUPERVISOR_TAG, is_tagged
 from toolkit.protocol.states import FINAL_STATES
 
 
@@ -18,7 +18,7 @@ def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
 
 
 @contextmanager
-def taking() -> Iterator[None]:
+def slot_lock() -> Iterator[None]:
     """Hold a lock, so that only one job at a time takes slots and later ones see them."""
     with (root() / "jobs" / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -32,7 +32,7 @@ def taken_by_another(job: Job) -> str:
         status = read_status(other)
         if status is None or other == job["id"] or status["state"] in FINAL_STATES:
             continue
-        if not is_marked(status["pid"], SUPERVISOR_MARK, other):
+        if not is_tagged(status["pid"], SUPERVISOR_TAG, other):
             continue
         theirs = {host["name"]: host["taken"] for host in load_job(other)["hosts"]}
         for host in job["hosts"]:

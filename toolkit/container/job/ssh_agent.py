@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from toolkit.container.exits import fail
 from toolkit.container.files import read
 from toolkit.container.job.exec_mode import EXEC, ask
-from toolkit.container.marks import HOST_MARK, JOB_MARK
 from toolkit.container.paths import job_folder, root, temporary_folder
+from toolkit.container.tags import HOST_TAG, JOB_TAG
 from toolkit.protocol.exit_codes import EXIT_USAGE
 
 EXIT_NO_ANSWER = 255  # ssh's exit code for a failed connection
@@ -47,7 +47,7 @@ def agent_args(args: Sequence[str], job_id: str) -> list[str]:
     if job_id:
         folder = temporary_folder(job_id)
         # statements, not a prefix: Open MPI's command may be a list or a subshell
-        own = f"mkdir -p -m 700 {folder}; export TMPDIR={folder} {JOB_MARK}={job_id}"
+        own = f"mkdir -p -m 700 {folder}; export TMPDIR={folder} {JOB_TAG}={job_id}"
         command = f"{own}; {command}"
     return ["ssh", "-F", str(root() / "conf" / "ssh_config"), host, command]
 
@@ -58,7 +58,7 @@ def _ask(job_id: str, host: str, command: str) -> None:
 
 
 def main() -> None:
-    job_id = os.environ.get(JOB_MARK, "")
+    job_id = os.environ.get(JOB_TAG, "")
     try:
         # Rejects an id that a shell could misinterpret.
         if job_id and (read(job_folder(job_id) / "job.json") or {}).get("transport") == EXEC:
@@ -67,5 +67,5 @@ def main() -> None:
         argv = agent_args(sys.argv[1:], job_id)
     except ValueError as error:
         fail(EXIT_USAGE, str(error))
-    os.environ[HOST_MARK] = argv[3]
+    os.environ[HOST_TAG] = argv[3]
     os.execvp(argv[0], argv)

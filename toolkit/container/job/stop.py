@@ -13,11 +13,11 @@ from pathlib import Path
 from toolkit.container.exits import fail
 from toolkit.container.files import write_text
 from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, PEER, RANKS_ENDED
-from toolkit.container.job.sweep import CONNECT_S, end_everywhere
+from toolkit.container.job.orphans import CONNECT_S, end_everywhere
 from toolkit.container.job_file import grace_of, load_job
 from toolkit.container.job_list import Status, keep_status, read_status
-from toolkit.container.marks import PEER_FAILED, SUPERVISOR_MARK, is_marked
 from toolkit.container.paths import GRACE, in_memory, job_folder
+from toolkit.container.tags import PEER_FAILED, SUPERVISOR_TAG, is_tagged
 from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
 from toolkit.protocol.states import FINAL_STATES
 
@@ -74,14 +74,14 @@ def main() -> int:
     if args.grace is not None:
         keep_grace(folder, args.grace)
     grace = grace_of(job)
-    if status["state"] not in FINAL_STATES and is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
+    if status["state"] not in FINAL_STATES and is_tagged(status["pid"], SUPERVISOR_TAG, job["id"]):
         os.kill(status["pid"], signum)
     # its worst case: the ranks' grace, then the launcher's, both with a lost host
     deadline = time.monotonic() + 2 * grace + 2 * CONNECT_S + 30
     while status["state"] not in FINAL_STATES:
         if args.ranks and (folder / RANKS_ENDED).exists():
             break
-        if not is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
+        if not is_tagged(status["pid"], SUPERVISOR_TAG, job["id"]):
             status = _first_status(job["id"])
             if status["state"] in FINAL_STATES:
                 break

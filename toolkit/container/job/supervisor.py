@@ -20,16 +20,16 @@ from toolkit.container.job.descriptors import too_few as too_few_descriptors
 from toolkit.container.job.elastic import reserve_of
 from toolkit.container.job.exec_mode import PEER
 from toolkit.container.job.lease_client import Leases
+from toolkit.container.job.orphans import end_everywhere
 from toolkit.container.job.rank_records import End
-from toolkit.container.job.restarts import Restarts, count, muster, next_job, part_of_attempt, too_few
-from toolkit.container.job.slots import taken, taken_by_another, taking
-from toolkit.container.job.sweep import end_everywhere
+from toolkit.container.job.restarts import Restarts, acquire_leases, count, next_job, part_of_attempt, too_few
+from toolkit.container.job.slots import slot_lock, taken, taken_by_another
 from toolkit.container.job.variables import AllVariables, receive
 from toolkit.container.job_file import Host, Job, load_job
 from toolkit.container.job_list import Status, keep_status
 from toolkit.container.logs.log import Log, size_of
-from toolkit.container.marks import JOB_MARK, PEER_FAILED, SUPERVISOR_MARK
 from toolkit.container.paths import ATTEMPT, job_folder
+from toolkit.container.tags import JOB_TAG, PEER_FAILED, SUPERVISOR_TAG
 from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_LOST, EXIT_STARTED, EXIT_USAGE
 from toolkit.protocol.states import JobState, next_state
 
@@ -186,7 +186,7 @@ class Supervisor:
             time.sleep(TICK_S)
         candidates = self.restarts.candidates()
         lost = [end.host] if end.code == EXIT_LOST else []
-        self.leases = muster(
+        self.leases = acquire_leases(
             self.job, self.variables, candidates, number, lost, lambda: self._over() is not None
         )
         if over := self._over():
@@ -206,7 +206,7 @@ class Supervisor:
         self.leases.keep([self.job["main"], *names, *reserve])
         port = self.leases.tell(names[0], {"do": "port", "from": self.job["master_port"] + 1}).get("port")
         job = next_job(self.job, hosts, number, int(port or self.job["master_port"]))
-        with taking():
+        with slot_lock():
             if not job["share"] and (other := taken_by_another(job)):
                 return other
             try:
@@ -300,10 +300,10 @@ def main() -> int:
     # Blocked until their handlers are installed: an early Ctrl-C stops the job and does not break us.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     job = load_job(job_id)
-    if os.environ.get(SUPERVISOR_MARK) != job_id or JOB_MARK in os.environ:
+    if os.environ.get(SUPERVISOR_TAG) != job_id or JOB_TAG in os.environ:
         # other processes see only the initial environment of this process, so restart it
-        env = {**os.environ, SUPERVISOR_MARK: job_id}
-        env.pop(JOB_MARK, None)
+        env = {**os.environ, SUPERVISOR_TAG: job_id}
+        env.pop(JOB_TAG, None)
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], env)
     if os.getpid() != os.getsid(0):
         os.setsid()
@@ -336,7 +336,7 @@ def main() -> int:
             f"{job['main']} has no room for the job's records in {path.parent}: {error.strerror}"
         )
         return EXIT_STARTED
-    with taking():
+    with slot_lock():
         other = "" if job["share"] else taken_by_another(job)
         if other:
             supervisor.refuse(other)

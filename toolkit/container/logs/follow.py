@@ -15,10 +15,10 @@ from pathlib import Path
 from toolkit.container.exits import fail
 from toolkit.container.job_file import load_job
 from toolkit.container.job_list import read_status
-from toolkit.container.logs.fold import Fold, LauncherTraceback
+from toolkit.container.logs.collapse import LauncherTraceback, LineCollapser
 from toolkit.container.logs.log import Reader, offset_at, offset_of_last_lines
-from toolkit.container.marks import SUPERVISOR_MARK, is_marked
 from toolkit.container.paths import job_folder
+from toolkit.container.tags import SUPERVISOR_TAG, is_tagged
 from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
 from toolkit.protocol.states import FINAL_STATES
 
@@ -33,7 +33,7 @@ class Output:
 
     def __init__(self, fold: bool, host: str, silent: bool, merged: bool = False) -> None:
         self._traceback = LauncherTraceback() if merged else None
-        self._fold = Fold() if fold else None
+        self._fold = LineCollapser() if fold else None
         self._prefix = prefix_of(host)
         self._rest = b""
         self._silent = silent
@@ -76,7 +76,7 @@ def _wait_for(path: Path, job_id: str) -> None:
     while not path.exists():
         # The supervisor creates the job's log first.
         status = read_status(job_id) if path.name == LOG else None
-        if status and not is_marked(status["pid"], SUPERVISOR_MARK, job_id) and not path.exists():
+        if status and not is_tagged(status["pid"], SUPERVISOR_TAG, job_id) and not path.exists():
             fail(EXIT_BROKEN, "the supervisor was killed before it started")
         if time.monotonic() > deadline:
             fail(EXIT_NO_INPUT, f"{path} has not appeared within {START_S:.0f} s")
@@ -91,7 +91,7 @@ def _ended(job_id: str, give_up: float) -> str | None:
         return "the supervisor has written no status" if late else None
     if status["state"] in FINAL_STATES:
         return ""
-    if is_marked(status["pid"], SUPERVISOR_MARK, job_id):
+    if is_tagged(status["pid"], SUPERVISOR_TAG, job_id):
         return None
     status = read_status(job_id)  # it can end between the two checks
     if status is not None and status["state"] in FINAL_STATES:

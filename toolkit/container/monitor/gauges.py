@@ -22,9 +22,9 @@ from toolkit.container.files import read
 from toolkit.container.job.rank_records import RUN_FIELDS, is_record
 from toolkit.container.job_file import load_host
 from toolkit.container.logs.log import Reader, size_of
-from toolkit.container.marks import JOB_MARK, is_marked
-from toolkit.container.monitor.steps import Pace
+from toolkit.container.monitor.steps import StepRate
 from toolkit.container.paths import root
+from toolkit.container.tags import JOB_TAG, is_tagged
 from toolkit.protocol.exit_codes import EXIT_USAGE
 
 # Field names of nvidia-smi and of toolkit; see `nvidia-smi --help-query-gpu`.
@@ -134,13 +134,13 @@ class Rank:
 
     def __init__(self, job: str, number: int, pid: int, log: Path) -> None:
         self.job, self.number, self.pid, self.log = job, number, pid, log
-        self.pace = Pace()
+        self.throughput = StepRate()
         self._reader = Reader(log, max(0, size_of(log) - BEFORE))
         self._cpu = Rate()
 
     def sample(self, now: float) -> dict[str, Any]:
         for data in self._reader.rest():
-            self.pace.feed(data, now)
+            self.throughput.feed(data, now)
         ticks, memory = 0, 0
         for pid in _tree(self.pid):
             with suppress(OSError, ValueError, IndexError):
@@ -157,10 +157,10 @@ class Rank:
             "cpu": self._cpu.of(ticks / TICKS_PER_S, now),
             "memory": memory,
             "silent": silent,
-            "line": self.pace.line,
-            "step": self.pace.step,
-            "steps_per_s": self.pace.steps_per_s,
-            "samples_per_s": self.pace.samples_per_s,
+            "line": self.throughput.line,
+            "step": self.throughput.step,
+            "steps_per_s": self.throughput.steps_per_s,
+            "samples_per_s": self.throughput.samples_per_s,
         }
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class Ranks:
             if not is_record(run, RUN_FIELDS):
                 continue  # it is being written
             job, number, pid = path.parent.parent.name, run["rank"], run["pid"]
-            if not is_marked(pid, JOB_MARK, job):
+            if not is_tagged(pid, JOB_TAG, job):
                 self._ended.add(mark)
                 continue
             key = (job, number, pid)

@@ -22,7 +22,7 @@ from toolkit.container.job_file import load_host
 from toolkit.container.job_list import is_alive, kept_status, list_jobs
 from toolkit.container.logs.log import Reader, last_lines, pieces, size_of, times
 from toolkit.container.monitor.gauge_log import GAUGES, read_rows
-from toolkit.container.monitor.steps import Pace
+from toolkit.container.monitor.steps import StepRate
 from toolkit.container.paths import PREPARATION, job_folder, root
 from toolkit.protocol.exit_codes import EXIT_USAGE
 
@@ -69,10 +69,10 @@ def rank_of(run: Path) -> dict[str, Any]:
 
 def first_step(log: Path, rows: list[tuple[float, int]]) -> float | None:
     """Return the time of a rank's first printed step, as precisely as the times of its log allow."""
-    pace = Pace()
+    throughput = StepRate()
     for when, data in _read_by(log, [row for row in rows if row[1] < FIRST], FIRST):
-        pace.feed(data, when)
-        if pace.step is not None or pace.steps_per_s is not None:
+        throughput.feed(data, when)
+        if throughput.step is not None or throughput.steps_per_s is not None:
             return when
     return None
 
@@ -90,7 +90,7 @@ def _read_by(log: Path, rows: list[tuple[float, int]], most: int) -> Iterator[tu
         yield when, b"\n" + data.partition(b"\n")[2] if cut > start else data
 
 
-def pace_of(log: Path, starts: list[float]) -> list[list[Any]]:
+def throughput_of(log: Path, starts: list[float]) -> list[list[Any]]:
     """Return the rows of a curve: time, step, steps/s, samples/s; restarted with each start of the rank."""
     raw, apart = times(log)
     if not raw:
@@ -100,14 +100,14 @@ def pace_of(log: Path, starts: list[float]) -> list[list[Any]]:
     ends = [raw[after - 1][0] + apart for after in [*kept[1:], len(raw)]]
     with suppress(OSError):
         ends[-1] = min(ends[-1], pieces(log)[-1][1].stat().st_mtime)
-    pace, found, later = Pace(), [], list(starts[1:])
+    throughput, found, later = StepRate(), [], list(starts[1:])
     for (begin, data), end in zip(_read_by(log, [raw[at] for at in kept], LAST), ends, strict=True):
         while later and later[0] <= begin:
             found.append([round(later.pop(0), 2), None, None, None])
-            pace = Pace()
-        pace.feed(data, end)
-        if pace.step is not None or pace.steps_per_s is not None:
-            found.append([round(end, 2), pace.step, pace.steps_per_s, pace.samples_per_s])
+            throughput = StepRate()
+        throughput.feed(data, end)
+        if throughput.step is not None or throughput.steps_per_s is not None:
+            found.append([round(end, 2), throughput.step, throughput.steps_per_s, throughput.samples_per_s])
     return spread(found)
 
 
@@ -156,7 +156,9 @@ def account(job: str) -> dict[str, Any]:
         "preparation": read(folder / PREPARATION),
         "up": read(root() / "conf" / UP),
         "ranks": ranks,
-        "pace": pace_of(folder / "logs" / f"rank-{first}.log", starts) if first is not None else [],
+        "throughput": throughput_of(folder / "logs" / f"rank-{first}.log", starts)
+        if first is not None
+        else [],
         "gauges": spread(read_rows(folder / "logs" / GAUGES)),
         "versions": versions(),
         "network": network(),

@@ -52,7 +52,7 @@ _LONGEST_LINE = 4096
 _WINDOW_S = 30.0
 
 
-class Pace:
+class StepRate:
     """Throughput that one rank has printed; newer values replace older ones."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ _SURE, _SURE_LEAST, _SURE_MOST = 0.03, 1.0, 5.0
 _GREETING = 1.5
 
 
-class Pace:
+class Throughput:
     """Observed throughput of each host. Times are in seconds, amounts in chunks."""
 
     def __init__(self, hosts: Iterable[str]) -> None:

@@ -13,11 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
-from toolkit.container.job.rank_records import bring_records
+from toolkit.container.job.rank_records import move_records
 from toolkit.container.job.variables import forget
 from toolkit.container.job_file import Job
 from toolkit.container.job_list import read_status
-from toolkit.container.marks import HOST_MARK, JOB_MARK, SUPERVISOR_MARK, is_marked
 from toolkit.container.paths import (
     GRACE,
     STOPPING,
@@ -28,6 +27,7 @@ from toolkit.container.paths import (
     ssh_args,
     temporary_folder,
 )
+from toolkit.container.tags import HOST_TAG, JOB_TAG, SUPERVISOR_TAG, is_tagged
 
 KILL_ROUNDS = 50  # a process can fork between two scans, so scan again; 0.1 s apart
 INTERRUPT_S = 1.0  # a stopped or blocked supervisor does not handle a signal
@@ -69,7 +69,7 @@ def find(job_id: str, ranks: bool = False) -> list[Process]:
         pid = int(folder.name)
         try:
             ours = pid not in spared and folder.stat().st_uid == os.getuid()
-            if ours and is_marked(pid, JOB_MARK, job_id, ranks):
+            if ours and is_tagged(pid, JOB_TAG, job_id, ranks):
                 name = (folder / "comm").read_bytes().decode(errors="replace").strip()
                 found.append({"pid": pid, "name": name})
         except OSError:
@@ -86,7 +86,7 @@ def send(pid: int, job_id: str, signum: int) -> None:
     except (AttributeError, OSError):  # a kernel before 5.3, or a seccomp filter that denies it
         handle = -1
     try:
-        if not is_marked(pid, JOB_MARK, job_id):
+        if not is_tagged(pid, JOB_TAG, job_id):
             return
         if handle < 0:
             os.kill(pid, signum)
@@ -101,7 +101,7 @@ def send(pid: int, job_id: str, signum: int) -> None:
 
 def hang_up(job_id: str, host: str) -> None:
     """End the job's local ssh processes to this host, which would wait for an answer for a minute."""
-    mark = f"{HOST_MARK}={host}".encode()
+    mark = f"{HOST_TAG}={host}".encode()
     for process in find(job_id):
         with suppress(OSError):
             if mark in Path(f"/proc/{process['pid']}/environ").read_bytes().split(b"\0"):
@@ -148,7 +148,7 @@ def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> l
             with suppress(OSError):
                 in_memory(job_folder(job_id), GRACE).unlink()
 
-            bring_records(job_folder(job_id))
+            move_records(job_folder(job_id))
     return left
 
 
@@ -158,7 +158,7 @@ def end_on(job: Job, host: str, grace: float, ranks: bool = False, keep: bool = 
         if host == job["main"]:
             left = end(job["id"], grace, ranks, keep)
         else:
-            argv = ["python3", *program("job.sweep"), job["id"], "--grace", str(grace)]
+            argv = ["python3", *program("job.orphans"), job["id"], "--grace", str(grace)]
             argv += [*(["--ranks"] if ranks else []), *(["--keep"] if keep else [])]
             done = subprocess.run(
                 ssh_args(host, argv),
@@ -194,7 +194,7 @@ def interrupt_supervisor(job_id: str) -> None:
     Otherwise the supervisor would report the following kills as a failure of the job.
     """
     status = read_status(job_id)
-    if status is None or not is_marked(status["pid"], SUPERVISOR_MARK, job_id):
+    if status is None or not is_tagged(status["pid"], SUPERVISOR_TAG, job_id):
         return
     deadline = time.monotonic() + INTERRUPT_S
     with suppress(OSError):  # it has exited meanwhile

@@ -20,7 +20,7 @@ _HELD_S = 5.0
 LEFT_OUT = b"[toolkit] a traceback of torchrun itself is left out; toolkit logs --no-fold prints it\n"
 
 
-class _Said:
+class _Line:
     """A printed line, the rank that printed it first, and the ranks that printed it since."""
 
     def __init__(self, host: str, rank: int, text: bytes, now: float, key: bytes) -> None:
@@ -33,11 +33,11 @@ class _Same:
 
     def __init__(self) -> None:
         self.first = 0  # number of the oldest open line
-        self.open: deque[_Said] = deque()
+        self.open: deque[_Line] = deque()
         self.said: dict[int, int] = {}
 
 
-class Fold:
+class LineCollapser:
     """Collapses equal lines of different ranks that arrive within `window` seconds of each other.
 
     The first one is printed at once. The nth line of one rank is matched with the nth equal line of another
@@ -47,7 +47,7 @@ class Fold:
     def __init__(self, window: float = 2.0) -> None:
         self._window = window
         self._rest = b""
-        self._order: deque[_Said] = deque()
+        self._order: deque[_Line] = deque()
         self._same: dict[bytes, _Same] = {}
 
     def feed(self, data: bytes, now: float) -> bytes:
@@ -58,7 +58,7 @@ class Fold:
 
     def tick(self, now: float) -> bytes:
         """Return the summaries of lines whose window is over."""
-        over: list[_Said] = []
+        over: list[_Line] = []
         while self._order and now - self._order[0].began >= self._window:
             said = self._order.popleft()
             same = self._same[said.key]
@@ -91,13 +91,13 @@ class Fold:
         if number - same.first < len(same.open):
             same.open[number - same.first].ranks[rank] = host
             return b""
-        said = _Said(host, rank, text, now, key)
+        said = _Line(host, rank, text, now, key)
         same.open.append(said)
         self._order.append(said)
         return line
 
 
-def _summaries(said: Sequence[_Said]) -> bytes:
+def _summaries(said: Sequence[_Line]) -> bytes:
     """Return one line for each series of lines that the same ranks printed."""
     shown = b""
     for _, run in groupby((one for one in said if len(one.ranks) > 1), key=lambda one: set(one.ranks)):
@@ -105,7 +105,7 @@ def _summaries(said: Sequence[_Said]) -> bytes:
     return shown
 
 
-def _summary(group: Sequence[_Said]) -> bytes:
+def _summary(group: Sequence[_Line]) -> bytes:
     first = group[0]
     # The last line of a traceback names the error.
     quote = next((one.text for one in reversed(group) if one.text.strip()), b"")
