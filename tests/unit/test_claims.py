@@ -89,7 +89,7 @@ def test_the_readme_is_short() -> None:
 def test_the_readme_has_the_commands_of_a_first_run() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     commands = (
-        *("make demo", "make test", "toolkit image build", "toolkit up --hosts hosts.yaml"),
+        *("make demo", "make test", "make image", "toolkit up --hosts hosts.yaml"),
         *("toolkit run train.py", "toolkit smoke", "toolkit down"),
     )
     assert [command for command in commands if command not in text] == []
@@ -98,9 +98,7 @@ def test_the_readme_has_the_commands_of_a_first_run() -> None:
 def test_pages_have_one_install_recipe() -> None:
     """Only the flavor of the image differs, and the indentation of the block."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    recipe = re.findall(
-        r"^(git clone .*|python3 -m venv .*|toolkit image build --flavor) ?", readme, re.MULTILINE
-    )
+    recipe = re.findall(r"^(git clone .*|make image IMAGE=|\. \.venv/bin/activate)", readme, re.MULTILINE)
     assert len(recipe) == 3
     for page in ("practice-cluster", "two-gpu-hosts"):
         text = (ROOT / "docs" / "tutorials" / f"{page}.md").read_text(encoding="utf-8")
