@@ -4,7 +4,7 @@
 #   sbatch demo-train.sh     from the folder that holds the code; every node must see that folder, and
 #                  ranks run in it. CODE=/another/folder sbatch demo-train.sh uses another.
 #
-# IMAGE=… sbatch demo-train.sh uses another image: a file.sif that every node sees, made once.
+# IMAGE=… sbatch demo-train.sh uses another image: a .sif file on a file system that all nodes share.
 #SBATCH --job-name=demo-train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2

@@ -4,7 +4,7 @@
 #   sbatch demo-train.sh     from the folder that holds the code; every node must see that folder, and
 #                  ranks run in it. CODE=/another/folder sbatch demo-train.sh uses another.
 #
-# IMAGE=… sbatch demo-train.sh uses another image: registry#name:tag, or a file.sqsh that every node sees.
+# IMAGE=… sbatch demo-train.sh uses another image: registry#name:tag, or a .sqsh file on a file system that all nodes share.
 #SBATCH --job-name=demo-train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
