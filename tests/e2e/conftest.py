@@ -24,15 +24,7 @@ ENGINES = ("new", "old", "containerd")
 # Two shares of the files run side by side, each on labs of its own: see scripts/test.sh. A file that is not
 # named here belongs to the first share, which has the cluster `two` up nearly all the time.
 BESIDE = (
-    *(
-        "test_beside",
-        "test_cables",
-        "test_care",
-        "test_check",
-        "test_check_network",
-        "test_engines",
-        "test_fault_matrix",
-    ),
+    *("test_beside", "test_care", "test_check", "test_check_network", "test_engines", "test_fault_matrix"),
     *(
         "test_faults",
         "test_images",
@@ -42,7 +34,7 @@ BESIDE = (
         "test_network_choice",
         "test_pods",
     ),
-    *("test_podman", "test_slurm", "test_stalled_disk"),
+    *("test_cables", "test_podman", "test_slurm", "test_stalled_disk"),
 )
 
 
