@@ -176,7 +176,7 @@ class Builder:
                 raise LabError(f"the practice host did not start:\n    {last}", host=host.name)
             _greet(host)
             version, key = answer.stdout.strip().splitlines()[-2:]
-            title = f"sshd and engine {version} run at {host.address} ({host.cards[-1].interface})"
+            title = f"sshd and engine {version} run at {host.address} ({host.ssh_card.interface})"
             self.book.note("hosts", title, host.name, changed, since, version)
             return key
 

@@ -387,7 +387,7 @@ def test_folders_of_jobs_go(tmp_path: Path, engine: Path) -> None:
         (made / "code").mkdir(parents=True)
     jobs = (
         OldJob("gpu1", "gc-old", str(old), "the job ended 9 days ago", "gpu2", "demo"),
-        OldJob("gpu1", "gc-young", str(young), "its code never arrived", "gpu2", "demo", quiet=True),
+        OldJob("gpu1", "gc-young", str(young), "the job never started", "gpu2", "demo", quiet=True),
     )
     assert [status for status, _ in carried_out(Leftovers({}, jobs=jobs))] == ["ok", "ok", "skipped"]
     assert not old.exists() and young.exists(), "its code may be coming"
