@@ -99,7 +99,7 @@ def test_users_and_ports() -> None:
         ("a sockets-per-board=2\n", ["line 1: sockets-per-board describes processors"]),
         ("fe80::1 slots=2\n", ["line 1: IPv6 addresses are not read here"]),
         ("10.0.0.256\n", ["line 1: should be an IPv4 address"]),
-        ("-oProxyCommand=x\n", ["line 1: a line begins with a host"]),
+        ("-oProxyCommand=x\n", ["line 1: a line should begin with a host"]),
         ("-o slots=2\n", ["line 1: should not begin with '-'"]),
         ("@a\n", ["line 1: should be a user name"]),
         ('"a" slots=2\n', ["line 1: should be a host name"]),
