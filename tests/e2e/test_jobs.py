@@ -46,6 +46,21 @@ def test_a_model_learns_digits_across_both_hosts(up: Toolkit, launcher: str, scr
     assert not [line for line in seen if "PRIVATE KEY" in line]
 
 
+def test_a_rotary_language_model_learns_in_bf16_and_resumes_from_its_checkpoint(up: Toolkit) -> None:
+    # Rank 1 must not meet the store of the first run, which rank 0 closes a little later.
+    text = (
+        "set -e; train='python train_rotary.py --precision bf16 --batch-size 4'; $train --steps 10; "
+        "MASTER_PORT=$((MASTER_PORT + 1)) $train --steps 30"
+    )
+    words = ("--no-fold", "--launcher", "python", "--workdir", "examples/text", "--", "sh", "-c", text)
+    out = up.run("run", *words, check=True, timeout=300).out
+    losses = re.findall(r"^\[box(\d) \d\] rank \d: test loss (\d+\.\d+)$", out, re.MULTILINE)
+    assert sorted(box for box, _ in losses) == ["1", "1", "2", "2"]
+    first, last = (float(loss) for loss in dict.fromkeys(loss for _, loss in losses))
+    assert 3.5 > first > last > 1.0
+    assert out.count("resumes after step 10 of 30") == 1
+
+
 # Compiles a function for each factor by torch.compile, and a C module with Python.h as Triton does. Prints
 # the user, the owners of the compiled libraries, and the hits and misses in the cache of compiled functions.
 COMPILES = """
