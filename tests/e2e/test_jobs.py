@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -59,6 +60,44 @@ def test_a_rotary_language_model_learns_in_bf16_and_resumes_from_its_checkpoint(
     first, last = (float(loss) for loss in dict.fromkeys(loss for _, loss in losses))
     assert 3.5 > first > last > 1.0
     assert out.count("resumes after step 10 of 30") == 1
+
+
+@pytest.mark.parametrize("option", ["--local_rank", "--local-rank"])
+def test_a_script_for_torch_distributed_launch_receives_its_local_rank(
+    up: Toolkit, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import argparse, torch.distributed as dist\n"
+        f"parser = argparse.ArgumentParser()\nparser.add_argument({option!r}, type=int, required=True)\n"
+        "parser.add_argument('--lr', type=float)\nargs = parser.parse_args()\n"
+        "dist.init_process_group('gloo')\n"
+        "print('PLACE', dist.get_rank(), dist.get_world_size(), args.local_rank, args.lr)\n"
+        "dist.destroy_process_group()\n"
+    )
+    words = ("--no-fold", "--launcher", "torchrun", "--workdir", str(tmp_path), "train.py", "--lr", "0.5")
+    out = up.run("run", *words, check=True).out
+    assert set(re.findall(r"PLACE .*$", out, re.MULTILINE)) == {"PLACE 0 2 0 0.5", "PLACE 1 2 0 0.5"}
+
+
+def test_a_script_that_takes_rank_and_world_size_runs_by_the_pattern_of_the_docs(
+    up: Toolkit, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/frameworks.md").read_text()
+    found = re.search(r"^    toolkit (run --launcher python (?:.*\\\n)*.*)$", page, re.MULTILINE)
+    assert found is not None
+    names = ("--rank", "--world-size", "--device-id", "--init-method")
+    assert all(f"{name} " in found[1] for name in names)
+    (tmp_path / "train.py").write_text(
+        "import argparse, torch.distributed as dist\nparser = argparse.ArgumentParser()\n"
+        f"[parser.add_argument(name, required=True) for name in {names}]\nargs = parser.parse_args()\n"
+        "dist.init_process_group('gloo', init_method=args.init_method, rank=int(args.rank), "
+        "world_size=int(args.world_size))\n"
+        "print('PLACE', dist.get_rank(), dist.get_world_size(), args.device_id)\n"
+        "dist.destroy_process_group()\n"
+    )
+    verb, *words = shlex.split(found[1])
+    out = up.run(verb, "--no-fold", "--workdir", str(tmp_path), *words, check=True).out
+    assert set(re.findall(r"PLACE .*$", out, re.MULTILINE)) == {"PLACE 0 2 0", "PLACE 1 2 0"}
 
 
 # Compiles a function for each factor by torch.compile, and a C module with Python.h as Triton does. Prints

@@ -17,8 +17,8 @@ from toolkit.jobs.script_imports import (
     files_of,
     imports_of,
     launcher_for,
+    local_rank_option,
     mentions,
-    takes_local_rank,
 )
 from toolkit.launchers import ELASTIC, LAUNCHERS
 from toolkit.launchers.job import Job
@@ -35,6 +35,9 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 # -c and -m, also after other options in one word, as in -uc.
 _CODE_FOLLOWS, _MODULE_FOLLOWS = re.compile(r"-[a-zA-VYZ]*c"), re.compile(r"-[a-zA-VYZ]*m")
 _ACCELERATE = ("accelerate", "launch")
+# Launchers whose scripts may expect the local rank as an option: DeepSpeed's own passes it, and torchrun
+# replaces torch.distributed.launch, which passed it.
+_PASS_LOCAL_RANK = ("deepspeed", "torchrun")
 # Commands that start ranks themselves -> the launcher that the user probably means.
 _THEMSELVES = {
     ("accelerate", "launch"): "accelerate",
@@ -63,7 +66,7 @@ class Start:
     launcher: str
     command: tuple[str, ...]
     why: str = ""
-    local_rank_word: bool = False
+    local_rank_word: str = ""
     unconnected: bool = False
 
 
@@ -94,7 +97,9 @@ def how_to_start(
         choice = launcher_for(frozenset().union(*map(_imports, sources.values())))
         launcher, why = choice.launcher, _reason(next(iter(sources), ""), choice.module)
         unconnected = bool(sources) and not choice.module
-    word = launcher == "deepspeed" and any(map(takes_local_rank, sources.values()))
+    # rank.py inserts the option after the name of a script.
+    passes = launcher in _PASS_LOCAL_RANK and _python_program(command)[0] == "script"
+    word = local_rank_option(sources.values()) if passes else ""
     return Start(launcher, command, why, word, unconnected)
 
 

@@ -352,12 +352,12 @@ def test_nodes_that_differ_are_for_docker_alone(folder: Path) -> None:
         assert batch_job(inventory(), alike, target, {}).slots == 1
 
 
-def test_deepspeed_s_word_for_the_local_rank(folder: Path) -> None:
-    (folder / "train.py").write_text(
-        "import argparse\nargparse.ArgumentParser().add_argument('--local_rank')\n"
-    )
-    made = batch_job(inventory(), batch(folder, "train.py", "it's", launcher="deepspeed", gpus=1), SLURM, {})
-    assert made.command == ("sh", "-c", """exec python train.py --local_rank="$LOCAL_RANK" 'it'"'"'s'""")
+@pytest.mark.parametrize("launcher", ["deepspeed", "torchrun"])
+@pytest.mark.parametrize("option", ["--local_rank", "--local-rank"])
+def test_the_option_for_the_local_rank(folder: Path, launcher: str, option: str) -> None:
+    (folder / "train.py").write_text(f"import argparse\nargparse.ArgumentParser().add_argument('{option}')\n")
+    made = batch_job(inventory(), batch(folder, "train.py", "it's", launcher=launcher, gpus=1), SLURM, {})
+    assert made.command == ("sh", "-c", f"""exec python train.py {option}="$LOCAL_RANK" 'it'"'"'s'""")
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,9 @@ def command_of(job: Job, given: Sequence[str], place: Place) -> list[str]:
     """Return the command of this rank: the job's, or the one that a launcher passed."""
     words = list(given or job["command"])
     if job["local_rank_word"]:
-        # The same position as with DeepSpeed's launcher: before the script's own arguments.
+        # The same position as with torch's and DeepSpeed's launchers: before the script's own arguments.
         script = next(number for number, word in enumerate(words) if word.endswith(".py"))
-        words.insert(script + 1, f"--local_rank={place.local_rank}")
+        words.insert(script + 1, f"{job['local_rank_word']}={place.local_rank}")
     return words
 
 
