@@ -100,34 +100,48 @@ def test_a_script_that_takes_rank_and_world_size_runs_by_the_pattern_of_the_docs
     assert set(re.findall(r"PLACE .*$", out, re.MULTILINE)) == {"PLACE 0 2 0", "PLACE 1 2 0"}
 
 
-# Compiles a function for each factor by torch.compile, and a C module with Python.h as Triton does. Prints
-# the user, the owners of the compiled libraries, and the hits and misses in the cache of compiled functions.
+# Compiles a function for each factor by torch.compile, a C module as Triton does, and an extension in C++
+# with headers of torch. Prints the user, the owners of the compiled libraries, values of both modules, the
+# folder of compiled code, and the hits and misses in the cache of compiled functions.
 COMPILES = """
 import importlib.util, os, pathlib, subprocess, sys, sysconfig, tempfile
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch.utils.cpp_extension import include_paths
 
+METHOD = (
+    '#include <Python.h>\\n%s'
+    'static PyObject *twice(PyObject *self, PyObject *given) { return PyFloat_FromDouble(%s); }\\n'
+    'static PyMethodDef methods[] = {{"twice", twice, METH_O, ""}, {NULL, NULL, 0, NULL}};\\n'
+    'static struct PyModuleDef made = {PyModuleDef_HEAD_INIT, "%s", NULL, -1, methods};\\n'
+    'PyMODINIT_FUNC PyInit_%s(void) { return PyModule_Create(&made); }\\n'
+)
+
+def built(name, compiler, suffix, includes, value):
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = pathlib.Path(folder, name + suffix), pathlib.Path(folder, name + '.so')
+        source.write_text(METHOD % (includes, value, name, name))
+        folders = [f'-I{path}' for path in (sysconfig.get_path('include'), *include_paths())]
+        subprocess.run([*compiler, '-shared', '-fPIC', *folders, source, '-o', library], check=True)
+        spec = importlib.util.spec_from_file_location(name, library)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+stub = built('stub', ['cc'], '.c', '', '2 * PyFloat_AsDouble(given)')
+half = '2 * static_cast<float>(c10::Half(static_cast<float>(PyFloat_AsDouble(given))))'
+extension = built('extension', ['c++', '-std=c++20'], '.cpp', '#include <c10/util/Half.h>\\n', half)
 x = torch.arange(4096.0).reshape(64, 64)
 for factor in sys.argv[1:]:
-    function = eval(f"lambda x: (x.sin() * {factor} + x.cos()).sum(0)")
+    function = eval(f'lambda x: (x.sin() * {factor} + x.cos()).sum(0)')
     torch.testing.assert_close(torch.compile(function, fullgraph=True)(x), function(x), rtol=1e-4, atol=1e-3)
-libraries = list(pathlib.Path(cache_dir()).rglob("*.so"))
-with tempfile.TemporaryDirectory() as folder:
-    source, built = pathlib.Path(folder, "probe.c"), pathlib.Path(folder, "probe.so")
-    source.write_text(
-        '#include <Python.h>\\n'
-        'static struct PyModuleDef probe = {PyModuleDef_HEAD_INIT, "probe", NULL, -1, NULL};\\n'
-        'PyMODINIT_FUNC PyInit_probe(void) { return PyModule_Create(&probe); }\\n'
-    )
-    include = sysconfig.get_path("include")
-    subprocess.run(["gcc", "-shared", "-fPIC", f"-I{include}", source, "-o", built], check=True)
-    spec = importlib.util.spec_from_file_location("probe", built)
-    module = importlib.util.module_from_spec(spec)
-found = counters["inductor"]
+libraries = list(pathlib.Path(cache_dir()).rglob('*.so'))
+found = counters['inductor']
 print(
-    "COMPILED", os.getuid(), {each.stat().st_uid for each in libraries}, module.__name__,
-    os.environ["TORCH_DISABLE_NATIVE_JIT"], found["fxgraph_cache_hit"], found["fxgraph_cache_miss"],
+    'COMPILED', os.getuid(), {each.stat().st_uid for each in libraries}, stub.twice(0.1),
+    extension.twice(0.1), cache_dir(), os.environ['TORCH_DISABLE_NATIVE_JIT'],
+    found['fxgraph_cache_hit'], found['fxgraph_cache_miss'],
 )
 """
 
@@ -142,7 +156,8 @@ def test_functions_are_compiled_on_both_hosts_as_the_user_and_kept_for_the_next_
         given = (*words, "--no-fold", "--launcher", "torchrun", "--workdir", "examples", "--", "python", "-c")
         out = up.run("run", *given, COMPILES, *factors, check=True, timeout=900).out
         rows = re.findall(r"^\[(box\d \d)\] COMPILED (.*)$", out, re.MULTILINE)
-        row = f"1000 {{1000}} probe {told}"
+        # The second number went through half precision.
+        row = f"1000 {{1000}} 0.2 0.199951171875 /tmp/toolkit-compiled/inductor {told}"
         assert dict(rows) == {"box1 0": row, "box2 1": row}, out
 
 
