@@ -157,7 +157,7 @@ def tagged(tag: str, send: signal.Signals) -> int:
 def about_torch() -> dict[str, object]:
     """Return versions and GPUs of torch; empty without torch."""
     with suppress(subprocess.SubprocessError, ValueError):
-        done = subprocess.run([sys.executable, str(PROGRAMS), "about"], stdout=subprocess.PIPE, timeout=120)
+        done = subprocess.run([sys.executable, str(PROGRAMS), "about"], capture_output=True, timeout=120)
         found: dict[str, object] = json.loads(done.stdout)
         return found
     return {}

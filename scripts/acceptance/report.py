@@ -48,7 +48,7 @@ def error_line(output: str) -> str:
     errors = [
         line.strip()
         for line in output.splitlines()
-        if re.search(r"(Error|Exception)\b.*: \S", line) and "ChildFailedError" not in line
+        if re.search(r"(Error|Exception)\b.*: \S|^toolkit: ", line) and "ChildFailedError" not in line
     ]
     return errors[0] if errors else last_line(output)
 

@@ -93,6 +93,7 @@ def test_lines_of_the_kernel_log() -> None:
 
 
 TRACEBACK = """\
+IndexKernel.cu:113: operator(): block: [0,0,0], thread: [0,0,0] Assertion `index out of bounds` failed.
 Traceback (most recent call last):
   File "train.py", line 3, in <module>
 torch.AcceleratorError: CUDA error: device-side assert triggered
