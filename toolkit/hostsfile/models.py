@@ -137,52 +137,59 @@ class HostSettings(_Strict):
     """One host."""
 
     address: Address = _absent(
-        str, "Where ssh connects to: name, IPv4 address or alias; the host's name if absent."
+        str, "SSH address: name, IPv4 address or SSH alias (default: the host's name)."
     )
-    data_address: DataAddress = _absent(str, "IPv4 address where ranks reach this host; found out if absent.")
-    user: User = _absent(str, "The ssh user; what ssh's configuration says if absent.")
-    port: Port = _absent(int, "The port of the host's own sshd; what ssh's configuration says if absent.")
-    identity_file: IdentityFile = _absent(str, "The private key for ssh; '~' is this machine's home.")
-    jump: Jump = _absent(str, "Reach the host through this one: [user@]host[:port].")
-    slots: Count = _absent(int, "Room for ranks; one per GPU if absent, one without a GPU. 0 for main only.")
+    data_address: DataAddress = _absent(
+        str, "IPv4 address at which ranks reach this host (default: automatic)."
+    )
+    user: User = _absent(str, "SSH user (default: as in the SSH configuration).")
+    port: Port = _absent(int, "SSH port of the host (default: as in the SSH configuration).")
+    identity_file: IdentityFile = _absent(str, "Private SSH key; '~' is the home folder on your machine.")
+    jump: Jump = _absent(str, "Jump host for SSH: [user@]host[:port].")
+    slots: Count = _absent(
+        int, "Number of ranks (default: one per GPU, or 1 without GPUs). Only main can have 0."
+    )
     gpus: Gpus = _absent(
-        int, "How many GPUs the host must have and gives, or which: indexes or UUIDs. All it has if absent."
+        int, "Number of GPUs that the host must have, or a list of indexes or UUIDs (default: all GPUs)."
     )
-    env: Env | None = _absent(dict, "Variables for the ranks on this host, on top of the cluster's.")
+    env: Env | None = _absent(
+        dict, "Variables for the ranks on this host, in addition to those of the cluster."
+    )
 
 
 class MountSettings(_Strict):
-    """A folder or file of each host, seen in its container."""
+    """A folder or file of each host, mounted in its container."""
 
     source: MountSource = Field(description="Absolute path on the hosts.")
     target: MountTarget = Field(description="Absolute path in the containers.")
-    read_only: bool = Field(default=False, description="Whether ranks may only read it.")
+    read_only: bool = Field(default=False, description="Mount the source read-only.")
 
 
 class DataSettings(_Strict):
-    """Files of this machine that are staged to a folder of every host, and seen in its container."""
+    """Files of your machine that toolkit copies to a folder of every host and mounts in its container."""
 
-    source: DataSource = Field(description="Folder or file on this machine; starts at this file's folder.")
+    source: DataSource = Field(description="Folder or file on your machine, relative to hosts.yaml.")
     path: DataPath = Field(description="Absolute path of a folder on every host, best on a local disk.")
     target: MountTarget = Field(description="Absolute path in the containers.")
-    read_only: bool = Field(default=True, description="Whether ranks may only read it.")
+    read_only: bool = Field(default=True, description="Mount the data read-only.")
 
 
 class ImageSettings(_Strict):
-    """The image, and who brings it to the hosts."""
+    """The image of the containers, and its source."""
 
-    name: Image = Field(description="The image that every container is made from.")
+    name: Image = Field(description="Image of every container.")
     pull: Pull = Field(
         default="never",
-        description="never: it is sent to hosts that lack it. missing: they pull it. always: every up pulls.",
+        description="never: toolkit sends the image from your machine. missing: hosts without the image pull "
+        "it. always: every `up` pulls the image.",
     )
 
 
 class LimitSettings(_Strict):
-    """Both ends of a limit."""
+    """Soft and hard value of a limit."""
 
-    soft: Limit = Field(description="The limit that processes start with.")
-    hard: Limit = Field(description="How far a process may raise it.")
+    soft: Limit = Field(description="Limit at the start of a process.")
+    hard: Limit = Field(description="Maximum to which a process can raise its limit.")
 
 
 Words = Annotated[list[str], Field(min_length=1)]
@@ -193,22 +200,26 @@ MountItem = Annotated[Annotated[MountText, _TEXT] | Annotated[MountSettings, _MA
 class ServiceSettings(_Strict):
     """A container beside training: TensorBoard, a notebook, an inference server."""
 
-    image: Image = _absent(str, "The image it is made from; the cluster's if absent.")
+    image: Image = _absent(str, "Image of the service (default: the image of the cluster).")
     command: CommandItem = _absent(
-        str, "What it executes: words, or text that is split at blanks; what the image says if absent."
+        str, "Command as a list of words, or as text that is split at spaces (default: that of the image)."
     )
-    host: HostName = _absent(str, "The host that it runs on; main if absent.")
+    host: HostName = _absent(str, "Host of the service (default: main).")
     ports: list[Port] | None = _absent(
-        list, "Its ports in its container. Reach them with `toolkit forward`; they are not published."
+        list, "Ports in the container, which are not published. `toolkit forward` makes them available."
     )
-    gpus: Gpus = _absent(int, "How many of the host's GPUs it is given, or which. None if absent.")
-    health: Health = _absent(str, "Path of a URL on its first port, answered with 200 to 399 once it serves.")
+    gpus: Gpus = _absent(int, "Number of GPUs of the service, or a list of GPUs (default: 0).")
+    health: Health = _absent(
+        str, "URL path on the first port that returns status 200 to 399 when the service is ready."
+    )
     start_within: StartWithin = Field(
-        default=120, description="Seconds for that, from the start of its container on."
+        default=120, description="Seconds from the start of the container until `health` must succeed."
     )
-    env: Env | None = _absent(dict, "Variables for it; values are text. Ranks' variables are not for it.")
+    env: Env | None = _absent(
+        dict, "Variables of the service as text. The service does not get the variables of ranks."
+    )
     mounts: list[MountItem] | None = _absent(
-        list, "What it sees of its host's files, on top of what ranks do: /source:/target[:ro]."
+        list, "Mounts of the service, in addition to those of ranks: /source:/target[:ro]."
     )
 
 
@@ -223,57 +234,59 @@ LimitItem = Annotated[
 
 
 class HostsFile(_Strict):
-    """hosts.yaml: the machines of one cluster and what its containers are like."""
+    """hosts.yaml: the hosts of one cluster and the settings of its containers."""
 
-    cluster: Cluster = Field(description="The cluster's name, part of container and folder names.")
-    image: ImageItem = Field(
-        description="The image that every container is made from: its name, or a mapping with name and pull."
-    )
-    main: HostName = _absent(str, "The host where the launcher runs; the first one if absent.")
-    hosts: Hosts = Field(description="The machines: a mapping of names to settings, or a list of names.")
+    cluster: Cluster = Field(description="Name of the cluster, and part of container and folder names.")
+    image: ImageItem = Field(description="Image of every container: its name, or a mapping of name and pull.")
+    main: HostName = _absent(str, "Host that runs the launcher (default: the first host).")
+    hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
     spares: list[HostName] | None = _absent(
-        list, "Hosts that take no ranks until a job is started again without one of its own."
+        list, "Hosts that get ranks only if a job restarts without one of its hosts."
     )
     worker_port: WorkerPort = Field(
         default=DEFAULT_WORKER_PORT,
-        description="The port of the workers' sshd. Written here it is never moved, even when it is busy.",
+        description="Port of the workers' sshd. If you set the key, toolkit uses no other port.",
     )
     mounts: list[MountItem] | None = _absent(
-        list, "What ranks see of the hosts' files: /source:/target[:ro]."
+        list, "Folders or files of the hosts that ranks can use: /source:/target[:ro]."
     )
     data: list[DataSettings] | None = _absent(
-        list, "Data that `up` and `data send` bring from this machine to the hosts."
+        list, "Data that `up` and `data send` copy from your machine to the hosts."
     )
     env: Env | None = _absent(dict, "Variables for all ranks; values are text.")
     secrets: dict[EnvName, SecretFile] | None = _absent(
-        dict, "Variables for all ranks whose values are in files here; paths start at this file's folder."
+        dict, "Variables for all ranks, with values from files on your machine, relative to hosts.yaml."
     )
-    labels: dict[LabelName, LabelValue] | None = _absent(dict, "More labels for every container.")
+    labels: dict[LabelName, LabelValue] | None = _absent(dict, "Additional labels for every container.")
     ulimits: dict[LimitName, LimitItem] | None = _absent(
         dict, "Limits of the containers' processes: a number, unlimited, or soft and hard."
     )
-    shm_size: ShmSize = Field(default="8g", description="Size of /dev/shm, which data loaders share.")
+    shm_size: ShmSize = Field(
+        default="8g", description="Size of /dev/shm, through which data loaders pass batches."
+    )
     log_size: LogSize = Field(
-        default="64m", description="The most that one log of a job takes on a disk: each rank's, the merged."
+        default="64m", description="Maximum size of a log file: of each rank, and of the merged log of a job."
     )
     launcher: Launcher = Field(
         default="auto",
-        description="The program that starts the ranks. auto chooses by the script's imports; without a "
-        "library that connects ranks it chooses python.",
+        description="Program that starts the ranks. auto selects the launcher by the script's imports, and "
+        "python if no import connects ranks.",
     )
-    engine: Engine = Field(default="docker", description="What runs containers on the hosts.")
+    engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
         default=SSH,
-        description="How ranks are started on workers: ssh, or exec: no sshd and no key in any container.",
+        description="Start of ranks on workers: ssh, or exec without sshd and keys in containers.",
     )
-    network: Network = Field(default="auto", description="What ranks use between hosts beside plain TCP.")
+    network: Network = Field(default="auto", description="Network between ranks: TCP, or RDMA in addition.")
     services: dict[ServiceName, ServiceSettings] | None = _absent(
-        dict, "Containers beside training, by name; reached by `toolkit forward`."
+        dict, "Containers beside training, by name. `toolkit forward` makes them available."
     )
     state_dir: StateDir = _absent(
-        str, "Folder on the hosts' local disks; keys and jobs go to one per user there, not to the home."
+        str, "Folder on a local disk of the hosts for keys and jobs (default: in the home folder)."
     )
-    known_hosts: LocalPath = _absent(str, "File with the hosts' ssh keys; ~/.ssh/known_hosts if absent.")
+    known_hosts: LocalPath = _absent(
+        str, "File with SSH host keys (default: the files of the SSH configuration)."
+    )
 
 
 _MODELS: dict[str, type[_Strict]] = {
