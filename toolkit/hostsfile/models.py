@@ -137,52 +137,63 @@ class HostSettings(_Strict):
     """One host."""
 
     address: Address = _absent(
-        str, "Where ssh connects to: name, IPv4 address or alias; the host's name if absent."
+        str, "SSH address: host name, IPv4 address or alias (default: the name of the host)."
     )
-    data_address: DataAddress = _absent(str, "IPv4 address where ranks reach this host; found out if absent.")
-    user: User = _absent(str, "The ssh user; what ssh's configuration says if absent.")
-    port: Port = _absent(int, "The port of the host's own sshd; what ssh's configuration says if absent.")
-    identity_file: IdentityFile = _absent(str, "The private key for ssh; '~' is this machine's home.")
-    jump: Jump = _absent(str, "Reach the host through this one: [user@]host[:port].")
-    slots: Count = _absent(int, "Room for ranks; one per GPU if absent, one without a GPU. 0 for main only.")
+    data_address: DataAddress = _absent(
+        str, "IPv4 address that ranks use to reach the host (default: detected)."
+    )
+    user: User = _absent(str, "SSH user (default: the user in the ssh configuration).")
+    port: Port = _absent(int, "Port of the sshd of the host (default: the port in the ssh configuration).")
+    identity_file: IdentityFile = _absent(
+        str, "Private key for SSH; '~' is your home directory on this machine."
+    )
+    jump: Jump = _absent(str, "Jump host for SSH: [user@]host[:port].")
+    slots: Count = _absent(
+        int, "Number of slots (default: one per GPU, or one without a GPU). Only main can have 0."
+    )
     gpus: Gpus = _absent(
-        int, "How many GPUs the host must have and gives, or which: indexes or UUIDs. All it has if absent."
+        int, "Number of GPUs that the host must have, or a list of indexes or UUIDs (default: all GPUs)."
     )
-    env: Env | None = _absent(dict, "Variables for the ranks on this host, on top of the cluster's.")
+    env: Env | None = _absent(
+        dict, "Variables for the ranks on this host, in addition to those of the cluster."
+    )
 
 
 class MountSettings(_Strict):
-    """A folder or file of each host, seen in its container."""
+    """A folder or file of each host that toolkit mounts in its container."""
 
     source: MountSource = Field(description="Absolute path on the hosts.")
     target: MountTarget = Field(description="Absolute path in the containers.")
-    read_only: bool = Field(default=False, description="Whether ranks may only read it.")
+    read_only: bool = Field(default=False, description="Mount the files read-only.")
 
 
 class DataSettings(_Strict):
-    """Files of this machine that are staged to a folder of every host, and seen in its container."""
+    """Files of this machine that toolkit copies to a folder of every host and mounts in its container."""
 
-    source: DataSource = Field(description="Folder or file on this machine; starts at this file's folder.")
-    path: DataPath = Field(description="Absolute path of a folder on every host, best on a local disk.")
+    source: DataSource = Field(
+        description="Folder or file on this machine, relative to the folder of hosts.yaml."
+    )
+    path: DataPath = Field(description="Absolute path of a folder on every host, preferably on a local disk.")
     target: MountTarget = Field(description="Absolute path in the containers.")
-    read_only: bool = Field(default=True, description="Whether ranks may only read it.")
+    read_only: bool = Field(default=True, description="Mount the files read-only.")
 
 
 class ImageSettings(_Strict):
-    """The image, and who brings it to the hosts."""
+    """The image, and the way that it reaches the hosts."""
 
-    name: Image = Field(description="The image that every container is made from.")
+    name: Image = Field(description="Image of every container.")
     pull: Pull = Field(
         default="never",
-        description="never: it is sent to hosts that lack it. missing: they pull it. always: every up pulls.",
+        description="never: toolkit sends the image. missing: hosts without the image pull the image. "
+        "always: every `up` pulls the image.",
     )
 
 
 class LimitSettings(_Strict):
-    """Both ends of a limit."""
+    """The soft and the hard value of a limit."""
 
-    soft: Limit = Field(description="The limit that processes start with.")
-    hard: Limit = Field(description="How far a process may raise it.")
+    soft: Limit = Field(description="Limit with which processes start.")
+    hard: Limit = Field(description="Maximum to which a process can raise the limit.")
 
 
 Words = Annotated[list[str], Field(min_length=1)]
@@ -193,22 +204,29 @@ MountItem = Annotated[Annotated[MountText, _TEXT] | Annotated[MountSettings, _MA
 class ServiceSettings(_Strict):
     """A container beside training: TensorBoard, a notebook, an inference server."""
 
-    image: Image = _absent(str, "The image it is made from; the cluster's if absent.")
+    image: Image = _absent(str, "Image of the service (default: the image of the cluster).")
     command: CommandItem = _absent(
-        str, "What it executes: words, or text that is split at blanks; what the image says if absent."
+        str, "Command: a list of words, or text that is split at blanks (default: the command of the image)."
     )
-    host: HostName = _absent(str, "The host that it runs on; main if absent.")
+    host: HostName = _absent(str, "Host that runs the service (default: main).")
     ports: list[Port] | None = _absent(
-        list, "Its ports in its container. Reach them with `toolkit forward`; they are not published."
+        list, "Ports of the service in its container. `toolkit forward` makes the ports available."
     )
-    gpus: Gpus = _absent(int, "How many of the host's GPUs it is given, or which. None if absent.")
-    health: Health = _absent(str, "Path of a URL on its first port, answered with 200 to 399 once it serves.")
+    gpus: Gpus = _absent(
+        int, "Number of GPUs of the service, or a list of indexes or UUIDs (default: no GPU)."
+    )
+    health: Health = _absent(
+        str, "Path of a URL on the first port that returns status 200 to 399 once the service is ready."
+    )
     start_within: StartWithin = Field(
-        default=120, description="Seconds for that, from the start of its container on."
+        default=120,
+        description="Maximum time in seconds from the start of the container until the service is ready.",
     )
-    env: Env | None = _absent(dict, "Variables for it; values are text. Ranks' variables are not for it.")
+    env: Env | None = _absent(
+        dict, "Variables for the service; values are text. The service gets no variables of ranks."
+    )
     mounts: list[MountItem] | None = _absent(
-        list, "What it sees of its host's files, on top of what ranks do: /source:/target[:ro]."
+        list, "Mounts of the service, in addition to the mounts of ranks: /source:/target[:ro]."
     )
 
 
@@ -223,57 +241,62 @@ LimitItem = Annotated[
 
 
 class HostsFile(_Strict):
-    """hosts.yaml: the machines of one cluster and what its containers are like."""
+    """hosts.yaml: the hosts and the settings of one cluster."""
 
-    cluster: Cluster = Field(description="The cluster's name, part of container and folder names.")
+    cluster: Cluster = Field(description="Name of the cluster, a part of container and folder names.")
     image: ImageItem = Field(
-        description="The image that every container is made from: its name, or a mapping with name and pull."
+        description="Image of every container: its name, or a mapping with name and pull."
     )
-    main: HostName = _absent(str, "The host where the launcher runs; the first one if absent.")
-    hosts: Hosts = Field(description="The machines: a mapping of names to settings, or a list of names.")
+    main: HostName = _absent(str, "Host that runs the launcher (default: the first host).")
+    hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
     spares: list[HostName] | None = _absent(
-        list, "Hosts that take no ranks until a job is started again without one of its own."
+        list, "Hosts that get ranks only when a job restarts without one of its hosts."
     )
     worker_port: WorkerPort = Field(
         default=DEFAULT_WORKER_PORT,
-        description="The port of the workers' sshd. Written here it is never moved, even when it is busy.",
+        description="Port of the sshd of workers. toolkit chooses another port only if the key is absent.",
     )
     mounts: list[MountItem] | None = _absent(
-        list, "What ranks see of the hosts' files: /source:/target[:ro]."
+        list, "Files of the hosts that ranks can use: /source:/target[:ro]."
     )
     data: list[DataSettings] | None = _absent(
-        list, "Data that `up` and `data send` bring from this machine to the hosts."
+        list, "Data sets that `up` and `data send` copy from this machine to the hosts."
     )
     env: Env | None = _absent(dict, "Variables for all ranks; values are text.")
     secrets: dict[EnvName, SecretFile] | None = _absent(
-        dict, "Variables for all ranks whose values are in files here; paths start at this file's folder."
+        dict, "Variables for all ranks with values from files, relative to the folder of hosts.yaml."
     )
-    labels: dict[LabelName, LabelValue] | None = _absent(dict, "More labels for every container.")
+    labels: dict[LabelName, LabelValue] | None = _absent(dict, "Additional labels for every container.")
     ulimits: dict[LimitName, LimitItem] | None = _absent(
-        dict, "Limits of the containers' processes: a number, unlimited, or soft and hard."
+        dict, "Limits of the processes in containers: a number, unlimited, or soft and hard."
     )
-    shm_size: ShmSize = Field(default="8g", description="Size of /dev/shm, which data loaders share.")
+    shm_size: ShmSize = Field(default="8g", description="Size of /dev/shm, which data loaders use.")
     log_size: LogSize = Field(
-        default="64m", description="The most that one log of a job takes on a disk: each rank's, the merged."
+        default="64m",
+        description="Maximum size of each log of a job: the log of each rank, and the merged log.",
     )
     launcher: Launcher = Field(
         default="auto",
-        description="The program that starts the ranks. auto chooses by the script's imports; without a "
-        "library that connects ranks it chooses python.",
+        description="Program that starts the ranks. auto chooses by the imports of the script, and chooses "
+        "python for a script without a library that connects ranks.",
     )
-    engine: Engine = Field(default="docker", description="What runs containers on the hosts.")
+    engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
         default=SSH,
-        description="How ranks are started on workers: ssh, or exec: no sshd and no key in any container.",
+        description="Start of ranks on workers: ssh, or exec without sshd and keys in the containers.",
     )
-    network: Network = Field(default="auto", description="What ranks use between hosts beside plain TCP.")
+    network: Network = Field(
+        default="auto", description="Network that ranks use between hosts, in addition to TCP."
+    )
     services: dict[ServiceName, ServiceSettings] | None = _absent(
-        dict, "Containers beside training, by name; reached by `toolkit forward`."
+        dict, "Containers that run beside the ranks, by name; use them with `toolkit forward`."
     )
     state_dir: StateDir = _absent(
-        str, "Folder on the hosts' local disks; keys and jobs go to one per user there, not to the home."
+        str, "Folder on a local disk of each host for keys and jobs (default: the home directory)."
     )
-    known_hosts: LocalPath = _absent(str, "File with the hosts' ssh keys; ~/.ssh/known_hosts if absent.")
+    known_hosts: LocalPath = _absent(
+        str, "File with the SSH host keys of the hosts (default: ~/.ssh/known_hosts)."
+    )
 
 
 _MODELS: dict[str, type[_Strict]] = {
