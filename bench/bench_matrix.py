@@ -41,6 +41,8 @@ class Row:
 
 
 COLUMNS = ("up", "smoke", *SCRIPTS, "up again", "down")
+# Headings of the columns on the page.
+HEADS = {column: column for column in COLUMNS} | {"up": "start", "up again": "second up"}
 
 
 def fill(row: Row, cluster: Cluster, start: Callable[[], None], log: Callable[[str], None]) -> None:
@@ -101,7 +103,7 @@ def rows(lab: Path, hosts: list[Host], only: str, log: Callable[[str], None]) ->
                     "`docker run` scripts": cluster.by_script,
                 }
                 for way, start in ways.items():
-                    row = Row(engine, "root" if user == "root" else "not root", way)
+                    row = Row(engine, "root" if user == "root" else "ordinary", way)
                     log(f"  {engine}, {user}, {way}")
                     fill(row, cluster, start, log)
                     yield row
@@ -111,22 +113,29 @@ def document(found: list[Row], outer: dict[str, Any], version: str, command: str
     """Return the page: versions, steps, and one line for each way to start a cluster."""
     system = f"{outer['OperatingSystem']}, engine {outer['ServerVersion']}, cgroup v{outer['CgroupVersion']}"
     good = sum(row.ok for row in found)
-    head = ("engine and image store", "ssh user", "started by", *COLUMNS)
+    head = (
+        "Docker and image store",
+        "SSH user",
+        "Start of the containers",
+        *(HEADS[column] for column in COLUMNS),
+    )
     lines = [
         "# Combinations of engines and launchers",
         "",
-        f"Written by `{command}` on {when:%Y-%m-%d} with toolkit {version}.",
-        "The engines reported their versions. The hosts are practice hosts on one machine:",
-        f"{system}, {outer['Architecture']}.",
+        f"`{command}` generated this page on {when:%Y-%m-%d} with toolkit {version}.",
+        f"The hosts were practice hosts on one machine ({system}, {outer['Architecture']}).",
         "",
-        "Each row is one cluster of two hosts (three in the mixed rows) with one rank per host. The steps:",
-        "`toolkit smoke`; an all-reduce whose result every rank prints, with Horovod under `horovodrun`,",
-        "with mpi4py under `mpirun` and with `torch.distributed` under `torchrun`; `toolkit up` again,",
-        "which must not start a container; `toolkit down`, after which no container, volume or network",
-        "of the cluster exists. `toolkit up --prepare` and `toolkit render` ran before compose or scripts",
-        "started a cluster.",
+        "Each row is one cluster with one rank per host. A cluster has two hosts, or three hosts with",
+        "different engines. Compose and scripts use the files of `toolkit up --prepare` and",
+        "`toolkit render`. The tests are:",
         "",
-        f"In {good} of {len(found)} rows every step succeeded.",
+        "- **start**: The containers start.",
+        "- **smoke**: `toolkit smoke` succeeds.",
+        "- **horovodrun, mpirun, torchrun**: An all-reduce with Horovod, mpi4py or PyTorch succeeds.",
+        "- **second up**: `toolkit up` starts no container.",
+        "- **down**: After `toolkit down`, no container, volume or network of the cluster exists.",
+        "",
+        f"In {good} of {len(found)} rows, every test succeeded.",
         "",
         "| " + " | ".join(head) + " |",
         "| " + " | ".join("---" for _ in head) + " |",

@@ -19,7 +19,7 @@ for state in cluster.status():
 
 # %% Run a job and follow its output
 folder = Path(__file__).resolve().parent / "digits"
-job = cluster.run("train_ddp.py", workdir=folder, launcher="torchrun")
+job = cluster.run("train_ddp.py", workdir=folder)
 for line in job.lines():
     print(line)
 status = job.wait()

@@ -33,7 +33,7 @@ It took $(($(date +%s) - begin)) s. The practice cluster is still running:
 
     . $(dirname "$toolkit")/activate && export TOOLKIT_HOSTS=$folder/hosts.yaml
     toolkit status
-    toolkit run --launcher torchrun --workdir examples/digits train_ddp.py
+    toolkit run --workdir examples/digits train_ddp.py
     toolkit down && toolkit lab down --name demo
 
 On your own hosts: toolkit init HOST HOST, toolkit trust, toolkit check, toolkit up, toolkit run train.py.

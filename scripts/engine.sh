@@ -1,10 +1,10 @@
 #!/bin/sh
 # The Docker engine of this machine, for `make demo` and `make test`.
-#   ensure  an engine answers: fine. Otherwise, as root on Debian or Ubuntu: install it if need be, and start it.
-#   status  say whether one answers, and whether it is one that `ensure` started
-#   stop    end the engine that `ensure` started, and no other; its images stay for the next time
-#   wake    start an engine again that `ensure` had started; otherwise nothing
-#   clean   stop it, and remove its data too if there was none before and nothing of anybody else is in it
+#   ensure  do nothing if an engine answers; otherwise, as root on Debian or Ubuntu, install and start one
+#   status  print whether an engine answers, and whether `ensure` started it
+#   stop    stop the engine that `ensure` started, and no other; its images are kept
+#   wake    restart an engine that `ensure` had started; otherwise do nothing
+#   clean   stop it, and remove its data if no data existed before and no other program uses it
 set -eu
 
 state=${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/toolkit/engine
@@ -74,12 +74,12 @@ install_packages() {
         apt-get install -y --no-install-recommends $packages
     } > "$state/apt.log" 2>&1 || {
         tail -n 8 "$state/apt.log" >&2
-        fail "apt-get failed; all it said is in $state/apt.log" "install Docker by hand"
+        fail "apt-get failed; its output is in $state/apt.log" "install Docker by hand"
     }
 }
 
 start_by_hand() {
-    say "no systemd here: starting dockerd by hand, log in $state/dockerd.log"
+    say "no systemd on this machine: starting dockerd directly, log in $state/dockerd.log"
     # For `stop`: dockerd changes these and does not change them back.
     forward=$(iptables -S FORWARD 2> /dev/null | sed -n 's/^-P FORWARD //p')
     printf 'forward=%s\nip_forward=%s\n' "${forward:-ACCEPT}" "$(cat /proc/sys/net/ipv4/ip_forward)" > "$state/net"
@@ -95,7 +95,7 @@ wait_for_answer() {
         if [ -f "$state/started" ] && ! ours; then
             rm -f "$state/started"
             tail -n 8 "$state/dockerd.log" >&2
-            fail "dockerd ended; all it said is in $state/dockerd.log"
+            fail "dockerd ended; its output is in $state/dockerd.log"
         fi
         [ "$(date +%s)" -lt "$end" ] || fail "the engine does not answer after $seconds s" "look into $state/dockerd.log"
         sleep 0.5
@@ -110,10 +110,10 @@ status() {
 }
 
 stop() {
-    ours || { say "nothing to stop: no engine of this script's runs"; return 0; }
+    ours || { say "nothing to stop: this script has started no engine that still runs"; return 0; }
     running=$(docker ps -q | wc -l)
     if [ "$running" -gt 0 ]; then
-        say "left alone: $running containers run on it"
+        say "not stopped: $running containers are running on it"
         return 1
     fi
     bridges=$(docker network ls --filter driver=bridge --format '{{.ID}}' | sed 's/^/br-/')
@@ -167,7 +167,7 @@ clean() {
     if [ "$made_data" = yes ] && [ "$alone" = yes ]; then
         find "$data" -mindepth 1 -delete
         rmdir "$data" 2> /dev/null || true
-        say "$data removed: there was none before"
+        say "removed $data, which did not exist before"
         # Key and configuration that the engine wrote for itself.
         [ "$made_etc" != yes ] || rm -rf /etc/docker/key.json
         [ "$made_etc" != yes ] || rmdir /etc/docker 2> /dev/null || true

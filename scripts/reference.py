@@ -221,13 +221,13 @@ def hosts_page(schema: dict[str, Any], example: dict[str, Any]) -> str:
     """
     lines = [
         *("# hosts.yaml", "", MADE, ""),
-        "The hosts of one cluster and the settings of its containers. Unknown keys are refused; everything",
-        "that is wrong is listed at once, with line and path, before any host is contacted.",
+        "hosts.yaml describes the hosts of one cluster and the settings of its containers. toolkit refuses",
+        "unknown keys. It lists all errors at once, with line and path, before it contacts a host.",
         "",
-        "`toolkit init` writes a first file. `toolkit schema -o hosts.schema.json` writes the tables below",
-        "as JSON Schema; with `# yaml-language-server: $schema=hosts.schema.json` on top of hosts.yaml, many",
-        "editors complete keys and mark errors. One file with every key:",
-        "[examples/hosts.full.yaml](../../examples/hosts.full.yaml).",
+        "`toolkit init` writes a first file. `toolkit schema -o hosts.schema.json` writes the tables of this",
+        "page as JSON Schema. With `# yaml-language-server: $schema=hosts.schema.json` on top of hosts.yaml,",
+        "many editors complete keys and mark errors.",
+        "[examples/hosts.full.yaml](../../examples/hosts.full.yaml) contains every key.",
     ]
     todo: list[tuple[str, dict[str, Any], list[Any]]] = [("", schema, [example])]
     seen: set[str] = set()

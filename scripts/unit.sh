@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the unit tests on all cores, in random order. usage: unit.sh BIN [pytest's words]
-# SEED chooses the order. Without it the commit does, so that everyone who tests a commit has the same order.
+# Runs the unit tests on all cores, in random order. usage: unit.sh BIN [pytest arguments]
+# SEED selects the order. By default the commit selects it, so that all tests of one commit have the same order.
 set -eu
 
 bin=$1

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the virtual environment from the lock file. usage: venv.sh PYTHON FOLDER
+# Creates the virtual environment from the lock file. usage: venv.sh PYTHON FOLDER
 set -eu
 
 python=$1
@@ -17,14 +17,14 @@ if ! works; then
     say "installing python3 and python3-venv with apt"
     apt-get -qq update
     DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends python3 python3-venv > /dev/null
-    works || { say "$python still cannot make a virtual environment"; exit 4; }
+    works || { say "$python still cannot create a virtual environment"; exit 4; }
 fi
 
 start=$(date +%s)
-say "installing the toolkit and its tools into $folder"
+say "installing toolkit and its development tools into $folder"
 [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements.lock
-# The lock has named everything already; no second resolution, no build tools from elsewhere.
+# The lock contains all packages: no second resolution, and no other build tools.
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 touch "$folder/.ready"
 say "ready ($(($(date +%s) - start)) s)"

@@ -1,6 +1,6 @@
 """Handwritten digits with PyTorch's own DistributedDataParallel.
 
-toolkit run --launcher torchrun train_ddp.py --epochs 10
+toolkit run train_ddp.py --epochs 10
 """
 
 from __future__ import annotations

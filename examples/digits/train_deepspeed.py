@@ -1,6 +1,6 @@
 """Handwritten digits with DeepSpeed's ZeRO, in an image that has it (`image build --with deepspeed`).
 
-toolkit run --launcher deepspeed train_deepspeed.py --epochs 10
+toolkit run train_deepspeed.py --epochs 10
 """
 
 from __future__ import annotations

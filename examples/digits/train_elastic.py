@@ -1,6 +1,6 @@
 """Handwritten digits with Elastic Horovod: hosts may go and come while it runs.
 
-toolkit run --launcher horovodrun --elastic --max-restarts 3 train_elastic.py --epochs 10
+toolkit run --elastic --max-restarts 3 train_elastic.py --epochs 10
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Handwritten digits with PyTorch's fully sharded data parallel: each rank holds a part of the model.
 
-toolkit run --launcher torchrun train_fsdp.py --epochs 10
+toolkit run train_fsdp.py --epochs 10
 """
 
 from __future__ import annotations

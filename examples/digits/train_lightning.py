@@ -1,6 +1,6 @@
 """Handwritten digits with PyTorch Lightning (`toolkit image build --with lightning`).
 
-toolkit run --launcher torchrun train_lightning.py --epochs 10
+toolkit run train_lightning.py --epochs 10
 
 Lightning wants as many ranks on each host: hosts with different numbers of slots are refused by it.
 """

@@ -1,6 +1,6 @@
 """Handwritten digits with Ray Train, in an image that has Ray (`toolkit image build --with ray`).
 
-toolkit run --launcher ray train_ray.py --epochs 10
+toolkit run train_ray.py --epochs 10
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A small BERT with DistributedDataParallel: accumulation, mixed precision, clipping, buckets, compression.
 
-toolkit run --launcher torchrun train_ddp.py --precision bf16 --compress bf16
+toolkit run train_ddp.py --precision bf16 --compress bf16
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The same task with Transformers' own BERT and its Trainer (`toolkit image build --with transformers`).
 
-toolkit run --launcher torchrun train_trainer.py --precision bf16
+toolkit run train_trainer.py --precision bf16
 """
 
 from __future__ import annotations

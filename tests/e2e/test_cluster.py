@@ -105,7 +105,8 @@ def test_a_worker_that_dies_ends_the_wait_with_its_last_words(up: Toolkit) -> No
         failed = [o for o in done.json["outcomes"] if o["status"] == "failed"]
         assert done.status == 1 and [(o["host"], o["phase"]) for o in failed] == [("box2", "sshd")]
         # The wait ends with the container, before its time limit.
-        assert "the container exited" in failed[0]["detail"] and "no hostkeys available" in failed[0]["detail"]
+        assert "the container exited" in failed[0]["detail"]
+        assert "no hostkeys available" in failed[0]["detail"]
         assert failed[0]["fix"]
     finally:
         sh("box2", f"cat /root/key >{key}; rm /root/key")

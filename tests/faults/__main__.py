@@ -60,7 +60,7 @@ def with_table(page: str, rows: list[Outcome]) -> str:
     many = Counter(row.commit for row in rows).items()
     commits = ", ".join(f"{name} ({count})" for name, count in many)
     text = [
-        f"Seeds {seeds}; runs by commit: {commits}.",
+        f"Seeds: {seeds}. Tested commits, with the number of runs: {commits}.",
         "",
         *(f"- {line}" for line in figures(rows).lines()),
         "",

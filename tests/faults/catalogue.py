@@ -133,7 +133,7 @@ setsid /usr/sbin/sshd -D -E /var/log/sshd.log </dev/null >/dev/null 2>&1 & sleep
 _COMMAND = (
     Fault(
         "command-kill",
-        "SIGKILL of the command",
+        "send SIGKILL to the command",
         COMMAND,
         ToCommand(("KILL",)),
         {
@@ -145,14 +145,14 @@ _COMMAND = (
     ),
     Fault(
         "command-stop",
-        "SIGSTOP of the command for 3 s",
+        "suspend the command for 3 s with SIGSTOP",
         COMMAND,
         ToCommand(("STOP", "CONT"), 3.0),
         {**_in((*UP, "send", *END), _WORKS), **_in(RUN, _SURVIVES)},
     ),
     Fault(
         "command-term",
-        "SIGTERM to the command",
+        "send SIGTERM to the command",
         COMMAND,
         ToCommand(("TERM",)),
         {
@@ -162,7 +162,7 @@ _COMMAND = (
     ),
     Fault(
         "command-hup",
-        "its terminal is closed",
+        "close the terminal of the command (SIGHUP)",
         COMMAND,
         ToCommand(("HUP",)),
         {
@@ -173,7 +173,7 @@ _COMMAND = (
     *(
         Fault(
             f"command-ctrl-c-{times}",
-            f"Ctrl-C, {times} times",
+            f"press Ctrl-C {times} times" if times > 1 else "press Ctrl-C once",
             COMMAND,
             ToCommand(("INT",) * times, 0.4),
             {
@@ -186,7 +186,7 @@ _COMMAND = (
     ),
     Fault(
         "command-twice",
-        "the same command once more at the same time",
+        "start the same command again while it runs",
         COMMAND,
         Second(),
         {"preflight": Answer(r"0|[13]"), **_in(("step",), _SURVIVES), **_in(END, Answer(r"0|[13]"))},
@@ -194,14 +194,14 @@ _COMMAND = (
     ),
     Fault(
         "command-wrong-key",
-        "the key is another one",
+        "give the command a private key that a worker host does not accept",
         WORKER,
         Operator("key"),
         {"connect": _MUST_FAIL},
     ),
     Fault(
         "command-changed-key",
-        "the host shows another key than the recorded one",
+        "record a wrong SSH host key of a worker host in `known_hosts`",
         WORKER,
         Operator("known"),
         {"connect": _MUST_FAIL},
@@ -209,18 +209,18 @@ _COMMAND = (
 )
 
 _PROCESSES = (
-    Fault("rank-kill", "SIGKILL of a rank", ANY, Signal(_RANK, "SIGKILL"), _in(RUN[1:], _CRASH)),
-    Fault("rank-segv", "SIGSEGV of a rank", ANY, Signal(_RANK, "SIGSEGV"), _in(RUN[1:], _CRASH)),
+    Fault("rank-kill", "send SIGKILL to a rank", ANY, Signal(_RANK, "SIGKILL"), _in(RUN[1:], _CRASH)),
+    Fault("rank-segv", "send SIGSEGV to a rank", ANY, Signal(_RANK, "SIGSEGV"), _in(RUN[1:], _CRASH)),
     Fault(
         "rank-exit",
-        "a rank ends with exit code 3",
+        "let a rank exit with code 3",
         ANY,
         Shell("touch $SHARED/$CASE/exit-$RANK"),
         {"step": replace(_CRASH, cause=r"\brank {rank} on {host} ended with exit code 3")},
     ),
     Fault(
         "rank-memory",
-        "a rank takes more memory than its container has",
+        "let a rank use more memory than its container has",
         ANY,
         Shell(
             "docker update --memory 400m --memory-swap 400m $NAME && touch $SHARED/$CASE/balloon-$RANK",
@@ -233,7 +233,7 @@ _PROCESSES = (
     ),
     Fault(
         "rank-stop",
-        "SIGSTOP of a rank for 3 s",
+        "suspend a rank for 3 s with SIGSTOP",
         ANY,
         Signal(_RANK, "SIGSTOP", "SIGCONT"),
         _in(RUN[1:], _SURVIVES),
@@ -241,28 +241,28 @@ _PROCESSES = (
     ),
     Fault(
         "wrapper-kill",
-        "SIGKILL of rank.py",
+        "send SIGKILL to `rank.py`",
         ANY,
         Signal(_RANK_PY, "SIGKILL"),
         _in(RUN[1:], replace(_CRASH, cause=r"\b{host}\b")),
     ),
     Fault(
         "launcher-kill",
-        "SIGKILL of mpirun, or of a host's torchrun",
+        "send SIGKILL to `mpirun` or `torchrun` on main",
         MAIN,
         Signal(_LAUNCHER, "SIGKILL"),
         _in(RUN, replace(_CRASH, cause=r"\b{host}\b")),
     ),
     Fault(
         "supervisor-kill",
-        "SIGKILL of the supervisor",
+        "send SIGKILL to the supervisor",
         MAIN,
         Signal(_SUPERVISOR, "SIGKILL"),
         {**_in(RUN, replace(_MAIN_GONE, cause="supervisor|{host}")), "stop": _MAY_FAIL},
     ),
     Fault(
         "supervisor-stop",
-        "SIGSTOP of the supervisor for 4 s",
+        "suspend the supervisor for 4 s with SIGSTOP",
         MAIN,
         Signal(_SUPERVISOR, "SIGSTOP", "SIGCONT"),
         {**_in(RUN, _SURVIVES), "stop": _WORKS},
@@ -270,14 +270,14 @@ _PROCESSES = (
     ),
     Fault(
         "lease-kill",
-        "SIGKILL of a lease",
+        "send SIGKILL to a lease process",
         ANY,
         Signal(_LEASE, "SIGKILL"),
         {**_in(RUN, _NAMED), "stop": _MAY_FAIL},
     ),
     Fault(
         "lease-stop",
-        "SIGSTOP of a lease for 3 s",
+        "suspend the lease process of a worker for 3 s with SIGSTOP",
         WORKER,
         Signal(_LEASE, "SIGSTOP", "SIGCONT"),
         _in(RUN, _SURVIVES),
@@ -288,7 +288,7 @@ _PROCESSES = (
 _CONTAINERS = (
     Fault(
         "main-kill",
-        "SIGKILL of main's container",
+        "kill the main container",
         MAIN,
         Shell("docker kill $NAME"),
         {**_in(RUN, _MAIN_GONE), **_in(END, _MAY_FAIL)},
@@ -296,7 +296,7 @@ _CONTAINERS = (
     ),
     Fault(
         "main-stop",
-        "main's container is frozen for 12 s",
+        "freeze the main container for 12 s",
         MAIN,
         Shell("docker pause $NAME", "docker unpause $NAME"),
         # Its own ranks cannot end while they are frozen.
@@ -311,7 +311,7 @@ _CONTAINERS = (
     ),
     Fault(
         "main-remove",
-        "main's container is removed",
+        "remove the main container",
         MAIN,
         Shell("docker rm -f $NAME"),
         {**_in(RUN, _MAIN_GONE), **_in(END, _MAY_FAIL)},
@@ -319,7 +319,7 @@ _CONTAINERS = (
     ),
     Fault(
         "worker-kill",
-        "SIGKILL of a worker's container",
+        "kill a worker container",
         WORKER,
         Shell("docker kill $NAME"),
         {**_in(RUN, _NAMED), "launch": _UNHEARD, **_in(END, _MAY_FAIL)},
@@ -327,7 +327,7 @@ _CONTAINERS = (
     ),
     Fault(
         "worker-stop",
-        "a worker's container is frozen",
+        "freeze a worker container",
         WORKER,
         Shell("docker pause $NAME", "docker unpause $NAME"),
         {
@@ -339,7 +339,7 @@ _CONTAINERS = (
     ),
     Fault(
         "worker-remove",
-        "a worker's container is removed",
+        "remove a worker container",
         WORKER,
         Shell("docker rm -f $NAME"),
         {**_in(RUN, _NAMED), "launch": _UNHEARD, **_in(END, _MAY_FAIL)},
@@ -350,7 +350,7 @@ _CONTAINERS = (
 _MACHINES = (
     Fault(
         "host-off",
-        "the host loses power and comes back",
+        "cut the power of a worker host, then boot it",
         WORKER,
         Machine("kill", "start"),
         {**_in(UP[:1], _MUST_FAIL), **_in(RUN[1:], replace(_LOST, own=None)), **_in(END, _MAY_FAIL)},
@@ -359,7 +359,7 @@ _MACHINES = (
     ),
     Fault(
         "host-stop",
-        "the host is frozen for at most 20 s",
+        "freeze a worker host for at most 20 s",
         WORKER,
         Machine("pause", "unpause"),
         {**_in(("connect", "start"), _MAY_FAIL), **_in(RUN[1:], replace(_LOST, own=None))},
@@ -369,7 +369,7 @@ _MACHINES = (
     ),
     Fault(
         "dockerd-kill",
-        "SIGKILL of the engine, which is started again after 3 s and ends all containers",
+        "kill a container engine and restart it after 3 s, which stops its containers",
         ANY,
         Shell(_ENGINE_LINE + "kill -9 $(cat /run/docker.pid)", _ENGINE_START),
         {
@@ -384,7 +384,7 @@ _MACHINES = (
     ),
     Fault(
         "dockerd-stop",
-        "SIGSTOP of the engine for 4 s",
+        "suspend a container engine for 4 s with SIGSTOP",
         ANY,
         Shell("kill -STOP $(cat /run/docker.pid)", "kill -CONT $(cat /run/docker.pid)"),
         {**_in(UP, _MAY_FAIL), **_in(RUN[1:], _SURVIVES), **_in(END, _WORKS)},
@@ -392,7 +392,7 @@ _MACHINES = (
     ),
     Fault(
         "sshd-kill",
-        "SIGKILL of the host's sshd; connections that are open stay",
+        "kill the sshd of a host, but keep open connections",
         ANY,
         Shell(_SSHD.format("KILL"), _SSHD_START),
         {
@@ -405,7 +405,7 @@ _MACHINES = (
     ),
     Fault(
         "sshd-stop",
-        "SIGSTOP of the host's sshd",
+        "suspend the sshd of a host with SIGSTOP",
         ANY,
         Shell(_SSHD.format("STOP"), _SSHD.format("CONT")),
         {"connect": _MUST_FAIL, **_in(("preflight", "start"), _WORKS), "step": _SURVIVES},
@@ -415,7 +415,7 @@ _MACHINES = (
 _NETWORK = (
     Fault(
         "link-cut",
-        "nothing passes between this host and the others, both ways",
+        "drop all packets between a worker host and the other hosts",
         WORKER,
         _between(_DROP),
         {"start": _MAY_FAIL, **_in(RUN, _LOST), "launch": _UNHEARD, **_in(END, _MAY_FAIL)},
@@ -423,7 +423,7 @@ _NETWORK = (
     ),
     Fault(
         "link-cut-in",
-        "nothing from the others reaches this host",
+        "drop all packets from the other hosts to a worker host",
         WORKER,
         _between(_DROP, "INPUT"),
         {**_in(RUN, _LOST), "launch": _UNHEARD},
@@ -431,7 +431,7 @@ _NETWORK = (
     ),
     Fault(
         "link-cut-out",
-        "nothing from this host reaches the others",
+        "drop all packets from a worker host to the other hosts",
         WORKER,
         _between(_DROP, "OUTPUT"),
         {**_in(RUN, _LOST), "launch": _UNHEARD},
@@ -439,7 +439,7 @@ _NETWORK = (
     ),
     Fault(
         "link-cut-main",
-        "nothing passes between main and the others",
+        "drop all packets between main and the workers",
         MAIN,
         _between(_DROP),
         # Every worker is lost at once, and the first one is named.
@@ -448,7 +448,7 @@ _NETWORK = (
     ),
     Fault(
         "link-reset",
-        "every connection between this host and the others is reset",
+        "reset all TCP connections between a worker host and the other hosts",
         WORKER,
         _between(
             # Or the resets themselves would not get out.
@@ -460,7 +460,7 @@ _NETWORK = (
     ),
     Fault(
         "link-loss-1",
-        "1 % of the packets between this host and the others is lost for 4 s",
+        "drop 1 % of the packets between a host and the other hosts for 4 s",
         ANY,
         _between(
             "iptables -A FAULT $way $peer -m statistic --mode random --probability 0.01 -j DROP || exit 1"
@@ -470,7 +470,7 @@ _NETWORK = (
     ),
     Fault(
         "link-loss-10",
-        "10 % of the packets between this host and the others is lost for 4 s",
+        "drop 10 % of the packets between a host and the other hosts for 4 s",
         ANY,
         _between(
             "iptables -A FAULT $way $peer -m statistic --mode random --probability 0.1 -j DROP || exit 1"
@@ -480,7 +480,7 @@ _NETWORK = (
     ),
     Fault(
         "link-slow",
-        "the host sends at most 1 Mb/s for 4 s",
+        "limit the sending rate of a host to 1 Mb/s for 4 s",
         ANY,
         Shell(
             "for card in $(ls /sys/class/net | grep -v -e '^lo$' -e docker -e veth -e br-); do"
@@ -493,7 +493,7 @@ _NETWORK = (
     ),
     Fault(
         "ssh-drop",
-        "the host's ssh port drops what comes from here",
+        "drop packets from your machine to the SSH port of a host",
         ANY,
         Shell(f"iptables -I {_SSH} DROP", f"iptables -D {_SSH} DROP"),
         {"connect": _MUST_FAIL, **_in(("preflight", "start", "send"), _MAY_FAIL), "down": _MAY_FAIL},
@@ -502,7 +502,7 @@ _NETWORK = (
     ),
     Fault(
         "ssh-reset",
-        "the host's ssh port resets what comes from here",
+        "reset connections from your machine to the SSH port of a host",
         ANY,
         Shell(
             f"iptables -I {_SSH} REJECT --reject-with tcp-reset",
@@ -514,7 +514,7 @@ _NETWORK = (
     ),
     Fault(
         "ssh-reset-run",
-        "the same while a job runs: the command loses sight of it, the job goes on",
+        "reset the SSH connections of `run`, whose job must continue",
         MAIN,
         Shell(
             f"iptables -I {_SSH} REJECT --reject-with tcp-reset",
@@ -530,14 +530,14 @@ _STATE = "/home/trainer/.local/state"
 _DISKS = (
     Fault(
         "disk-full",
-        "the disk of the checkpoints is full",
+        "fill the checkpoint disk of main",
         MAIN,
         Shell(f"head -c {2 * DISK_BYTES} /dev/zero >{DISK}/full 2>/dev/null; true", f"rm -f {DISK}/full"),
         _in(RUN[1:], replace(_CRASH, notice=5, end=5, gone=5)),
     ),
     Fault(
         "disk-read-only",
-        "the disk of the checkpoints becomes read-only",
+        "make the checkpoint disk of main read-only",
         MAIN,
         Shell(
             # A mount with a file open for writing stays as it is: once more until it takes.
@@ -548,7 +548,7 @@ _DISKS = (
     ),
     Fault(
         "disk-state-full",
-        "the disk of the toolkit's state is full",
+        "fill the disk of the state folder on a host",
         ANY,
         Shell(
             f"install -d -o trainer -g trainer {_STATE}; mount -t tmpfs -o size=64k,mode=777 none {_STATE}",
@@ -558,7 +558,7 @@ _DISKS = (
     ),
     Fault(
         "disk-state-read-only",
-        "the disk of the toolkit's state is read-only",
+        "make the disk of the state folder on a host read-only",
         ANY,
         Shell(
             f"install -d -o trainer -g trainer {_STATE}; mount -t tmpfs -o ro,mode=777 none {_STATE}",
@@ -572,7 +572,7 @@ _CLOCK = "/usr/local/lib/faults-clock.so"
 _OTHER = (
     Fault(
         "keys-gone",
-        "the cluster's key may no longer log in at a worker",
+        "revoke the login key of the cluster on a worker",
         WORKER,
         Shell(
             "f=$(ls /home/trainer/.local/state/toolkit/tried/*/conf/authorized_keys | head -n 1);"
@@ -583,7 +583,7 @@ _OTHER = (
     ),
     Fault(
         "clock",
-        "the clock of a host's ranks is 15 minutes ahead, by libfaketime",
+        "set the clock of the ranks on a host 15 minutes ahead with libfaketime",
         ANY,
         Shell(
             f"docker cp /root/libfaketime.so.1 $NAME:{_CLOCK}",

@@ -155,12 +155,13 @@ def longest_table(rows: Iterable[Outcome]) -> list[str]:
         return "" if row is None or seconds is None else f"{seconds:.1f} s ({row.index})"
 
     lines = [
-        "| Command | Runs | Noticed after at most | Failed after at most | Exited with 0 after at most |",
+        "| Command | Runs | Longest time to the error message "
+        "| Longest time to a failed exit | Longest time to exit code 0 |",
         "| --- | --- | --- | --- | --- |",
     ]
     for each in longest(rows):
         cells = (
-            f"`{each.verb}`",
+            "`image send`" if each.verb == "send" else f"`{each.verb}`",
             str(each.runs),
             cell(each.notice, each.notice and each.notice.notice_s),
             cell(each.failed, each.failed and each.failed.end_s),
@@ -172,9 +173,13 @@ def longest_table(rows: Iterable[Outcome]) -> list[str]:
 
 def broken_table(rows: Iterable[Outcome]) -> list[str]:
     """Return every run that broke an invariant or the lab as a Markdown table, with the commit of its fix."""
-    lines = ["| Case | Tested | Fault | Broken | Fixed by |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| Case | Tested commit | Fault and phase | Broken invariants | Commit of the fix |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for row in sorted((row for row in rows if row.broken), key=lambda row: (row.seed, row.only, row.index)):
         kinds = ", ".join(dict.fromkeys(map(kind, row.broken)))
+        kinds = "none: broken practice cluster" if kinds == "lab" else kinds
         case = f"{row.index} (seed {row.seed}{', ' if row.only else ''}{row.only})"
         fault = f"`{row.fault}` in {row.phase}"
         lines.append(f"| {case} | {row.commit} | {fault} | {kinds} | {row.fixed or 'not fixed'} |")
@@ -206,12 +211,13 @@ class Figures:
     def lines(self) -> list[str]:
         unfixed = self.broken - self.fixed - self.unknown
         return [
-            f"runs: {self.runs} of {self.cases} cases; fault injected in {self.injected}",
-            f"runs that left something: {self.orphans} (target 0); harmed a bystander: {self.harmed} (0)",
-            f"wrong root-cause lines: {self.wrong_cause} (0)",
-            f"runs with a broken invariant: {self.broken} (0); since then fixed: {self.fixed}, "
-            f"fix unknown: {self.unknown}, not fixed: {unfixed}",
-            *([f"runs that broke the lab and show nothing about toolkit: {self.lab}"] if self.lab else []),
+            f"All runs: {self.runs}, of {self.cases} cases. Runs with an injected fault: {self.injected}.",
+            f"Runs that left a resource behind: {self.orphans} (target 0). "
+            f"Runs that changed another cluster or process: {self.harmed} (target 0).",
+            f"Runs with a wrong error message: {self.wrong_cause} (target 0).",
+            f"Runs that broke an invariant: {self.broken} (target 0). Of these, {self.fixed} are fixed, "
+            f"{self.unknown} have an unknown fix, and {unfixed} are not fixed.",
+            *([f"Runs that broke only the practice cluster: {self.lab}."] if self.lab else []),
         ]
 
 
@@ -241,37 +247,31 @@ def figures(rows: Sequence[Outcome]) -> Figures:
 
 
 def table(faults: Sequence[Fault], rows: Sequence[Outcome]) -> list[str]:
-    """Return the matrix with its results as a Markdown table, a row for each fault.
+    """Return the faults and their results as a Markdown table with one row for each fault.
 
-    Seconds are those of all runs in which the command failed or hung. A command that exits with 0 ends in its
-    own time, which no fault decides.
+    The times are the median and the maximum over all runs in which the command failed or hung.
     """
     lines = [
-        "| Fault | What is done | On | Phases | Runs | Noticed | Failed | Broken |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| Fault | Action of the test | Runs | Time to the error message, s | Time to a failed exit, s |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for fault in faults:
         own = [row for row in rows if row.fault == fault.name and row.injected]
         failed = [row for row in own if row.exit != 0]
-        kinds = sorted({kind(line) for row in own for line in row.broken})
-        bad = sum(bool(row.broken) for row in own)
         cells = (
             f"`{fault.name}`",
             fault.about,
-            fault.where,
-            ", ".join(fault.answers),
             str(len(own)),
             _spread([row.notice_s for row in failed]),
             _spread([row.end_s for row in failed]),
-            f"{bad}: {', '.join(kinds)}" if bad else "0" if own else "",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
 def _spread(seconds: Iterable[float | None]) -> str:
-    """The median and the longest, where there are any."""
+    """Return the median and the maximum, or an empty text if no run has a time."""
     known = sorted(each for each in seconds if each is not None)
     if not known:
         return ""
-    return f"{known[len(known) // 2]:.1f} s, at most {known[-1]:.1f}"
+    return f"{known[len(known) // 2]:.1f}/{known[-1]:.1f}"

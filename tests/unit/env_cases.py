@@ -41,7 +41,12 @@ FAULTS: list[tuple[str, str, str, str]] = [
         "OMPI_MCA_btl_tcp_if_include",
     ),
     ("OMPI_MCA_BTL_TCP_LINKS=2", "OMPI_MCA_BTL_TCP_LINKS", "warning", "write OMPI_MCA_btl_tcp_links"),
-    ("OMPI_MCA_mpi_thread_multiple=1", "OMPI_MCA_mpi_thread_multiple", "warning", "always built in"),
+    (
+        "OMPI_MCA_mpi_thread_multiple=1",
+        "OMPI_MCA_mpi_thread_multiple",
+        "warning",
+        "always built with threads",
+    ),
     (
         "HOROVOD_FUSION_TRESHOLD=67108864",
         "HOROVOD_FUSION_TRESHOLD",

@@ -179,7 +179,8 @@ def test_no_example_lets_each_rank_find_its_own_start() -> None:
         if path.name in alone or not lines:
             continue
         assert all("if rank == 0" in line for line in lines) or "checkpoint.agreed(" in path.read_text(), path
-    for text in ((EXAMPLES / "README.md").read_text(), (EXAMPLES / "checkpoint.py").read_text()):
+    page = EXAMPLES.parent / "docs" / "how-to" / "checkpoint-and-resume.md"
+    for text in (page.read_text(), (EXAMPLES / "checkpoint.py").read_text()):
         assert "if rank == 0 else None" in text and "broadcast_object_list" in text
 
 

@@ -95,6 +95,16 @@ def test_the_readme_has_the_commands_of_a_first_run() -> None:
     assert [command for command in commands if command not in text] == []
 
 
+def test_pages_have_one_install_recipe() -> None:
+    """Only the flavor of the image differs, and the indentation of the block."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    recipe = re.findall(r"^(git clone .*|make image IMAGE=|\. \.venv/bin/activate)", readme, re.MULTILINE)
+    assert len(recipe) == 3
+    for page in ("practice-cluster", "two-gpu-hosts"):
+        text = (ROOT / "docs" / "tutorials" / f"{page}.md").read_text(encoding="utf-8")
+        assert re.search("\n".join(f" {{4}}{re.escape(line)}.*" for line in recipe), text), page
+
+
 def test_the_readme_links_to_few_pages() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len({link for link in re.findall(r"\]\(((?!http)[^)#]+)", text) if link.endswith(".md")}) <= 12

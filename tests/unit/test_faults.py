@@ -222,7 +222,7 @@ def test_figures() -> None:
     assert (found.runs, found.cases, found.injected) == (7, 6, 6)
     assert (found.orphans, found.harmed, found.wrong_cause) == (1, 1, 1)
     assert (found.broken, found.fixed, found.unknown, found.unfixed, found.lab) == (3, 1, 1, 2, 1)
-    assert found.lines()[3].endswith("invariant: 3 (0); since then fixed: 1, fix unknown: 1, not fixed: 1")
+    assert found.lines()[3].endswith("these, 1 are fixed, 1 have an unknown fix, and 1 are not fixed.")
     assert len(found.lines()) == 5 and len(figures(rows[:1]).lines()) == 4
 
 
@@ -237,7 +237,7 @@ def test_the_longest_times_are_those_of_every_run_of_a_verb() -> None:
     ]
     assert longest_table(rows)[2:] == [
         "| `up` | 1 | 31.0 s (4) | 32.0 s (4) |  |",
-        "| `send` | 1 |  |  | 0.0 s (5) |",
+        "| `image send` | 1 |  |  | 0.0 s (5) |",
         "| `run` | 3 | 2.0 s (0) | 60.0 s (1) | 70.0 s (2) |",
         "| `stop` | 0 |  |  |  |",
         "| `down` | 0 |  |  |  |",
@@ -253,7 +253,7 @@ def test_every_broken_run_is_listed_with_its_fix() -> None:
     ]
     assert broken_table(rows)[2:] == [
         "| 1 (seed 1) | abc | `rank-kill` in step | late, left | def |",
-        "| 5 (seed 1) | abc | `rank-kill` in step | lab | not fixed |",
+        "| 5 (seed 1) | abc | `rank-kill` in step | none: broken practice cluster | not fixed |",
     ]
 
 
@@ -262,9 +262,13 @@ def test_the_table_and_the_page() -> None:
     lines = table(FAULTS, rows)
     assert len(lines) == len(FAULTS) + 2 and len({line.count("|") for line in lines}) == 1
     own = next(line for line in lines if line.startswith("| `rank-kill` "))
-    assert own.endswith("| 3 | 2.0 s, at most 2.0 | 0.9 s, at most 0.9 | 1: left |")
-    page = with_table(f"# Faults\n\n{BEGIN}\nold\n{END}\n\nmore\n", rows)
-    assert "old" not in page and page.endswith("\n\nmore\n") and "Seeds 1; runs by commit: abc (3)." in page
+    assert own.endswith("| 3 | 2.0/2.0 | 0.9/0.9 |")
+    page = with_table(f"# Faults\n\n{BEGIN}\nearlier rows\n{END}\n\nmore\n", rows)
+    assert (
+        "earlier rows" not in page
+        and page.endswith("\n\nmore\n")
+        and "Seeds: 1. Tested commits, with the number of runs: abc (3)." in page
+    )
     assert all(line in page for line in (*longest_table(rows), *broken_table(rows)))
     assert with_table(page, rows) == page
     assert "not reached" in told(row(injected=False)) and "        left: x" in told(rows[1])

@@ -44,7 +44,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
               Verb("prune", "image:prune", "Remove old images that toolkit sent to the hosts.")),
         group("lab", "Run a practice cluster in containers on this machine.",
               Verb("up", "lab:up", "Start or repair the practice cluster.", old={"--hosts": "--count"}),
-              Verb("down", "lab:down", "Remove the practice cluster and everything that it made."),
+              Verb("down", "lab:down", "Remove the practice cluster with its hosts and files."),
               Verb("status", "lab:status", "Show the hosts of the practice cluster.")),
         Verb("schema", "schema:schema", "Print the JSON Schema of hosts.yaml for editors.", hidden=True),
         Verb("version", "version:version", "Print the versions of toolkit, libraries, SSH and Docker."),

@@ -45,15 +45,17 @@ def network(
         typer.Option(
             "--backend",
             metavar="auto|mpi|gloo|nccl",
-            help="Library that runs the all-reduce. `auto`: nccl if every rank has a GPU, otherwise mpi",
+            help="Library of the all-reduce. `auto` is nccl if every rank has a GPU, otherwise mpi",
             autocompletion=complete.one_of("auto", "mpi", "gloo", "nccl"),
         ),
     ] = "auto",
-    most: Annotated[int, typer.Option(metavar="MIB", help="Largest all-reduce, in MiB; 0 skips it")] = 256,
+    most: Annotated[
+        int, typer.Option(metavar="MIB", help="Largest all-reduce in MiB; 0 skips the all-reduce")
+    ] = 256,
     budget: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="Limit for all all-reduces together; the remaining sizes are skipped"
+            metavar="SECONDS", help="Time limit for all all-reduces; toolkit skips the remaining sizes"
         ),
     ] = 30.0,
     only: Annotated[
@@ -67,8 +69,8 @@ def network(
 ) -> None:
     """Measure bandwidth, latency and all-reduce.
 
-    Measures every ordered pair of hosts, then all-reduce over all slots, from 1 KiB up to --most. Needs a
-    cluster that is up.
+    toolkit measures every ordered pair of hosts, then all-reduce over all slots, from 1 KiB up to --most.
+    The cluster must be up.
 
     Examples:
         toolkit bench network

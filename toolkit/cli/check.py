@@ -41,7 +41,9 @@ def check(
             autocompletion=complete.check_list,
         ),
     ] = [],  # noqa: B006
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Also exit with 1 if a check finds a warning")
+    ] = False,
     fix: Annotated[bool, typer.Option("--fix", hidden=True, help="Run `toolkit gc` afterwards")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", hidden=True, help="With --fix, print the plan only")
@@ -54,9 +56,10 @@ def check(
 ) -> None:
     """Find problems that would break, corrupt or slow a job.
 
-    Checks every host and prints a fix for each problem; `toolkit gc` removes leftovers of earlier runs. The
-    check changes no configuration and no files of the hosts. It starts short-lived test containers that
-    listen on ports; with --quick it starts none. Exits with 1 if there is an error.
+    toolkit checks every host and prints a fix for each problem. toolkit changes no host configuration,
+    and removes the test containers and test files that it creates. With --quick, toolkit starts no test
+    containers. The command exits with 1 if a check finds an error. `toolkit gc` removes leftovers of earlier
+    runs.
 
     Examples:
         toolkit check

@@ -54,7 +54,7 @@ OnInterrupt = Annotated[
     str,
     typer.Option(
         metavar="ask|stop|detach",
-        help="Action of the first Ctrl-C. Without a terminal, `ask` means `stop`",
+        help="Action after the first Ctrl-C. Without a terminal, `ask` means `stop`",
         autocompletion=one_of("ask", "stop", "detach"),
     ),
 ]

@@ -33,9 +33,9 @@ def send(
 ) -> None:
     """Copy the data sets of hosts.yaml to every host.
 
-    Each host receives only missing and changed files; hosts send files to each other. Files that you delete
-    locally are also deleted on the hosts if toolkit sent them. An interrupted transfer resumes at the next
-    run. `toolkit up` includes this step.
+    Each host receives only missing and changed files, and hosts send files to each other. If you delete a
+    local file, toolkit also deletes the copies that it sent. An interrupted transfer resumes at the next run.
+    `toolkit up` also copies the data sets.
 
     Examples:
         toolkit data send
@@ -50,7 +50,7 @@ def send(
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show which host has which data set.
 
-    Compares the copy on each host with the data on this machine. Changes nothing.
+    toolkit compares the copy on each host with the data on this machine, and changes nothing.
 
     Examples:
         toolkit data ls
@@ -71,7 +71,8 @@ def remove(
 ) -> None:
     """Remove the data sets from the hosts.
 
-    Removes the files that toolkit sent. Files that changed since, and files from another source, stay.
+    toolkit removes the files that it sent. Files that changed after the transfer
+    and files from another source stay on the hosts.
 
     Examples:
         toolkit data rm --dry-run

@@ -25,7 +25,7 @@ from toolkit.protocol.names import RUNS
 def down(
     hosts: HostsFile = DEFAULT_HOSTS,
     save: Annotated[
-        bool, typer.Option(help="First download job records, logs and results to ./runs/CLUSTER")
+        bool, typer.Option(help="Download job records, logs and results to ./runs/CLUSTER before the removal")
     ] = True,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -33,8 +33,8 @@ def down(
 ) -> None:
     """Stop all jobs and remove the cluster from the hosts.
 
-    Removes containers, SSH keys and files of this cluster from every host. Images and data sets stay on the
-    hosts; see `toolkit image prune` and `toolkit data rm`.
+    toolkit removes containers, SSH keys and files of this cluster from every host. Images and data sets stay
+    on the hosts: remove them with `toolkit image prune` and `toolkit data rm`.
 
     Examples:
         toolkit down

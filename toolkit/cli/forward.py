@@ -37,7 +37,7 @@ def forward(
 ) -> None:
     """Make services available at 127.0.0.1 of this machine.
 
-    Forwards the ports of the services in hosts.yaml, such as TensorBoard, over SSH until you press Ctrl-C.
+    toolkit forwards the ports of the services in hosts.yaml, such as TensorBoard, over SSH until Ctrl-C.
 
     Examples:
         toolkit forward

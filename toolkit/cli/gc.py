@@ -48,9 +48,9 @@ def gc(
 ) -> None:
     """Remove the leftovers of dead runs from the hosts.
 
-    Covers processes, containers and files of all your clusters on these hosts, not only the cluster in
-    hosts.yaml. Running jobs, and files and processes of other users, stay. On a terminal, toolkit asks
-    before it removes keys and job records of another cluster.
+    toolkit removes processes, containers and files of all your clusters on these hosts, not only of the
+    cluster in hosts.yaml. Running jobs, and files and processes of other users, stay. On a terminal,
+    toolkit asks before it removes keys and job records of another cluster.
 
     Examples:
         toolkit gc --dry-run

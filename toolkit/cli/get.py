@@ -80,7 +80,7 @@ def get(
     force: Annotated[bool, typer.Option("--force", help="Replace local files that differ")] = False,
     keep_modes: Annotated[
         bool,
-        typer.Option("--keep-modes", help="Keep execute bits. Otherwise no downloaded file is executable"),
+        typer.Option("--keep-modes", help="Keep the execute permission of files (default: off)"),
     ] = False,
     hosts: HostsFile = DEFAULT_HOSTS,
     dry_run: DryRun = False,
@@ -89,11 +89,11 @@ def get(
 ) -> None:
     """Download files that a job wrote.
 
-    Skips files that exist locally with the same size and time. The job can still be running.
+    toolkit skips files that exist locally with the same size and time. The job can still be running.
 
-    - Files that toolkit sent as code are not downloaded, unless the job changed them.
-    - toolkit never sends ./runs as code. Files in other folders of the project are sent with the next job.
-    - A link is created only if it leads to a file or folder below the local folder.
+    - toolkit downloads files that it sent as code only if the job changed them.
+    - toolkit never sends ./runs as code. toolkit sends other folders of the project with each job.
+    - toolkit creates a link only if the target is a file or folder below the local folder.
 
     Examples:
         toolkit get checkpoints

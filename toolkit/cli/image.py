@@ -90,7 +90,7 @@ def build(
 ) -> None:
     """Build the image on this machine.
 
-    The image contains Open MPI, PyTorch, Horovod and sshd. This machine downloads the packages; the hosts
+    The image contains Open MPI, PyTorch, Horovod and sshd. This machine downloads the packages, so the hosts
     need no internet access.
 
     Examples:
@@ -168,7 +168,7 @@ def send(
     """Copy the image to every host, or let hosts pull it.
 
     Hosts receive only the layers that they do not have. If hosts.yaml sets `pull: missing` or `pull: always`,
-    each host pulls the image from the registry instead. `toolkit up` includes this step.
+    each host pulls the image from the registry instead. `toolkit up` also copies the image.
 
     Examples:
         toolkit image send
@@ -183,9 +183,8 @@ def send(
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show which host has which image.
 
-    Lists the image of hosts.yaml, other images that toolkit sent, which have a tag made of their content
-    digest, and layers that an interrupted transfer left. The next transfer reuses these layers. Changes
-    nothing.
+    toolkit lists the image of hosts.yaml, other images that it sent, and layers of interrupted transfers.
+    Images that toolkit sent have a tag with their content digest. The next transfer reuses the layers.
 
     Examples:
         toolkit image ls
@@ -207,8 +206,8 @@ def prune(
 ) -> None:
     """Remove old images that toolkit sent to the hosts.
 
-    Removes layers of interrupted transfers, and all but the two newest images of each name. Images that a
-    container uses, running or not, and images with a name that you gave them stay.
+    toolkit removes layers of interrupted transfers, and all but the two newest images of each name.
+    Images that a running or stopped container uses, and images with a tag that you set, stay.
 
     Examples:
         toolkit image prune --dry-run

@@ -39,12 +39,14 @@ def init(
     meet: Annotated[
         bool,
         typer.Option(
-            "--try", help="Connect to the hosts and fill in what they report. Asks only about SSH host keys"
+            "--try", help="Connect to the hosts to detect settings, and ask only about SSH host keys"
         ),
     ] = False,
     yes: Annotated[
         bool,
-        typer.Option("--yes", "-y", help="Use the default of every question. Trusts no unknown SSH host key"),
+        typer.Option(
+            "--yes", "-y", help="Use the default of every question, and trust no unknown SSH host key"
+        ),
     ] = False,
     from_hostfile: Annotated[
         str, typer.Option(metavar="FILE", help="Read the hosts from an Open MPI hostfile")
@@ -65,7 +67,8 @@ def init(
     ] = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="SSH user of hosts without USER@")] = "",
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="Write this file; - means standard output")
+        str,
+        typer.Option("-o", "--output", metavar="FILE", help="Write to this file; - means standard output"),
     ] = "hosts.yaml",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file")] = False,
     dry_run: DryRun = False,

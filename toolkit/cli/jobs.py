@@ -47,7 +47,7 @@ def jobs(
 ) -> None:
     """List the jobs of the cluster.
 
-    Prints user, state, hosts, start and result of each job, the newest job last.
+    toolkit prints user, state, hosts, start and result of each job, and the newest job last.
 
     Examples:
         toolkit jobs
@@ -79,7 +79,8 @@ def attach(
 ) -> None:
     """Follow a running job, as `toolkit run` does.
 
-    Exits with the exit code of the job. Ctrl-C asks whether to stop the job or to leave it running.
+    The command exits with the exit code of the job. After Ctrl-C, toolkit asks whether to stop the job or to
+    detach.
 
     Examples:
         toolkit attach
@@ -115,7 +116,7 @@ def wait(
 ) -> None:
     """Wait until a job ends, without output.
 
-    Exits with the exit code of the job.
+    The command exits with the exit code of the job.
 
     Examples:
         toolkit wait
@@ -144,7 +145,7 @@ def stop(
 ) -> None:
     """Stop a job on every host.
 
-    Sends SIGTERM to the ranks, then SIGKILL after the grace period. Other jobs continue.
+    toolkit sends SIGTERM to the ranks, then SIGKILL after the grace period. Other jobs continue.
 
     Examples:
         toolkit stop

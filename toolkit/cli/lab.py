@@ -19,7 +19,7 @@ from toolkit.lab.status import lab_status
 from toolkit.plan.show import table
 
 Name = Annotated[
-    str, typer.Option(metavar="NAME", help="Name of the practice cluster. Several can run at the same time")
+    str, typer.Option(metavar="NAME", help="Name of the practice cluster; several can run at once")
 ]
 
 
@@ -30,7 +30,7 @@ def up(
         str,
         typer.Option(
             metavar="KIND[,KIND]",
-            help="Container engine of the hosts: old, new, containerd or podman. A list is assigned in turn",
+            help="Container engine of the hosts: old, new, containerd or podman; a list assigns them in turn",
             autocompletion=complete.list_of(*ENGINES),
         ),
     ] = "new",
@@ -75,8 +75,8 @@ def up(
     """Start or repair the practice cluster.
 
     The hosts are containers that behave like machines: each has its own SSH server, container engine and
-    network link. Safe to rerun: a second run changes nothing, and a stopped host is started again. If you
-    edited hosts.yaml, toolkit keeps your file and writes the new one to hosts.new.yaml.
+    network link. A second run changes nothing, except that it starts stopped hosts. If you edited hosts.yaml,
+    toolkit keeps your file and writes the new file to hosts.new.yaml.
 
     Examples:
         toolkit lab up
@@ -123,7 +123,7 @@ def down(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Remove the practice cluster and everything that it made.
+    """Remove the practice cluster with its hosts and files.
 
     Examples:
         toolkit lab down
@@ -155,7 +155,7 @@ def down(
 def status(name: Name = "lab", as_json: Json = False) -> None:
     """Show the hosts of the practice cluster.
 
-    Prints state, container engine and image store of each host, and tests the SSH login.
+    toolkit prints state, container engine and image store of each host, and tests the SSH login.
 
     Examples:
         toolkit lab status

@@ -52,7 +52,7 @@ def logs(
     raw: Raw = False,
     save: Annotated[
         str,
-        typer.Option(metavar="DIR", help="Download the complete log of every rank to DIR/JOB/HOST instead"),
+        typer.Option(metavar="DIR", help="Download the complete log of every rank to DIR/JOB/HOST"),
     ] = "",
     service: Annotated[
         str,
@@ -66,7 +66,8 @@ def logs(
 ) -> None:
     """Print the output of a job, a rank or a service.
 
-    Without JOB, prints the newest job. The output of all ranks is merged. Ctrl-C does not affect the job.
+    Without JOB, toolkit prints the newest job. The log merges the output of all ranks. Ctrl-C does not
+    affect the job.
 
     Examples:
         toolkit logs

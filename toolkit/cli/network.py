@@ -36,8 +36,8 @@ from toolkit.network.tuning import tuning_json
 def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show the network choice of each host and its reasons.
 
-    Prints the chosen address, the rejected ones, and the variables that ranks receive. toolkit queries the
-    hosts and lets them connect to each other. Exits with 3 if a host has no usable address.
+    toolkit prints the chosen address, the rejected addresses, and the variables that ranks receive. To test
+    the network, the hosts connect to each other. The command exits with 3 if a host has no usable address.
 
     Examples:
         toolkit network explain
@@ -59,7 +59,7 @@ def tune(
         typer.Option(
             "--backend",
             metavar="auto|mpi|nccl",
-            help="Library to tune. `auto`: nccl if every rank has a GPU, otherwise mpi",
+            help="Library to tune. `auto` is nccl if every rank has a GPU, otherwise mpi",
             autocompletion=complete.one_of("auto", "mpi", "nccl"),
         ),
     ] = "auto",
@@ -67,7 +67,7 @@ def tune(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Target for all trials together, 2 to 600; each trial measures for at least 1 s",
+            help="Time limit for all trials, 2 to 600 s; each trial takes at least 1 s",
         ),
     ] = DEFAULT_BUDGET_S,
     only: Annotated[
@@ -80,7 +80,7 @@ def tune(
     ] = None,
     forget: Annotated[
         bool,
-        typer.Option("--forget", help="Remove tuned settings: MPI and NCCL choose their own defaults again"),
+        typer.Option("--forget", help="Remove tuned settings, so that MPI and NCCL use their defaults again"),
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -88,9 +88,9 @@ def tune(
 ) -> None:
     """Find the fastest all-reduce settings and keep them.
 
-    Measures several settings on the cluster; nothing else should use the network meanwhile. Later jobs on
-    the same ranks receive the fastest settings until `toolkit down`. Variables in hosts.yaml and --env have
-    priority. toolkit keeps a setting only if it slows no message size.
+    toolkit measures several settings on the cluster. Do not use the network for other traffic during the
+    measurement. Later jobs on the same ranks receive the fastest settings until `toolkit down`. Variables in
+    hosts.yaml and --env override these settings.
 
     Examples:
         toolkit network tune

@@ -23,7 +23,7 @@ _NET, _LOAD = "Network", "Model"
 
 def predict(
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the script of --probe")
+        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the --probe script")
     ] = None,
     rate: Annotated[
         list[str] | None,
@@ -37,7 +37,10 @@ def predict(
     measured: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="FILE", help="Read JSON of `toolkit bench network`", rich_help_panel=_NET
+            "--from",
+            metavar="FILE",
+            help="Read this JSON file of `toolkit bench network`",
+            rich_help_panel=_NET,
         ),
     ] = None,
     latency: Annotated[
@@ -52,7 +55,7 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="Extra time per message (default: measured value, or 30us)",
+            help="Overhead per message (default: measured value, or 30us)",
             rich_help_panel=_NET,
         ),
     ] = "",
@@ -153,9 +156,9 @@ def predict(
 ) -> None:
     """Predict step time and scaling for 1 to N hosts.
 
-    Also predicts throughput and scaling efficiency. Give the network with --rate or --from, and the model
-    with one of --model, --params and --probe. Contacts no host, except with --probe, which runs a few steps.
-    Formulas: docs/explanation/prediction.md.
+    toolkit also predicts throughput and scaling efficiency. Set the network with --rate or --from, and the
+    model with --model, --params or --probe. Only --probe contacts a host, to run a few steps of your script.
+    docs/explanation/prediction.md explains the formulas.
 
     Examples:
         toolkit predict --rate 10gbit --model resnet50 --step-time 250ms

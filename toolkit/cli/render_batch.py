@@ -34,7 +34,7 @@ Env = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME[=VALUE]",
-        help="Set a variable for all ranks. Without VALUE, the value comes from the submitting environment",
+        help="Set a variable for all ranks. Without VALUE, use the value in the submitting environment",
     ),
 ]
 Workdir = Annotated[str, typer.Option(metavar="DIR", help="Folder that contains SCRIPT")]
@@ -61,7 +61,7 @@ Gpus = Annotated[
 ]
 LeaveOut = Annotated[
     list[str] | None,
-    typer.Option(metavar="PATH", help="Part of hosts.yaml to ignore if the target does not support it"),
+    typer.Option(metavar="PATH", help="Ignore this path of hosts.yaml if the target does not support it"),
 ]
 
 

@@ -70,8 +70,8 @@ def slurm(
 ) -> None:
     """Print an sbatch script that runs the job on Slurm.
 
-    The script uses the same image and as many nodes as hosts.yaml has hosts. toolkit queries the hosts only
-    if neither hosts.yaml nor --gpus gives the number of GPUs.
+    The script uses the image of hosts.yaml and one node per host. toolkit queries the hosts only if neither
+    hosts.yaml nor --gpus sets the number of GPUs.
 
     Examples:
         toolkit render slurm --gpus 8 train.py --epochs 10

@@ -27,21 +27,23 @@ def report(
     hosts: HostsFile = DEFAULT_HOSTS,
     output: Annotated[
         str,
-        typer.Option("-o", "--output", metavar="FILE", help="Write this file (default: ./report-JOB.html)"),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write to this file (default: ./report-JOB.html)"
+        ),
     ] = "",
     compare: Annotated[
         str,
         typer.Option(metavar="JOB", help="Compare with another job", autocompletion=complete.jobs),
     ] = "",
     scaling: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON of `toolkit bench scaling` to include")
+        Path | None, typer.Option(metavar="FILE", help="Include this JSON file of `toolkit bench scaling`")
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Write an HTML page about a job.
 
-    The page shows hosts and ranks, how the time was spent, throughput, load, restarts and versions. It is a
+    The page shows hosts and ranks, the use of time, throughput, load, restarts and versions. The page is a
     single file without external resources. The report of a running job ends at the current time.
 
     Examples:

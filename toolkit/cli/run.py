@@ -57,12 +57,12 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="NAME[=VALUE]",
-            help="Set a variable for all ranks. Without VALUE, pass on the value in your shell",
+            help="Set a variable for all ranks. Without VALUE, use the value in your shell",
         ),
     ] = None,
     workdir: Annotated[
         str,
-        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts and that ranks start in"),
+        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts, and in which ranks start"),
     ] = ".",
     only: Annotated[
         list[str] | None,

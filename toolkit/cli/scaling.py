@@ -37,19 +37,19 @@ def scaling(
         str, typer.Option(metavar="SECONDS", help="Measure each number of hosts for SECONDS")
     ] = "20",
     warm_up: Annotated[
-        str, typer.Option(metavar="SECONDS", help="Time after the first step that is not measured")
+        str, typer.Option(metavar="SECONDS", help="Warm-up time after the first step, before the measurement")
     ] = "5",
-    patience: Annotated[str, typer.Option(metavar="SECONDS", help="Maximum wait for the first step")] = "300",
+    patience: Annotated[str, typer.Option(metavar="SECONDS", help="Time limit for the first step")] = "300",
     batch: Annotated[
         str,
         typer.Option(
             metavar="rank|all",
-            help="Meaning of the batch size: samples per rank, or of all ranks together",
+            help="Meaning of the batch size: samples per rank or of all ranks",
             autocompletion=complete.one_of("rank", "all"),
         ),
     ] = "rank",
     predicted: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON of `toolkit predict` to compare with")
+        Path | None, typer.Option(metavar="FILE", help="Compare with this JSON file of `toolkit predict`")
     ] = None,
     launcher: Annotated[
         str,
@@ -61,7 +61,7 @@ def scaling(
     ] = "",
     workdir: Annotated[
         str,
-        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts and that ranks start in"),
+        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts, and in which ranks start"),
     ] = ".",
     only: Annotated[
         list[str] | None,
@@ -73,9 +73,9 @@ def scaling(
 ) -> None:
     """Measure how a script's throughput grows with hosts.
 
-    Runs the script on 1, 2, … hosts, measures the steps per second of each run, and prints speedup and
-    efficiency. The ranks must print their steps, as for `toolkit top`. toolkit stops each run after the
-    measurement.
+    toolkit runs the script on 1, 2, … hosts, measures the steps per second of each run, and prints speedup
+    and efficiency. toolkit stops each run after the measurement. The ranks must print their steps, as for
+    `toolkit top`.
 
     Examples:
         toolkit bench scaling train.py

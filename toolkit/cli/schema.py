@@ -14,7 +14,8 @@ from toolkit.hostsfile.parse import json_schema
 
 def schema(
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="Write this file (default: standard output)")
+        str,
+        typer.Option("-o", "--output", metavar="FILE", help="Write to this file (default: standard output)"),
     ] = "",
 ) -> None:
     """Print the JSON Schema of hosts.yaml for editors.

@@ -43,8 +43,8 @@ def smoke(
 ) -> None:
     """Test GPUs and network: nvidia-smi, one checked all-reduce.
 
-    Runs nvidia-smi in a new container on every host, then one all-reduce over all slots, and verifies the
-    result. Exits with 1 if a part fails.
+    toolkit runs nvidia-smi in a new container on every host, then one all-reduce over all slots, and verifies
+    the result. The command exits with 1 if one of these tests fails.
 
     Examples:
         toolkit smoke

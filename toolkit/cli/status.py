@@ -38,7 +38,7 @@ _SHOWN = 5
 def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show hosts, services, GPUs and jobs.
 
-    For each GPU, prints the processes that use it. Exits with 3 if the cluster is not up.
+    toolkit prints the processes on each GPU. The command exits with 3 if the cluster is not up.
 
     Examples:
         toolkit status

@@ -25,7 +25,7 @@ from toolkit.monitor.top import Cell, tables, top_json, top_text
 def top(
     hosts: HostsFile = DEFAULT_HOSTS,
     interval: Annotated[
-        str, typer.Option(metavar="SECONDS", help="Time between two readings, at least 0.2")
+        str, typer.Option(metavar="SECONDS", help="Time between two readings, at least 0.2 s")
     ] = "2",
     once: Annotated[bool, typer.Option("--once", help="Print one reading and exit")] = False,
     prometheus: Annotated[
@@ -37,8 +37,9 @@ def top(
 ) -> None:
     """Show live load, GPU use and step rates of all hosts.
 
-    Shows CPU, memory, network, disks and GPUs of every host, and the steps per second of each rank. Updates
-    until Ctrl-C on a terminal; otherwise prints one reading. Needs a cluster that is up; changes nothing.
+    toolkit shows CPU, memory, network, disks and GPUs of every host, and the steps per second of each rank.
+    On a terminal, toolkit updates the table until Ctrl-C. Otherwise toolkit prints one reading. The
+    cluster must be up.
 
     Examples:
         toolkit top

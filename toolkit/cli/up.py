@@ -35,7 +35,7 @@ def up(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Continue even if this stops a running job or undoes changes of a newer toolkit"
+            "--force", help="Continue even if `up` stops a running job or undoes changes of a newer toolkit"
         ),
     ] = False,
     no_data: Annotated[
@@ -48,10 +48,10 @@ def up(
 ) -> None:
     """Start or repair the cluster.
 
-    Copies the image, SSH keys, data sets and programs of toolkit to every host, starts one container per
-    host, and verifies that the main container reaches every worker container. With `pull: missing` or
-    `pull: always` in hosts.yaml, hosts pull the image instead. Safe to rerun: a second run changes nothing,
-    and a host that came back is repaired without touching the others.
+    toolkit copies the image, data sets and its programs to every host, creates SSH keys there, and starts one
+    container per host. toolkit then verifies that the main container reaches every worker container. With
+    `pull: missing` or `pull: always` in hosts.yaml, hosts pull the image instead. A second run changes
+    nothing, except that it repairs hosts without their container or files.
 
     Examples:
         toolkit up --hosts hosts.yaml

@@ -33,8 +33,8 @@ def why(
 ) -> None:
     """Explain which rank blocks a job, or what ended the job.
 
-    Queries all hosts in parallel and changes nothing there. Also writes a bundle with stacks and logs, for a
-    problem report.
+    toolkit queries all hosts in parallel and changes nothing there. toolkit also writes a bundle with
+    stacks and logs, which you can attach to a problem report.
 
     Examples:
         toolkit why

@@ -137,19 +137,17 @@ class HostSettings(_Strict):
     """One host."""
 
     address: Address = _absent(
-        str, "SSH address: host name, IPv4 address or alias (default: the name of the host)."
+        str, "SSH address: name, IPv4 address or SSH alias (default: the host's name)."
     )
     data_address: DataAddress = _absent(
-        str, "IPv4 address that ranks use to reach the host (default: detected)."
+        str, "IPv4 address at which ranks reach this host (default: automatic)."
     )
-    user: User = _absent(str, "SSH user (default: the user in the ssh configuration).")
-    port: Port = _absent(int, "Port of the sshd of the host (default: the port in the ssh configuration).")
-    identity_file: IdentityFile = _absent(
-        str, "Private key for SSH; '~' is your home directory on this machine."
-    )
+    user: User = _absent(str, "SSH user (default: as in the SSH configuration).")
+    port: Port = _absent(int, "SSH port of the host (default: as in the SSH configuration).")
+    identity_file: IdentityFile = _absent(str, "Private SSH key; '~' is the home folder on your machine.")
     jump: Jump = _absent(str, "Jump host for SSH: [user@]host[:port].")
     slots: Count = _absent(
-        int, "Number of slots (default: one per GPU, or one without a GPU). Only main can have 0."
+        int, "Number of ranks (default: one per GPU, or 1 without GPUs). Only main can have 0."
     )
     gpus: Gpus = _absent(
         int, "Number of GPUs that the host must have, or a list of indexes or UUIDs (default: all GPUs)."
@@ -160,40 +158,38 @@ class HostSettings(_Strict):
 
 
 class MountSettings(_Strict):
-    """A folder or file of each host that toolkit mounts in its container."""
+    """A folder or file of each host, mounted in its container."""
 
     source: MountSource = Field(description="Absolute path on the hosts.")
     target: MountTarget = Field(description="Absolute path in the containers.")
-    read_only: bool = Field(default=False, description="Mount the files read-only.")
+    read_only: bool = Field(default=False, description="Mount the source read-only.")
 
 
 class DataSettings(_Strict):
-    """Files of this machine that toolkit copies to a folder of every host and mounts in its container."""
+    """Files of your machine that toolkit copies to a folder of every host and mounts in its container."""
 
-    source: DataSource = Field(
-        description="Folder or file on this machine, relative to the folder of hosts.yaml."
-    )
-    path: DataPath = Field(description="Absolute path of a folder on every host, preferably on a local disk.")
+    source: DataSource = Field(description="Folder or file on your machine, relative to hosts.yaml.")
+    path: DataPath = Field(description="Absolute path of a folder on every host, best on a local disk.")
     target: MountTarget = Field(description="Absolute path in the containers.")
-    read_only: bool = Field(default=True, description="Mount the files read-only.")
+    read_only: bool = Field(default=True, description="Mount the data read-only.")
 
 
 class ImageSettings(_Strict):
-    """The image, and the way that it reaches the hosts."""
+    """The image of the containers, and its source."""
 
     name: Image = Field(description="Image of every container.")
     pull: Pull = Field(
         default="never",
-        description="never: toolkit sends the image. missing: hosts without the image pull the image. "
-        "always: every `up` pulls the image.",
+        description="never: toolkit sends the image from your machine. missing: hosts without the image pull "
+        "it. always: every `up` pulls the image.",
     )
 
 
 class LimitSettings(_Strict):
-    """The soft and the hard value of a limit."""
+    """Soft and hard value of a limit."""
 
-    soft: Limit = Field(description="Limit with which processes start.")
-    hard: Limit = Field(description="Maximum to which a process can raise the limit.")
+    soft: Limit = Field(description="Limit at the start of a process.")
+    hard: Limit = Field(description="Maximum to which a process can raise its limit.")
 
 
 Words = Annotated[list[str], Field(min_length=1)]
@@ -206,27 +202,24 @@ class ServiceSettings(_Strict):
 
     image: Image = _absent(str, "Image of the service (default: the image of the cluster).")
     command: CommandItem = _absent(
-        str, "Command: a list of words, or text that is split at blanks (default: the command of the image)."
+        str, "Command as a list of words, or as text that is split at spaces (default: that of the image)."
     )
-    host: HostName = _absent(str, "Host that runs the service (default: main).")
+    host: HostName = _absent(str, "Host of the service (default: main).")
     ports: list[Port] | None = _absent(
-        list, "Ports of the service in its container. `toolkit forward` makes the ports available."
+        list, "Ports in the container, which are not published. `toolkit forward` makes them available."
     )
-    gpus: Gpus = _absent(
-        int, "Number of GPUs of the service, or a list of indexes or UUIDs (default: no GPU)."
-    )
+    gpus: Gpus = _absent(int, "Number of GPUs of the service, or a list of GPUs (default: 0).")
     health: Health = _absent(
-        str, "Path of a URL on the first port that returns status 200 to 399 once the service is ready."
+        str, "URL path on the first port that returns status 200 to 399 when the service is ready."
     )
     start_within: StartWithin = Field(
-        default=120,
-        description="Maximum time in seconds from the start of the container until the service is ready.",
+        default=120, description="Seconds from the start of the container until `health` must succeed."
     )
     env: Env | None = _absent(
-        dict, "Variables for the service; values are text. The service gets no variables of ranks."
+        dict, "Variables of the service as text. The service does not get the variables of ranks."
     )
     mounts: list[MountItem] | None = _absent(
-        list, "Mounts of the service, in addition to the mounts of ranks: /source:/target[:ro]."
+        list, "Mounts of the service, in addition to those of ranks: /source:/target[:ro]."
     )
 
 
@@ -241,61 +234,58 @@ LimitItem = Annotated[
 
 
 class HostsFile(_Strict):
-    """hosts.yaml: the hosts and the settings of one cluster."""
+    """hosts.yaml: the hosts of one cluster and the settings of its containers."""
 
-    cluster: Cluster = Field(description="Name of the cluster, a part of container and folder names.")
-    image: ImageItem = Field(
-        description="Image of every container: its name, or a mapping with name and pull."
-    )
+    cluster: Cluster = Field(description="Name of the cluster, and part of container and folder names.")
+    image: ImageItem = Field(description="Image of every container: its name, or a mapping of name and pull.")
     main: HostName = _absent(str, "Host that runs the launcher (default: the first host).")
     hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
     spares: list[HostName] | None = _absent(
-        list, "Hosts that get ranks only when a job restarts without one of its hosts."
+        list, "Hosts that get ranks only if a job restarts without one of its hosts."
     )
     worker_port: WorkerPort = Field(
         default=DEFAULT_WORKER_PORT,
-        description="Port of the sshd of workers. toolkit chooses another port only if the key is absent.",
+        description="Port of the workers' sshd. If you set the key, toolkit uses no other port.",
     )
     mounts: list[MountItem] | None = _absent(
-        list, "Files of the hosts that ranks can use: /source:/target[:ro]."
+        list, "Folders or files of the hosts that ranks can use: /source:/target[:ro]."
     )
     data: list[DataSettings] | None = _absent(
-        list, "Data sets that `up` and `data send` copy from this machine to the hosts."
+        list, "Data that `up` and `data send` copy from your machine to the hosts."
     )
     env: Env | None = _absent(dict, "Variables for all ranks; values are text.")
     secrets: dict[EnvName, SecretFile] | None = _absent(
-        dict, "Variables for all ranks with values from files, relative to the folder of hosts.yaml."
+        dict, "Variables for all ranks, with values from files on your machine, relative to hosts.yaml."
     )
     labels: dict[LabelName, LabelValue] | None = _absent(dict, "Additional labels for every container.")
     ulimits: dict[LimitName, LimitItem] | None = _absent(
-        dict, "Limits of the processes in containers: a number, unlimited, or soft and hard."
+        dict, "Limits of the containers' processes: a number, unlimited, or soft and hard."
     )
-    shm_size: ShmSize = Field(default="8g", description="Size of /dev/shm, which data loaders use.")
+    shm_size: ShmSize = Field(
+        default="8g", description="Size of /dev/shm, through which data loaders pass batches."
+    )
     log_size: LogSize = Field(
-        default="64m",
-        description="Maximum size of each log of a job: the log of each rank, and the merged log.",
+        default="64m", description="Maximum size of a log file: of each rank, and of the merged log of a job."
     )
     launcher: Launcher = Field(
         default="auto",
-        description="Program that starts the ranks. auto chooses by the imports of the script, and chooses "
-        "python for a script without a library that connects ranks.",
+        description="Program that starts the ranks. auto selects the launcher by the script's imports, and "
+        "python if no import connects ranks.",
     )
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
         default=SSH,
-        description="Start of ranks on workers: ssh, or exec without sshd and keys in the containers.",
+        description="Start of ranks on workers: ssh, or exec without sshd and keys in containers.",
     )
-    network: Network = Field(
-        default="auto", description="Network that ranks use between hosts, in addition to TCP."
-    )
+    network: Network = Field(default="auto", description="Network between ranks: TCP, or RDMA in addition.")
     services: dict[ServiceName, ServiceSettings] | None = _absent(
-        dict, "Containers that run beside the ranks, by name; use them with `toolkit forward`."
+        dict, "Containers beside training, by name. `toolkit forward` makes them available."
     )
     state_dir: StateDir = _absent(
-        str, "Folder on a local disk of each host for keys and jobs (default: the home directory)."
+        str, "Folder on a local disk of the hosts for keys and jobs (default: in the home folder)."
     )
     known_hosts: LocalPath = _absent(
-        str, "File with the SSH host keys of the hosts (default: ~/.ssh/known_hosts)."
+        str, "File with SSH host keys (default: the files of the SSH configuration)."
     )
 
 

@@ -84,6 +84,11 @@ CONTEXT_FILES = (
 # Size limits, slightly above the measured sizes; an image is sent to every host.
 LIMIT_BYTES: Mapping[Flavor, int] = {"cpu": 1_400_000_000, "gpu": 6_500_000_000}
 
+# `docker build` uses the builder that this variable names instead of the engine's own. A builder in a
+# container has neither this machine's network nor the base image of the local engine, and keeps the image
+# in its cache.
+BUILDER_VARIABLE = "BUILDX_BUILDER"
+
 # Their values can contain a password: the command line has only the names, and docker reads the values.
 PROXY_VARIABLES = (
     *("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"),
@@ -177,6 +182,7 @@ def plan_image(
     python: str,
     proxies: Collection[str] = (),
     certificate: str = "",
+    other_builder: bool = False,
 ) -> ImageBuild:
     """Return the complete plan of one build.
 
@@ -186,6 +192,7 @@ def plan_image(
         cache: absolute folder for wheelhouses and contexts.
         python: local interpreter whose pip fetches the packages.
         proxies: names of the proxy variables that are set on this machine.
+        other_builder: ``BUILDER_VARIABLE`` is set on this machine; it is unset for the build.
 
     Raises:
         BadInput: an ARG name, the architecture or a requirements file is wrong.
@@ -217,7 +224,9 @@ def plan_image(
         context=context,
         files=files,
         certificate=certificate,
-        command=build_command(recipe, arguments, parse_arguments(dockerfile), context, proxies),
+        command=build_command(
+            recipe, arguments, parse_arguments(dockerfile), context, proxies, other_builder
+        ),
         limit_bytes=0 if recipe.target or recipe.added else LIMIT_BYTES[recipe.flavor],
     )
 
@@ -273,10 +282,12 @@ def build_command(
     defaults: Mapping[str, str],
     context: str,
     proxies: Collection[str] = (),
+    other_builder: bool = False,
 ) -> Command:
     """Return the ``docker build`` command; it omits ARGs that keep their default."""
     changed = [(n, v) for n, v in arguments.items() if defaults.get(n) != v]
     return command(
+        *(("env", "-u", BUILDER_VARIABLE) if other_builder else ()),
         # Host networking: apt reaches the same servers as this machine, including a resolver on localhost.
         *("docker", "build", "--network=host", "--tag", recipe.reference),
         *(token for name, value in changed for token in ("--build-arg", f"{name}={value}")),

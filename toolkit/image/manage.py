@@ -25,6 +25,7 @@ from toolkit.image.build import (
     wheelhouse_files,
 )
 from toolkit.image.build_plan import (
+    BUILDER_VARIABLE,
     CONTEXT_FILES,
     FLAVOURS,
     PROXY_VARIABLES,
@@ -118,6 +119,7 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         python=sys.executable,
         proxies=[name for name in PROXY_VARIABLES if os.environ.get(name)],
         certificate=certificate,
+        other_builder=BUILDER_VARIABLE in os.environ,
     )
 
 

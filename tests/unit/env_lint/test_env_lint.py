@@ -79,7 +79,7 @@ def test_a_variable_per_host_is_not_set_for_all_hosts(name: str) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_table_names_its_source(path: Path) -> None:
     head = path.read_text().split("\nlibrary ")[0]
-    assert "Source: " in head and re.search(r"Looked at on \d{4}-\d\d-\d\d", head)
+    assert "Source: " in head and re.search(r"Read on \d{4}-\d\d-\d\d", head)
     assert re.search(r"https://|ucx_info|ompi_info", head)
     assert path.stem in TABLES
 
@@ -269,7 +269,7 @@ def test_warnings_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("warning: env/NCCL_TIMEOUT: no library of the image reads")
-    assert "\n  fix: the time limit of torch is" in said.err
+    assert "\n  fix: set torch's time limit by" in said.err
     (told,) = common.as_warnings(findings)["warnings"]
     assert told["check"] == "environment" and told["subject"] == "env/NCCL_TIMEOUT"
 

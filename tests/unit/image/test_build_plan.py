@@ -106,6 +106,12 @@ def test_a_complete_wheelhouse_needs_no_fetch() -> None:
     assert build.lines() == ("docker build --network=host --tag toolkit:cpu /cache/context-cpu",)
 
 
+def test_a_build_uses_the_builder_of_the_engine() -> None:
+    """A builder in a container lacks the local base image and keeps the result in its cache."""
+    words = argv(plan(ImageRecipe("cpu"), other_builder=True))
+    assert words[:5] == ("env", "-u", "BUILDX_BUILDER", "docker", "build")
+
+
 def test_only_what_is_missing_is_fetched_and_what_is_damaged_or_old_goes() -> None:
     present = {**COMPLETE, "setuptools-84.2.1-py3-none-any.whl": False, "numpy-1.0-py3-none-any.whl": True}
     build = plan(ImageRecipe("cpu"), present)

@@ -82,7 +82,10 @@ def test_the_legacy_builder_knows_every_word(flavor: Flavor) -> None:
 def test_the_last_stage_has_compilers_but_not_cudas_and_checks_what_it_holds(flavor: Flavor) -> None:
     runtime = stage(DOCKERFILES[flavor], "runtime")
     installed = re.findall(r"apt-get install -y --no-install-recommends ([^;]*)", runtime)
-    assert installed == ["gcc g++ libc6-dev libpython3-dev", "openmpi-bin"]
+    verbs = ["libibverbs1", "librdmacm1", "ibverbs-providers"]
+    packages = [each.replace("\\\n", " ").split() for each in installed]
+    assert packages == [["gcc", "g++", "libc6-dev", "libpython3-dev", *verbs], ["openmpi-bin"]]
+    assert "for library in libibverbs.so.1 librdmacm.so.1; do" in runtime
     compilers = re.search(r"for compiler in ([^;]*);", runtime)
     assert compilers is not None and compilers[1].split() == ["cc", "c++", "gcc", "g++"]
     assert "if ! command -v" in runtime and "Python.h is missing" in runtime
@@ -222,6 +225,44 @@ def test_another_place_that_turns_host_key_checking_off_fails_the_edit(tmp_path:
 
 def test_the_base_script_is_posix_shell() -> None:
     assert subprocess.run(["sh", "-n", str(ROOT / "image/base.sh")], check=False).returncode == 0
+
+
+def pull_base(folder: Path, pull: str) -> subprocess.CompletedProcess[str]:
+    """Run base.sh with a `docker` whose pull runs the given script; debootstrap fails at once."""
+    docker = f"case $1 in version) ;; pull) {pull} ;; *) exit 1 ;; esac"
+    failing = "echo no mirror >&2; exit 1"
+    for name, text in {"docker": docker, "debootstrap": failing, "apt-get": failing}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "TMPDIR": str(folder), "ANSWER_SECONDS": "1"}
+    return subprocess.run(
+        ["sh", str(ROOT / "image/base.sh")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_base_pull_has_no_time_limit_once_the_registry_answers(tmp_path: Path) -> None:
+    done = pull_base(tmp_path, "echo 'bookworm-slim: Pulling from library/debian'; sleep 2.5")
+    assert done.returncode == 0 and "debian:bookworm-slim was pulled" in done.stdout
+
+
+def test_a_base_pull_without_an_answer_ends(tmp_path: Path) -> None:
+    done = pull_base(tmp_path, "exec sleep 60")
+    assert done.returncode != 0
+    assert "failed: the registry did not answer within 1 s" in done.stdout
+
+
+def test_a_failed_base_pull_prints_the_error_of_the_registry(tmp_path: Path) -> None:
+    done = pull_base(
+        tmp_path, "echo 'Error response from daemon: toomanyrequests: limit reached' >&2; exit 1"
+    )
+    assert done.returncode != 0
+    assert "failed: Error response from daemon: toomanyrequests: limit reached" in done.stdout
+    assert not list(tmp_path.glob("toolkit-base.*"))
 
 
 def test_the_gpu_image_says_which_cuda_it_needs() -> None:

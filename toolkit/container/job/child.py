@@ -128,8 +128,17 @@ class Child:
         oom = number == signal.SIGKILL and self._memory.has_killed()
         return {"exit_code": exit_code_of(self._returncode), "signal": number, "oom": oom}
 
-    def copy(self, streams: tuple[Stream, Stream], log: Log, grace: float) -> int:
+    def copy(
+        self,
+        streams: tuple[Stream, Stream],
+        log: Log,
+        grace: float,
+        notice: Callable[[], str] | None = None,
+    ) -> int:
         """Copy the output until the child has exited; return the exit code, 128+n for signal n.
+
+        Args:
+            notice: called between two copies; a text that it returns is added to the output as a line.
 
         Orphaned processes of the child can hold its output open and print forever. Their output is
         copied for at most DRAIN_S after the exit.
@@ -140,6 +149,8 @@ class Child:
         while self._output.is_open and self._clock() < until:
             self._output.pump(IDLE_S / 2)
             self.watch(grace)
+            if notice is not None and (text := notice()):
+                self._output.add_line(f"[toolkit] {text}")
             if until == math.inf and self.has_exited():
                 until = self._clock() + DRAIN_S
         if self._output.is_open:
@@ -225,6 +236,13 @@ class Output:
         for stream in self._streams:
             if stream.pending and time.monotonic() > self._heard[stream] + IDLE_S:
                 write_lines(stream.out, stream.flush())
+
+    def add_line(self, text: str) -> None:
+        """Print a line of toolkit between the lines of the child, on stderr."""
+        line, stream = f"{text}\n".encode(), self._streams[1]
+        with suppress(OSError):
+            self._log.write(line)
+        write_lines(stream.out, [*stream.flush(last=True), *stream.feed(line)])
 
     def drain(self, seconds: float) -> None:
         """Copy what is in the pipes; for at most this time, because a process can print forever."""

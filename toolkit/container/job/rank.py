@@ -14,6 +14,7 @@ from toolkit.container.exits import fail
 from toolkit.container.files import read, reserve, write_text
 from toolkit.container.job.child import Child
 from toolkit.container.job.elastic import hosts_of
+from toolkit.container.job.nccl_log import NcclLog, log_settings
 from toolkit.container.job.rank_records import keep_record
 from toolkit.container.job.variables import Variables, require
 from toolkit.container.job_file import HostFile, Job, load_host, load_job
@@ -123,6 +124,17 @@ def rank_env(
     return env
 
 
+def nccl_log(job: Job, host: str, place: Place, env: dict[str, str]) -> NcclLog | None:
+    """Let NCCL log its start, by ``env``, in the first rank of each GPU host of a job on several hosts."""
+    gpus = next((each["gpus"] for each in hosts_of(job) if each["name"] == host), [])
+    path = job_folder(job["id"]) / f"nccl-{place.rank}.log"
+    if place.local_rank or place.size <= place.local_size or not gpus:
+        return None
+    settings = log_settings(env, path)
+    env |= settings
+    return NcclLog(path) if settings else None
+
+
 def command_of(job: Job, given: Sequence[str], place: Place) -> list[str]:
     """Return the command of this rank: the job's, or the one that a launcher passed."""
     words = list(given or job["command"])
@@ -182,6 +194,7 @@ def main() -> int:
         child = None
         try:
             env = rank_env(os.environ, host, job, variables, place)
+            nccl = nccl_log(job, host["host"], place, env)
             child = Child(command, job["workdir"], env, lease_path(folder))
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
@@ -190,7 +203,9 @@ def main() -> int:
                 log.write(line)
             write_lines(2, streams[1].feed(line))
         else:
-            code = child.copy(streams, log, job["grace"])
+            code = child.copy(streams, log, job["grace"], nccl.poll if nccl else None)
+            if nccl:
+                nccl.close()
         # torchrun exits with 1 for any exit code of its ranks; the supervisor reads the true code here
         how = child.how_it_ended() if child else {"exit_code": code, "signal": 0, "oom": False}
         last = last_lines(path) if code else []
