@@ -319,7 +319,7 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
         ({}, {"leave_out": ("secrets",)}, SLURM, "--leave-out secrets: no unsupported part"),
         ({"mounts": (Mount("/a,b", "/c"),)}, {"runtime": "pyxis"}, SLURM, "mounts//c: pyxis accepts no path"),
         ({"labels": (("a", "b"),)}, {"runtime": "apptainer"}, SLURM, "labels/a: apptainer has no labels"),
-        ({}, {"words": ("gone.py",)}, SLURM, "gone.py: there is no such file in"),
+        ({}, {"words": ("gone.py",)}, SLURM, "gone.py: does not exist in"),
     ],
 )
 def test_refusals(
@@ -410,12 +410,12 @@ def test_the_command_line(run: Run, tmp_path: Path) -> None:
     status, _, err = run("render", "slurm", "--gpus", "2", "-o", ".", "train.py")
     assert status == 0 and (tmp_path / "demo-train.sh").stat().st_mode & 0o111
     for words, message in (
-        (("slurm", "--runtime", "podman", "true"), "--runtime: is one of docker, pyxis, apptainer"),
+        (("slurm", "--runtime", "podman", "true"), "--runtime: should be one of docker, pyxis, apptainer"),
         (("slurm", "--sbatch", "partition", "true"), "--sbatch: must be an option such as --partition=gpu"),
         (("slurm", "--gpus", "-1", "true"), "--gpus: should be a whole number of 0 or more"),
         (("slurm", "--env", "1x", "true"), "--env 1x"),
         (("slurm",), "Missing argument"),
-        (("kubernetes", "--resource", "x", "true"), "--resource x: is written NAME=VALUE"),
+        (("kubernetes", "--resource", "x", "true"), "--resource x: should be NAME=VALUE"),
         (("kubernetes", "--crd", "x", "true"), "--crd: needs --check"),
         (("kubernetes", "--image", "A B", "true"), "--image: should be an image"),
         (("kubernetes", "--check", "--crd", "gone", "true"), "No such file"),

@@ -58,7 +58,7 @@ def start(
         (("python", "-c", HVD), "horovodrun", "the code after -c imports horovod"),
         (("python", "-uc", "print(1)"), "python", "the code after -c imports no library that connects ranks"),
         *(
-            (words, "python", "the command is no Python script of the folder")
+            (words, "python", "the command is not a Python script in the code folder")
             for words in (
                 ("nvidia-smi",),
                 ("train.sh",),
@@ -122,7 +122,7 @@ def test_accelerates_own_command_is_understood(code: Path, launcher: str, named:
     ],
 )
 def test_a_launcher_within_a_launcher_is_refused(code: Path, words: tuple[str, ...], fix: str) -> None:
-    with pytest.raises(BadInput, match="once for every rank") as caught:
+    with pytest.raises(BadInput, match="would start all ranks again") as caught:
         start(words, code, "horovodrun")
     assert fix in str(caught.value.problems[0])
     assert start(words, code, "mpirun", alone=True).command == words
