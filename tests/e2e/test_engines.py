@@ -380,7 +380,7 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
         # A cluster of an earlier version is reported and usable after `up`, which recreates no container.
         status = later.run("status", check=True).out
         assert (
-            f"created by toolkit {own}, but your toolkit is 99.0.0" in status
+            f"created by toolkit {own}, but your version is 99.0.0" in status
             and "fix for box1, box2: toolkit up" in status
         )
         refused = later.run("run", "--", "true")
@@ -399,7 +399,7 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
         later.run("run", "--", "true", check=True)
         # The other way round: a cluster of a later version.
         status = up.run("status", check=True).out
-        assert f"created by toolkit 99.0.0, which is newer than your toolkit {own}" in status
+        assert f"created by toolkit 99.0.0, which is newer than your version {own}" in status
         assert "fix for box1, box2: use toolkit 99.0.0 or later" in status
         assert state_of(up, job) == "stopped"
         for words in (("run", "--", "true"), ("up",)):
@@ -435,7 +435,7 @@ def test_an_image_that_lost_its_names_does_not_travel_again(
         on(host, "docker", "rmi", "--force", "toolkit:cpu", identity_reference(before))
         assert tool.run("status", "--json", check=True).json["hosts"][0]["image"] == before
         rows = [o for o in tool.run("up", "--json", check=True).json["outcomes"] if o["status"] == "ok"]
-        assert [o["step"] for o in rows] == ["name the image by its identity"]
+        assert [o["step"] for o in rows] == ["tag the image with its content digest"]
         assert "<none>" not in on(host, "docker", "images", "--all")
     finally:
         tool.run("down", "--no-save", check=True)

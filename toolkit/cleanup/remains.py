@@ -229,7 +229,7 @@ class Remains:
             unsure = {(o.job, o.cluster) for o in marked(seen) if o.job and o.job not in alive}
             for job, cluster in sorted(unsure):
                 if (seen.host, job) not in doomed:
-                    why = f"toolkit cannot query the main host of cluster {cluster} about the job"
+                    why = f"cannot query the main host of cluster {cluster} about the job"
                     own = cluster == self.scene.inventory.cluster
                     fix = "toolkit up && toolkit gc" if own else "toolkit gc --hosts FILE"
                     rows.append(Kept(seen.host, f"processes of job {job}", why, fix))

@@ -158,7 +158,7 @@ class Connected:
         fix = first.fix
         if len({error.fix for error in self.errors.values()}) > 1:
             fix = f"toolkit check  # lists the fix of each host; for {name}: {fix}"
-        raise ToolkitError(f"toolkit cannot use any host{lines}", fix)
+        raise ToolkitError(f"cannot use any host{lines}", fix)
 
     def all_facts(self) -> dict[str, Facts]:
         """Return the facts of the hosts, if every host answered.

@@ -60,7 +60,7 @@ class ShownKey:
     def place(self) -> str:
         """Return the address that was queried, and the files with recorded keys."""
         if self.target is None:
-            return "toolkit cannot resolve the SSH address of the host"
+            return "cannot resolve the SSH address of the host"
         files = ", ".join(self.target.known_hosts)
         return f"queried {self.target.host} port {self.target.port}; recorded keys are in {files}"
 

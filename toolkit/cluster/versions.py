@@ -35,14 +35,14 @@ def version_note(cluster: str, facts: Facts, inside: Mapping[str, str]) -> tuple
     by = made_by(cluster, facts)
     if is_newer(by, __version__):
         return (
-            f"created by toolkit {by}, which is newer than your toolkit {__version__}",
+            f"created by toolkit {by}, which is newer than your version {__version__}",
             f"use toolkit {by} or later",
         )
     note = ""
     if not facts.version:
         note = "created by an older toolkit that recorded no version"
     elif facts.version != __version__:
-        note = f"created by toolkit {facts.version}, but your toolkit is {__version__}"
+        note = f"created by toolkit {facts.version}, but your version is {__version__}"
     elif other_programs((facts,), inside):
         note = f"the programs on the host differ from toolkit {__version__}"
     return note, "toolkit up" if note else ""
@@ -63,7 +63,7 @@ def refuse_newer(cluster: str, facts: Iterable[Facts]) -> None:
     if found := newer_hosts(cluster, facts):
         version = latest(found.values())
         what = (
-            f"toolkit {version} created the cluster on {', '.join(found)}, but your toolkit is {__version__}"
+            f"toolkit {version} created the cluster on {', '.join(found)}, but your version is {__version__}"
         )
         fix = f"use toolkit {version} or later; or recreate the cluster: toolkit up --force"
         raise NotReady(what, fix)

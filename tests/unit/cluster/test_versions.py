@@ -77,15 +77,15 @@ def test_the_latest_of_none_is_nothing() -> None:
         (host(), ""),
         (world.facts(), ""),  # nothing of the cluster is there
         (host("", OTHERS, ""), "created by an older toolkit that recorded no version"),
-        (host("0.0.9", OTHERS), f"created by toolkit 0.0.9, but your toolkit is {__version__}"),
+        (host("0.0.9", OTHERS), f"created by toolkit 0.0.9, but your version is {__version__}"),
         # Only the programs are from elsewhere: two checkouts of one version.
         (
             host(programs=OTHERS),
             f"the programs on the host differ from toolkit {__version__}",
         ),
-        (host(LATER, OTHERS), f"created by toolkit {LATER}, which is newer than your toolkit {__version__}"),
+        (host(LATER, OTHERS), f"created by toolkit {LATER}, which is newer than your version {__version__}"),
         # The container was made by a later one, the files by this one since.
-        (host(label=LATER), f"created by toolkit {LATER}, which is newer than your toolkit {__version__}"),
+        (host(label=LATER), f"created by toolkit {LATER}, which is newer than your version {__version__}"),
         # An earlier version created the container, and nothing required recreating it.
         (host(label="0.0.9"), ""),
     ],
