@@ -104,7 +104,7 @@ def test_an_interrupted_report() -> None:
         ),
         (
             SendCode("a", "t", "c", "/jobs/1", "/src", CODE, "s3cret"),
-            ["send 1 file, 7 bytes, from /src to /jobs/1/code"],
+            ["send 1 file, 7 bytes from /src to /jobs/1/code"],
         ),
         (SendCode("a", "t", "c", "/jobs/1", "", CodeTree(), "s3cret"), ["send no files to /jobs/1/code"]),
         (PullImage("a", "t", "x:1"), ["docker pull x:1"]),
