@@ -36,7 +36,7 @@ class Verdict:
 
 FIXES: Mapping[str, str] = {
     "stopped": "toolkit exec HOST -- kill -CONT PID  # continues the process",
-    "disk": "on HOST: sudo dmesg | tail; df -h  # check this disk or network share; a signal cannot end the process",
+    "disk": "on HOST: sudo dmesg | tail; df -h  # check this disk or share; signals cannot end the process",
     "failed": "toolkit logs --rank RANK  # shows the error of the rank; toolkit stop ends the other ranks",
     "gone": "toolkit logs --rank RANK  # on HOST, sudo dmesg shows whether the kernel ran out of memory",
     "ended": "give every rank the same number of steps, for example with drop_last=True in the data loader",
@@ -44,15 +44,15 @@ FIXES: Mapping[str, str] = {
     "handler": "change the handler to raise the exception again before it calls a collective or waits",
     "sleep": "check why the rank sleeps at this line",
     "lock": "check which thread or process of the rank should release the lock or fill the queue",
-    "child": "on HOST: sudo dmesg | grep -i 'out of memory'  # then set a timeout for the data loader or queue",
-    "file": "check the file on HOST: a full disk, a stalled network share, or a pipe without a reader or writer",
+    "child": "on HOST: sudo dmesg | grep -i 'out of memory'  # then set a timeout for the queue",
+    "file": "check the file on HOST: a full disk, a stalled share, or a pipe without a reader or writer",
     "network": "toolkit check  # tests whether hosts reach each other; also check the address in your code",
     "spin": "check this line for an endless loop, or for more work than the other ranks have",
     "code": "check this line, and the stack of the rank in the bundle that toolkit why writes",
     "gpu": "on HOST: nvidia-smi; sudo dmesg | grep -i xid  # shows the load and the errors of the GPU",
     "collective": "check why the rank calls the collective at this line",
-    "apart": "call the same collectives in the same order on all ranks; check each `if` that depends on the rank",
-    "link": "toolkit check  # tests each pair of hosts; check cable, switch and firewall between these two hosts",
+    "apart": "call the same collectives in the same order on all ranks; check each `if` that uses the rank",
+    "link": "toolkit check  # tests each pair of hosts; check cable, switch and firewall between the two",
     "host": "toolkit up  # repairs the host; if up fails, check the power, network and load of HOST",
 }
 
