@@ -47,9 +47,9 @@ def check_tune(engine: str, budget: float) -> None:
     """
     problems = []
     if engine not in ENGINES:
-        problems.append(Problem("--backend", f"is one of {', '.join(ENGINES)}, found {engine}"))
+        problems.append(Problem("--backend", f"should be one of {', '.join(ENGINES)}, found {engine}"))
     if not 2 <= budget <= 600:
-        problems.append(Problem("--budget", f"is 2 to 600 s, found {budget:g}"))
+        problems.append(Problem("--budget", f"should be 2 to 600 s, found {budget:g}"))
     if problems:
         raise BadInput("command line", tuple(problems))
 
@@ -93,7 +93,9 @@ def tune(
         job = planned.job
         places = tuple((host.name, host.address, host.slots) for host in job.hosts)
         if job.world_size < 2:
-            raise NotReady("an all-reduce requires two ranks, found 1", "add hosts or slots, or omit --only")
+            raise NotReady(
+                "an all-reduce requires at least two ranks, found 1", "add hosts or slots, or omit --only"
+            )
         begin = clock()
         text = measured_text(session, planned, _RESULT, listen)
         rows = read_answer(tuple[AlgorithmTime, ...], text, session.inventory.main, "its measurements")
