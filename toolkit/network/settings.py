@@ -85,10 +85,17 @@ def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Fact
             Setting("NCCL_NET", "IB", "hosts.yaml requires InfiniBand, so NCCL must not use TCP instead")
         )
     if fabric.kind == "roce" and (index := gid_index(tuple(ports), facts)) is not None:
-        found.append(
-            Setting("NCCL_IB_GID_INDEX", str(index), "this GID is RoCE v2 over the IPv4 address of the host")
-        )
+        reason = "this GID is RoCE v2 over the IPv4 address of the host"
+        found.append(Setting("NCCL_IB_GID_INDEX", str(index), reason))
+    if names and facts.gpus and all(gpu.name in NO_GPUDIRECT for gpu in facts.gpus):
+        why = f"{facts.gpus[0].name} does not support GPUDirect RDMA"
+        found.append(Setting("NCCL_NET_GDR_LEVEL", "LOC", why))
     return found
+
+
+# Names of nvidia-smi. DGX Spark Porting Guide, "GPUDirect RDMA": neither nvidia-peermem nor DMA-BUF works,
+# because network cards cannot read memory of cudaMalloc coherently. NCCL also detects this.
+NO_GPUDIRECT = frozenset(("NVIDIA GB10",))
 
 
 # Amazon's guide "Get started with EFA and NCCL" and the EFA cheat sheet of aws-samples/

@@ -57,7 +57,12 @@ def all_out(base: Scene, source: str) -> Scene:
 
 NETWORK_CASES = (
     Case("net-address", "ok", GOOD),
-    Case("net-address", "error", net.looked_at(GIVEN), "data_address 10.1.1.1 is not one of its addresses"),
+    Case(
+        "net-address",
+        "error",
+        net.looked_at(GIVEN),
+        "data_address 10.1.1.1 is not among the addresses of the host",
+    ),
     Case("net-address", "not checked", NOTHING, "no host answered"),
     Case("net-shared", "ok", GOOD),
     Case("net-shared", "warning", other_network(GOOD), "gpu2 in 10.9.0.0/24"),
@@ -104,6 +109,13 @@ NETWORK_CASES = (
     Case("net-speeds", "not checked", net.with_link(GOOD, "gpu2", speed=0), "not all hosts report"),
     Case("net-mtu", "ok", GOOD),
     Case("net-mtu", "warning", net.with_link(GOOD, "gpu2", mtu=9000), "1500 on gpu1, cpu3; 9000 on gpu2"),
+    Case("net-mtu", "ok", net.with_roce(GOOD)),
+    Case(
+        "net-mtu",
+        "warning",
+        net.with_other_link(net.with_roce(GOOD), "gpu2", "ens9f1", mtu=4200),
+        "the MTU differs in 192.168.1.0/24: 4200 on gpu2; 9000 on gpu1, cpu3",
+    ),
     Case("net-mtu", "not checked", NOTHING, "no host reports its MTU"),
     Case("net-errors", "ok", GOOD),
     Case("net-errors", "ok", net.with_link(GOOD, "gpu2", errors=90)),
@@ -153,7 +165,12 @@ NETWORK_CASES = (
         "but the host has no active",
     ),
     Case("rdma", "error", profile(GOOD, "efa"), "but the host has no EFA device"),
-    Case("rdma", "warning", net.with_rdma(GOOD, "gpu1", "cpu3"), "gpu2 cannot, so all hosts use TCP"),
+    Case(
+        "rdma",
+        "warning",
+        net.with_rdma(GOOD, "gpu1", "cpu3"),
+        "(gpu2 has no usable RDMA port), so all hosts use TCP",
+    ),
     Case("rdma-ports", "ok", net.with_rdma(GOOD, "gpu1", "gpu2")),
     Case(
         "rdma-ports",
@@ -169,6 +186,29 @@ NETWORK_CASES = (
         net.with_rdma(net.with_rdma(GOOD, "gpu1", "cpu3"), "gpu2", rate=40.0),
         "gpu1 1 × 100 Gb/s, gpu2 1 × 40 Gb/s",
     ),
+    Case("rdma-unused", "ok", net.with_roce(GOOD)),
+    Case("rdma-unused", "ok", net.with_rdma(GOOD, "gpu1", "gpu2", "cpu3")),
+    Case(
+        "rdma-unused",
+        "warning",
+        net.readdressed(net.with_roce(GOOD), "gpu2", ("ens9f0", "192.168.0.2")),
+        "ranks do not use the RDMA port roce1:1 (200 Gb/s): ens9f1 has no IPv4 address",
+    ),
+    Case(
+        "rdma-unused",
+        "warning",
+        net.readdressed(net.with_roce(GOOD), "gpu2", ("ens9f0", "192.168.0.2"), ("ens9f1", "169.254.1.2")),
+        "ens9f1 has only the link-local address 169.254.1.2",
+    ),
+    Case(
+        "rdma-unused",
+        "warning",
+        net.readdressed(net.with_roce(GOOD), "gpu2", ("ens9f1", "192.168.0.2"), ("ens9f0", "192.168.1.2")),
+        "ranks do not use the RDMA port roce1:1: the ports of the hosts are in different networks",
+    ),
+    Case("rdma-mtu", "ok", net.with_roce(GOOD, mtu=4200)),
+    Case("rdma-mtu", "ok", net.with_rdma(GOOD, "gpu1", "gpu2", "cpu3")),
+    Case("rdma-mtu", "warning", net.with_roce(GOOD, mtu=1500), "ens9f0 has MTU 1500: RoCE packets of 4096"),
     Case("rdma-devices", "ok", net.with_rdma(GOOD, "gpu2")),
     Case(
         "rdma-devices",
