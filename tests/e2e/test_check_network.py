@@ -141,7 +141,7 @@ CABLE = "ip link add lan9 type veth peer name lan8; ip addr add 10.98.0.N/24 dev
 FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
     "no such address": (
         {"data_address": ("10.1.1.1", "10.1.1.2")}, "", "",
-        {"net-address": "is not one of its addresses"},
+        {"net-address": "is not among the addresses of the host"},
     ),
     "apart": (
         {"data_address": ("DATA1", "CONTROL2")}, "", "",
