@@ -40,7 +40,7 @@ _FILE = re.compile(r"^\.+|[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True)
-class HostReport:
+class InspectedHost:
     """Report of one host, without secrets.
 
     Args:
@@ -70,7 +70,7 @@ class Answer:
     evidence: Evidence
     verdict: Verdict
     known: tuple[KnownError, ...]
-    reports: Mapping[str, HostReport]
+    reports: Mapping[str, InspectedHost]
     stalled: str = ""
 
 
@@ -112,7 +112,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
     return Answer(masked_job(job, secrets), evidence, verdict, known, reports, stalled)
 
 
-def _kept(reports: Mapping[str, HostReport], main: str) -> Kept | None:
+def _kept(reports: Mapping[str, InspectedHost], main: str) -> Kept | None:
     """Return the evidence that watchdogs have saved.
 
     Args:
@@ -127,7 +127,7 @@ def _kept(reports: Mapping[str, HostReport], main: str) -> Kept | None:
     return replace(next(iter(found.values())), hosts=hosts)
 
 
-def _lasted(kept: Kept, reports: Mapping[str, HostReport]) -> bool:
+def _lasted(kept: Kept, reports: Mapping[str, InspectedHost]) -> bool:
     """Return whether a rank printed no line after the inspection. Otherwise the stall was a different one."""
     after = {rank.rank: rank.tail for one in reports.values() for rank in one.seen.ranks}
     return any(rank.tail == after.get(rank.rank) for one in kept.hosts for rank in one.ranks)
@@ -179,7 +179,7 @@ def _from_workers(session: Session, word: str, error: ToolkitError) -> JobStatus
 
 def _look(
     session: Session, job: str, names: Iterable[str], secrets: tuple[str, ...]
-) -> dict[str, HostReport]:
+) -> dict[str, InspectedHost]:
     """Return the report of each host, or its error, and the state of its container."""
     names = list(names)
     found, failed = fan_out(names, lambda name: _look_on(session, job, name, secrets))
@@ -188,12 +188,12 @@ def _look(
     return {name: found[name] for name in names}
 
 
-def _silent(name: str, error: str, container: str = "", is_predicate: bool = False) -> HostReport:
+def _silent(name: str, error: str, container: str = "", is_predicate: bool = False) -> InspectedHost:
     printed = {"host": name, "error": error, "container": container}
-    return HostReport(InspectedNow(host=name, error=error, is_predicate=is_predicate), container, printed)
+    return InspectedHost(InspectedNow(host=name, error=error, is_predicate=is_predicate), container, printed)
 
 
-def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) -> HostReport:
+def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) -> InspectedHost:
     if name not in session.inventory.names:
         return _silent(name, "is no longer in the hosts file", is_predicate=True)
     if name in session.errors:
@@ -212,7 +212,7 @@ def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) ->
             return replace(found, is_older=is_older)
         raw = masked(read_answer(dict[str, object], result.stdout, name, "its ranks", MOST_BYTES), secrets)
         with answer_of(name, "its ranks"):
-            return HostReport(decode(InspectedNow, raw), container, {**raw, "container": container})
+            return InspectedHost(decode(InspectedNow, raw), container, {**raw, "container": container})
     except ToolkitError as error:
         return _silent(name, masked_text(error.what, secrets), container)
 
@@ -222,7 +222,7 @@ def _lacks_program(session: Session, name: str) -> bool:
     return session.container(name).run(look, _STATE_SECONDS).status == _MISSING
 
 
-def _refuse_older(reports: Mapping[str, HostReport]) -> None:
+def _refuse_older(reports: Mapping[str, InspectedHost]) -> None:
     """Raise an error if a host's container lacks the program that inspects ranks."""
     for name, one in reports.items():
         if one.is_older:
@@ -262,7 +262,7 @@ def _evidence(job: JobStatus, inspected: Mapping[str, tuple[Inspected, str]]) ->
     return Evidence(job.id, job.state, job.reason, placed, tuple(hosts), job.failed_rank, job.lost_host)
 
 
-def _lines(job: JobStatus, reports: Mapping[str, HostReport]) -> list[str]:
+def _lines(job: JobStatus, reports: Mapping[str, InspectedHost]) -> list[str]:
     """Return the recent output of the ranks and the launcher."""
     texts = [job.reason]
     for one in reports.values():

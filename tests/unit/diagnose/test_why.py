@@ -12,7 +12,7 @@ from tests.unit.cluster_world import inventory
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Result
 from toolkit.diagnose.show import why_json, why_text
-from toolkit.diagnose.why import HostReport, _kept, ask_why, bundle_files
+from toolkit.diagnose.why import InspectedHost, _kept, ask_why, bundle_files
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.protocol.evidence import Inspected, InspectedNow, Kept
 
@@ -200,9 +200,9 @@ def test_evidence_of_the_watchdog_explains_a_stopped_job() -> None:
 def test_evidence_of_one_watchdog_covers_only_its_host() -> None:
     """Main's speaks for all hosts; with a part of the job on each host, each for its own."""
 
-    def said(*hosts: str, of: str) -> HostReport:
+    def said(*hosts: str, of: str) -> InspectedHost:
         kept = Kept(tuple(Inspected(name) for name in hosts), why=of)
-        return HostReport(InspectedNow(of, kept=kept))
+        return InspectedHost(InspectedNow(of, kept=kept))
 
     told = {"gpu1": said("gpu1", of="gpu1"), "gpu2": said("gpu2", "gpu1", "cpu3", of="gpu2")}
     for main, hosts in (("gpu1", ["gpu1"]), ("", ["gpu1", "gpu2"])):
