@@ -210,8 +210,9 @@ def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) ->
             found = _silent(name, masked_text(words_of(result.output), secrets), container)
             is_older = result.status == _CANNOT_OPEN and _lacks_program(session, name)
             return replace(found, is_older=is_older)
-        raw = masked(read_answer(dict[str, object], result.stdout, name, "its ranks", MOST_BYTES), secrets)
-        with answer_of(name, "its ranks"):
+        what = "the state of its ranks"
+        raw = masked(read_answer(dict[str, object], result.stdout, name, what, MOST_BYTES), secrets)
+        with answer_of(name, what):
             return InspectedHost(decode(InspectedNow, raw), container, {**raw, "container": container})
     except ToolkitError as error:
         return _silent(name, masked_text(error.what, secrets), container)
