@@ -62,9 +62,9 @@ def steps_per_epoch(count: int, batch_size: int, size: int) -> int:
 def batch(count: int, step: int, batch_size: int, rank: int, size: int) -> Tensor:
     """This rank's pictures in this step, of `count` in all.
 
-    They follow from the step alone, so that a run that goes on from a checkpoint sees what it would
-    have seen. All ranks shuffle alike (the epoch is the seed) and each takes every size-th picture. The
-    parts have the same length: a rank with one step more would wait for the others for ever.
+    The pictures depend only on the step, so a run that continues from a checkpoint receives the pictures of
+    an uninterrupted run. All ranks shuffle with the epoch as seed, and each takes every size-th picture. All
+    parts have the same length, because a rank with one step more would wait for the other ranks forever.
     """
     epoch, number = divmod(step, steps_per_epoch(count, batch_size, size))
     order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))

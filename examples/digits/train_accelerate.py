@@ -33,7 +33,7 @@ def main() -> None:
     held = [digits.read(args.checkpoints) if rank == 0 else None]
     broadcast_object_list(held)
     first = digits.restore(held[0], len(pictures), steps, model, optimizer)
-    accelerator.print(f"goes on after step {first} of {total}" if first else "begins")
+    accelerator.print(f"continues after step {first} of {total}" if first else "begins")
 
     # 4. What the settings ask for: DDP, FSDP, DeepSpeed; mixed precision.
     model, optimizer = accelerator.prepare(model, optimizer)

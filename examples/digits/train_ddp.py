@@ -44,7 +44,7 @@ def main() -> None:
     dist.broadcast_object_list(held, src=0)
     first = digits.restore(held[0], len(pictures), steps, model, optimizer)
     if rank == 0 and first:
-        print(f"goes on after step {first} of {total}")
+        print(f"continues after step {first} of {total}")
 
     for step in range(first, total):
         # 5. Each rank learns from its own part of the pictures.

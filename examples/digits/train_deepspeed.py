@@ -49,7 +49,7 @@ def main() -> None:
     path, client = engine.load_checkpoint(str(args.checkpoints)) if resume else (None, {})
     first = client["step"] if path else 0
     if rank == 0 and first:
-        print(f"goes on after step {first} of {total}")
+        print(f"continues after step {first} of {total}")
 
     for step in range(first, total):
         # 4. Each rank learns from its own part of the pictures.

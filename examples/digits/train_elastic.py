@@ -43,7 +43,7 @@ def main() -> None:
         steps = digits.steps_per_epoch(len(pictures), args.batch_size, size)
         first, total = round(state.seen * steps / len(pictures)), args.epochs * steps
         if rank == 0 and first:
-            print(f"goes on after step {first} of {total} on {size} ranks")
+            print(f"continues after step {first} of {total} on {size} ranks")
         for step in range(first, total):
             batch = digits.batch(len(pictures), step, args.batch_size, rank, size).to(device)
             optimizer.zero_grad()

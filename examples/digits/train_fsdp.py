@@ -60,7 +60,7 @@ def main() -> None:
             group["lr"] = args.lr * size  # follows from the ranks, so it is this run's
         first = round(state["seen"] * steps / len(pictures))
     if rank == 0 and first:
-        print(f"goes on after step {first} of {total}")
+        print(f"continues after step {first} of {total}")
 
     for step in range(first, total):
         # 5. Each rank learns from its own part of the pictures.

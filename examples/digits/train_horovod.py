@@ -39,7 +39,7 @@ def main() -> None:
     held = hvd.broadcast_object(digits.read(args.checkpoints) if rank == 0 else None, root_rank=0)
     first = digits.restore(held, len(pictures), steps, model, optimizer)
     if rank == 0 and first:
-        print(f"goes on after step {first} of {total}")
+        print(f"continues after step {first} of {total}")
 
     # 5. All ranks begin with rank 0's weights and optimizer state.
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)

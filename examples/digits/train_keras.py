@@ -97,7 +97,7 @@ def main() -> None:
         first = held[0]
         restore(held[1], model)
         if rank == 0:
-            print(f"goes on after epoch {first} of {args.epochs}")
+            print(f"continues after epoch {first} of {args.epochs}")
     # Horovod 0.28's MetricAverageCallback looks into Keras 3 even beside Keras 2, and fails.
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
     # 6. Rank 0 alone writes and talks.

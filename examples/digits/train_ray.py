@@ -41,7 +41,7 @@ def work(config: dict[str, Any]) -> None:
     dist.broadcast_object_list(held, src=0)
     first = digits.restore(held[0], len(pictures), steps, model, optimizer)
     if rank == 0 and first:
-        print(f"goes on after step {first} of {total}")
+        print(f"continues after step {first} of {total}")
 
     # 4. DDP around the model: rank 0's weights to all, gradients averaged in every step.
     parallel = train.torch.prepare_model(model)

@@ -25,7 +25,7 @@ def main() -> None:
 
     first = digits.restore(digits.read(args.checkpoints), len(pictures), steps, model, optimizer)
     if first:
-        print(f"goes on after step {first} of {total}")
+        print(f"continues after step {first} of {total}")
 
     for step in range(first, total):
         batch = digits.batch(len(pictures), step, args.batch_size, 0, 1).to(device)

@@ -103,10 +103,10 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
     (
         Fault("docker-storage", _BAD_ENGINE, _GOOD_ENGINE, "vfs", "warning"),
         Fault("docker-users", "", "", "userns-remap"),
-        Fault("docker-logs", "", "", "keeps no logs"),
-        Fault("docker-runtime", "", "", "run under other", "warning"),
+        Fault("docker-logs", "", "", "keeps no container logs"),
+        Fault("docker-runtime", "", "", "run under the runtime other", "warning"),
         Fault("disk-image", "", "", "the image needs up to"),
-        Fault("disk-inodes", "", "", "more files, regardless of its free bytes"),
+        Fault("disk-inodes", "", "", "more files, so containers cannot start"),
     ),
     (
         Fault("programs", "mv /usr/bin/sha256sum /root/", "mv /root/sha256sum /usr/bin/", "no sha256sum"),
@@ -144,7 +144,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
             "disk-state",
             f"{_OVER_STATE}size=64k,mode=777 none {_STATE_HOME}",
             f"umount {_STATE_HOME}",
-            "too little for keys",
+            "free for keys and job records",
         ),
     ),
 )
@@ -190,7 +190,7 @@ ln -s /mnt/big/train /data/links/train; ln -s ../fine/x /data/links/inside; ln -
 MOUNT_FINDINGS = (
     ("mount-there", "error", "box2", "/data/absent does not exist"),
     ("mount-there", "error", "box2", "/data/dangling is a broken symbolic link"),
-    ("mount-same", "error", "", "is not the same on all hosts: directory on box1; file on box2"),
+    ("mount-same", "error", "", "is of different types: directory on box1; file on box2"),
     ("mount-access", "error", "box2", "cannot read /data/closed"),
     ("mount-access", "warning", "box2", "cannot write to /data/unwritable: trainer has no write permission"),
     (

@@ -151,7 +151,7 @@ def leave_early() -> None:
 
 
 def part() -> None:
-    """Rank 2 takes part in another collective than the rest."""
+    """Rank 2 calls a different collective than the other ranks."""
     from mpi4py import MPI
 
     # It polls while it waits, and should leave the processors to those who look.

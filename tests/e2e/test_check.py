@@ -94,7 +94,7 @@ def test_docker_commands_that_go_to_another_machine(checked: Toolkit, before: st
     key = Path(hosts["hosts"]["box2"]["identity_file"]).read_text()
     known = Path(hosts["known_hosts"]).read_text()
     with made(faults.engine_elsewhere(hosts["hosts"]["box1"]["address"], key, known)):
-        found(checked, ("docker-here", "error", "box2", "the engine of box1, but this host is box2"))
+        found(checked, ("docker-here", "error", "box2", "the engine of host box1 instead of box2"))
 
 
 @pytest.mark.parametrize("group", faults.TOGETHER, ids=lambda g: g[0].check)
@@ -210,7 +210,7 @@ def test_leftovers_are_found_and_removed_and_nothing_else(checked: Toolkit, befo
     with made(*faults.LEFTOVERS):
         found(
             checked,
-            ("left-containers", "warning", "box2", "toolkit-gone-worker is left over from a removed cluster"),
+            ("left-containers", "warning", "box2", "toolkit-gone-worker belongs to a removed cluster"),
             ("left-processes", "warning", "box2", "2 processes of job 20260101-000000-over-aaaa"),
             ("left-state", "warning", "box2", "cluster gone-too, which has no container"),
             ("cluster-version", "warning", "box2", "toolkit 0.0.1"),
@@ -245,7 +245,7 @@ def test_the_question_about_gpus_in_the_shell_of_a_host(checked: Toolkit, before
         by_check = {f["check"]: f["what"] for f in told if f["host"] == "box2"}
         assert "3 uncorrectable memory errors" in by_check["gpu-memory"]
         assert "Container Toolkit is missing" in by_check["gpu-containers"]
-        assert "holds 512 MiB" in by_check["gpu-busy"] and "user trainer" in by_check["gpu-busy"]
+        assert "uses 512 MiB" in by_check["gpu-busy"] and "user trainer" in by_check["gpu-busy"]
         assert set(by_check) == {"gpu-memory", "gpu-containers", "gpu-busy"}
         assert {f["check"] for f in told if f["host"] != "box2"} == {"gpu-alike"}
 

@@ -65,7 +65,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "net-conflict",
             "ip addr add DATA1/32 dev enp3s0",
             "ip addr del DATA1/32 dev enp3s0",
-            "DATA1 is an address of box1, box2, but reaches only one of these hosts",
+            "the hosts box1, box2 all have the address DATA1, which reaches only one of them",
         ),
         Fault("pair-route", "", "", "on its own interface"),
     ),
@@ -87,23 +87,23 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
         Fault("pair-route", "", "", "through mv0 (50 Mb/s)", "warning"),
     ),
     "all dropped": (
-        Fault("pair-open", *drop("-s DATA1 -p tcp -j DROP"), "all ports dropped, no answer within 1.5 s"),
+        Fault("pair-open", *drop("-s DATA1 -p tcp -j DROP"), "all ports are dropped without an answer"),
     ),
     "one way": (
-        Fault("pair-open", *drop("-p tcp --syn -j DROP"), "within 1.5 s; box2 → box1 is open"),
+        Fault("pair-open", *drop("-p tcp --syn -j DROP"), "within 1.5 s; box2 reaches box1"),
     ),
     "ports": (
-        Fault("pair-open", *drop("-p tcp --dport 12345 -j REJECT"), "port 12345 rejected, although a test"),
-        Fault("pair-open", *drop("-p tcp --dport 29500 -j DROP"), "port 29500 dropped, no answer"),
+        Fault("pair-open", *drop("-p tcp --dport 12345 -j REJECT"), "port 12345 are rejected, although"),
+        Fault("pair-open", *drop("-p tcp --dport 29500 -j DROP"), "port 29500 are dropped without an answer"),
         Fault("pair-open", *drop(f"-p tcp --dport 32768:60999 {REJECT}"), "rejected as unreachable"),
     ),
     "large, translated": (
-        Fault("pair-large", *drop("-p tcp -m length --length 1401: -j DROP"), "box1 → box2: small messages"),
+        Fault("pair-large", *drop("-p tcp -m length --length 1401: -j DROP"), "large messages from box1"),
         Fault(
             "pair-seen",
             f"ip addr add SPARE/32 dev enp3s0; {NAT.format('A')}",
             f"{NAT.format('D')}; ip addr del SPARE/32 dev enp3s0",
-            "box1 sees box2 as SPARE",
+            "the address of box2: box1 receives SPARE",
         ),
     ),
     "slow": (
@@ -114,7 +114,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "limits enp3s0 to 10 Mb/s",
             "warning",
         ),
-        Fault("net-speeds", "", "", "box2 runs at 10 Mb/s, others at 10 Gb/s", "warning"),
+        Fault("net-speeds", "", "", "box2 has 10 Mb/s, other hosts have 10 Gb/s", "warning"),
         Fault("pair-route", BENT, STRAIGHT, "the host sends to box1 (DATA1) through mv0", "warning"),
         Fault(
             "net-mtu",
@@ -141,7 +141,7 @@ CABLE = "ip link add lan9 type veth peer name lan8; ip addr add 10.98.0.N/24 dev
 FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
     "no such address": (
         {"data_address": ("10.1.1.1", "10.1.1.2")}, "", "",
-        {"net-address": "is not one of its addresses"},
+        {"net-address": "is not among the addresses of the host"},
     ),
     "apart": (
         {"data_address": ("DATA1", "CONTROL2")}, "", "",
@@ -166,7 +166,7 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
         "ip addr del 8.8.99.N/24 dev CARD; ip addr del 10.55.0.1/24 dev CARD; rmdir /srv/roots",
         {
             "net-public": "is public",
-            "net-conflict": "10.55.0.1 is an address of box1, box2; ranks do not use it",
+            "net-conflict": "the hosts box1, box2 all have the address 10.55.0.1, which ranks do not use",
             "rdma": "no active InfiniBand",
             "in-shm": "/dev/shm in containers has 64 MiB",
             "mount-access": "cannot write to /srv/roots: trainer has no write permission",
@@ -176,7 +176,7 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
         {"worker_port": 23456},
         f"case N in 2) {LISTEN} & echo $! >/run/fault;; esac",
         "case N in 2) kill $(cat /run/fault); rm /run/fault;; esac",
-        {"net-worker-port": "held by another program"},
+        {"net-worker-port": "uses port 12345, the worker_port"},
     ),
     "bound": (
         {},
@@ -231,7 +231,7 @@ UP: Mapping[str, Sequence[Fault]] = {
         ),
         # What follows from a GPU that only its nvidia-smi knows of, on one host of two.
         Fault("gpu-containers", "", "", "Container Toolkit is missing"),
-        Fault("gpu-alike", "", "", "ranks on hosts without a GPU compute on the CPU", "warning"),
+        Fault("gpu-alike", "", "", "ranks compute on the CPU of", "warning"),
         Fault(
             "in-versions",
             "docker exec -u 0 WORKER sh -c 'sed -i s/^Version:.*/Version:\\ 9.9.9/ "
@@ -344,12 +344,20 @@ def test_what_is_told_before_the_image_is_there(settled: Toolkit, names: dict[st
     """Report dropped packets; a rejected port looks like one without a listener and is not called open."""
     with broken([Fault("", *drop("-p tcp --syn -j DROP"), "")], names):
         dropped = settled.run("check", "--quick", "--json")
-    require(dropped, [Fault("pair-open", "", "", "box1 → box2 (DATA2): all ports dropped")], names)
+    require(
+        dropped,
+        [
+            Fault(
+                "pair-open", "", "", "box1 does not reach box2 (DATA2): connections to all ports are dropped"
+            )
+        ],
+        names,
+    )
     with broken([Fault("", *drop("-p tcp --syn -j REJECT --reject-with tcp-reset"), "")], names):
         quick = settled.run("check", "--quick", "--json").json["findings"]
         told = settled.run("check", "--json")
     assert [f["verdict"] for f in quick if f["check"] == "pair-open"] == ["not checked"]
-    require(told, [Fault("pair-open", "", "", "rejected, although a test container listens")], names)
+    require(told, [Fault("pair-open", "", "", "are rejected, although a test container listens")], names)
 
 
 @pytest.mark.parametrize("name", FILES)

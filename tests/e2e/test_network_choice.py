@@ -71,11 +71,13 @@ def test_every_choice_and_every_rejection_has_its_reason(bent: Toolkit) -> None:
     for host in said["hosts"]:
         by_address = {a["address"]: a for a in host["addresses"]}
         assert "the fastest network" in host["why"] and host["network"] == said["networks"][0]
-        assert host["address"] != slow[host["host"]]["address"], "not where ssh comes in"
+        assert host["address"] != slow[host["host"]]["address"], "the data address is the SSH address"
         assert "slower than" in by_address[slow[host["host"]]["address"]]["why"]
-        assert "without a network card" in by_address["192.168.100.1"]["why"]
-        assert "also on" in by_address["172.17.0.1"]["why"]
-        assert {w["answer"] for w in host["ways"]} == {"refused"}, "nobody listens, and it is reached"
+        assert "the bridge has no network card" in by_address["192.168.100.1"]["why"]
+        assert "also exists on" in by_address["172.17.0.1"]["why"]
+        assert {w["answer"] for w in host["ways"]} == {"refused"}, (
+            "a port without a listener refuses connections"
+        )
     one, two = said["hosts"]
     assert (one["interface"], two["interface"]) == ("eth0", "enp3s0")
     settings = [{s["name"]: s["value"] for s in host["settings"]} for host in said["hosts"]]
@@ -121,7 +123,7 @@ def test_an_existing_cluster_stays_where_it_is(bent: Toolkit) -> None:
     own("box2", "tc qdisc add dev enp3s0 root tbf rate 10mbit burst 64kb latency 50ms")
     try:
         said = bent.run("network", "explain", "--json", check=True).json
-        assert {h["why"] for h in said["hosts"]} == {"the address since an earlier `up`"}
+        assert {h["why"] for h in said["hosts"]} == {"an earlier `up` selected the address"}
         assert bent.run("up", "--json", check=True).json["changes"] == 0
     finally:
         own("box2", "tc qdisc del dev enp3s0 root")

@@ -44,7 +44,7 @@ def test_a_host_is_killed_and_a_spare_brings_the_training_to_its_end(again: Tool
     process, lines = again.start("run", "--max-restarts", "2", *DIGITS), []
     read_until(process, r"epoch 5/40", lines)
     on("box2", "docker", "kill", "toolkit-again-worker")
-    read_until(process, "goes on after step", lines)
+    read_until(process, "continues after step", lines)
     running = again.run("jobs", "--json", check=True).json[-1]
     assert running["hosts"] == {"box1": [0], "box3": [0]} and running["state"] == "running"
     read_until(process, r"test accuracy \S+ on 2 ranks", lines)
@@ -53,7 +53,7 @@ def test_a_host_is_killed_and_a_spare_brings_the_training_to_its_end(again: Tool
     # Whichever is seen first, the host's end or that of the rank on it.
     assert re.search(r"\[toolkit\] .*box2.*\n(.*\n)*\[toolkit\] restart 1 of 2 in 1 s", said), said
     assert "[toolkit] restart 1: 2 ranks on box1, box3" in said
-    first = int(re.findall(r"goes on after step (\d+)", said)[0])
+    first = int(re.findall(r"continues after step (\d+)", said)[0])
     accuracy = float(re.findall(r"test accuracy (\S+) on 2 ranks", said)[0])
     assert first >= 5 * 22
     again.run("up", check=True)
@@ -69,7 +69,7 @@ def test_torchrun_starts_its_ranks_again_by_itself_and_takes_a_spare(again: Tool
     process, lines = again.start("run", "--elastic", "--max-restarts", "2", *DIGITS), []
     read_until(process, r"epoch 3/40", lines)
     kill_ranks("box2", again)
-    read_until(process, r"goes on after step", lines)
+    read_until(process, r"continues after step", lines)
     on("box2", "docker", "kill", "toolkit-again-worker")
     read_until(process, r"test accuracy \S+ on 2 ranks", lines)
     assert process.wait(240) == 0
@@ -92,7 +92,7 @@ def test_horovod_goes_on_in_memory_and_takes_a_spare(again: Toolkit) -> None:
     said = "".join(lines)
     assert "CVE-2024-10190" in said and "CVE-2026-31234" in said
     assert "on box2 was killed by SIGKILL; restart 1 of 1 by horovodrun on box1, box3" in said
-    assert int(re.findall(r"goes on after step (\d+) of \d+ on 2 ranks", said)[-1]) >= 3 * 22
+    assert int(re.findall(r"continues after step (\d+) of \d+ on 2 ranks", said)[-1]) >= 3 * 22
     assert float(re.findall(r"test accuracy (\S+) on 2 ranks", said)[0]) >= 0.97
     (job,) = re.findall(r"job (\S+): 2 ranks", said)
     assert not any(marked(host, f"TOOLKIT_JOB={job}") for host in ("box1", "box2", "box3"))

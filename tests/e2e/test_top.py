@@ -92,7 +92,7 @@ def test_hosts_and_ranks_as_they_go(up: Toolkit, tmp_path: Path) -> None:
     assert ranks[0]["step"] > ranks[1]["step"] > 0 and ranks[0]["line"].startswith("step ")
     assert all(host["busy"] is not None and host["received"] is not None for host in said["hosts"])
     text = up.run("top", check=True).out
-    assert "held up by" in text and f"{job} " in text and "1 *" in text
+    assert "blocked by" in text and f"{job} " in text and "1 *" in text
     status, screen = live(up, "top", "--interval", "0.5", "--prometheus", str(tmp_path / "t.prom"), until=job)
     assert status == 0 and "Ctrl-C ends" in screen and job in screen and "Traceback" not in screen
     assert (

@@ -30,13 +30,13 @@ EXPECTED = {
     "sleeps": ("sleep", "sleeps at hangs.py:"),
     "loops": ("spin", "computes at hangs.py:"),
     "queue": ("lock", "waits for a lock or a queue in Queue.get() at hangs.py:"),
-    "fifo": ("file", "opens batches (fifo) and is held up there at hangs.py:"),
+    "fifo": ("file", "is blocked opening batches (fifo) at hangs.py:"),
     "checkpoint": (
         "file",
-        "/code/model.pt (fifo) and is held up there, in the middle of a checkpoint at hangs.py:",
+        "/code/model.pt (fifo) for a checkpoint at hangs.py:",
     ),
     "loader": ("child", "for its child process "),
-    "handler": ("handler", "handles an exception of its own at hangs.py:"),
+    "handler": ("handler", "handles an exception at hangs.py:"),
     "stopped": ("stopped", "is stopped by a signal (SIGSTOP"),
 }
 
@@ -85,7 +85,7 @@ def blames(said: Any, kind: str, rank: int, words: str) -> None:
     assert (verdict["kind"], verdict["ranks"], verdict["hosts"]) == (kind, [rank], [HOSTS[rank]]), verdict
     assert re.match(rf"rank {rank} on {HOSTS[rank]} ", verdict["what"]) and words in verdict["what"], verdict
     waiting = [str(other) for other in range(3) if other != rank]
-    assert f"ranks {', '.join(waiting)} wait for it in " in verdict["what"], verdict
+    assert f"ranks {', '.join(waiting)} wait for rank {rank} in " in verdict["what"], verdict
     assert verdict["fix"]
 
 
@@ -124,7 +124,7 @@ def ends_early(cluster: Toolkit) -> None:
         240,
         pause=3.0,
     )
-    blames(said, "ended", 1, "has ended with exit code 0")
+    blames(said, "ended", 1, "exited with exit code 0")
     cluster.run("stop", "--now", job, check=True)
 
 
@@ -142,8 +142,8 @@ def is_in_another_collective(cluster: Toolkit) -> None:
     cluster.run("stop", "--now", job, check=True)
     ended = why(cluster, job)["verdict"]
     assert (ended["kind"], ended["ranks"]) == ("apart", [2]), ended
-    assert ended["what"].startswith("the job has been stopped: stopped by SIG")
-    assert "; before that, no word: " in ended["what"]
+    assert ended["what"].startswith("the job was stopped: stopped by SIG")
+    assert "; before its end, no word: " in ended["what"]
 
 
 def in_a_bundle_without_secrets(cluster: Toolkit, job: str) -> Any:
@@ -175,7 +175,7 @@ def a_link_is_cut(cluster: Toolkit, job: str) -> None:
     assert (verdict["kind"], verdict["ranks"], verdict["hosts"]) == ("link", [1, 2], ["box2", "box3"]), (
         verdict
     )
-    assert "nothing comes through between box2 and box3" in verdict["what"]
+    assert "the network between box2 and box3 transmits no data" in verdict["what"]
 
 
 def a_host_is_frozen(cluster: Toolkit, job: str) -> None:

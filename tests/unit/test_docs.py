@@ -23,8 +23,8 @@ PAGES = [
         # Not the changelog: what it says of older versions need not be there any more.
         *(page for page in sorted(ROOT.glob("*.md")) if page.name != "CHANGELOG.md"),
         *(ROOT / name for name in ("examples/README.md", "bench/README.md")),
-        # Not the messages: a sentence such as "toolkit found no GPU" looks like a command, and the test of the
-        # messages in the source covers them.
+        # Not the messages: a sentence such as "toolkit found no GPU" looks like a command, and the test below
+        # covers the messages in the source.
         *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "messages.md"),
     )
     if path.is_file()

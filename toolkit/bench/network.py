@@ -58,14 +58,16 @@ def check_bench(bench: NetworkBench) -> None:
     if bench.engine not in ENGINES:
         problems.append(Problem("--backend", f"should be one of {', '.join(ENGINES)}, found {bench.engine}"))
     if not 0 <= bench.seconds <= 60:
-        problems.append(Problem("--seconds", f"is 0 to 60, found {bench.seconds:g}"))
+        problems.append(Problem("--seconds", f"should be 0 to 60, found {bench.seconds:g}"))
     if not 1 <= bench.streams <= 64:
-        problems.append(Problem("--streams", f"is 1 to 64, found {bench.streams}"))
+        problems.append(Problem("--streams", f"should be 1 to 64, found {bench.streams}"))
     if not 0 <= bench.most <= MOST_BYTES:
         most = MOST_BYTES // 1024**2
-        problems.append(Problem("--most", f"is 0 to {most} MiB, found {bench.most / 1024**2:g}"))
+        problems.append(Problem("--most", f"should be 0 to {most} MiB, found {bench.most / 1024**2:g}"))
     if not 0 < bench.budget <= 3600:
-        problems.append(Problem("--budget", f"is more than 0 and at most 3600 s, found {bench.budget:g}"))
+        problems.append(
+            Problem("--budget", f"should be more than 0 and at most 3600 s, found {bench.budget:g}")
+        )
     if problems:
         raise BadInput("command line", tuple(problems))
 
@@ -84,7 +86,7 @@ def run_bench(
         ToolkitError: the cluster is not up, another job runs, or the job failed; contains its last lines.
     """
     planned = plan_request(session, _request(bench, only))
-    return parse_measured(measured_text(session, planned, _RESULT, listen), f"what {planned.job.id} printed")
+    return parse_measured(measured_text(session, planned, _RESULT, listen), f"output of {planned.job.id}")
 
 
 def measured_text(session: Session, planned: PlannedJob, mark: str, listen: Listener) -> str:
@@ -99,7 +101,7 @@ def measured_text(session: Session, planned: PlannedJob, mark: str, listen: List
     found = [line.partition(mark)[2] for line in lines if mark in line]
     if ended.exit_code != 0 or not found:
         tail = " | ".join(lines[-5:])
-        what = f"the measuring job {ended.state} with exit code {ended.exit_code}: {tail}"
+        what = f"the measuring job ended with the state {ended.state} and exit code {ended.exit_code}: {tail}"
         raise ToolkitError(what, f"toolkit logs {job.id}")
     return found[-1]
 

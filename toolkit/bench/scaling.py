@@ -63,9 +63,12 @@ def measure_all(
     """
     order = ordered_hosts(session.inventory, request)
     if numbers and min(numbers) < 1:
-        raise BadInput("command line", (Problem("--on", "are numbers of hosts from 1 on"),))
+        raise BadInput("command line", (Problem("--on", "should contain numbers of hosts, each 1 or more"),))
     if numbers and max(numbers) > len(order):
-        raise BadInput("command line", (Problem("--on", f"there are {len(order)} hosts with slots"),))
+        raise BadInput(
+            "command line",
+            (Problem("--on", f"exceeds the number of hosts with slots, which is {len(order)}"),),
+        )
     points, faults = [], []
     for number in numbers or counts(len(order)):
         try:
@@ -129,33 +132,35 @@ def _follow(session: Session, job: str) -> None:
 def _watch(
     session: Session, gauges: Gauges, job: Job, warm_up: float, seconds: float, patience: float
 ) -> Point:
-    began, first, asked = time.monotonic(), 0.0, time.monotonic()
+    began, first, queried = time.monotonic(), 0.0, time.monotonic()
     seen: list[tuple[float, int]] = []
-    said: list[float] = []
+    printed: list[float] = []
     own = {host.name for host in job.hosts}
     while True:
         gauges.wait(_EACH)
         now = time.monotonic()
-        told = [host for host in gauges.now()[0] if host.host in own]  # only these have ranks of the job
-        found = next((one for one in job_gauges(told) if one.id == job.id), None)
+        # Only these hosts have ranks of the job.
+        reported = [host for host in gauges.now()[0] if host.host in own]
+        found = next((one for one in job_gauges(reported) if one.id == job.id), None)
         step = _step(found)
         if step is not None:
             first = first or now
             if now >= first + warm_up and (not seen or step[1] != seen[-1][1]):
                 seen.append(step)
                 if found is not None and found.steps_per_s:
-                    said.append(found.steps_per_s)
+                    printed.append(found.steps_per_s)
         if first and now >= first + warm_up + seconds:
-            return _point(job, seen, said)
+            return _point(job, seen, printed)
         if not first and now > began + patience:
-            what = f"no rank of {job.id} printed a step within {patience:.0f} s"
-            raise ToolkitError(what, "print lines such as `step 120`, or see --patience")
-        if now > asked + _ASK_EACH:
-            asked = now
+            what = f"no rank of job {job.id} printed a step within {patience:.0f} s"
+            fix = "print lines such as `step 120` in the script, or wait longer with --patience SECONDS"
+            raise ToolkitError(what, fix)
+        if now > queried + _ASK_EACH:
+            queried = now
             ended = job_status(session, job.id)
             if ended.final:
                 if len(seen) > 1 and ended.exit_code == 0:
-                    return _point(job, seen, said)  # the script is short, but its steps suffice
+                    return _point(job, seen, printed)  # the script is short, but its steps suffice
                 raise _early(session, ended)
 
 
@@ -165,15 +170,15 @@ def _step(found: JobGauges | None) -> tuple[float, int] | None:
     return next(((host.at, rank.step) for host, rank in ranks if rank.step is not None), None)
 
 
-def _point(job: Job, seen: Sequence[tuple[float, int]], said: Sequence[float]) -> Point:
+def _point(job: Job, seen: Sequence[tuple[float, int]], printed: Sequence[float]) -> Point:
     (begin, first), (end, last) = (seen[0], seen[-1]) if seen else ((0.0, 0), (0.0, 0))
     # If the numbers of steps restart, as in a new epoch, only the printed throughput is usable.
     steps = [step for _, step in seen]
     went_on = last > first and steps == sorted(steps)
-    if not went_on and not said:
-        what = f"the ranks of {job.id} made less than two steps while they were measured"
-        raise ToolkitError(what, "a longer --seconds")
-    throughput = (last - first) / (end - begin) if went_on else median(said)
+    if not went_on and not printed:
+        what = f"the ranks of job {job.id} made fewer than two steps during the measurement"
+        raise ToolkitError(what, "measure for a longer time with --seconds")
+    throughput = (last - first) / (end - begin) if went_on else median(printed)
     return Point(len(job.hosts), job.world_size, throughput, end - begin, max(last - first, 0))
 
 
@@ -182,7 +187,7 @@ def _early(session: Session, ended: JobStatus) -> ToolkitError:
     text: list[bytes] = []
     show_log(session, ended, text.append, Excerpt(tail=_LAST_LINES), on=False)
     tail = "".join(f"\n    {line}" for line in b"".join(text).decode(errors="replace").splitlines())
-    what = f"{ended.id} exited before its throughput was known, exit code {ended.exit_code}{tail}"
+    what = f"job {ended.id} exited with exit code {ended.exit_code} before its throughput was known{tail}"
     return ToolkitError(what, f"toolkit logs {ended.id}")
 
 

@@ -74,23 +74,26 @@ class Scaling:
     def verdict(self) -> str:
         """One line that summarizes the measurement."""
         if not self.points:
-            return "no number of hosts was measured"
+            return "toolkit measured no number of hosts"
         first, last = self.points[0], self.points[-1]
         if first is last:
             return f"{counted(first.hosts, 'host')}: {first.steps_per_s:.3g} steps/s"
         gain, share = self.speedup(last), self.efficiency(last)
         many = counted(last.hosts, "host")
-        what = f"{many} do {gain:.2f} times the work of {first.hosts}, efficiency {share:.0%}"
-        if (hoped := self.expected(last)) is not None:
-            what += f", {hoped:.0%} predicted"
+        few = counted(first.hosts, "host")
+        hoped = self.expected(last)
+        predicted = "" if hoped is None else f", predicted {hoped:.0%}"
+        what = f"{many} have {gain:.2f} times the throughput of {few} (efficiency {share:.0%}{predicted})"
         best = max(self.points, key=self.speedup)
         if gain < 1:
-            return f"{what}: slower than {first.hosts}; toolkit bench network, toolkit why"
+            slower = f"{many} are slower than {few}"
+            return f"{what}: {slower}; measure the links with toolkit bench network"
         if best is not last:
-            return f"{what}: {counted(best.hosts, 'host')} do more, {self.speedup(best):.2f} times"
+            gain = self.speedup(best)
+            return f"{what}: {counted(best.hosts, 'host')} are faster, with {gain:.2f} times the throughput"
         if share < _FAIR:
-            return f"{what}: poor; measure the links with toolkit bench network"
-        return what if share >= _GOOD else f"{what}: fair"
+            return f"{what}: the efficiency is poor; measure the links with toolkit bench network"
+        return what if share >= _GOOD else f"{what}: the efficiency is fair"
 
     def rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the head and the cells of the printed table."""
@@ -137,7 +140,7 @@ def parse_prediction(value: Any, source: str) -> tuple[tuple[int, float], ...]:
     try:
         return tuple((int(row["hosts"]), float(row["efficiency"])) for row in rows)
     except (KeyError, TypeError, ValueError):
-        what = "have no efficiency; run toolkit predict with --step-time or --probe"
+        what = "contain no efficiency; run toolkit predict with --step-time or --probe"
         raise BadInput(source, (Problem("rows", what),)) from None
 
 

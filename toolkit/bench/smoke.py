@@ -204,5 +204,10 @@ def run_smoke(session: Session, planned: PlannedSmoke, listen: Listener) -> Smok
     line = allreduce_line(lines) if ended.exit_code == 0 else ""
     if not line:
         tail = " | ".join(lines[-5:])
-        problems.append(Problem("all-reduce", f"{ended.state}, exit code {ended.exit_code}: {tail}"))
+        problems.append(
+            Problem(
+                "all-reduce",
+                f"the job ended with the state {ended.state} and exit code {ended.exit_code}: {tail}",
+            )
+        )
     return Smoke(rows, tuple(problems), line, launcher, instead)

@@ -107,11 +107,11 @@ def _judge(
     name = container_name(layout.inventory.cluster, place.role)
     who = f"container {name}" if outcome.step == _OWN else "a fresh container"
     number = "1 GPU" if len(given) == 1 else f"{len(given)} GPUs"
-    what = f"{who} was given {number} and sees {len(seen & given)} of them"
+    what = f"{who} should have {number}, but nvidia-smi lists {len(seen & given)} of them"
     if lacks := given - seen:
         what += f"; missing: {', '.join(sorted(lacks))}"
     if more := seen - given:
-        what += f"; visible but not given: {', '.join(sorted(more))}"
+        what += f"; unexpected: {', '.join(sorted(more))}"
     if outcome.step == _OWN:
         # `systemctl daemon-reload` on the host has this effect if the engine uses systemd for control groups.
         fix = f"on {place.name}: docker rm -f {name}; then toolkit up"
@@ -131,7 +131,8 @@ def _unused(layout: Layout, place: Place) -> Problem | None:
     if place.gpus or declared or not trouble or is_absent(trouble):
         return None
     cause, fix = explain(trouble, place.name)
-    return gpu_problem(place.name, f"no GPU is used: {cause}", f"{fix}; for ranks on the CPU: gpus: 0")
+    fix = f"{fix}; or, for ranks on the CPU, in hosts.yaml: gpus: 0"
+    return gpu_problem(place.name, f"the host uses no GPU: {cause}", fix)
 
 
 def gpu_problem(host: str, what: str, fix: str) -> Problem:

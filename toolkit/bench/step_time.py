@@ -57,8 +57,10 @@ def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
     if probed is None:
         ended = job_status(session, job.id)
         # Only the output of the rank: the launcher prints many lines about the exit after it.
-        said = [line for line in text.splitlines() if line.startswith(f"[{job.hosts[0].name} 0] ")]
-        tail = "".join(f"\n    {line}" for line in said[-6:])
+        output = [line for line in text.splitlines() if line.startswith(f"[{job.hosts[0].name} 0] ")]
+        tail = "".join(f"\n    {line}" for line in output[-6:])
         why = tail or f": {ended.reason}"
-        raise ToolkitError(f"the probe ended with exit code {ended.exit_code}{why}", f"toolkit logs {job.id}")
+        raise ToolkitError(
+            f"the probe exited with exit code {ended.exit_code}{why}", f"toolkit logs {job.id}"
+        )
     return probed

@@ -95,7 +95,9 @@ def tune(
         job = planned.job
         places = tuple((host.name, host.address, host.slots) for host in job.hosts)
         if job.world_size < 2:
-            raise NotReady("an all-reduce requires two ranks, found 1", "add hosts or slots, or omit --only")
+            raise NotReady(
+                "an all-reduce requires at least two ranks, found 1", "add hosts or slots, or omit --only"
+            )
         begin = clock()
         text = measured_text(session, planned, _RESULT, listen)
         rows = read_answer(tuple[AlgorithmTime, ...], text, session.inventory.main, "the measurements")

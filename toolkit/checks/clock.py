@@ -1,4 +1,4 @@
-"""Checks of the hosts' clocks, which certificates, leases and logs are compared by."""
+"""Checks of the hosts' clocks. Certificates, leases and logs depend on these clocks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.core.finding import Finding
 from toolkit.protocol.numbers import real
 
-# Seconds. From the first on, logs are hard to sort; at minutes, rendezvous and certificates fail.
+# Seconds. Above the first limit, logs are hard to sort. Minutes break rendezvous and certificates.
 WARN_AHEAD, STOP_AHEAD = 1.0, 30.0
 
 
 def clock_offset(sent: float, received: float, begun: str, ended: str) -> tuple[float | None, float]:
-    """Return the seconds by which the host's clock is ahead of this machine's, and the error bound.
+    """Return the seconds by which the host is ahead of the clock of this machine, and the error bound.
 
     As in RFC 5905 section 8: the host's times of beginning and end lie between this machine's times of
     sending and receiving, so the error is at most half of the round trip.

@@ -15,12 +15,12 @@ from toolkit.launchers import NEEDS
 from toolkit.protocol.looks import Limits
 from toolkit.protocol.transport import EXEC, INSTEAD, NOT_FOUND, needs_of
 
-# With less, jobs of several ranks have failed; this size fixed one of them (pytorch/torchtitan#853).
+# Smaller sizes broke jobs of several ranks; this size fixed one of these jobs (pytorch/torchtitan#853).
 LEAST_SHM = 1024**3
 # Data loaders hold a file descriptor for each tensor in transit; with fewer they fail early.
 LEAST_FILES = 1024
 _CLOCK_SECONDS = 1.0
-# In the order in which another launcher is proposed.
+# Launchers that fixes propose, in order of preference.
 _BY_EXEC = ("mpirun", "torchrun", "python")
 _BY_SSH = ("horovodrun", *_BY_EXEC)
 _SHM_FIX = "in hosts.yaml: shm_size: 8g, then: toolkit up"
@@ -91,7 +91,7 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
         address = scene.paths[seen.host].address
         what = f"a container cannot listen at {address}, {port}: {fault}"
         if kind in report.taken:
-            # The port was free a moment ago: another `toolkit check` can have taken it, or it is only bound.
+            # The port was free a moment ago: another `toolkit check` can use it, or a program only bound it.
             yield warning(what, f"toolkit check  # on {seen.host}, ss -tanp lists the ports", subject=port)
         else:
             yield error(
@@ -183,7 +183,7 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     found = scene.inside[seen.host].report.gpus
     if found is None or len(found) < wanted:
-        has = "has no nvidia-smi" if found is None else f"sees {len(found)}"
+        has = "has no nvidia-smi" if found is None else f"lists only {len(found)}"
         what = f"the host has {wanted} GPUs, but a container on the host {has}"
         fix = (
             f"on {seen.host}: sudo nvidia-ctk runtime configure --runtime=docker && "
@@ -195,7 +195,7 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _versions(scene: Scene) -> Iterator[Finding]:
     by_host = {name: looked.report.versions for name, looked in scene.inside.items() if not looked.error}
     if not by_host:
-        yield unchecked("no test container reported its versions")
+        yield unchecked("no test container reported the versions of its libraries")
     for program in sorted({p for versions in by_host.values() for p in versions}):
         by_version = grouped((name, versions.get(program, "missing")) for name, versions in by_host.items())
         if len(by_version) > 1:
@@ -241,14 +241,17 @@ def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     off = looked.ahead - (seen.ahead or 0.0)
     if abs(off) - looked.doubt - seen.doubt > _CLOCK_SECONDS:
         what = (
-            f"the clock in the container is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} the host's"
+            f"the clock in the container is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} the clock "
+            "of the host"
         )
         yield warning(what, "remove libfaketime and similar programs from the image and from env")
 
 
 CHECKS = (
     Check("in-start", "a container from the image starts", host=_starts, stage="inside"),
-    Check("in-programs", "the image has what transport and launcher need", whole=_programs, stage="inside"),
+    Check(
+        "in-programs", "the image has the programs of transport and launcher", whole=_programs, stage="inside"
+    ),
     Check("in-listen", "containers can listen at the data address", host=_listens, stage="inside"),
     Check("in-login", "the main container logs in to every worker container", whole=_login, stage="inside"),
     Check("in-names", "host names resolve to data addresses in containers", host=_names, stage="inside"),
@@ -259,5 +262,5 @@ CHECKS = (
     Check("in-versions", "libraries have the same version on all hosts", whole=_versions, stage="inside"),
     Check("in-mounts", "ranks can write, rename and delete on mounts", host=_mounts, stage="inside"),
     Check("in-shared", "a mount is shared by all hosts or by none", whole=_shared, stage="inside"),
-    Check("in-clock", "clocks in containers agree with the hosts", host=_clock, stage="inside"),
+    Check("in-clock", "clocks in containers agree with clocks of hosts", host=_clock, stage="inside"),
 )

@@ -59,22 +59,22 @@ def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the disk of the image store cannot be read")
         return
     fix = _old_images(seen, scene) or f"on {seen.host}: docker image prune  # docker system df shows usage"
-    room = f"{where.path} has {_size(where.free)} free"
+    room = f"the disk of {where.path} has {_size(where.free)} free"
     if "ro" in where.options:
         yield _read_only(seen, where)
     elif scene.image is None or any(i.identity == scene.image.identity for i in seen.facts.images):
         if where.free < NOTHING:
             yield error(f"{room}, so containers cannot start", fix)
         elif where.free < LOW:
-            yield warning(f"{room}, which containers, their logs and layers share", fix)
+            yield warning(f"{room} for containers, their logs and layers", fix)
     elif where.free < scene.image.size * TIMES:
-        need = f"the image needs up to {_size(scene.image.size * TIMES)} while it is unpacked"
+        need = f"unpacking the image needs up to {_size(scene.image.size * TIMES)}"
         base = scene.image.diff_ids[:1]
         if base and any(image.diff_ids[:1] == base for image in seen.facts.images):
             # Layers that the host has are not sent; the size of the missing ones is not known yet.
-            yield warning(f"{room}; {need}, less the layers that the host already has", fix)
+            yield warning(f"{room}, but {need} minus the size of layers on the host", fix)
         else:
-            yield error(f"{room}; {need}", fix)
+            yield error(f"{room}, but {need}", fix)
 
 
 def _inodes(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -86,12 +86,12 @@ def _inodes(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield fine("the file system has no fixed number of files")
     else:
         missing = scene.image and not any(i.identity == scene.image.identity for i in seen.facts.images)
-        left = f"{where.path} has room for {where.inodes_free} more files"
+        left = f"the file system of {where.path} has room for {where.inodes_free} more files"
         fix = f"on {seen.host}: docker image prune  # df -i {quoted(where.path)} shows the inodes"
         if where.inodes_free < FEW_FILES:
-            yield error(f"{left}, regardless of its free bytes", fix)
+            yield error(f"{left}, so containers cannot start", fix)
         elif missing and where.inodes_free < FILES:
-            yield warning(f"{left}; an image can have more", fix)
+            yield warning(f"{left}, but an image can contain more files", fix)
 
 
 def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -108,9 +108,9 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         folder = there.locked[0] if there.locked else there.path
         own = f"on {seen.host}: sudo chown -R {quoted(user, folder)}"
         fix = own if folder.startswith(wanted) else elsewhere
-        yield error(f"user {user} cannot write to {folder}, which holds keys and job records", fix)
+        yield error(f"user {user} cannot write to {folder}, which contains keys and job records", fix)
     elif there.type.startswith("fuse.") and "allow_other" not in there.options and seen.facts.uid:
-        what = f"{there.path} is on {there.type}, which the engine (root) cannot enter"
+        what = f"the engine (root) cannot access {there.path}, because the folder is on {there.type}"
         yield error(what, elsewhere)
     elif "noexec" in there.options:
         # Observed: mpirun and horovodrun exit with "Permission denied", torchrun works.
@@ -118,10 +118,10 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if scene.inventory.launcher in BY_AGENT:
             yield error(f"{there.path} is mounted noexec, but mpirun executes a program in this folder", fix)
         else:
-            yield warning(f"{there.path} is mounted noexec: mpirun and horovodrun would fail", fix)
+            yield warning(f"{there.path} is mounted noexec, so mpirun and horovodrun would fail", fix)
     elif there.size and there.free < NOTHING:
         yield error(
-            f"{there.path} has {_size(there.free)} free, too little for keys and job records",
+            f"{there.path} has only {_size(there.free)} free for keys and job records",
             _usage(seen, there),
         )
     elif there.size and there.free < LOW:
@@ -134,7 +134,7 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
     home = place(seen, "home")
     if over:
         yield error(
-            f"the disk quota of the user is used up: {' '.join(over[0].split())}",
+            f"the user has reached the disk quota: {' '.join(over[0].split())}",
             f"on {seen.host}: quota -s  # then remove files",
         )
     elif home is None or not home.size:
@@ -158,7 +158,7 @@ def _usage(seen: Seen, where: Place) -> str:
 
 
 def _read_only(seen: Seen, where: Place) -> Finding:
-    fix = f"on {seen.host}: sudo dmesg | grep -i 'remount\\|i/o error'  # kernels remount failing disks so"
+    fix = f"on {seen.host}: sudo dmesg | grep -i 'remount\\|i/o error'  # kernels remount failing disks"
     return error(f"{where.path} is on a file system that is mounted read-only", fix)
 
 

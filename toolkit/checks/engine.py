@@ -1,4 +1,4 @@
-"""Checks of the container engine: present, accessible, new enough, and set up as jobs need it."""
+"""Checks of the container engine: present, accessible, new enough, and configured for jobs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def engine_info(seen: Seen, probe: Probe = INFO) -> EngineInfo:
 
 
 def _usable(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    # The state directory has a check of its own.
+    # Another check covers the state directory.
     if seen.error is not None and not isinstance(seen.error, UnsafeState):
         yield error(seen.error.what, seen.error.fix)
 
@@ -47,7 +47,8 @@ def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
     version = seen.facts.docker
     found = re.match(r"([0-9]{1,6})\.([0-9]{1,6})", version)
     if found is None:
-        yield unchecked(f"the engine reports the version {version!r}" if version else "docker cannot be used")
+        what = f"toolkit cannot parse the version {version!r} of the engine"
+        yield unchecked(what if version else "docker cannot be used")
         return
     podman = seen.facts.engine == PODMAN
     least = OLDEST_PODMAN if podman else OLDEST_ENGINE
@@ -55,7 +56,7 @@ def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
         oldest = ".".join(map(str, least))
         name, where = ("podman", "podman.io/docs/installation") if podman else _DOCKER
         yield error(
-            f"{name} {version} is older than {oldest}",
+            f"toolkit requires {name} {oldest} or newer, but the host has {version}",
             f"on {seen.host}: install {oldest} or newer: https://{where}",
         )
 
@@ -65,7 +66,7 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not driver:
         yield unchecked("docker cannot be used")
     elif driver in _SLOW_DRIVERS:
-        what = f"docker stores images with {driver}, which copies or loop-mounts every layer"
+        what = f"docker uses the slow storage driver {driver}, which copies or loop-mounts every layer"
         fix = f'on {seen.host}: add {{"storage-driver": "overlay2"}} to {_DAEMON}, restart docker'
         yield warning(what, fix)
 
@@ -79,7 +80,7 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
         what = "docker maps user ids (userns-remap), so ranks can neither read the keys nor write as you"
         yield error(what, f"on {seen.host}: remove userns-remap from {_DAEMON}, restart docker")
     elif "name=rootless" in options and info.engine != PODMAN:
-        what = "docker runs rootless, which toolkit was not tested with"
+        what = "docker runs in rootless mode, and toolkit was not tested in this mode"
         fix = f"on {seen.host}: docker context use default  # selects the engine that runs as root"
         yield warning(what, fix)
 
@@ -93,7 +94,7 @@ def _own(seen: Seen, scene: Scene) -> Iterator[Finding]:
         what = "docker is Docker Desktop, whose containers run in a virtual machine with its own network"
         yield error(what, f"on {seen.host}: install Docker Engine: https://docs.docker.com/engine/install/")
     elif info.name and info.name != seen.facts.hostname:
-        what = f"docker commands reach the engine of {info.name}, but this host is {seen.facts.hostname}"
+        what = f"docker commands reach the engine of host {info.name} instead of {seen.facts.hostname}"
         fix = f"on {seen.host}: docker context use default  # and remove DOCKER_HOST from ~/.profile"
         yield error(what, fix)
 
@@ -104,7 +105,7 @@ def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("docker cannot be used")
     # Since 20.10 an engine keeps a readable copy with every logging driver except "none".
     elif driver == "none":
-        what = "docker keeps no logs of containers, but a worker container reports in its log that it listens"
+        what = "docker keeps no container logs, but toolkit reads the log of each worker container"
         yield error(what, f'on {seen.host}: remove "log-driver": "none" from {_DAEMON}, restart docker')
 
 
@@ -113,7 +114,7 @@ def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not runtime:
         yield unchecked("docker cannot be used")
     elif runtime not in _RUNTIMES:
-        what = f"containers run under {runtime}, which toolkit was not tested with"
+        what = f"containers run under the runtime {runtime}, and toolkit was not tested with this runtime"
         yield warning(what, f'on {seen.host}: remove "default-runtime" from {_DAEMON}, restart docker')
 
 
@@ -123,9 +124,7 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not info.version:
         yield unchecked("docker cannot be used")
     elif info.root.startswith("/var/snap/"):
-        what = (
-            "docker is the snap package, which cannot read folders outside of /home or hidden folders in it"
-        )
+        what = "docker is the snap package, which can read only folders below /home that are not hidden"
         yield warning(what, f"on {seen.host}: sudo snap remove docker  # then install docker.io or docker-ce")
     elif "name=selinux" in options:
         what = "SELinux denies containers access to mounted folders without the label container_file_t"

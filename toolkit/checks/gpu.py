@@ -168,7 +168,7 @@ def of_cards(judge: HostJudge) -> HostJudge:
     @wraps(judge)
     def judged(seen: Seen, scene: Scene) -> Iterable[Finding]:
         if unwanted(seen, scene):
-            return (fine("the hosts file uses no GPU of this host"),)
+            return (fine("hosts.yaml uses no GPU of this host"),)
         return judge(seen, scene) if answers(seen).cards else (fine("nvidia-smi lists no GPU on this host"),)
 
     return judged
@@ -213,7 +213,7 @@ def xid_of(line: str) -> tuple[str, int] | None:
 
 # Reasons for a reduced clock, as bits of clocks_event_reasons.active (nvml.h). Idling, a configured power
 # limit and the request of an application are no faults.
-_SLOWED = ((0x80, "by the power supply"), (0x60, "by heat"), (0x8, "by the hardware"))
+_SLOWED = ((0x80, "by its power supply"), (0x60, "by its temperature"), (0x8, "by the hardware"))
 
 
 def _index(card: Mapping[str, str]) -> str:
@@ -224,28 +224,26 @@ def _index(card: Mapping[str, str]) -> str:
 @of_cards
 def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     report = answers(seen)
-    reset = (
-        "sudo nvidia-smi --gpu-reset -i {}  # while no program uses it; reboot or replace it if errors return"
-    )
+    reset = "sudo nvidia-smi --gpu-reset -i {}  # while the GPU is unused; replace a GPU whose errors return"
     for card in report.cards:
         who, fix = label(card), f"on {seen.host}: {reset.format(_index(card))}"
         errors = number(card, "ecc.errors.uncorrected.volatile.total") or 0
         if card.get("reset_status.reset_required") in ("Yes", "1"):
-            yield error("the GPU had an error that only a reset clears", fix, subject=who)
+            yield error("the GPU reports an error that requires a reset", fix, subject=who)
         elif errors:
             yield error(f"the GPU counted {errors} uncorrectable memory errors", fix, subject=who)
         elif card.get("retired_pages.pending") == "Yes":
-            yield warning("bad memory pages are retired at the next reset of the GPU", fix, subject=who)
+            yield warning("the GPU has bad memory pages, which its next reset retires", fix, subject=who)
     by_uuid = {card.get("uuid"): card for card in report.cards}
     for line in report.tagged("rows"):
         uuid, pending, failed = (cell.strip() for cell in f"{line},,".split(",")[:3])
         card = by_uuid.get(uuid, {})
         fix = f"on {seen.host}: {reset.format(_index(card))}"
         if failed in ("Yes", "1"):
-            yield error("a bad memory row of the GPU could not be remapped", fix, subject=label(card))
+            yield error("the GPU could not remap a bad memory row", fix, subject=label(card))
         elif pending in ("Yes", "1"):
             yield warning(
-                "a bad memory row is remapped at the next reset of the GPU", fix, subject=label(card)
+                "the GPU has a bad memory row, which its next reset remaps", fix, subject=label(card)
             )
 
 
@@ -265,10 +263,11 @@ def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if found and found[1] in XIDS:
             counts[found] = counts.get(found, 0) + 1
     for (bus, code), count in counts.items():
-        times = f", {count} times" if count > 1 else ""
-        what = f"the GPU at {bus} reported Xid {code} since the host booted: {XIDS[code]}{times}"
+        times = f" {count} times" if count > 1 else ""
+        what = f"the GPU at {bus} has reported Xid {code} ({XIDS[code]}){times} since the host booted"
         yield warning(
-            what, f"on {seen.host}: sudo dmesg | grep -i xid  # then check power, cooling and seating"
+            what,
+            f"on {seen.host}: sudo dmesg | grep -i xid  # then check the power, cooling and slot of the GPU",
         )
 
 
@@ -281,8 +280,8 @@ def _throttled(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if mask is None:
             yield unchecked("nvidia-smi does not report clock throttle reasons", subject=label(card))
         elif why:
-            ask = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {_index(card)}"
-            fix = f"on {seen.host}: {ask}"
+            query = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {_index(card)}"
+            fix = f"on {seen.host}: {query}"
             yield warning(f"the clock of the GPU is throttled {why}", fix, subject=label(card))
 
 
@@ -300,22 +299,22 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
     over = {pid: stray.job for stray in strays(scene) if stray.host == seen.host for pid in stray.pids}
     for app in others(seen, scene):
         card = cards.get(app.gpu, {})
-        held = f"{app.memory.strip()} MiB" if app.memory.strip().isdigit() else "memory"
+        held = f"{app.memory.strip()} MiB of the GPU" if app.memory.strip().isdigit() else "memory of the GPU"
         who = f"{app.name.rpartition('/')[2] or 'a process'} (pid {app.pid}, user {app.user or 'unknown'})"
         if app.pid in over:
-            what = f"{who} holds {held} for job {over[app.pid]}, which has ended"
+            what = f"{who} uses {held} for job {over[app.pid]}, which has ended"
             yield warning(what, "toolkit gc  # ends the process", subject=label(card))
         elif app.state == "D":
-            what = f"{who} holds {held} and hangs in the driver"
-            fix = f"on {seen.host}: sudo reboot  # the process cannot be killed"
+            what = f"{who} uses {held} and hangs in the driver"
+            fix = f"on {seen.host}: sudo reboot  # a signal cannot end the process"
             yield warning(what, fix, subject=label(card))
         elif card.get("compute_mode", "").startswith("Exclusive"):
-            what = f"{who} uses the GPU, and its exclusive compute mode refuses other processes"
+            what = f"{who} uses the GPU, whose exclusive compute mode refuses other processes"
             fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT  # or end the process"
             yield error(what, fix, subject=label(card))
         else:
             fix = f"toolkit run --exclude {seen.host} ...  # or wait until the process ends"
-            yield warning(f"{who} holds {held}", fix, subject=label(card))
+            yield warning(f"{who} uses {held}", fix, subject=label(card))
 
 
 @of_cards
@@ -327,10 +326,10 @@ def _mode(seen: Seen, scene: Scene) -> Iterator[Finding]:
         fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT"
         if mode == "Prohibited":
             yield error(
-                "the compute mode is Prohibited: no program can use the GPU", fix, subject=label(card)
+                "no program can use the GPU, because its compute mode is Prohibited", fix, subject=label(card)
             )
         elif mode.startswith("Exclusive") and slots > len(report.cards):
-            what = f"the compute mode is {mode}, but {slots} slots share {len(report.cards)} GPUs"
+            what = f"{slots} slots cannot share {len(report.cards)} GPUs in the compute mode {mode}"
             yield error(what, fix, subject=label(card))
 
 
@@ -340,7 +339,7 @@ def _persistence(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # If a screen is attached, its server keeps the driver loaded.
     held = any("Enabled" in (card.get("persistence_mode"), card.get("display_active")) for card in cards)
     if any(card.get("persistence_mode") == "Disabled" for card in cards) and not held:
-        what = "persistence mode is off: the driver is reloaded for each job and loses its error counts"
+        what = "without persistence mode, the driver is reloaded for each job and loses its error counts"
         yield warning(what, f"on {seen.host}: sudo nvidia-smi -pm 1  # or enable nvidia-persistenced")
 
 
@@ -353,8 +352,8 @@ def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield unchecked("nvidia-smi does not report the width of the PCIe link", subject=label(card))
         elif now < most and not awake:
             # An idle GPU can narrow its link to save power.
-            what = "the PCIe link is in a low-power state; check again under load"
-            yield unchecked(what, subject=label(card))
+            what = "the PCIe link is in a low-power state, which hides its full width"
+            yield unchecked(what, "toolkit check  # again while a job uses the GPU", subject=label(card))
         elif now < most:
             what = f"the PCIe link has {now} of {most} lanes, so copies take {most / now:.0f} times as long"
             fix = f"on {seen.host}: nvidia-smi -q -i {_index(card)}  # then reseat the card or check its slot"
@@ -369,13 +368,21 @@ def _alike(scene: Scene) -> Iterator[Finding]:
         yield fine("no host has GPUs")
     elif without:
         what = (
-            f"hosts without a GPU: {', '.join(without)}; with GPUs: {', '.join(with_gpus)}; "
-            "ranks on hosts without a GPU compute on the CPU"
+            f"ranks compute on the CPU of {', '.join(without)} (no GPU), but on GPUs of "
+            f"{', '.join(with_gpus)}"
         )
-        yield warning(what, "in hosts.yaml: slots: 0 for hosts without a GPU, or gpus: 0 for all hosts")
+        yield warning(what, "in hosts.yaml: set slots: 0 for hosts without a GPU, or gpus: 0 for all hosts")
     for title, fix, words in (
-        ("GPU models differ", "toolkit run --exclude HOST ...  # the slowest GPU limits all ranks", "name"),
-        ("GPU drivers differ", "on every host: nvidia-smi  # then install the same driver version", "driver"),
+        (
+            "the GPU models differ between hosts",
+            "toolkit run --exclude HOST ...  # the slowest GPU limits all ranks",
+            "name",
+        ),
+        (
+            "the GPU drivers differ between hosts",
+            "on every host: nvidia-smi  # then install the same driver version",
+            "driver",
+        ),
     ):
         groups = grouped(
             (name, word)

@@ -124,7 +124,7 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # A GPU that is passed through to a virtual machine cannot be used on the host.
     bus = [(place, driver) for place, driver in report.pci if not driver.startswith("vfio")]
     if unwanted(seen, scene):
-        yield fine("the hosts file uses no GPU of this host")
+        yield fine("hosts.yaml uses no GPU of this host")
     elif report.trouble:
         # If GPUs are listed, unknown words of nvidia-smi can be a mere warning.
         judged = warning if report.cards and not is_known(report.trouble) else error
@@ -133,8 +133,8 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
         listed = {card.get("pci.bus_id", "")[-12:].lower() for card in report.cards}
         lost = [place for place, _ in bus if place[-12:].lower() not in listed]
         what = (
-            f"{len(bus)} GPUs are on the PCI bus, but nvidia-smi lists {len(report.cards)}; "
-            f"missing: {', '.join(lost)}"
+            f"{len(bus)} GPUs are on the PCI bus, but nvidia-smi lists {len(report.cards)} "
+            f"(missing: {', '.join(lost)})"
         )
         fix = f"on {seen.host}: sudo dmesg | grep -i nvrm  # a GPU that fell off the bus needs a reboot"
         yield warning(what, fix)
@@ -154,7 +154,7 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(what, f"on {seen.host}: nvidia-smi  # or correct gpus: in hosts.yaml")
     elif given and host.slots is not None and host.slots > given:
         what = f"{host.slots} slots share {given} GPUs, but NCCL refuses two ranks on one GPU"
-        yield warning(what, f"in hosts.yaml: set hosts/{seen.host}/slots to {given}, or remove it")
+        yield warning(what, f"in hosts.yaml: set hosts/{seen.host}/slots to {given}, or remove slots")
 
 
 def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -168,7 +168,7 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     has = newest_cuda(driver)
     supports = f"driver {driver} supports CUDA {dotted(has) if has else 'before 10.0'}"
     if not condition and not cuda:
-        yield unchecked(f"the image does not declare which CUDA it needs; {supports}")
+        yield unchecked(f"the image does not declare its CUDA version, and {supports}")
         return
     first = first_driver(cuda) if cuda else 0
     newer = f"driver {first} or newer" if first else "a driver of a newer branch"
@@ -176,7 +176,7 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if condition and satisfied(condition, driver) is False:
         yield error(f"{supports}, but the image needs {condition.split()[0]}", fix)
     elif condition and satisfied(condition, driver) is None:
-        yield unchecked(f"{supports}; the condition depends on the brand of the GPU: {condition}")
+        yield unchecked(f"{supports}, but the image has a condition on the GPU brand: {condition}")
     elif cuda and first and version(driver)[:1] < (first,) and not condition and not unknown_branch(driver):
         what = f"{supports}, but the image has CUDA {dotted(cuda)}, which needs driver {first} or newer"
         yield warning(what, fix)
@@ -210,7 +210,7 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     elif report.tagged("tool"):
         what = "the NVIDIA Container Toolkit is installed but not registered as a runtime of docker"
-        yield unchecked(f"{what}; see in-gpus", f"on {seen.host}: {configure}")
+        yield unchecked(f"{what} [in-gpus]", f"on {seen.host}: {configure}")
     else:
         what = "docker cannot give GPUs to containers: the NVIDIA Container Toolkit is missing"
         yield error(what, f"on {seen.host}: install nvidia-container-toolkit, then: {configure}")
@@ -237,7 +237,7 @@ def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _fabric(seen: Seen, scene: Scene) -> Iterator[Finding]:
     state = "".join(answers(seen).tagged("fabric")[:1])
     if state and state != "active":
-        what = f"the fabric manager is {state}; without it, CUDA does not start on GPUs with NVSwitches"
+        what = f"the fabric manager is {state}, so CUDA cannot start on GPUs with NVSwitches"
         fix = "sudo systemctl enable --now nvidia-fabricmanager  # its version must match the driver"
         yield error(what, f"on {seen.host}: {fix}")
 
@@ -247,7 +247,7 @@ def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
     report = answers(seen)
     running, modules = "".join(report.tagged("running")[:1]), report.tagged("module")
     if running not in modules:
-        yield unchecked("modinfo does not list the kernels that the NVIDIA driver is built for")
+        yield unchecked("modinfo lists no kernels of the NVIDIA driver")
         return
     flavor = running.rpartition("-")[2]
     newer = [k for k in report.tagged("kernel") if _order(k) > _order(running) and k.endswith(flavor)]

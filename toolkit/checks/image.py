@@ -1,4 +1,4 @@
-"""Checks of the image: it exists, every host can get it, and running containers are made from it."""
+"""Checks of the image: existence, availability on every host, and use by running containers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         what = f"the image {tag} is missing, and the engine of your machine has no copy to send"
         yield error(what, f"{_BUILD}, or load it on {seen.host}: docker load")
     elif held is not None:
-        yield fine(f"{tag} is a different image on this host ({held.identity}); `up` sends yours")
+        yield fine(f"`up` replaces the different image {tag} on this host ({held.identity})")
     else:
         yield fine(f"`up` sends {tag} to this host")
 
@@ -72,7 +72,7 @@ def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
     about = engine_info(seen)
     mirrors = about.registries.mirrors if about.registries else None
     if mirrors or about.https_proxy or about.http_proxy:
-        yield unchecked(f"the engine pulls through a mirror or proxy; without it: {words}")
+        yield unchecked(f"the engine pulls through a mirror or proxy, and a direct query failed: {words}")
         return
     for way in pull_failures(seen.host, tag):
         if re.search(way.says, answer.output):
@@ -98,6 +98,6 @@ def _running(seen: Seen, scene: Scene) -> Iterator[Finding]:
 CHECKS = (
     Check("image", "all hosts use the same image", whole=_one),
     Check("image-there", "the image is present or can be sent", host=_there),
-    Check("image-pull", "the registry serves the image to hosts that pull it", host=_pull, stage="pairs"),
-    Check("image-running", "running containers are made from the image", host=_running),
+    Check("image-pull", "hosts can pull the image from the registry", host=_pull, stage="pairs"),
+    Check("image-running", "running containers were created from the image", host=_running),
 )

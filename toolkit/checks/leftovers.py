@@ -16,7 +16,7 @@ from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
 from toolkit.protocol.numbers import whole
 
-# Every process of a job has these in its environment. One grep reads them all: a busy host has thousands.
+# Every process of a job has these variables in its environment. One grep reads thousands of processes.
 MARKS = Probe(
     "marks",
     OWN_PROCESSES
@@ -37,7 +37,7 @@ echo looked
 
 @dataclass(frozen=True)
 class Marked:
-    """One process with a job tag: the cluster and job of its environment; ``supervisor`` if it is that."""
+    """One process with a job tag: cluster and job from its environment; ``supervisor`` if it is one."""
 
     pid: int
     cluster: str = ""
@@ -50,7 +50,7 @@ class Stray:
     """Processes on one host of a job that has ended.
 
     Args:
-        main: the host that knows which jobs run; empty if the job's cluster has no container on this host.
+        main: the host with the list of running jobs; empty if the cluster has no container on this host.
     """
 
     host: str
@@ -96,12 +96,12 @@ def state_base(seen: Seen) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Return True if it can be the name of one folder entry that toolkit created."""
+    """Return True if the name can belong to a folder entry that toolkit created."""
     return bool(name) and name.isprintable() and "/" not in name and name not in (".", "..")
 
 
 def strays(scene: Scene) -> tuple[Stray, ...]:
-    """Return the processes of jobs that have no supervisor any more, by host and job.
+    """Return the processes of jobs whose supervisor has ended, by host and job.
 
     A job's supervisor outlives all its other processes, so a job without one has ended. Supervisors run on
     the main host, or on each host: the result is empty while one of these hosts does not answer.
@@ -123,7 +123,7 @@ def strays(scene: Scene) -> tuple[Stray, ...]:
 
 
 def _silent(scene: Scene) -> tuple[str, ...]:
-    """Return the hosts that know the running jobs but did not report them."""
+    """Return the hosts with supervisors of running jobs that did not report these jobs."""
     names = scene.inventory.answering
     return tuple(name for name in names if "looked" not in scene.seen.get(name, Seen(name)).answer(MARKS))
 
@@ -159,7 +159,7 @@ def own_containers(seen: Seen, scene: Scene) -> tuple[ContainerFacts, ...]:
 def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     gone = abandoned(seen)
     for container in gone:
-        what = f"container {container.name} is left over from a removed cluster"
+        what = f"container {container.name} belongs to a removed cluster"
         yield warning(what, "toolkit gc  # removes the container", subject=container.name)
     for container in own_containers(seen, scene):
         if container.state != "running" and container not in gone:
@@ -183,12 +183,12 @@ def _processes(scene: Scene) -> Iterator[Finding]:
 def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     if "looked" not in seen.answer(MARKS) or not seen.facts.docker:
-        yield unchecked("the clusters on the host are not known")
+        yield unchecked("the host did not report its clusters")
         return
     alive = {c.labels.get(LABEL_CLUSTER) for c in seen.facts.containers}
     for (cluster, host), folder in state_folders(seen).items():
         if host == seen.host and cluster != scene.inventory.cluster and cluster not in alive:
-            what = f"the host has keys and records of cluster {cluster}, which has no container on this host"
+            what = f"the host has keys and records of cluster {cluster}, but no container of this cluster"
             fix = f"on {seen.host}: rm -rf {quoted(folder)}  # or `toolkit down` with its hosts.yaml"
             yield warning(what, fix, subject=folder)
 
@@ -197,13 +197,13 @@ def _version(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for container in own_containers(seen, scene):
         version = container.labels.get(LABEL_VERSION, "")
         if version and version != __version__:
-            what = f"container {container.name} was created by toolkit {version}, this is {__version__}"
+            what = f"toolkit {version} created container {container.name}, but you run toolkit {__version__}"
             yield warning(what, "toolkit up  # recreates the container", subject=container.name)
 
 
 CHECKS = (
     Check("left-containers", "containers of the cluster run", host=_containers, probes=(MARKS,)),
-    Check("left-processes", "no processes of ended jobs", whole=_processes, probes=(MARKS,)),
-    Check("left-state", "no state of removed clusters", host=_state, probes=(MARKS,)),
-    Check("cluster-version", "the cluster was created by this version", host=_version),
+    Check("left-processes", "no process of an ended job runs", whole=_processes, probes=(MARKS,)),
+    Check("left-state", "no state of a removed cluster remains", host=_state, probes=(MARKS,)),
+    Check("cluster-version", "this version of toolkit created the cluster", host=_version),
 )

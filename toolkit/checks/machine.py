@@ -39,7 +39,7 @@ done
 )
 
 _CPUFREQ = "/sys/devices/system/cpu/cpufreq/policy0/"
-_LARGEST = "ps aux --sort=-rss | head  # then end processes that are not needed"
+_LARGEST = "ps aux --sort=-rss | head  # then end unneeded processes"
 
 
 def files(seen: Seen) -> dict[str, list[str]]:
@@ -75,8 +75,10 @@ def _arch(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif scene.image is None or not scene.image.arch:
         others = sorted({image_arch(facts.arch) for facts in scene.facts.values()} - {own})
         if others:
-            what = f"the processor is {own}, but other hosts have {', '.join(others)}: no image runs on both"
-            yield error(what, "use one hosts.yaml, and so one cluster, for each kind of processor")
+            what = (
+                f"the processor is {own}, but other hosts have {', '.join(others)}, and no image runs on both"
+            )
+            yield error(what, "create a separate hosts.yaml for each processor architecture")
 
 
 def _one_machine(scene: Scene) -> Iterator[Finding]:
@@ -90,7 +92,9 @@ def _one_machine(scene: Scene) -> Iterator[Finding]:
     for names in same.values():
         if len(names) > 1:
             what = f"{' and '.join(names)} are the same host under {len(names)} names"
-            yield error(what, f"in hosts.yaml: remove {names[1]}; set slots: for more ranks", names[1])
+            yield error(
+                what, f"in hosts.yaml: remove {names[1]}  # for more ranks on the host, set slots", names[1]
+            )
 
 
 def _names(scene: Scene) -> Iterator[Finding]:
@@ -100,13 +104,13 @@ def _names(scene: Scene) -> Iterator[Finding]:
     for hostname, names in by_name.items():
         if len(names) > 1:
             what = f"{', '.join(names)} have the same host name {hostname}"
-            yield fine(f"{what}; containers use the names of hosts.yaml")
+            yield fine(f"{what}, but containers use the names of hosts.yaml")
     for name, seen in scene.seen.items():
         own = seen.facts.hostname if seen.facts else ""
         lines = [line.split() for line in files(seen).get("/etc/hosts", ())]
         loop = next((words[0] for words in lines if own and own in words[1:]), "")
         if loop:
-            what = f"{own} is {loop} in /etc/hosts of the host; containers have their own /etc/hosts"
+            what = f"{own} is {loop} in /etc/hosts of the host, but containers have a separate /etc/hosts"
             yield fine(what, name)
 
 
@@ -138,7 +142,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("/proc/meminfo has no MemAvailable")
         return
     if free < GIB:
-        what = f"only {free / GIB:.1f} of {total / GIB:.0f} GiB of memory are available"
+        what = f"only {free / GIB:.1f} of {total / GIB:.0f} GiB of memory are available on the host"
         yield warning(what, f"on {seen.host}: {_LARGEST}")
     if shm > total:
         have = f"but the host has {total / GIB:.0f} GiB of memory"
@@ -183,10 +187,10 @@ def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if load is None or not count:
         yield unchecked("/proc/loadavg cannot be read")
     elif "container" in files(seen):
-        yield unchecked("the host is a container and reports the load of the machine that runs it")
+        yield unchecked("the host is a container, so it reports the load of a different host")
     # The mean of five minutes, so that short programs such as this check have no influence.
     elif load > max(8, 2 * count) and not _our_job(seen):
-        what = f"the host is busy with other work: load {words[1]} on {count} processors"
+        what = f"other programs use the host: the load is {words[1]} on {count} processors"
         yield warning(what, f"on {seen.host}: top  # all ranks wait for the slowest host")
 
 
@@ -200,9 +204,9 @@ def _governor(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # intel_pstate and amd_pstate raise the clock under "powersave" too, unless they prefer to save power.
     lowest = governor == "powersave" and ("pstate" not in driver or wish == "power")
     if not governor:
-        yield unchecked("the kernel does not control the processor clock, as in virtual machines")
+        yield unchecked("the kernel does not control the processor clock (usual in virtual machines)")
     elif lowest:
-        what = f"the processors stay at their lowest clock (governor {governor}, driver {driver})"
+        what = f"the processors run at their lowest clock (governor {governor}, driver {driver})"
         yield warning(what, f"on {seen.host}: sudo cpupower frequency-set -g performance")
 
 
@@ -223,7 +227,7 @@ def _slots(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     slots, count = scene.inventory.host(seen.host).slots or 0, processors(seen)
     if not count:
-        yield unchecked("the number of processors is not known")
+        yield unchecked("the host did not report its number of processors")
     elif slots > count:
         what = f"{slots} slots share {count} processors, so ranks wait for each other"
         yield warning(what, f"in hosts.yaml: set hosts/{seen.host}/slots to {count} or less")
@@ -240,13 +244,13 @@ def _counted(ranges: str) -> int:
 
 
 _HOST = (
-    Check("arch", "the image is made for this processor", host=_arch),
+    Check("arch", "the image was built for the architecture of this host", host=_arch),
     Check("programs", "the programs that toolkit calls are installed", host=_programs, probes=(MACHINE,)),
     Check("limits", "ssh sessions can open files and start processes", host=_limits, probes=(MACHINE,)),
     Check("memory", "memory is available", host=_memory, probes=(MACHINE,)),
     Check("memory-pressure", "no program waits for memory", host=_pressure, probes=(MACHINE,)),
     Check("memory-errors", "the memory has no errors", host=_memory_faults, probes=(MACHINE,)),
-    Check("load", "the host is not busy with other work", host=_load, probes=(MACHINE,)),
+    Check("load", "no other program uses much of the host", host=_load, probes=(MACHINE,)),
     Check("cpu-governor", "the processors can run at full clock", host=_governor, probes=(MACHINE,)),
     Check(
         "numa-balancing", "the kernel does not move memory between NUMA nodes", host=_numa, probes=(MACHINE,)

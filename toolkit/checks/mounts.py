@@ -34,14 +34,14 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     found = mounted(seen, scene)
     for mount, where in found:
         if not where.answered:
-            what = f"{mount.source} does not respond: it is on a network file system without a server"
+            what = f"the file server of {mount.source} does not respond"
             fix = f"on {seen.host}: sudo umount -l {quoted(mount.source)}  # or restart the file server"
             yield error(what, fix, subject=mount.source)
         elif where.kind == "broken link":
             fix = f"on {seen.host}: ls -l {quoted(mount.source)}"
             yield error(f"{mount.source} is a broken symbolic link", fix, subject=mount.source)
         elif not where.kind:
-            what = f"{mount.source} does not exist, or {seen.facts.user} has no permission to see it"
+            what = f"{mount.source} does not exist, or {seen.facts.user} has no permission for its folder"
             fix = f"on {seen.host}: mkdir {quoted(mount.source)}  # or mount the file system"
             yield error(what, fix, subject=mount.source)
     unknown = {m.source for m in scene.inventory.mounts} - {m.source for m, _ in found}
@@ -61,8 +61,8 @@ def unwritable(seen: Seen, mount: Mount, reason: str, fix: str = "") -> Finding:
     user = seen.facts.user
     fix = fix or f"on {seen.host}: sudo chown {quoted(user, mount.source)}"
     entry = quoted(f"{mount.source}:{mount.target}:ro")
-    fix = f"{fix}  # or, if ranks only read it, in hosts.yaml: - {entry}"
-    what = f"ranks run as {user} and cannot write to {mount.source}: {reason}"
+    fix = f"{fix}  # or, if ranks only read the folder, in hosts.yaml: - {entry}"
+    what = f"ranks run as user {user} and cannot write to {mount.source}: {reason}"
     return warning(what, fix, subject=mount.source)
 
 
@@ -76,7 +76,7 @@ def access(seen: Seen, scene: Scene) -> Iterator[Finding]:
             continue
         if not set(needed) <= set(where.may):
             fix = f"on {seen.host}: ls -ld {quoted(mount.source)}  # then chmod, or add {user} to its group"
-            what = f"ranks run as {user}, who cannot read {mount.source}"
+            what = f"ranks run as user {user} and cannot read {mount.source}"
             yield error(what, fix, subject=mount.source)
         elif not mount.read_only and "ro" in where.options:
             find = f"findmnt -no TARGET -T {quoted(mount.source)}"
@@ -92,7 +92,7 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
             continue
         source = quoted(mount.source)
         fix = f"on {seen.host}: du -xsh {source}/* | sort -h  # then remove files that are not needed"
-        free = f"{where.free / GIB:.1f} GiB free of {where.size / GIB:.0f}"
+        free = f"{where.free / GIB:.1f} of {where.size / GIB:.0f} GiB free"
         if where.free < NOTHING:
             yield error(f"the file system of {mount.source} is full", fix, subject=mount.source)
         elif where.free < GIB:
@@ -150,8 +150,8 @@ def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...
     if len(hosts) < 2 or any(_is_common(scene, mount, hosts) for mount in writable):
         return ()
     what = (
-        "no writable mount is on a network file system that all hosts of the job share: after a restart, "
-        "ranks on other hosts cannot find the checkpoints"
+        "after a restart, ranks on other hosts cannot find the checkpoints, because no writable mount is on "
+        "a network file system that all hosts of the job share"
     )
     fix = (
         "in hosts.yaml: mounts: [/SHARED/FOLDER:/checkpoints], then: toolkit up; write checkpoints to "
@@ -185,7 +185,7 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 astray.append(f"{name} -> {to}")
         if astray:
             many = f" and {len(astray) - 1} more" if len(astray) > 1 else ""
-            what = f"{mount.source} contains links that are broken in a container: {astray[0]}{many}"
+            what = f"{mount.source} contains symbolic links that are broken in a container: {astray[0]}{many}"
             folder = posixpath.dirname(astray[0].partition(" -> ")[2]) or "/"
             entry = quoted(f"{folder}:{folder}:ro")
             fix = f"in hosts.yaml, under mounts: - {entry}"
@@ -234,11 +234,11 @@ done
 def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
     lines = [(word, *cells) for word, cells in rows(seen.answer(SEES)) if len(cells) == 2]
     if not lines:
-        yield unchecked("the engine did not report which folders it can read")
+        yield unchecked("the engine did not report its access to folders")
     shut = dict.fromkeys((role, path) for word, role, path in lines if word == "shut")
     for role, path in shut:
         if role == "state":
-            what = f"the engine (root) cannot enter the state folder in {path}: the share denies root access"
+            what = f"the engine (root) cannot access the state folder in {path}: the share denies root access"
             yield error(
                 what, "in hosts.yaml: state_dir: FOLDER, a folder on the hosts' local disks", subject=path
             )
@@ -256,8 +256,11 @@ CHECKS = (
     Check("mount-access", "ranks can read and write mounted folders", host=access, probes=(PLACES,)),
     Check("mount-room", "mounted folders have room", host=_room, probes=(PLACES,)),
     Check("mount-same", "mounted folders are the same on all hosts", whole=_same, probes=(PLACES,)),
-    Check("mount-links", "links in mounted folders are valid in containers", host=_links, probes=(PLACES,)),
     Check(
-        "engine-sees", "the engine can read the folders that containers receive", host=_sees, probes=(SEES,)
+        "mount-links",
+        "symbolic links in mounted folders are valid in containers",
+        host=_links,
+        probes=(PLACES,),
     ),
+    Check("engine-sees", "the engine can read the mounted folders", host=_sees, probes=(SEES,)),
 )

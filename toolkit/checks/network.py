@@ -28,9 +28,11 @@ def _shared(scene: Scene) -> Iterator[Finding]:
     if len(set(own.values())) > 1:
         where = ", ".join(f"{name} in {network}" for name, network in own.items())
         what = f"the data addresses of the hosts are in different networks: {where}"
-        yield warning(what, "in hosts.yaml: set data_address for these hosts, unless a router connects them")
+        yield warning(
+            what, "in hosts.yaml: set data_address for these hosts  # unless a router connects them"
+        )
     if not own:
-        yield unchecked("no data address is known")
+        yield unchecked("no host has a known data address")
 
 
 def _conflict(scene: Scene) -> Iterator[Finding]:
@@ -43,10 +45,12 @@ def _conflict(scene: Scene) -> Iterator[Finding]:
                 fix = f"on {name}: ip -4 addr  # give each host a different address, or remove the unused one"
                 if any(path.address == one.address for path in scene.paths.values()):
                     yield error(
-                        f"{one.address} is an address of {who}, but reaches only one of these hosts", fix
+                        f"the hosts {who} all have the address {one.address}, which reaches only one of them",
+                        fix,
                     )
                 else:
-                    yield warning(f"{one.address} is an address of {who}; ranks do not use it", fix)
+                    what = f"the hosts {who} all have the address {one.address}, which ranks do not use"
+                    yield warning(what, fix)
 
 
 def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -69,13 +73,13 @@ def _speed(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     fix = f"on {seen.host}: ethtool {quoted(link.name)}  # then try another cable or switch port"
     if link.duplex == "half":
-        yield warning(f"{link.name} runs at half duplex: it cannot send while it receives", fix)
+        yield warning(f"{link.name} runs at half duplex, so it cannot send and receive at the same time", fix)
     if link.limit and link.limit == link.rate and link.limit <= SLOW_RATE:
         what = f"traffic shaping limits {link.name} to {rate_text(link.limit)}"
         yield warning(what, f"on {seen.host}: tc qdisc show dev {quoted(link.name)}", subject=link.name)
     elif 0 < link.rate <= SLOW_RATE:
-        what = f"{link.name} runs at {rate_text(link.rate)}"
-        yield warning(f"{what}: several hosts can be slower than one", fix, subject=link.name)
+        what = f"the link {link.name} has only {rate_text(link.rate)}"
+        yield warning(f"{what}, so several hosts can be slower than one host", fix, subject=link.name)
 
 
 def _speeds(scene: Scene) -> Iterator[Finding]:
@@ -86,7 +90,9 @@ def _speeds(scene: Scene) -> Iterator[Finding]:
     if len(set(rates.values())) > 1:
         least, most = min(rates.values()), max(rates.values())
         slow = [name for name, rate in rates.items() if rate == least]
-        what = f"the data link of {', '.join(slow)} runs at {rate_text(least)}, others at {rate_text(most)}"
+        what = (
+            f"the data link of {', '.join(slow)} has {rate_text(least)}, other hosts have {rate_text(most)}"
+        )
         slowest = links[slow[0]]
         name = quoted(slowest.name) if slowest else "INTERFACE"
         fix = f"on {slow[0]}: ethtool {name}  # the slowest link limits the throughput of all hosts"
@@ -108,7 +114,8 @@ def _mtu(scene: Scene) -> Iterator[Finding]:
             by_size = "; ".join(f"{size} on {', '.join(on)}" for size, on in sorted(sizes.items()))
             odd, name = next(iter(min(sizes.values(), key=len).items()))
             fix = f"on {odd}: sudo ip link set {name} mtu NUMBER  # the same on all hosts and on the switch"
-            yield warning(f"the MTU differs in {network}: {by_size}; large messages can stall", fix, odd)
+            what = f"large messages can stall, because the MTU differs in {network}: {by_size}"
+            yield warning(what, fix, odd)
 
 
 def _data_interfaces(scene: Scene, host: str) -> Iterator[Interface]:
@@ -127,7 +134,7 @@ def _errors(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the host does not report its network links")
     elif link.errors > max(_BAD_LEAST, link.packets * _BAD_SHARE):
         share = link.packets // link.errors
-        what = f"{link.name} has counted {link.errors} damaged packets, one in {share}"
+        what = f"the interface {link.name} received {link.errors} damaged packets, one in {share}"
         fix = f"on {seen.host}: ip -s link show {quoted(link.name)}  # then try another cable or transceiver"
         yield warning(what, fix, subject=link.name)
 
@@ -138,7 +145,7 @@ def _public(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the data address is not known")
     elif ipaddress.ip_address(path.address).is_global:
         what = f"the data address {path.address} is public, and ranks connect without authentication"
-        fix = "in hosts.yaml: data_address in a private network; or a firewall that admits only the hosts"
+        fix = "in hosts.yaml: set data_address to an address in a private network, or restrict the firewall"
         yield warning(what, fix, subject=path.address)
 
 

@@ -43,7 +43,7 @@ def _taken(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # If the file names no port, toolkit uses another one automatically.
     fixed = inventory.worker_port_fixed and seen.host != inventory.main
     if fixed and (holder := port_holder(inventory, seen.facts, path.address, inventory.worker_port)):
-        what = f"worker_port {inventory.worker_port} of hosts.yaml is held by {holder}"
+        what = f"{holder} uses port {inventory.worker_port}, the worker_port of hosts.yaml"
         fix = f"in hosts.yaml: remove worker_port; or on {seen.host}: end the process"
         yield error(what, fix, subject=str(inventory.worker_port))
 
@@ -63,7 +63,8 @@ def _given_out(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for port, use in used.items():
         if low <= port <= high and not any(first <= port <= last for first, last in reserved):
             what = (
-                f"port {port} ({use}) is in the kernel's ephemeral range {low} to {high}, so it can be taken"
+                f"other programs can use port {port} ({use}), because it is in the kernel's ephemeral range "
+                f"{low} to {high}"
             )
             keep = ",".join((*filter(None, (before,)), *map(str, used)))
             fix = f"on {seen.host}: sudo sysctl -w {quoted(f'net.ipv4.ip_local_reserved_ports={keep}')}"

@@ -62,9 +62,9 @@ def raise_if_errors(findings: Iterable[Finding], told: bool = True) -> None:
         where = f" on {hosts}" if all(finding.host for finding in errors) else ""
         what = f"{what}{where} would break or corrupt a job"
         if told:
-            raise NotReady(what, "apply the fixes above, or continue anyway: --no-check")
+            raise NotReady(what, "apply the fixes above, or skip the checks with --no-check")
         raise NotReady(
-            f"{what}{''.join(map(_line, errors))}", "apply these fixes, or continue anyway: check=False"
+            f"{what}{''.join(map(_line, errors))}", "apply these fixes, or skip the checks with check=False"
         )
 
 

@@ -37,11 +37,13 @@ def _ports(scene: Scene) -> Iterator[Finding]:
     for name, facts in scene.facts.items():
         for port in facts.rdma:
             if port.state == "INIT":
-                what = f"{port.name} is INIT: it has a cable, but no subnet manager responded"
+                what = (
+                    f"{port.name} has the state INIT: a cable is connected, but no subnet manager responded"
+                )
                 fix = f"on {name}: sudo opensm -B  # or start a subnet manager in the switch"
                 yield warning(what, fix, name, port.name)
             elif not port.active and port.name in active:
-                what = f"{port.name} is {port.state or 'in an unknown state'}, on other hosts it is ACTIVE"
+                what = f"{port.name} has the state {port.state or 'unknown'}, but is ACTIVE on other hosts"
                 yield warning(what, f"on {name}: {_LOOK}  # then check the cable", name, port.name)
 
 
@@ -50,7 +52,7 @@ def _rates(scene: Scene) -> Iterator[Finding]:
     rates = {name: f"{len(own)} × {own[0].rate:g} Gb/s" for name, own in ports.items() if own}
     if len(set(rates.values())) > 1:
         rows = ", ".join(f"{name} {text}" for name, text in rates.items())
-        what = f"RDMA ports differ between hosts: {rows}; NCCL might fail to pair them or use the slowest"
+        what = f"NCCL can fail or use the slowest port, because RDMA ports differ between hosts: {rows}"
         yield warning(what, "in hosts.yaml: set NCCL_IB_HCA under hosts/NAME/env to ports that match")
 
 

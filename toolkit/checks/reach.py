@@ -21,9 +21,9 @@ from toolkit.protocol.looks import Tried
 
 # Descriptions of failed connections. A refusal is a fault only if a program of toolkit listened.
 _FAULTS = {
-    "timeout": f"dropped, no answer within {CONNECT_SECONDS:g} s",
+    "timeout": f"dropped without an answer within {CONNECT_SECONDS:g} s",
     "unreachable": "rejected as unreachable",
-    "mute": "opened, but no data arrived",
+    "mute": "opened, but transmit no data",
     "stranger": "answered by another program",
 }
 _REJECTED = "rejected, although a test container listens"
@@ -101,7 +101,7 @@ def _route(scene: Scene) -> Iterator[Finding]:
             look = f"ip route get {quoted(path.address)}; ip rule"
             where = f"{target} ({path.address})"
             if by is None:
-                yield unchecked(f"the route to {where} is not known", "", source, target)
+                yield unchecked(f"the host did not report its route to {where}", "", source, target)
             elif not by:
                 yield error(f"the host has no route to {where}", f"on {source}: {look}", source, target)
             elif by == "lo":
@@ -110,7 +110,9 @@ def _route(scene: Scene) -> Iterator[Finding]:
             elif by != own.interface:
                 rates = (link_rate(facts, by), link_rate(facts, own.interface))
                 slow = f" ({rate_text(rates[0])})" if 0 < rates[0] < rates[1] else ""
-                what = f"the host sends to {where} through {by}{slow}, not its data interface {own.interface}"
+                what = (
+                    f"the host sends to {where} through {by}{slow}, but its data interface is {own.interface}"
+                )
                 fix = f"on {source}: {look}  # then delete this route: sudo ip route del"
                 yield warning(what, fix, source, target)
 
@@ -119,7 +121,7 @@ def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     path, strict = scene.paths.get(seen.host), _strict_filter(seen, scene)
     if path is None or strict is None:
-        yield unchecked("the reverse-path filter of the kernel is not known")
+        yield unchecked("the host did not report the reverse-path filter of its kernel")
         return
     if not strict:
         return
@@ -128,7 +130,8 @@ def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
         by = scene.evidence.egress(seen.facts, other.address)
         if by and by != path.interface:
             come = next((p for p in _pairs(scene) if (p.source, p.target) == (other.host, seen.host)), None)
-            how = f"packets from {other.host} on {path.interface}, because the way back is {by} (rp_filter 1)"
+            why = f"because the return route is {by} (rp_filter 1)"
+            how = f"packets from {other.host} on {path.interface}, {why}"
             names = (f"net.ipv4.conf.{name}.rp_filter=2" for name in ("all", path.interface))
             loose = f"sudo sysctl -w {quoted(*names)}"
             fix = f"on {seen.host}: {loose}  # or correct the route"
@@ -168,23 +171,25 @@ def _open(scene: Scene) -> Iterator[Finding]:
     failed = {key: pair for key, pair in failed.items() if tuple(sorted(key)) not in clear}
     for one, other_host in clear:
         yield unchecked(
-            f"connections between {one} and {other_host} fail because of their links or routes [pair-route]"
+            f"connections between {one} and {other_host} fail because of links or routes [pair-route]"
         )
     for host, group, what in _grouped(failed, scene):
         first = failed[group[0]]
         back = next((p for p in known if (p.target, p.source) == group[0]), None)
         other = ""
         if len(group) == 1 and back and back.tried:
-            also = "fails too" if back.faults else "is open"
-            other = f"; {first.target} → {first.source} {also}"
+            also = "does not reach" if back.faults else "reaches"
+            other = f"; {first.target} {also} {first.source}"
         yield error(f"{what}{other}", _let_in(scene, first), host, first.source)
     untried = [pair for pair in known if not pair.tried]
     if untried:
         names = ", ".join(f"{p.source} → {p.target}" for p in untried[:3])
         more = f" and {len(untried) - 3} more" if len(untried) > 3 else ""
-        yield unchecked(f"not tried: {names}{more}; these hosts have no bash, no python3 and no image")
+        yield unchecked(f"cannot test {names}{more}: a test needs bash, python3 or the image on the host")
     if any(pair.tried and not pair.listened and not pair.faults for pair in known):
-        what = "hosts respond to each other; a rejecting firewall shows only once a container listens"
+        what = (
+            "hosts reach each other, but only a test container can detect a firewall that rejects connections"
+        )
         yield unchecked(what, "toolkit image send && toolkit check")
 
 
@@ -203,7 +208,7 @@ def _grouped(
             yield (
                 host,
                 into,
-                f"no host reaches it at {scene.paths[host].address}: {_how(left[into[0]], scene)}",
+                f"no host reaches {host} at {scene.paths[host].address}: {_how(left[into[0]], scene)}",
             )
             left = {key: pair for key, pair in left.items() if key not in into}
     for host in hosts:
@@ -223,14 +228,18 @@ def _grouped(
                 by_how.setdefault(_how(pair, scene), []).append(key)
         for how, keys in by_how.items():
             sources = ", ".join(source for source, _ in keys)
-            yield target, keys, f"{sources} → {target} ({scene.paths[target].address}): {how}"
+            verb = "does" if len(keys) == 1 else "do"
+            what = f"{sources} {verb} not reach {target} ({scene.paths[target].address}): {how}"
+            yield target, keys, what
 
 
 def _how(pair: _Pair, scene: Scene) -> str:
     by_word: dict[str, dict[str, str]] = {}
     for kind, word in pair.faults.items():
         by_word.setdefault(word, {})[kind] = word
-    return "; ".join(f"{_ports_text(scene, kinds, pair.tried)} {w}" for w, kinds in by_word.items())
+    return "; ".join(
+        f"connections to {_ports_text(scene, kinds, pair.tried)} are {w}" for w, kinds in by_word.items()
+    )
 
 
 def _let_in(scene: Scene, pair: _Pair) -> str:
@@ -265,8 +274,10 @@ def _large(scene: Scene) -> Iterator[Finding]:
             if sent is not None and sent < PIECES:
                 mtu = link.mtu if (link := scene.link(source)) else 1500
                 ask = f"ping -M do -s {mtu - 28} {quoted(scene.paths[target].address)}"
-                what = f"{source} → {target}: small messages pass, large messages stall (MTU {mtu})"
-                fix = f"on {source}: {ask}  # then set a smaller MTU on all hosts, or admit ICMP between them"
+                what = (
+                    f"large messages from {source} to {target} stall, but small messages arrive (MTU {mtu})"
+                )
+                fix = f"on {source}: {ask}  # then set a smaller MTU on all hosts, or allow ICMP"
                 yield error(what, fix, source, target)
 
 
@@ -278,7 +289,9 @@ def _seen_as(scene: Scene) -> Iterator[Finding]:
         for target, ports in results.items():
             seen = {result.seen for result in ports.values() if result.seen is not None}
             if strange := seen - {scene.paths[source].address}:
-                what = f"{target} sees {source} as {', '.join(sorted(strange))}: NAT translates the address"
+                what = (
+                    f"NAT translates the address of {source}: {target} receives {', '.join(sorted(strange))}"
+                )
                 fix = (
                     f"on {source}: sudo iptables -t nat -S  # exempt data addresses from NAT, also on routers"
                 )
@@ -292,7 +305,7 @@ ROUTE_CHECKS = (
     ),
     Check(
         "pair-filter",
-        "kernels drop no packets because of their way back",
+        "kernels drop no packets because of their return route",
         host=_filter,
         probes=(KERNEL,),
         stage="pairs",
@@ -306,6 +319,6 @@ CHECKS = (
         probes=(KERNEL,),
         stage="pairs",
     ),
-    Check("pair-seen", "hosts see each other under their own addresses", whole=_seen_as, stage="inside"),
-    Check("pair-large", "large messages pass", whole=_large, stage="inside"),
+    Check("pair-seen", "no NAT translates the addresses of hosts", whole=_seen_as, stage="inside"),
+    Check("pair-large", "large messages between hosts arrive", whole=_large, stage="inside"),
 )

@@ -60,11 +60,11 @@ def _assumed(network: Network, load: Load, source: str, ask: Ask, note: str, pro
 def _hosts(network: Network, note: str) -> str:
     groups: dict[tuple[float, int], list[str]] = {}
     for member in network.members:
-        groups.setdefault((member.told, member.slots), []).append(member.name)
+        groups.setdefault((member.shown_rate, member.slots), []).append(member.name)
     texts = []
-    for (told, slots), names in groups.items():
+    for (rate, slots), names in groups.items():
         shown = ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]} ({len(names)})"
-        texts.append(f"{shown}: {rate_text(told)}" + (f", {slots} slots" if slots > 1 else ""))
+        texts.append(f"{shown}: {rate_text(rate)}" + (f", {slots} slots" if slots > 1 else ""))
     return "; ".join(texts) + (f" ({note})" if note else "")
 
 

@@ -8,10 +8,10 @@ from toolkit.jobs.status import JobStatus
 
 
 def end_text(job: JobStatus) -> str:
-    """Return the end of a job: the last lines of the rank that failed first, then one line with the cause."""
+    """Return the last lines of the rank that failed first, then one line with the cause of the job's end."""
     lines = []
     if job.last_lines and job.state == "failed":
-        lines = ["  the last lines of that rank:", *(f"    {line}" for line in job.last_lines)]
+        lines = ["  last lines of the rank that failed:", *(f"    {line}" for line in job.last_lines)]
     took = f" after {job.ended - job.started:.1f} s" if job.ended else ""
     error = job.error if lines else ""
     why = "".join(f": {part}" for part in (job.reason, error) if part)

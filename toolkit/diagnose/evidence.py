@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from toolkit.protocol.evidence import Inspected, SeenProcess, SeenRank, ThreadStack
 
-# Of a thread that waits for one thing, within half a second.
+# A thread that waits for one event wakes at most this number of times within half a second.
 _WAKES = 3
 
 
@@ -16,8 +16,8 @@ class Frame:
     """One frame of a Python stack.
 
     Args:
-        text: its line of source; empty for files of Python and of packages.
-        handler: the line belongs to a handler of exceptions.
+        text: the source line of the frame; empty for files of Python and of packages.
+        handler: whether the line belongs to an exception handler.
     """
 
     name: str
@@ -32,13 +32,13 @@ class Process:
     """One process of a rank.
 
     Args:
-        state: the system's letter: R, S, D, T, Z, …
-        call: the system call in which its first thread is; empty for none, or without the right to read it.
-        target: the file of that call, with its sort where it is no plain file.
-        cpu: processors that it used in the time of the look, 1.0 for one.
-        frames: of its first thread, the innermost first; empty without py-spy, or for no Python.
-        no_stack: why there are none.
-        moved: it was seen in other functions, or woke up again and again, within the time of the look.
+        state: the state letter of the kernel: R, S, D, T, Z, …
+        call: the current system call of the first thread; empty for none, or if it cannot be read.
+        target: the file of the system call, with its type if it is not a regular file.
+        cpu: CPU cores used during the inspection, 1.0 for one core.
+        frames: stack of the first thread, innermost first; empty without py-spy or without Python.
+        no_stack: the reason for a missing stack.
+        moved: whether the process changed functions or woke repeatedly during the inspection.
     """
 
     pid: int
@@ -58,10 +58,10 @@ class RankSeen:
     """One rank on its host.
 
     Args:
-        age: seconds since it last printed something; None when it has no log.
-        lines: its last ones.
-        exit_code: None while it has not ended, or if it was not recorded.
-        processes: its command and what that started.
+        age: seconds since the rank last printed a line; None if the rank has no log.
+        lines: the last lines of the rank's output.
+        exit_code: None while the rank runs, or if its exit code was not recorded.
+        processes: the rank's command and its child processes.
     """
 
     rank: int
@@ -85,8 +85,8 @@ class Connection:
     """A TCP connection of a rank to another host of the job.
 
     Args:
-        unsent, unread: bytes in the kernel: not acknowledged by the other side, not read by this one.
-        retries: how often what is unsent was sent again without an answer.
+        unsent, unread: bytes in the kernel: not acknowledged by the other host, not read by this host.
+        retries: number of retransmissions of the unsent bytes.
     """
 
     rank: int
@@ -103,13 +103,13 @@ class HostSeen:
     """One host of the job.
 
     Args:
-        error: why it said nothing; empty when it did.
+        error: the reason why the host did not report; empty if it did.
         is_predicate: whether ``error`` continues a sentence that begins with the host's name, such as
             ``does not answer within 25 s``; otherwise it is the message of a program.
-        container: its container's state and reason where that is worth a word, such as ``exited, code 137``.
-        oom_kills: processes that the kernel has killed there for want of memory.
-        gpus: one line for each GPU: utilisation, power, memory.
-        py_spy: whether its image has the means to read stacks.
+        container: a clause about the state of its container; empty if the container runs.
+        oom_kills: number of processes on the host that the kernel killed because memory ran out.
+        gpus: one line for each GPU: utilization, power, memory.
+        py_spy: whether the image on the host has py-spy.
     """
 
     name: str
@@ -133,10 +133,10 @@ class Evidence:
     """All reports about a job at one moment.
 
     Args:
-        state, reason: as main's records have them; empty when main says nothing.
+        state, reason: from the records of main; empty if main does not report.
         failed_rank, lost_host: see ``JobStatus``.
         placed: the host of each rank, by rank.
-        hosts: every host of the job, each with what it said or why it did not.
+        hosts: every host of the job, each with its report or the reason for a missing report.
     """
 
     job: str
@@ -149,7 +149,7 @@ class Evidence:
 
     def host(self, name: str) -> HostSeen:
         """Return the report of a host, an empty one for a host that was not queried."""
-        return next((host for host in self.hosts if host.name == name), _not_asked(name))
+        return next((host for host in self.hosts if host.name == name), _not_queried(name))
 
     def rank(self, rank: int) -> RankSeen | None:
         """Return the report of a host about a rank, None if the host has none or did not answer."""
@@ -157,28 +157,30 @@ class Evidence:
         return next((seen for seen in host.ranks if seen.rank == rank), None)
 
 
-def _not_asked(name: str) -> HostSeen:
-    return HostSeen(name, "was not asked", is_predicate=True)
+def _not_queried(name: str) -> HostSeen:
+    return HostSeen(name, "was not queried", is_predicate=True)
 
 
-def parse_host(name: str, said: Inspected, addresses: Mapping[str, str], container: str = "") -> HostSeen:
+def parse_host(name: str, report: Inspected, addresses: Mapping[str, str], container: str = "") -> HostSeen:
     """Return the report of one host.
 
     Args:
-        said: what inspect_ranks.py printed, or an error alone.
+        report: the output of inspect_ranks.py, or only an error.
         addresses: data address -> name of each host of the job.
         container: see ``HostSeen``.
     """
-    if said.error:
-        return HostSeen(name, said.error, container, is_predicate=bool(said.is_predicate))
-    ranks = tuple(_rank(name, row) for row in said.ranks)
+    if report.error:
+        return HostSeen(name, report.error, container, is_predicate=bool(report.is_predicate))
+    ranks = tuple(_rank(name, row) for row in report.ranks)
     owners = {process.pid: rank.rank for rank in ranks for process in rank.processes}
     return HostSeen(
         name,
         container=container,
-        oom_kills=said.oom_kills or 0,
-        gpus=tuple(f"GPU {row.index}: {row.busy} % busy, {row.watts} W, {row.mib} MiB" for row in said.gpus),
-        py_spy=bool(said.py_spy),
+        oom_kills=report.oom_kills or 0,
+        gpus=tuple(
+            f"GPU {row.index}: {row.busy} % busy, {row.watts} W, {row.mib} MiB" for row in report.gpus
+        ),
+        py_spy=bool(report.py_spy),
         ranks=ranks,
         connections=tuple(
             Connection(
@@ -190,7 +192,7 @@ def parse_host(name: str, said: Inspected, addresses: Mapping[str, str], contain
                 row.unread,
                 row.retries,
             )
-            for row in said.sockets
+            for row in report.sockets
             if addresses.get(_host(row.peer), name) != name
         ),
     )

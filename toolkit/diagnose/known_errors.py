@@ -1,6 +1,6 @@
-"""Errors that training jobs print, with meaning and fix; found in a log in one pass.
+"""Errors that training jobs print, with meaning and fix, and a search for all of them in one pass.
 
-The words are plain text, not regular expressions, so that no log can make the search slow.
+The patterns are plain text. Regular expressions could make the search slow on some logs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from toolkit.protocol.decode import decode
 OR = " | "
 GAP = " … "
 
-# A progress bar without line ends may be megabytes long; text before or after it is at its ends.
+# A progress bar without line ends can be megabytes long; other text precedes or follows the progress bar.
 LONGEST_LINE = 8192
-# Characters in which all words are looked for at once, before single lines are compared.
+# Number of characters that one search for all words covers, before single lines are compared.
 CHUNK = 1 << 18
 
 
@@ -29,10 +29,10 @@ class KnownError:
 
     Args:
         name: a short name that does not change.
-        pattern: words of one line, case set aside; ``" … "`` stands for anything, ``" | "`` is put between
-            two ways to print it.
-        what: its meaning, in one sentence.
-        fix: what to do.
+        pattern: words of one line in any case; ``" … "`` matches any text, ``" | "`` separates two ways to
+            print the error.
+        what: the meaning of the error, in one sentence.
+        fix: a command or an instruction.
     """
 
     name: str
@@ -63,7 +63,7 @@ _BY_NAME = {error.name: error for error in KNOWN_ERRORS}
 
 @dataclass(frozen=True)
 class _Way:
-    """One way to print an error: its words in their order, and the longest of them."""
+    """One way to print an error: its words in order, and the longest word."""
 
     words: tuple[str, ...]
     mark: str
@@ -89,8 +89,8 @@ _WAYS = {error.name: _ways(error.pattern) for error in KNOWN_ERRORS}
 def match(lines: Iterable[str]) -> tuple[KnownError, ...]:
     """Return the known errors of a log, each once, in the order in which they first occur.
 
-    A line is one error, the first of the list that matches. Of a line longer than 8192 characters only both
-    ends are searched. 100,000 lines take half a second, and a few seconds when made to be slow.
+    Each line counts as one error: the first error of the list that matches. In a line longer than 8192
+    characters, only both ends are searched. 100,000 lines take half a second, and at most a few seconds.
     """
     found: dict[str, KnownError] = {}
     for text in _chunks(lines):
@@ -117,7 +117,7 @@ def _first(way: _Way, text: str, others: Sequence[KnownError]) -> int:
 
 
 def _chunks(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines in small letters, many at a time, with the middle of very long ones left out."""
+    """Yield the lines in lower case, many at a time, without the middle of very long lines."""
     kept: list[str] = []
     size = 0
     for line in lines:

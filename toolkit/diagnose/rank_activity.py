@@ -8,16 +8,16 @@ from posixpath import basename
 
 from toolkit.diagnose.evidence import Frame, Process, RankSeen
 
-# A process that uses this much of a processor computes; what shares a busy machine gets less than 1.
+# A process that uses this share of a CPU core computes; on a busy host such a process gets less than 1.
 _BUSY = 0.5
-# Beside a collective in the stack: computing it, and not waiting for others in it.
+# A process with a collective in its stack and this share of a CPU core computes, and waits for no rank.
 _COMPUTES = 0.3
 
 WAITING = ("collective", "gpu")
 
 _C10D = "/torch/distributed/"
 _HOROVOD = "/horovod/"
-# Of torch.distributed: what every rank has to call.
+# Functions of torch.distributed that every rank must call.
 _TORCH_COLLECTIVES = frozenset((
     "all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "all_gather",
     "all_gather_into_tensor", "all_gather_object", "gather", "gather_object", "scatter",
@@ -31,7 +31,7 @@ _MPI_NAMES = (
     "gatherv", "reduce", "reduce_scatter", "scan", "scatter", "scatterv", "finalize", "sendrecv",
     "recv", "send", "ssend", "probe", "wait", "waitall", "waitany",
 )  # fmt: skip
-# mpi4py has no frames of its own: the line that calls it is all there is.
+# mpi4py has no Python frames, so only the calling line shows the collective.
 _MPI_CALL = re.compile(rf"\.(I?(?:{'|'.join(_MPI_NAMES)}))\(", re.IGNORECASE)
 # Methods of queues, lists and pipes have these names as well.
 _COMMON = ("wait", "get", "recv", "send", "reduce", "gather", "scatter", "probe")
@@ -43,17 +43,17 @@ _CHILD_FILES = ("/subprocess.py", "/multiprocessing/popen_fork.py", "/multiproce
 _LOCK_CALL = re.compile(r"\.(acquire|get|put|join|wait|result|recv)\(|^with .*lock", re.IGNORECASE)
 _SLEEP_CALLS = ("clock_nanosleep", "nanosleep")
 _FILE_CALLS = {
-    "read": "reads", "readv": "reads", "pread64": "reads", "write": "writes", "writev": "writes",
-    "pwrite64": "writes", "open": "opens", "openat": "opens", "fsync": "flushes", "fdatasync": "flushes",
-    "flock": "waits for a lock on", "fcntl": "waits for a lock on",
+    "read": "reading", "readv": "reading", "pread64": "reading", "write": "writing", "writev": "writing",
+    "pwrite64": "writing", "open": "opening", "openat": "opening", "fsync": "flushing",
+    "fdatasync": "flushing", "flock": "waiting for a lock on", "fcntl": "waiting for a lock on",
 }  # fmt: skip
 _NET_CALLS = frozenset((
     "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "recvfrom", "recvmsg",
     "sendto", "sendmsg", "connect", "accept", "accept4",
 ))  # fmt: skip
 _CHECKPOINT = re.compile("checkpoint", re.IGNORECASE)
-# A word, what is in front of it, and whether it is called or last. One expression for these and _SAVE would
-# search the rest of a word again from each of its parts.
+# A word, the dot before the word, and a parenthesis or the end after the word. One expression that includes
+# _SAVE would search the rest of a word again from each of its parts.
 _WORD = re.compile(r"(^|\.)?(\w+)(\(|$)?")
 _SAVE = re.compile(r"[._](?:save|dump)", re.IGNORECASE)
 
@@ -65,9 +65,9 @@ class Doing:
     Args:
         kind: collective, gpu, handler, sleep, lock, child, file, network, spin, code; stopped, disk;
             ended, failed, gone, absent, silent.
-        what: in words that follow the name of the rank: ``sleeps at train.py:12``.
-        op: of ``collective``: its name.
-        place: file and line of the person's own code, empty for unknown.
+        what: a predicate that follows the name of the rank: ``sleeps at train.py:12``.
+        op: the name of the collective if the kind is ``collective``.
+        place: file and line of the user's code, empty if unknown.
     """
 
     kind: str
@@ -77,7 +77,7 @@ class Doing:
 
     @property
     def waits(self) -> bool:
-        """Return whether it waits for other ranks."""
+        """Return whether the rank waits for other ranks."""
         return self.kind in WAITING
 
 
@@ -97,14 +97,13 @@ def doing(rank: RankSeen) -> Doing:
     place = _place(process)
     stopped = next((p for p in rank.processes if p.state in "Tt"), None)
     if stopped is not None:
-        of = "" if stopped is process else f" its process {stopped.pid} ({stopped.name})"
-        return Doing(
-            "stopped", f"is stopped by a signal (SIGSTOP, state T, process {stopped.pid}){of}", "", place
-        )
+        subject = "is" if stopped is process else f"has a child process {stopped.name} that is"
+        what = f"{subject} stopped by a signal (SIGSTOP, state T, process {stopped.pid})"
+        return Doing("stopped", what, "", place)
     hung = next((p for p in rank.processes if p.state == "D"), None)
     if hung is not None:
-        of = f" of {hung.target}" if hung.target else ""
-        call = f" in {hung.call}{of}" if hung.call else ""
+        file = f" on {hung.target}" if hung.target else ""
+        call = f" in the system call {hung.call}{file}" if hung.call else ""
         return Doing(
             "disk", f"hangs in the kernel{call} (state D, process {hung.pid}){_at(place)}", "", place
         )
@@ -113,10 +112,10 @@ def doing(rank: RankSeen) -> Doing:
 
 def _without_process(rank: RankSeen) -> Doing:
     if rank.exit_code == 0:
-        return Doing("ended", "has ended with exit code 0")
+        return Doing("ended", "exited with exit code 0")
     if rank.exit_code is not None:
-        return Doing("failed", f"has ended with exit code {rank.exit_code}")
-    return Doing("gone", "has no process any more, and left no word about its end")
+        return Doing("failed", f"exited with exit code {rank.exit_code}")
+    return Doing("gone", "exited without an exit record (probably killed)")
 
 
 def _of_process(process: Process, rank: RankSeen, place: str) -> Doing:
@@ -125,20 +124,20 @@ def _of_process(process: Process, rank: RankSeen, place: str) -> Doing:
     if op == "backward" and process.cpu > _COMPUTES:
         op = ""
     if handler := next((f for f in process.frames if f.handler), None):
-        then = f" in {op}" if op else _call_words(process)
+        blocked = f"is blocked in {op}" if op else f"is blocked{_call_words(process)}"
         where = f"{basename(handler.file)}:{handler.line}"
-        return Doing(
-            "handler", f"handles an exception of its own at {where} and is held up there{then}", op, place
-        )
+        return Doing("handler", f"handles an exception at {where} and {blocked}", op, place)
     if op:
         return Doing("collective", f"waits in {op}{_at(place)}", op, place)
     for rule in (_child, _sleep, _file, _lock, _gpu):
         if found := rule(process, rank, segment, place):
             return found
     if process.state == "R" or process.cpu >= _BUSY:
-        return Doing("spin", f"computes{_at(place)} ({process.cpu:.0%} of a processor)", "", place)
+        return Doing("spin", f"computes{_at(place)} ({process.cpu:.0%} of a CPU core)", "", place)
     if process.call in _NET_CALLS:
-        return Doing("network", f"waits for a connection or a file ({process.call}){_at(place)}", "", place)
+        return Doing(
+            "network", f"waits for a network connection or a file ({process.call}){_at(place)}", "", place
+        )
     if process.call == "futex":
         return Doing("lock", f"waits for a lock or another thread{_at(place)}", "", place)
     return Doing("code", f"runs{_at(place)}" if place else "runs", "", place)
@@ -151,7 +150,7 @@ def _segment(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 
 def is_library(file: str) -> bool:
-    """Tell whether a file belongs to Python or to a package.
+    """Return whether a file belongs to Python or to a package.
 
     >>> is_library("/usr/lib/python3.11/queue.py"), is_library("/run/toolkit/jobs/x/code/train.py")
     (True, False)
@@ -163,8 +162,8 @@ def is_library(file: str) -> bool:
 
 def _collective(segment: tuple[Frame, ...]) -> str:
     """Return the collective that the user's code has called, empty for none."""
-    for frame in reversed(segment):  # all_gather_object calls all_gather: people know the outer name
-        name = frame.name.rpartition(".")[2]  # from Python 3.11 on, with the class before it
+    for frame in reversed(segment):  # all_gather_object calls all_gather: users know the outer name
+        name = frame.name.rpartition(".")[2]  # from Python 3.11 on, the class precedes the name
         if _C10D in frame.file and name in _TORCH_COLLECTIVES:
             return name
         if _HOROVOD in frame.file and not name.startswith("_"):
@@ -198,12 +197,12 @@ def _child(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: 
         process.call in ("wait4", "waitid")
         or _in_files(segment, (*_LOCK_FILES, *_QUEUE_FILES, *_CHILD_FILES))
         or (len(segment) == 1 and _LOCK_CALL.search(own))
-        # Without a stack a wait of this sort is the only evidence.
+        # Without a stack, the system call is the only evidence.
         or (not segment and process.call in ("futex", "read"))
     )
     if dead and waits and process.cpu < _BUSY:
         names = ", ".join(f"{p.pid} ({p.name})" for p in dead[:3])
-        return Doing("child", f"waits{_at(place)} for its child process {names}, which is dead", "", place)
+        return Doing("child", f"waits{_at(place)} for its child process {names}, which has exited", "", place)
     return None
 
 
@@ -222,12 +221,12 @@ def _file(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: s
     saves = process.call not in ("read", "readv", "pread64") and any(
         _saves(frame.name) or _saves(frame.text) for frame in process.frames
     )
-    saving = ", in the middle of a checkpoint" if saves else ""
-    return Doing("file", f"{word} {what} and is held up there{saving}{_at(place)}", "", place)
+    saving = " for a checkpoint" if saves else ""
+    return Doing("file", f"is blocked {word} {what}{saving}{_at(place)}", "", place)
 
 
 def _saves(text: str) -> bool:
-    """Return whether a function or a line has a name as of saving: ``torch.save(``, ``dump_state``."""
+    """Return whether the name of a function, or a line of code, refers to saving, such as ``torch.save(``."""
     if _CHECKPOINT.search(text):
         return True
     for word in _WORD.finditer(text):

@@ -20,15 +20,18 @@ _ROWS = 64
 
 
 def why_text(job: JobStatus, evidence: Evidence, verdict: Verdict, known: Sequence[KnownError]) -> str:
-    """Return the verdict, then the activity of each rank, then known errors with their fixes."""
+    """Return the verdict, the activity of each rank, and the known errors with their fixes."""
     lines = [f"{job.id}: {verdict.what}"]
     lines += [f"  fix: {verdict.fix}"] if verdict.fix else []
     found = doings(evidence)
     order = sorted(found, key=lambda rank: (rank not in verdict.ranks, rank))
     rows = [_row(evidence, rank, found[rank]) for rank in sorted(order[:_ROWS])]
-    lines += ["", table(("rank", "host", "state", "cpu", "silent", "it", "last line"), rows).rstrip()]
+    lines += [
+        "",
+        table(("rank", "host", "state", "CPU", "no output for", "activity", "last line"), rows).rstrip(),
+    ]
     if len(found) > _ROWS:
-        lines.append(f"and {len(found) - _ROWS} more ranks; the bundle has all")
+        lines.append(f"The job has {len(found) - _ROWS} more ranks, which the bundle contains.")
     lines += [f"{host.name}: {gpu}" for host in evidence.hosts for gpu in host.gpus]
     lines += _notes(evidence)
     for one in known:
@@ -55,23 +58,24 @@ def _notes(evidence: Evidence) -> list[str]:
     """Return notes: the missing evidence, and facts that accompany the verdict."""
     notes = []
     if without := [host.name for host in evidence.hosts if not host.error and not host.py_spy]:
-        notes.append(f"no stacks on {', '.join(without)}: the image has no py-spy")
+        notes.append(f"cannot read stacks on {', '.join(without)}: the image has no py-spy")
     unread: dict[str, list[str]] = {}
     for host in evidence.hosts:
         for process in (process for rank in host.ranks for process in rank.processes):
             if process.no_stack and host.py_spy:
-                unread.setdefault(process.no_stack, []).append(f"{host.name} {process.pid}")
-    notes += [f"no stack of {', '.join(places[:4])}: {why}" for why, places in unread.items()]
+                unread.setdefault(process.no_stack, []).append(f"process {process.pid} on {host.name}")
+    notes += [f"cannot read the stack of {', '.join(places[:4])}: {why}" for why, places in unread.items()]
     for host in evidence.hosts:
         if host.oom_kills:
-            notes.append(f"{host.name}: the kernel has killed {host.oom_kills} processes for want of memory")
+            killed = "1 process" if host.oom_kills == 1 else f"{host.oom_kills} processes"
+            notes.append(f"the kernel of {host.name} killed {killed} because memory ran out")
     return notes
 
 
 def why_json(
     job: JobStatus, evidence: Evidence, verdict: Verdict, known: Iterable[KnownError]
 ) -> dict[str, Any]:
-    """Return the same for JSON, with all reports about ranks, hosts and connections."""
+    """Return the result for JSON, with all reports about ranks, hosts and connections."""
     found = doings(evidence)
     rows = []
     for rank, one in found.items():

@@ -10,7 +10,7 @@ from toolkit.diagnose.evidence import Connection, Evidence
 from toolkit.diagnose.rank_activity import Doing, doing, lead
 from toolkit.protocol.states import FINAL_STATES
 
-# This number of retransmissions takes more than half a second: it is no random packet loss.
+# This number of retransmissions takes more than half a second, so random packet loss is not the cause.
 _RETRIES = 2
 _KILLED = 137
 FINAL = (*FINAL_STATES, "lost")
@@ -22,9 +22,9 @@ class Verdict:
 
     Args:
         kind: see ``Doing``; also link, apart (different collectives), host, end, runs, unclear.
-        what: in one line, with rank and host.
-        fix: what to do next.
-        ranks, hosts: the ones to blame; empty for none.
+        what: the cause in one line, with rank and host.
+        fix: a command, or an instruction if no command fixes the cause.
+        ranks, hosts: the ranks and hosts that cause the problem; empty if none is known.
     """
 
     kind: str
@@ -35,25 +35,25 @@ class Verdict:
 
 
 FIXES: Mapping[str, str] = {
-    "stopped": "find who stopped it; toolkit exec HOST -- kill -CONT PID lets it go on",
-    "disk": "look at that disk or share on HOST (dmesg, df, mount); such a process cannot even be killed",
-    "failed": "toolkit logs --rank RANK has its last words; the others wait for it in vain: toolkit stop",
-    "gone": "toolkit logs --rank RANK has its last words; dmesg on HOST tells of kills for want of memory",
-    "ended": "every rank has to make as many steps as the others: look at how data are divided (drop_last)",
-    "absent": "toolkit logs shows how far the launcher came; toolkit status shows the containers",
-    "handler": "what it says is in its own exception: let it be raised before any collective or clean-up",
-    "sleep": "look at why it waits at this line",
-    "lock": "look at who should release or fill it: a thread or process of that rank, dead or waiting too",
-    "child": "look for a kill for want of memory (dmesg on HOST), and give the queue a timeout",
-    "file": "look at that file on HOST: a full or silent share, a pipe without a reader or writer",
-    "network": "look at whom it connects to; toolkit check tells whether hosts reach each other",
-    "spin": "an endless loop, or much more work than other ranks have: look at this line",
-    "code": "look at this line, and at its stack in the bundle",
-    "gpu": "its GPU works on; look at nvidia-smi on HOST and at dmesg for Xid",
-    "collective": "look at this line",
-    "apart": "all ranks have to make the same calls in the same order: look for an if that asks for the rank",
-    "link": "toolkit check tries every pair of hosts; look at cable, switch and firewall between the two",
-    "host": "toolkit status; look at HOST itself (power, network, load), then toolkit up",
+    "stopped": "toolkit exec HOST -- kill -CONT PID  # continues the process",
+    "disk": "on HOST: sudo dmesg | tail; df -h  # check this disk or share; signals cannot end the process",
+    "failed": "toolkit logs --rank RANK  # shows the error of the rank; toolkit stop ends the other ranks",
+    "gone": "toolkit logs --rank RANK  # on HOST, sudo dmesg shows whether the kernel ran out of memory",
+    "ended": "give every rank the same number of steps, for example with drop_last=True in the data loader",
+    "absent": "toolkit logs  # shows the output of the launcher; toolkit status shows the containers",
+    "handler": "change the handler to raise the exception again before it calls a collective or waits",
+    "sleep": "check why the rank sleeps at this line",
+    "lock": "check which thread or process of the rank should release the lock or fill the queue",
+    "child": "on HOST: sudo dmesg | grep -i 'out of memory'  # then set a timeout for the queue",
+    "file": "check the file on HOST: a full disk, a stalled share, or a pipe without a reader or writer",
+    "network": "toolkit check  # tests whether hosts reach each other; also check the address in your code",
+    "spin": "check this line for an endless loop, or for more work than the other ranks have",
+    "code": "check this line, and the stack of the rank in the bundle that toolkit why writes",
+    "gpu": "on HOST: nvidia-smi; sudo dmesg | grep -i xid  # shows the load and the errors of the GPU",
+    "collective": "check why the rank calls the collective at this line",
+    "apart": "call the same collectives in the same order on all ranks; check each `if` that uses the rank",
+    "link": "toolkit check  # tests each pair of hosts; check cable, switch and firewall between the two",
+    "host": "toolkit up  # repairs the host; if up fails, check the power, network and load of HOST",
 }
 
 
@@ -63,9 +63,9 @@ def doings(evidence: Evidence) -> dict[int, Doing]:
     for rank, name in enumerate(evidence.placed):
         host, seen = evidence.host(name), evidence.rank(rank)
         if host.error:
-            found[rank] = Doing("silent", f"unknown: {name} {host.silence}")
+            found[rank] = Doing("silent", f"is in an unknown state: {name} {host.silence}")
         elif seen is None:
-            found[rank] = Doing("absent", "has not been started yet")
+            found[rank] = Doing("absent", "has not started yet")
         else:
             found[rank] = doing(seen)
     return found
@@ -74,8 +74,8 @@ def doings(evidence: Evidence) -> dict[int, Doing]:
 def judge(evidence: Evidence) -> Verdict:
     """Return the best explanation of why the job does not continue, or why it has ended.
 
-    What is certain comes before what is likely: a host that does not answer, a rank that is stopped or dead,
-    a link over which nothing comes, then the rank that is elsewhere than those that wait for it.
+    Certain causes precede likely causes: a host that does not answer, a stopped or dead rank, a link that
+    transmits no data, and then a rank that is at a different place than the ranks that wait for this rank.
     """
     if evidence.state in FINAL:
         return _end(evidence)
@@ -89,10 +89,9 @@ def judge(evidence: Evidence) -> Verdict:
         return verdict
     waiting = [rank for rank, one in found.items() if one.waits]
     if moving := [rank for rank in waiting if _moved(evidence, rank)]:
-        what = (
-            f"the job goes on: {where_text(evidence, moving)} waited for others and went on within the look"
-        )
-        return Verdict("runs", what, "run toolkit why again when it stalls")
+        moved = where_text(evidence, moving)
+        what = f"the job runs: {moved} waited for other ranks and continued during the inspection"
+        return Verdict("runs", what, "toolkit why  # if the job stalls later")
     for kind in ("ended", "absent", "disk", "handler", "child"):
         blamed = [rank for rank, one in found.items() if one.kind == kind]
         # Near the end of a job some ranks finish before others.
@@ -103,7 +102,7 @@ def judge(evidence: Evidence) -> Verdict:
         return _one(evidence, found, others)
     if waiting:
         return _all_wait(evidence, found)
-    return _nobody_waits(evidence, found)
+    return _no_rank_waits(evidence, found)
 
 
 def _moved(evidence: Evidence, rank: int) -> bool:
@@ -113,7 +112,7 @@ def _moved(evidence: Evidence, rank: int) -> bool:
 
 
 def _one(evidence: Evidence, found: Mapping[int, Doing], blamed: Sequence[int]) -> Verdict:
-    """Return the verdict about ranks that are not where the others wait; the most conclusive kind counts."""
+    """Return the verdict about ranks that do not wait like the other ranks; the first rank sets the kind."""
     first = found[blamed[0]]
     waiting = [rank for rank, one in found.items() if one.waits and rank not in blamed]
     ops = Counter(found[rank].op for rank in waiting)
@@ -121,16 +120,23 @@ def _one(evidence: Evidence, found: Mapping[int, Doing], blamed: Sequence[int]) 
     if waiting:
         op = ops.most_common(1)[0][0]
         verb = "waits" if len(waiting) == 1 else "wait"
-        rest = f"; {ranks_text(waiting)} {verb} for it in {op or 'a collective'}"
-        rest = rest.replace("for it", "for them") if len(blamed) > 1 else rest
+        rest = f"; {ranks_text(waiting)} {verb} for {ranks_text(blamed)} in {op or 'a collective'}"
     alike = [rank for rank in blamed if (found[rank].kind, found[rank].place) == (first.kind, first.place)]
     more = [rank for rank in blamed if rank not in alike]
     where = where_text(evidence, alike)
     also = "".join(f"; {where_text(evidence, [rank])} {found[rank].what}" for rank in more[:2])
     hosts = tuple(dict.fromkeys(evidence.placed[rank] for rank in blamed))
-    fix = FIXES[first.kind].replace("HOST", hosts[0]).replace("RANK", str(blamed[0]))
+    fix = _fix(evidence, first.kind, blamed[0])
     what = of_several(first.what) if len(alike) > 1 else first.what
     return Verdict(first.kind, f"{where} {what}{also}{rest}", fix, tuple(blamed), hosts)
+
+
+def _fix(evidence: Evidence, kind: str, rank: int) -> str:
+    """Return the fix for a kind of problem, with the rank, its host and its stopped process filled in."""
+    seen = evidence.rank(rank)
+    pid = next((process.pid for process in seen.processes if process.state in "Tt"), None) if seen else None
+    fix = FIXES[kind].replace("HOST", evidence.placed[rank]).replace("RANK", str(rank))
+    return fix if pid is None else fix.replace("PID", str(pid))
 
 
 def _silent(evidence: Evidence, blamed: Sequence[int]) -> Verdict:
@@ -139,10 +145,10 @@ def _silent(evidence: Evidence, blamed: Sequence[int]) -> Verdict:
     first = evidence.host(hosts[0])
     words = [f"{first.name} {first.silence}"]
     words += [first.container] if first.container else []
-    words += [f"nor does {name}: {evidence.host(name).error}" for name in hosts[1:3]]
+    words += [f"{name} {evidence.host(name).silence}" for name in hosts[1:3]]
     if blamed:
         own = [rank for rank in blamed if evidence.placed[rank] == first.name]
-        words.append(f"its {ranks_text(own)} cannot be seen")
+        words.append(f"the state of {ranks_text(own)} is unknown")
     fix = FIXES["host"].replace("HOST", first.name)
     return Verdict("host", "; ".join(words), fix, tuple(blamed), hosts)
 
@@ -156,13 +162,13 @@ def _link(evidence: Evidence) -> Verdict | None:
     worst = max((c for c in stuck if {c.host, c.other} == {one, other}), key=lambda c: (c.retries, c.unsent))
     tries = f"{worst.retries + 1} times without an answer"
     how = (
-        f"{worst.host} has asked {worst.other} for a connection {tries}"
+        f"{worst.host} requested a connection to {worst.other} {tries}"
         if worst.state == "SYN_SENT"
-        else f"{worst.host} has sent {worst.unsent} bytes {tries}"
+        else f"{worst.host} sent {worst.unsent} bytes {tries}"
     )
     ranks = tuple(rank for rank, host in enumerate(evidence.placed) if host in (one, other))
-    more = f"; so it is between {len(pairs)} pairs of hosts" if len(pairs) > 1 else ""
-    what = f"nothing comes through between {one} and {other}: {how}{_of_rank(worst)}{more}"
+    more = f"; {len(pairs)} pairs of hosts have this problem" if len(pairs) > 1 else ""
+    what = f"the network between {one} and {other} transmits no data: {how}{_of_rank(worst)}{more}"
     return Verdict("link", what, FIXES["link"], ranks, (one, other))
 
 
@@ -175,24 +181,30 @@ def _all_wait(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
     for rank, one in found.items():
         ops.setdefault(one.op, []).append(rank)
     if len(ops) > 1:
-        return _apart(evidence, found, ops, "another collective than the others")
+        return _apart(evidence, found, ops, "different collectives", "a different collective than")
     places: dict[str, list[int]] = {}
     for rank, one in found.items():
         places.setdefault(one.place, []).append(rank)
     op = next(iter(ops))
     if len(places) > 1:
-        return _apart(evidence, found, places, "another call of it than the others")
-    idle = f"all ranks wait in {op}, at {next(iter(places)) or 'an unknown line'}, and no connection is stuck"
+        return _apart(evidence, found, places, f"{op} at different lines", f"{op} at a different line than")
     if len(found) == 1:
-        return Verdict("runs", f"the only rank is in {op}", "toolkit why again in a minute")
-    fix = "toolkit why again in a minute: if all is as now, the network library is stuck (NCCL_DEBUG=INFO)"
-    return Verdict("unclear", idle, fix)
+        return Verdict("runs", f"the only rank waits in {op}", "toolkit why  # in a minute, to compare")
+    at = next(iter(places)) or "an unknown line"
+    what = f"all ranks wait in {op} at {at}, and no connection between hosts is blocked"
+    fix = "toolkit why  # in a minute; if the result is the same, restart the job with NCCL_DEBUG=INFO"
+    return Verdict("unclear", what, fix)
 
 
 def _apart(
-    evidence: Evidence, found: Mapping[int, Doing], groups: Mapping[str, list[int]], what: str
+    evidence: Evidence, found: Mapping[int, Doing], groups: Mapping[str, list[int]], several: str, one: str
 ) -> Verdict:
-    """Return the verdict about ranks that wait in different places: the smaller group, or both if equal."""
+    """Return the verdict about ranks that wait in different places: the smaller group, or both if equal.
+
+    Args:
+        several: the object of "the ranks called" if the groups have equal size.
+        one: the object of "rank 1 called" if one group is smaller, to continue with "the other ranks".
+    """
     sizes = sorted(groups.values(), key=len)
     equal = len(sizes[0]) == len(sizes[-1])
     most = sizes[-1]
@@ -203,13 +215,13 @@ def _apart(
         for group in sizes[:3]
     ]
     hosts = tuple(dict.fromkeys(evidence.placed[rank] for rank in blamed))
-    head = "ranks are not in the same collective" if equal else f"{ranks_text(blamed)} called {what}"
+    head = f"the ranks called {several}" if equal else f"{ranks_text(blamed)} called {one} the other ranks"
     return Verdict("apart", f"{head}: {'; '.join(lines)}", FIXES["apart"], tuple(blamed), hosts)
 
 
-def _nobody_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
+def _no_rank_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
     if not found:
-        return Verdict("unclear", "nothing is known of its ranks", "toolkit logs; toolkit status")
+        return Verdict("unclear", "no host reported a rank of the job", "toolkit status; toolkit logs")
     kinds = Counter((one.kind, one.place) for one in found.values())
     if len(kinds) > 1 and len(found) > 2:
         (_, count), *_ = kinds.most_common(1)
@@ -218,40 +230,42 @@ def _nobody_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
         if count > len(found) / 2 and common[0] not in ("spin", "code"):
             return _one(evidence, found, blamed)
     ages = [seen.age for rank in found if (seen := evidence.rank(rank)) and seen.age is not None]
-    last = f"; the last line came {min(ages):.0f} s ago" if ages else ""
+    last = f"; the newest line of output is {min(ages):.0f} s old" if ages else ""
     first = next((rank for rank, one in found.items() if one.kind != "ended"), 0)
-    what = f"no rank waits for another: {where_text(evidence, [first])} {found[first].what}{last}"
-    fix = "run toolkit why again in a minute: ranks at the same line are stuck there"
+    what = f"no rank waits for another rank: {where_text(evidence, [first])} {found[first].what}{last}"
+    fix = "toolkit why  # in a minute; a rank that is still at the same line hangs"
     return Verdict("runs", what, fix)
 
 
 def _end(evidence: Evidence) -> Verdict:
-    """Return why a job has ended, with the reports of its hosts."""
+    """Return the cause of a job's end, with the reports of its hosts."""
     if evidence.state == "succeeded":
-        return Verdict("end", "the job has succeeded", "")
+        return Verdict("end", "the job succeeded", "")
     failed = [
         seen for rank in range(len(evidence.placed)) if (seen := evidence.rank(rank)) and seen.exit_code
     ]
     named = next((seen for seen in failed if seen.rank == evidence.failed_rank), None)
-    words = [f"the job has {ended(evidence.state)}" + (f": {evidence.reason}" if evidence.reason else "")]
+    words = [f"the job {ended(evidence.state)}" + (f": {evidence.reason}" if evidence.reason else "")]
     hosts: tuple[str, ...] = tuple(h.name for h in evidence.hosts if h.name == evidence.lost_host)
-    fix = "toolkit logs has the last words of all ranks"
+    fix = "toolkit logs  # shows the output of all ranks"
     if named is not None:
         hosts = (named.host,)
-        fix = f"toolkit logs --rank {named.rank} has its last words"
+        fix = f"toolkit logs --rank {named.rank}  # shows the output of the rank that failed first"
         if named.exit_code == _KILLED and evidence.host(named.host).oom_kills:
-            words.append(f"the kernel killed it: {named.host} was out of memory")
-            fix = "a smaller batch, fewer ranks or loader workers a host, or more memory"
+            words.append(f"the kernel killed rank {named.rank} because {named.host} was out of memory")
+            fix = (
+                "use a smaller batch, fewer ranks or data loader workers per host, or hosts with more memory"
+            )
         elif named.last_line:
-            words.append(f"its last line: {named.last_line}")
+            words.append(f"the last line of rank {named.rank} is: {named.last_line}")
     words += [f"{h.name}: {h.container}" for h in evidence.hosts if h.container]
     words += [f"{h.name} {h.silence}" for h in evidence.hosts if h.error and not h.container][:2]
     return Verdict("end", "; ".join(words), fix, (named.rank,) if named else (), hosts)
 
 
 def ended(state: str) -> str:
-    """Return how a job has ended, as in "the job has been stopped"."""
-    words = {"failed": "failed", "stopped": "been stopped", "timeout": "run out of time", "lost": "been lost"}
+    """Return the end of a job as a predicate: "was stopped"."""
+    words = {"stopped": "was stopped", "timeout": "exceeded its time limit", "lost": "was lost"}
     return words.get(state, state)
 
 
@@ -273,8 +287,8 @@ def ranks_text(ranks: Iterable[int]) -> str:
 def of_several(what: str) -> str:
     """Return the activity of one rank as words about several ranks.
 
-    >>> of_several("waits in barrier"), of_several("has ended"), of_several("is stopped")
-    ('wait in barrier', 'have ended', 'are stopped')
+    >>> of_several("waits in barrier"), of_several("has not started"), of_several("is stopped")
+    ('wait in barrier', 'have not started', 'are stopped')
     """
     verb, blank, rest = what.partition(" ")
     return {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s")) + blank + rest

@@ -35,18 +35,18 @@ _LOOK_SECONDS, _STATE_SECONDS = 25.0, 5.0
 # The exit code of Python if it cannot open its program, and the code of toolkit if the program is missing.
 _CANNOT_OPEN, _MISSING = 2, 66
 _PROGRAM = "run.py"
-# Characters that names of files in the bundle do not have, so that no name leads to another folder.
+# Characters that are not allowed in file names of the bundle, so that no name leads to another folder.
 _FILE = re.compile(r"^\.+|[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True)
-class Said:
+class InspectedHost:
     """Report of one host, without secrets.
 
     Args:
         container: see ``HostSeen``.
-        printed: the same as JSON, for a report.
-        is_older: whether its container has no program that looks at ranks.
+        printed: the report as JSON, for the bundle.
+        is_older: whether the host's container lacks the program that inspects ranks.
     """
 
     seen: InspectedNow
@@ -60,9 +60,9 @@ class Answer:
     """Result of the diagnosis, with secrets masked.
 
     Args:
-        job: as main has it; ``state`` is unknown where main did not say.
-        evidence: what was judged: of now, or of when the watchdog looked.
-        said: what each host saw.
+        job: the job as main recorded it; ``state`` is unknown if main did not report the job.
+        evidence: the judged evidence: current, or from the inspection by the watchdog.
+        reports: the report of each host.
         stalled: the reason for the watchdog's inspection if its evidence is judged; otherwise empty.
     """
 
@@ -70,7 +70,7 @@ class Answer:
     evidence: Evidence
     verdict: Verdict
     known: tuple[KnownError, ...]
-    said: Mapping[str, Said]
+    reports: Mapping[str, InspectedHost]
     stalled: str = ""
 
 
@@ -96,39 +96,40 @@ def ask_why(session: Session, word: str = "") -> Answer:
         # The job might hang because of the main host; the workers have its record too.
         job = _from_workers(session, word, error)
     names = list(dict.fromkeys([main, *(name for name, _ in job.hosts)]))
-    said = _look(session, job.id, names, secrets)
-    _refuse_older(said)
-    evidence = _evidence(job, {name: (one.seen, one.container) for name, one in said.items()})
+    reports = _look(session, job.id, names, secrets)
+    _refuse_older(reports)
+    evidence = _evidence(job, {name: (one.seen, one.container) for name, one in reports.items()})
     verdict, stalled = judge(evidence), ""
-    kept = _kept(said, "" if session.inventory.in_parts else main)
-    if kept and job.state in FINAL and job.state != "succeeded" and _lasted(kept, said):
+    kept = _kept(reports, "" if session.inventory.in_parts else main)
+    if kept and job.state in FINAL and job.state != "succeeded" and _lasted(kept, reports):
         before = _evidence(replace(job, state="running"), {one.host: (one, "") for one in kept.hosts})
         stalled = kept.why or ""
         earlier = judge(before)
-        what = f"{verdict.what}; before that, {stalled or 'when it stood still'}: {earlier.what}"
+        what = f"{verdict.what}; before its end, {stalled or 'the job stalled'}: {earlier.what}"
         evidence, verdict = before, replace(earlier, what=what)
     verdict = replace(verdict, what=masked_text(verdict.what, secrets))
-    return Answer(masked_job(job, secrets), evidence, verdict, match(_lines(job, said)), said, stalled)
+    known = match(_lines(job, reports))
+    return Answer(masked_job(job, secrets), evidence, verdict, known, reports, stalled)
 
 
-def _kept(said: Mapping[str, Said], main: str) -> Kept | None:
+def _kept(reports: Mapping[str, InspectedHost], main: str) -> Kept | None:
     """Return the evidence that watchdogs have saved.
 
     Args:
-        main: the host whose watchdog speaks for all hosts; empty where each speaks for its own part alone.
+        main: the host whose watchdog reports on all hosts; empty if each watchdog reports on its host only.
     """
     if main:
-        return said[main].seen.kept if main in said else None
-    found = {name: one.seen.kept for name, one in said.items() if one.seen.kept}
+        return reports[main].seen.kept if main in reports else None
+    found = {name: one.seen.kept for name, one in reports.items() if one.seen.kept}
     if not found:
         return None
     hosts = tuple(host for name, kept in found.items() for host in kept.hosts if host.host == name)
     return replace(next(iter(found.values())), hosts=hosts)
 
 
-def _lasted(kept: Kept, said: Mapping[str, Said]) -> bool:
-    """Return whether some rank has printed nothing since. Otherwise the watchdog saw another stall."""
-    after = {rank.rank: rank.tail for one in said.values() for rank in one.seen.ranks}
+def _lasted(kept: Kept, reports: Mapping[str, InspectedHost]) -> bool:
+    """Return whether a rank printed no line after the inspection. Otherwise the stall was a different one."""
+    after = {rank.rank: rank.tail for one in reports.values() for rank in one.seen.ranks}
     return any(rank.tail == after.get(rank.rank) for one in kept.hosts for rank in one.ranks)
 
 
@@ -141,10 +142,10 @@ def _runs(session: Session, host: str) -> bool:
 
 
 def secrets_of(session: Session) -> tuple[str, ...]:
-    """Return values of the file's secrets and of its variables whose names say that they are secret."""
+    """Return the values of the file's secrets, and of its variables whose names are names of secrets."""
     inventory = session.inventory
     values: list[str] = []
-    with suppress(BadInput):  # perhaps the files of another user: the hosts mask the values that they know
+    with suppress(BadInput):  # if another user owns the files, the hosts mask the values that they know
         values += [value for _, value in read_secrets(inventory)]
     pairs = [*inventory.env, *(pair for host in inventory.hosts for pair in host.env)]
     return secret_values([*values, *secret_pairs(pairs)])
@@ -168,15 +169,17 @@ def masked_job(job: JobStatus, secrets: tuple[str, ...]) -> JobStatus:
 def _from_workers(session: Session, word: str, error: ToolkitError) -> JobStatus:
     """Return the job from the record of a worker, if the main host does not answer."""
     others = [name for name in session.facts if name != session.inventory.main]
-    for said in _look(session, word, others, ()).values():
-        if about := said.seen.job:
+    for report in _look(session, word, others, ()).values():
+        if about := report.seen.job:
             status = Status(state="unknown", reason=f"{session.inventory.main}: {error.what}")
-            asked = tuple(RecordHost(host.name, host.slots) for host in about.hosts or ())
-            return parse_status(about.id, status, True, replace(about.record, hosts=asked))
+            hosts = tuple(RecordHost(host.name, host.slots) for host in about.hosts or ())
+            return parse_status(about.id, status, True, replace(about.record, hosts=hosts))
     raise error
 
 
-def _look(session: Session, job: str, names: Iterable[str], secrets: tuple[str, ...]) -> dict[str, Said]:
+def _look(
+    session: Session, job: str, names: Iterable[str], secrets: tuple[str, ...]
+) -> dict[str, InspectedHost]:
     """Return the report of each host, or its error, and the state of its container."""
     names = list(names)
     found, failed = fan_out(names, lambda name: _look_on(session, job, name, secrets))
@@ -185,33 +188,32 @@ def _look(session: Session, job: str, names: Iterable[str], secrets: tuple[str, 
     return {name: found[name] for name in names}
 
 
-def _silent(name: str, error: str, container: str = "", is_predicate: bool = False) -> Said:
+def _silent(name: str, error: str, container: str = "", is_predicate: bool = False) -> InspectedHost:
     printed = {"host": name, "error": error, "container": container}
-    return Said(InspectedNow(host=name, error=error, is_predicate=is_predicate), container, printed)
+    return InspectedHost(InspectedNow(host=name, error=error, is_predicate=is_predicate), container, printed)
 
 
-def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) -> Said:
+def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) -> InspectedHost:
     if name not in session.inventory.names:
-        return _silent(name, "is not in the hosts file any more", is_predicate=True)
+        return _silent(name, "is no longer in the hosts file", is_predicate=True)
     if name in session.errors:
         raise session.errors[name]
     container = masked_text(_container_words(session, name), secrets)
     try:
         hidden = [word for secret, _ in session.inventory.secrets for word in ("--secret", secret)]
-        ask = command(*program("diagnose.inspect_ranks"), *([job] if job else []), *hidden)
-        result = session.container(name).run(ask, _LOOK_SECONDS)
+        inspect = command(*program("diagnose.inspect_ranks"), *([job] if job else []), *hidden)
+        result = session.container(name).run(inspect, _LOOK_SECONDS)
         if result.status == TIMED_OUT:
-            error = f"does not answer within {_LOOK_SECONDS:.0f} s"
+            error = f"did not answer within {_LOOK_SECONDS:.0f} s"
             return _silent(name, error, container, is_predicate=True)
         if not result.ok:
             found = _silent(name, masked_text(words_of(result.output), secrets), container)
             is_older = result.status == _CANNOT_OPEN and _lacks_program(session, name)
             return replace(found, is_older=is_older)
-        said = masked(
-            read_answer(dict[str, object], result.stdout, name, "the state of its ranks", MOST_BYTES), secrets
-        )
-        with answer_of(name, "the state of its ranks"):
-            return Said(decode(InspectedNow, said), container, {**said, "container": container})
+        what = "the state of its ranks"
+        raw = masked(read_answer(dict[str, object], result.stdout, name, what, MOST_BYTES), secrets)
+        with answer_of(name, what):
+            return InspectedHost(decode(InspectedNow, raw), container, {**raw, "container": container})
     except ToolkitError as error:
         return _silent(name, masked_text(error.what, secrets), container)
 
@@ -221,51 +223,50 @@ def _lacks_program(session: Session, name: str) -> bool:
     return session.container(name).run(look, _STATE_SECONDS).status == _MISSING
 
 
-def _refuse_older(said: Mapping[str, Said]) -> None:
-    """Refuse to take a toolkit that cannot look for a host that does not answer."""
-    for name, one in said.items():
+def _refuse_older(reports: Mapping[str, InspectedHost]) -> None:
+    """Raise an error if a host's container lacks the program that inspects ranks."""
+    for name, one in reports.items():
         if one.is_older:
-            raise NotReady(
-                f"{_PROGRAM} is not there: the cluster was made by an older toolkit", "toolkit up", name
-            )
+            what = f"the container has no {_PROGRAM}, because the cluster is from an older toolkit"
+            raise NotReady(what, "toolkit up", name)
 
 
 def _container_words(session: Session, name: str) -> str:
-    """Return the state of the host's container if it does not simply run."""
+    """Return the state of the host's container; empty if the container runs or cannot be inspected."""
     place = container_name(session.inventory.cluster, session.inventory.role(name))
-    ask = command("docker", "inspect", "--format", "{{json .State}}", place)
-    result = session.runners[name].run(ask, _STATE_SECONDS)
+    inspect = command("docker", "inspect", "--format", "{{json .State}}", place)
+    result = session.runners[name].run(inspect, _STATE_SECONDS)
     if not result.ok:
-        return "" if result.status == TIMED_OUT else "it has no container"
+        return "" if result.status == TIMED_OUT else "the host has no container of the cluster"
     try:
         state = decode_json(ContainerState, result.stdout)
     except DecodeError:
         return ""
     if state.paused:
-        return f"its container {place} is paused (on {name}: docker unpause {place})"
+        return f"the container {place} is paused (on {name}: docker unpause {place})"
     if state.running:
         return ""
-    words = f"its container {place} has ended with exit code {state.exit_code}"
-    words += ", killed for want of memory" if state.out_of_memory else ""
+    words = f"the container {place} exited with exit code {state.exit_code}"
+    words += " because its memory ran out" if state.out_of_memory else ""
     return f"{words}: {state.error}" if state.error else words
 
 
-def _evidence(job: JobStatus, said: Mapping[str, tuple[Inspected, str]]) -> Evidence:
+def _evidence(job: JobStatus, inspected: Mapping[str, tuple[Inspected, str]]) -> Evidence:
     """Return the evidence for the verdict: the report of each host, and the state of its container."""
-    about = next((seen.job for seen, _ in said.values() if seen.job), None)
+    about = next((seen.job for seen, _ in inspected.values() if seen.job), None)
     rows = (about.hosts if about else None) or ()
     addresses = {row.address: row.name for row in rows}
     slots = [(row.name, row.slots) for row in rows]
     slots = slots or [(name, len(taken)) for name, taken in job.hosts]
-    hosts = [parse_host(name, seen, addresses, container) for name, (seen, container) in said.items()]
+    hosts = [parse_host(name, seen, addresses, container) for name, (seen, container) in inspected.items()]
     placed = tuple(name for name, count in slots for _ in range(count))
     return Evidence(job.id, job.state, job.reason, placed, tuple(hosts), job.failed_rank, job.lost_host)
 
 
-def _lines(job: JobStatus, said: Mapping[str, Said]) -> list[str]:
+def _lines(job: JobStatus, reports: Mapping[str, InspectedHost]) -> list[str]:
     """Return the recent output of the ranks and the launcher."""
     texts = [job.reason]
-    for one in said.values():
+    for one in reports.values():
         texts += [one.seen.output or "", *(rank.tail for rank in one.seen.ranks)]
     return [line for text in texts for line in text.splitlines()]
 
@@ -274,15 +275,15 @@ def bundle_files(answer: Answer, report: str, result: Mapping[str, Any]) -> dict
     """Return the files of the bundle by name; all secrets are masked.
 
     Args:
-        report: what people were shown.
-        result: the same as JSON has it.
+        report: the text that toolkit printed.
+        result: the result as JSON.
     """
     files = {
         "report.txt": report.encode(),
         "why.json": (json.dumps(result, indent=2) + "\n").encode(),
         "version.txt": f"toolkit {__version__}\n".encode(),
     }
-    for name, one in answer.said.items():
+    for name, one in answer.reports.items():
         plain = {key: value for key, value in one.printed.items() if key not in ("output", "ras", "lease")}
         plain["ranks"] = [
             {key: value for key, value in rank.items() if key not in ("tail", "dumps")}

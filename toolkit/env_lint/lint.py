@@ -1,4 +1,4 @@
-"""Environment lint: variables of communication libraries that do not do what they are set for.
+"""Environment lint: variables of communication libraries that do not have their intended effect.
 
 Only names with a prefix that belongs to one of these libraries are checked.
 A value is shown only if the tables define how it is read, so that no finding contains a secret.
@@ -39,12 +39,12 @@ def lint_inventory(
 ) -> tuple[Finding, ...]:
     """Return findings about the variables as ranks receive them.
 
-    The variables of a host win over those of the file, and the command line wins over both; a variable that
-    loses is not checked. A finding for all hosts is reported once, without a host.
+    Variables of a host override variables of the file, and the command line overrides both. An overridden
+    variable is not checked. A finding for all hosts is reported once, without a host.
 
     Args:
         override: variables of the command line.
-        hosts: the hosts that take part; all of them when None.
+        hosts: the hosts that take part; all hosts if None.
     """
     shared = {name: Setting(name, value, "env/") for name, value in inventory.env}
     last = {name: Setting(name, value, "--env ") for name, value in override}
@@ -84,32 +84,41 @@ def _of_one(setting: Setting) -> Iterator[Complaint]:
     elif complaint := judge_value(variable, setting.value):
         yield complaint
     if setting.name in _PER_HOST and not setting.host:
-        what = f"on all hosts it replaces the {_PER_HOST[setting.name]} that the toolkit sets for each host"
-        yield Complaint("warning", what, "remove it, or set it in hosts/NAME/env")
+        own = _PER_HOST[setting.name]
+        what = f"{setting.name} replaces, on all hosts, the {own} that toolkit sets for each host"
+        yield Complaint("warning", what, f"remove {setting.name}, or set the variable in hosts/NAME/env")
 
 
 def _unknown(name: str, table: Table) -> Complaint:
     near = nearest(name, table)
-    fix = f"write {near} if you mean that, or remove it" if near else "remove it"
-    return Complaint("warning", f"{table.library} reads no variable of this name", fix)
+    fix = f"rename the variable to {near}, or remove the variable" if near else f"remove {name}"
+    return Complaint("warning", f"{table.library} reads no variable {name}", fix)
 
 
 def _note(variable: Variable, verdict: Verdict, what: str, fix: str) -> Complaint:
     text = " ".join(variable.words)
     first, _, rest = text.partition(" ")
     library = variable.library
-    said = {"library": library, "product": library.rpartition(" ")[0] or library}
-    said |= {"text": text, "first": first, "rest": rest}
-    return Complaint(verdict, what.format_map(said), fix.format_map(said))
+    values = {"name": variable.name, "library": library, "product": library.rpartition(" ")[0] or library}
+    values |= {"text": text, "first": first, "rest": rest}
+    return Complaint(verdict, what.format_map(values), fix.format_map(values))
 
 
 # Kinds of the tables that concern the name, not the value: severity, what, fix.
 _NOTES: dict[str, tuple[Verdict, str, str]] = {
-    "unread": ("warning", "no library of the image reads a variable of this name", "{text}"),
-    "renamed": ("warning", "this is the old name of {text}", "write {text}"),
-    "gone": ("warning", "{product} has not read it since {first}", "{rest}"),
-    "later": ("warning", "{product} reads it from {first} on, and the image has {library}", "remove it"),
-    "build": ("warning", "{library} reads it while it is built, not when it runs", "{text}"),
-    "launcher": ("warning", "{text} reads it, the launcher, which gets none of these variables", "remove it"),
-    "fatal": ("error", "{library} ends the process when it is set", "{text}"),
+    "unread": ("warning", "no library of the image reads the variable {name}", "{text}"),
+    "renamed": ("warning", "{name} is the old name of {text}", "rename the variable to {text}"),
+    "gone": ("warning", "{product} has ignored {name} since version {first}", "{rest}"),
+    "later": (
+        "warning",
+        "{product} reads {name} from version {first} on, but the image has {library}",
+        "remove {name}",
+    ),
+    "build": ("warning", "only the build of {library} reads {name}", "{text}"),
+    "launcher": (
+        "warning",
+        "only the launcher {text} reads {name}, but toolkit sets variables for ranks only",
+        "remove {name}",
+    ),
+    "fatal": ("error", "{library} ends each process that has the variable {name}", "{text}"),
 }

@@ -1,4 +1,4 @@
-"""Values that are lists: of interfaces, of networks, of components, of algorithms."""
+"""Checks of values that are lists of interfaces, networks, components or algorithms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from toolkit.env_lint.complaint import Complaint, listed
 from toolkit.env_lint.variables import Variable
 from toolkit.hostsfile.errors import shown
 
-_INTERFACE = re.compile(r"[^\s/^=*?\[\],]{1,15}")  # Linux takes at most 15 bytes, and neither space nor /
+_INTERFACE = re.compile(r"[^\s/^=*?\[\],]{1,15}")  # Linux allows at most 15 bytes, without spaces and /
 _FUNCTIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce")
 
 
@@ -19,8 +19,8 @@ def judge_tokens(variable: Variable, value: str) -> Complaint | None:
     wrong = [t for t in value.removeprefix("^").split(",") if t and t.lower() not in known]
     if not wrong:
         return None
-    what = f"{variable.library} ignores {listed(map(shown, wrong))}: it knows {listed(variable.words)}"
-    return Complaint("warning", what, f"correct {variable.name}")
+    what = f"{variable.library} ignores {listed(map(shown, wrong))} in {variable.name}"
+    return Complaint("warning", what, f"set {variable.name} to a list of {listed(variable.words)}")
 
 
 def judge_per_function(variable: Variable, value: str) -> Complaint | None:
@@ -28,29 +28,29 @@ def judge_per_function(variable: Variable, value: str) -> Complaint | None:
     library, known = variable.library, {word.lower() for word in variable.words}
     parts = [part for part in value.split(";") if part]
     if not all(":" in part for part in parts[1:]):
-        what = f"{library} stops at a second list that names no function"
+        what = f"{library} stops because a list after a semicolon in {variable.name} names no function"
         return Complaint("error", what, "write FUNCTION:LIST after the first semicolon")
     for part in parts:
         function, _, names = part.rpartition(":")
         if function and function.lower() not in map(str.lower, _FUNCTIONS):
-            what = f"{library} stops at a function that it does not know"
-            return Complaint("error", what, f"there are {listed(_FUNCTIONS)}")
+            what = f"{library} stops because {variable.name} contains an unknown function"
+            return Complaint("error", what, f"use only the functions {listed(_FUNCTIONS)}")
         wrong = [n for n in names.removeprefix("^").split(",") if n and n.lower() not in known]
         if wrong:
-            what = f"{library} has no {listed(map(shown, wrong))}, and stops at it"
-            return Complaint("error", what, f"choose among {listed(variable.words)}, or remove it")
+            what = f"{library} stops because {variable.name} contains {listed(map(shown, wrong))}"
+            return Complaint("error", what, f"use only {listed(variable.words)}, or remove {variable.name}")
     return None
 
 
 def judge_prefixes(variable: Variable, value: str) -> Complaint | None:
     """Check NCCL's ``eth,en``, ``=eth0,eth1``, ``^docker,lo``, ``^=docker0``."""
-    fix = f"set {variable.name} to prefixes (eth,en), to whole names (=eth0) or to all but some (^docker,lo)"
+    fix = f"set {variable.name} to prefixes (eth,en), exact names (=eth0) or excluded prefixes (^docker,lo)"
     names = value.removeprefix("^").removeprefix("=").split(",")
     wrong = [n for n in names if n and (re.search(r"[*?\[\]^=\s/]", n) or _is_address(n))]
     if wrong:
         none = len(wrong) == len(names) and not value.startswith("^")
-        how = f"it holds prefixes of names, and ^ or = only at the front{'; NCCL stops' if none else ''}"
-        what = f"{listed(map(shown, wrong))} fits no interface: {how}"
+        how = f"{variable.name} is a list of name prefixes, with ^ or = only as the first character"
+        what = f"{listed(map(shown, wrong))} matches no interface{', so NCCL stops' if none else ''}: {how}"
         return Complaint("error" if none else "warning", what, fix)
     return _loopback(variable, value.removeprefix("="))
 
@@ -59,34 +59,34 @@ def judge_interfaces(variable: Variable, value: str) -> Complaint | None:
     """Check complete interface names for Gloo, which raises an error for every other word."""
     if all(_is_interface(name) for name in value.split(",")):
         return _loopback(variable, value)
-    what = f"{variable.library} takes whole interface names here, and stops at ^, =, *, blanks and addresses"
-    fix = f"set {variable.name} to the name, in hosts/NAME/env if hosts differ"
+    what = f"{variable.library} stops because {variable.name} contains more than exact interface names"
+    fix = f"set {variable.name} to the exact name, in hosts/NAME/env if the hosts have different names"
     return Complaint("error", what, fix)
 
 
 def judge_interfaces_or_networks(variable: Variable, value: str) -> Complaint | None:
-    """Check Open MPI's ``eth0,192.0.2.0/24``; it warns of every other word and ignores it."""
+    """Check Open MPI's ``eth0,192.0.2.0/24``; Open MPI prints a warning for other words and ignores them."""
     if all(_is_network(name) or _is_interface(name) for name in value.split(",") if name):
         return None
-    what = f"{variable.library} takes interface names and networks (192.0.2.0/24) here, without ^ or blanks"
-    return Complaint("warning", what, f"correct {variable.name}, or remove it")
+    what = f"{variable.library} ignores each word of {variable.name} that is no interface name or network"
+    return Complaint("warning", what, f"set {variable.name} to names or networks, as in eth0,192.0.2.0/24")
 
 
 def judge_components(variable: Variable, value: str) -> Complaint | None:
     """Check Open MPI's ``self,tcp`` or ``^openib``."""
     library, names = variable.library, value.removeprefix("^").split(",")
     if any("^" in name for name in names):
-        what = f"{library} stops at a ^ that is not at the front"
+        what = f"{library} stops because {variable.name} contains a ^ that is not its first character"
         return Complaint("error", what, "list the components to use, or one ^ and the components to exclude")
     if value.startswith("^"):
         return None
     wrong = [name for name in names if name and name not in variable.words]
     if wrong:
-        better = "; shared memory is vader now" if wrong == ["sm"] and "vader" in variable.words else ""
-        what = f"the image's {library} has no {listed(map(shown, wrong))}, and stops at it"
-        return Complaint("error", what, f"choose among {listed(variable.words)}{better}")
+        better = " (vader replaced sm)" if wrong == ["sm"] and "vader" in variable.words else ""
+        what = f"{library} of the image stops because it has no component {listed(map(shown, wrong))}"
+        return Complaint("error", what, f"use only the components {listed(variable.words)}{better}")
     if "vader" in variable.words and "self" not in names:
-        what = f"without self no rank reaches itself, and {library} stops"
+        what = f"{library} stops because no rank can send to itself without the component self"
         return Complaint("error", what, f"set {variable.name}=self,{value}")
     return None
 
@@ -94,7 +94,8 @@ def judge_components(variable: Variable, value: str) -> Complaint | None:
 def _loopback(variable: Variable, value: str) -> Complaint | None:
     if value != "lo":
         return None
-    return Complaint("warning", "loopback reaches no other host", f"remove {variable.name}")
+    what = f"{variable.name} selects the loopback interface, which reaches no other host"
+    return Complaint("warning", what, f"remove {variable.name}")
 
 
 def _is_interface(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Rules about variables that are set: contradictions, and debugging settings that cost speed."""
+"""Rules for combinations of variables: contradictions, and debugging settings that reduce throughput."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolkit.env_lint.values import c_number, is_number
 from toolkit.hostsfile.errors import shown
 
 _YES = ("1", "y", "yes", "t", "true")
-_BTL = "^openib"  # what the images and mpirun's command line say
+_BTL = "^openib"  # the value in the images and on mpirun's command line
 
 
 class Conflict(NamedTuple):
@@ -43,6 +43,10 @@ def _names(settings: tuple[Setting, ...]) -> str:
     return listed(s.name for s in settings)
 
 
+def _has(settings: tuple[Setting, ...]) -> str:
+    return "has" if len(settings) == 1 else "have"
+
+
 def _with(settings: Settings, *prefixes: str, but: str = "") -> tuple[Setting, ...]:
     return tuple(s for name, s in settings.items() if name.startswith(prefixes) and name != but and s.value)
 
@@ -69,16 +73,16 @@ def _number(settings: Settings, name: str) -> int | None:
 
 
 def _void(why: Setting, how: str, names: tuple[Setting, ...]) -> Conflict:
-    what = f"{why.name}={shown(why.value)} excludes {how}, so {_names(names)} has no effect"
-    return _conflict("warning", what, f"remove {why.name}, or the rest", why, *names)
+    what = f"{why.name}={shown(why.value)} disables {how}, so {_names(names)} {_has(names)} no effect"
+    return _conflict("warning", what, f"remove {why.name}, or remove {_names(names)}", why, *names)
 
 
 def _without_infiniband(settings: Settings) -> Iterator[Conflict]:
     names = _with(settings, "NCCL_IB_", but="NCCL_IB_DISABLE")
     off, net = _on(settings, "NCCL_IB_DISABLE"), _is(settings, "NCCL_NET", "socket")
     if off and (wanted := _is(settings, "NCCL_NET", "ib")):
-        what = "only InfiniBand is allowed, and NCCL_IB_DISABLE=1 forbids it: NCCL finds no network and stops"
-        yield _conflict("error", what, "remove one of the two", wanted, off)
+        what = "NCCL finds no network and stops, because NCCL_NET=IB requires what NCCL_IB_DISABLE=1 disables"
+        yield _conflict("error", what, "remove NCCL_NET or NCCL_IB_DISABLE", wanted, off)
     elif names and (why := off or net):
         yield _void(why, "InfiniBand", names)
 
@@ -87,11 +91,11 @@ def _without_plugin(settings: Settings) -> Iterator[Conflict]:
     names = _with(settings, "OFI_NCCL_", "FI_EFA_")
     net, none = _is(settings, "NCCL_NET", "socket", "ib"), _is(settings, "NCCL_NET_PLUGIN", "none")
     if names and (why := net or none):
-        yield _void(why, "plugins, as the one for libfabric,", names)
+        yield _void(why, "network plugins such as the plugin for libfabric", names)
     plugin = settings.get("NCCL_NET_PLUGIN")
     if net and plugin and plugin.value and not none:
-        what = f"NCCL_NET={shown(net.value)} is NCCL's own network, so the plugin is never used"
-        yield _conflict("warning", what, "remove NCCL_NET, or NCCL_NET_PLUGIN", plugin, net)
+        what = f"NCCL_NET={shown(net.value)} selects a built-in network, so NCCL does not use the plugin"
+        yield _conflict("warning", what, "remove NCCL_NET or NCCL_NET_PLUGIN", plugin, net)
 
 
 def _provider(settings: Settings) -> Iterator[Conflict]:
@@ -107,11 +111,11 @@ def _ranges(settings: Settings) -> Iterator[Conflict]:
         low, high = f"NCCL_MIN_{what}", f"NCCL_MAX_{what}"
         least, most = _number(settings, low), _number(settings, high)
         if least is not None and most is not None and least > most:
-            text = f"the minimum {least} is larger than the maximum {most}"
+            text = f"{low}={least} is larger than {high}={most}"
             yield _conflict("warning", text, f"set {low} to at most {high}", settings[low], settings[high])
     threads, each = (_number(settings, n) for n in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"))
     if threads and each and threads * each > 64:
-        text = f"{threads} threads with {each} sockets each are more than the 64 sockets that NCCL opens"
+        text = f"{threads} threads with {each} sockets each exceed NCCL's limit of 64 sockets"
         both = settings["NCCL_NSOCKS_PERTHREAD"], settings["NCCL_SOCKET_NTHREADS"]
         yield _conflict("warning", text, f"set NCCL_NSOCKS_PERTHREAD={max(64 // threads, 1)}", *both)
 
@@ -119,52 +123,58 @@ def _ranges(settings: Settings) -> Iterator[Conflict]:
 def _peer_to_peer(settings: Settings) -> Iterator[Conflict]:
     off, level = _on(settings, "NCCL_P2P_DISABLE"), settings.get("NCCL_P2P_LEVEL")
     if off and level:
-        what = "the level has no effect with NCCL_P2P_DISABLE=1"
-        yield _conflict("warning", what, "remove one of the two", level, off)
+        what = "NCCL_P2P_LEVEL has no effect while NCCL_P2P_DISABLE=1 is set"
+        yield _conflict("warning", what, "remove NCCL_P2P_LEVEL or NCCL_P2P_DISABLE", level, off)
 
 
 def _torch_errors(settings: Settings) -> Iterator[Conflict]:
     wait = _yes(settings, "TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
     for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"):
         if wait and _number(settings, name):
-            what = f"torch switches it off if {wait.name} is on"
+            what = f"PyTorch ignores {name} while {wait.name} is enabled"
             yield _conflict("warning", what, f"remove {wait.name}", settings[name], wait)
     dump = _yes(settings, "TORCH_NCCL_DUMP_ON_TIMEOUT")
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if dump and _number(settings, name) == 0:
-            what = f"there is nothing to dump while {name}=0"
-            yield _conflict("warning", what, f"remove {name}: 2000 is the default", dump, settings[name])
+            what = f"{dump.name} writes empty dumps while {name}=0 is set"
+            yield _conflict("warning", what, f"remove {name}; the default is 2000", dump, settings[name])
 
 
 def _open_mpi(settings: Settings) -> Iterator[Conflict]:
     if (out := settings.get("OMPI_MCA_btl_tcp_if_exclude")) and out.value:
-        what = "the toolkit sets OMPI_MCA_btl_tcp_if_include; with both Open MPI uses no TCP between hosts"
-        yield _conflict("error", what, "remove it: ranks use only the data network anyway", out)
+        what = (
+            "Open MPI uses no TCP between hosts if if_exclude and if_include are set; toolkit sets if_include"
+        )
+        fix = f"remove {out.name}; ranks use only the data network anyway"
+        yield _conflict("error", what, fix, out)
     btl = settings.get("OMPI_MCA_btl")
     chosen = btl.value if btl and btl.value else _BTL
     for part in ("tcp", "openib"):
         names = _with(settings, f"OMPI_MCA_btl_{part}_")
         if names and (part in chosen.lstrip("^").split(",")) == chosen.startswith("^"):
-            what = f"OMPI_MCA_btl is {shown(chosen)}, without {part}, so {_names(names)} has no effect"
-            yield _conflict("warning", what, "remove it", *names, *filter(None, (btl,)))
+            what = f"OMPI_MCA_btl={shown(chosen)} disables {part}, so {_names(names)} {_has(names)} no effect"
+            yield _conflict("warning", what, f"remove {_names(names)}", *names, *filter(None, (btl,)))
     tuned = tuple(s for s in _with(settings, "OMPI_MCA_coll_tuned_") if "_algorithm" in s.name)
     switch = "OMPI_MCA_coll_tuned_use_dynamic_rules"
     if tuned and not _is(settings, switch, *_YES, "enabled"):
-        what = f"Open MPI ignores {_names(tuned)} without {switch}=1"
+        what = f"Open MPI ignores {_names(tuned)} unless {switch}=1 is set"
         yield _conflict("warning", what, f"set {switch}=1", *tuned)
 
 
 def _horovod(settings: Settings) -> Iterator[Conflict]:
     for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"):
         if gloo := _is(settings, name, "gloo"):
-            what = "it selects Gloo, and horovodrun and mpirun start Horovod with MPI: the ranks crash"
-            yield _conflict("error", what, f"remove {name}; for Gloo: --launcher horovodrun-gloo", gloo)
+            what = (
+                f"ranks crash, because {name} selects Gloo while horovodrun and mpirun start Horovod with MPI"
+            )
+            fix = f"remove {name}; to use Gloo, run with --launcher horovodrun-gloo"
+            yield _conflict("error", what, fix, gloo)
     if (log := settings.get("HOROVOD_AUTOTUNE_LOG")) and not _on(settings, "HOROVOD_AUTOTUNE"):
-        what = "nothing is written without HOROVOD_AUTOTUNE=1"
-        yield _conflict("warning", what, "set HOROVOD_AUTOTUNE=1, or remove it", log)
+        what = "Horovod writes no autotune log unless HOROVOD_AUTOTUNE=1 is set"
+        yield _conflict("warning", what, f"set HOROVOD_AUTOTUNE=1, or remove {log.name}", log)
     times = _with(settings, "HOROVOD_STALL_CHECK_TIME_", "HOROVOD_STALL_SHUTDOWN_TIME_")
     if times and (off := _on(settings, "HOROVOD_STALL_CHECK_DISABLE")):
-        what = f"without the check {_names(times)} has no effect"
+        what = f"{off.name}=1 disables the stall check, so {_names(times)} {_has(times)} no effect"
         yield _conflict("warning", what, "remove HOROVOD_STALL_CHECK_DISABLE", off, *times)
 
 
@@ -187,11 +197,11 @@ class _Cost(NamedTuple):
 
 
 def find_costs(settings: Settings) -> Iterator[tuple[Setting, Complaint]]:
-    """Return the settings that slow a job down, each with its effect."""
+    """Return the settings that reduce the throughput of a job, each with its effect."""
     for cost in _COSTS:
         setting = settings.get(cost.name)
         if setting and setting.value and cost.applies(setting.value):
-            yield setting, Complaint("warning", cost.what, "remove it after debugging")
+            yield setting, Complaint("warning", cost.what, f"remove {cost.name} after debugging")
     yield from _nccl_log(settings)
 
 
@@ -210,8 +220,8 @@ def _nccl_log(settings: Settings) -> Iterator[tuple[Setting, Complaint]]:
             yield parts, Complaint("warning", what, fix)
             return
     if level.value.upper() == "TRACE":
-        what = "the image's NCCL is built without trace lines: this writes what INFO writes"
-        yield level, Complaint("warning", what, "set NCCL_DEBUG=INFO, or NCCL_DEBUG_SUBSYS=CALL with it")
+        what = "NCCL of the image is built without trace output, so TRACE has the same effect as INFO"
+        yield level, Complaint("warning", what, "set NCCL_DEBUG=INFO, or also set NCCL_DEBUG_SUBSYS=CALL")
 
 
 def _nonzero(value: str) -> bool:
@@ -233,19 +243,27 @@ _COSTS = (
     _Cost(
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
         _any,
-        "torch frees and allocates all GPU memory by the driver",
+        "PyTorch calls the GPU driver for each allocation and release of GPU memory",
     ),
-    _Cost("TORCH_DISTRIBUTED_DEBUG", _one_of("detail"), "torch runs one more collective to check each"),
+    _Cost(
+        "TORCH_DISTRIBUTED_DEBUG",
+        _one_of("detail"),
+        "PyTorch runs an extra collective before each collective",
+    ),
     _Cost("TORCH_NCCL_BLOCKING_WAIT", _one_of(*_YES), _WAIT),
     _Cost("NCCL_BLOCKING_WAIT", _one_of(*_YES), _WAIT),
-    _Cost("TORCH_NCCL_NAN_CHECK", _one_of(*_YES), "every tensor is searched for NaN before it is sent"),
-    _Cost("NCCL_CHECK_POINTERS", _nonzero, "NCCL asks CUDA about every pointer of every call"),
-    _Cost("NCCL_CHECK_MODE", _one_of("debug_local", "debug_global"), "NCCL checks every call"),
-    _Cost("NCCL_P2P_DISABLE", _nonzero, "GPUs of one host no longer reach each other's memory directly"),
+    _Cost(
+        "TORCH_NCCL_NAN_CHECK", _one_of(*_YES), "PyTorch searches each tensor for NaN before each collective"
+    ),
+    _Cost("NCCL_CHECK_POINTERS", _nonzero, "NCCL queries CUDA about each pointer of each call"),
+    _Cost(
+        "NCCL_CHECK_MODE", _one_of("debug_local", "debug_global"), "NCCL checks the arguments of each call"
+    ),
+    _Cost("NCCL_P2P_DISABLE", _nonzero, "GPUs of one host cannot access each other's memory directly"),
     _Cost(
         "NCCL_SHM_DISABLE",
         _nonzero,
-        "ranks of one host use the network, not shared memory",
+        "ranks on one host communicate over the network instead of shared memory",
     ),
     _Cost("HOROVOD_TIMELINE", _any, "Horovod writes events for every tensor of every step to a file"),
     _Cost("HOROVOD_LOG_LEVEL", _one_of("trace", "debug"), "Horovod writes lines for every tensor"),

@@ -1,4 +1,4 @@
-"""Checks of a value by kind, as the library reads it."""
+"""Checks of a value by kind. Each check parses the value like the library does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_number(value: str) -> bool:
 
 def _number(variable: Variable, value: str) -> Complaint | None:
     if not is_number(value):
-        what = f"{variable.library} reads a whole number here and takes {shown(value)} for {c_number(value)}"
+        what = f"{variable.library} reads {variable.name}={shown(value)} as the integer {c_number(value)}"
         return Complaint("warning", what, _as_number(variable, value))
     return _outside(variable, value)
 
@@ -54,12 +54,15 @@ def _outside(variable: Variable, value: str) -> Complaint | None:
     low, _, high = variable.words[0].partition("..")
     number = c_number(value)
     if number < int(low) or (high and number > int(high)):
-        what = f"{shown(value)} is not among the numbers that {variable.library} can use, {_range(variable)}"
-        return Complaint("warning", what, f"set {variable.name} to one of them, or remove it")
+        what = (
+            f"{variable.name}={shown(value)} is outside the range of {variable.library}: {_range(variable)}"
+        )
+        fix = f"set {variable.name} to a number in this range, or remove {variable.name}"
+        return Complaint("warning", what, fix)
     step = int(variable.words[2]) if len(variable.words) > 2 else 1
     if number > 0 and number % step:
         what = (
-            f"{shown(value)} is not a multiple of {step}, so {variable.library} takes the largest it allows"
+            f"{variable.library} uses its largest value, because {shown(value)} is not a multiple of {step}"
         )
         return Complaint("warning", what, f"set {variable.name} to a multiple of {step}")
     return None
@@ -67,7 +70,7 @@ def _outside(variable: Variable, value: str) -> Complaint | None:
 
 def _range(variable: Variable) -> str:
     low, _, high = variable.words[0].partition("..")
-    return f"{low} to {high}" if high else f"{low} up"
+    return f"{low} to {high}" if high else f"{low} or more"
 
 
 def _as_number(variable: Variable, value: str) -> str:
@@ -75,7 +78,7 @@ def _as_number(variable: Variable, value: str) -> str:
         return f"set {variable.name}={int(value.lower() in _YES)}"
     if size := _SIZE.fullmatch(value):
         return f"set {variable.name}={int(size[1]) << _SHIFT[size[2].lower()]}"
-    return f"set {variable.name} to a whole number{f' from {_range(variable)}' if variable.words else ''}"
+    return f"set {variable.name} to an integer{f': {_range(variable)}' if variable.words else ''}"
 
 
 def _switch(variable: Variable, value: str) -> Complaint | None:
@@ -85,7 +88,7 @@ def _switch(variable: Variable, value: str) -> Complaint | None:
 
 def _bytes(variable: Variable, value: str) -> Complaint | None:
     if is_number(value) and 0 < c_number(value) < 1024:
-        what = f"this is a number of bytes: {shown(value)} is very small"
+        what = f"{variable.name} is a number of bytes, and {shown(value)} bytes is very small"
         return Complaint("warning", what, f"set {variable.name}={c_number(value) << 20} for {value} MiB")
     return _number(variable, value)
 
@@ -93,13 +96,13 @@ def _bytes(variable: Variable, value: str) -> Complaint | None:
 def _real(variable: Variable, value: str) -> Complaint | None:
     if re.fullmatch(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", value):
         return None
-    what = f"{variable.library} reads a number here, and this is no number"
+    what = f"{variable.library} requires a number in {variable.name}"
     return Complaint("warning", what, f"set {variable.name} to a number such as 2.5")
 
 
 def _whole(variable: Variable, value: str) -> Complaint | None:
     if not _NUMBER.match(value):
-        what = f"{variable.library} stops at anything but a whole number here"
+        what = f"{variable.library} stops because {variable.name} is not an integer"
         return Complaint("error", what, _as_number(variable, value))
     return _outside(variable, value)
 
@@ -107,7 +110,7 @@ def _whole(variable: Variable, value: str) -> Complaint | None:
 def _yes_or_no(variable: Variable, value: str) -> Complaint | None:
     if value.lower() in ("y", "yes", "1", "t", "true", "n", "no", "0", "f", "false"):
         return None
-    what = f"{variable.library} stops at anything but 1, 0, true, false, yes or no here"
+    what = f"{variable.library} stops because {variable.name} is not 1, 0, true, false, yes or no"
     return Complaint("error", what, f"set {variable.name} to 1 or 0")
 
 
@@ -116,24 +119,26 @@ def _knows(variable: Variable, value: str) -> Complaint | None:
 
 
 def _exactly(variable: Variable, value: str) -> Complaint | None:
-    return None if value in variable.words else _unknown_word(variable, value, ", in capitals")
+    return None if value in variable.words else _unknown_word(variable, value, " (in this case)")
 
 
 def _only(variable: Variable, value: str) -> Complaint | None:
     complaint = _knows(variable, value)
-    return complaint and complaint._replace(verdict="error", what=f"{complaint.what}, and stops at this")
+    what = f"{variable.library} stops because {variable.name} has an unknown value"
+    return complaint and complaint._replace(verdict="error", what=what)
 
 
 def _unknown_word(variable: Variable, value: str, how: str) -> Complaint:
     words = [word for word in variable.words if not word.isdigit()] or variable.words
-    what = f"{variable.library} knows {listed(words)} here{how}"
-    return Complaint("warning", what, f"set {variable.name} to one of them, or remove it")
+    what = f"{variable.library} does not know the value of {variable.name}"
+    fix = f"set {variable.name} to one of {listed(words)}{how}, or remove {variable.name}"
+    return Complaint("warning", what, fix)
 
 
 def _counts(variable: Variable, value: str) -> Complaint | None:
     if all(re.fullmatch(r"\s*[1-9][0-9]*\s*", part) for part in value.split(",")):
         return None
-    what = f"{variable.library} ignores everything except integers from 1 on here"
+    what = f"{variable.library} ignores {variable.name} unless it is a list of positive integers"
     return Complaint("warning", what, f"set {variable.name} to the number of threads of each rank")
 
 
@@ -145,7 +150,7 @@ def _mca_flag(variable: Variable, value: str) -> Complaint | None:
     words = ("true", "t", "yes", "y", "enabled", "false", "f", "no", "n", "disabled")
     if value.strip() in words or is_number(value):
         return None
-    what = f"{variable.library} knows 1, 0, true, false, yes, no, enabled and disabled here, in small letters"
+    what = f"{variable.library} accepts for {variable.name} only 1, 0, or true, yes, enabled in lower case"
     return Complaint("warning", what, f"set {variable.name} to 1 or 0")
 
 

@@ -1,13 +1,13 @@
 """The variables that the pinned libraries read, from the tables of ``toolkit/env_lint/tables``.
 
-A table is one text file per library. ``#`` begins a comment: a comment names the source, its version and
-the day on which it was read. Then, one per line:
+A table is one text file per library. ``#`` begins a comment. A comment names the source, its version and
+the date of reading. The other lines are:
 
-    library NCCL 2.29.7           what messages call it
-    closed NCCL_                  prefixes whose every name is this library's: what is not below is unknown
-    open NCCL_UCX_                names with these prefixes are others' (a plugin's): nothing is known of them
-    also UCX_RC_VERBS_ UCX_RC_    a name below that begins with the first is read with the others, too
-    NAME KIND [WORD…]             a name, how it is read (``toolkit/env_lint/values.py``), what that needs
+    library NCCL 2.29.7           name and version of the library in messages
+    closed NCCL_                  prefixes of this library only: a name that is not listed below is unknown
+    open NCCL_UCX_                prefixes of other programs (plugins), whose names are not checked
+    also UCX_RC_VERBS_ UCX_RC_    names below with the first prefix exist with the other prefixes, too
+    NAME KIND [WORD…]             a name, its kind (``toolkit/env_lint/values.py``), parameters of the kind
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def nearest(name: str, table: Table) -> str:
 @functools.cache
 def _read(stem: str) -> Table:
     path = Path(__file__).with_name("tables") / f"{stem}.txt"
-    said: dict[str, list[str]] = {word: [] for word in _WORDS}
+    heads: dict[str, list[str]] = {word: [] for word in _WORDS}
     lines: list[list[str]] = []
     copies: list[list[str]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -96,15 +96,15 @@ def _read(stem: str) -> Table:
         if words[0] == "also":
             copies.append(words[1:])
         elif words[0] in _WORDS:
-            said[words[0]] += words[1:]
+            heads[words[0]] += words[1:]
         else:
             lines.append(words)
-    library = " ".join(said["library"])
+    library = " ".join(heads["library"])
     variables: dict[str, Variable] = {}
     for name, kind, *rest in lines:
         for alias in (name, *_copies(name, copies)):
             variables.setdefault(alias, Variable(alias, kind, tuple(rest), library))
-    return Table(library, tuple(said["closed"]), tuple(said["open"]), variables)
+    return Table(library, tuple(heads["closed"]), tuple(heads["open"]), variables)
 
 
 def _copies(name: str, copies: list[list[str]]) -> list[str]:

@@ -161,7 +161,7 @@ class JobReport:
 def make_report(
     cluster: str,
     status: JobStatus,
-    told: Mapping[str, Account],
+    accounts: Mapping[str, Account],
     silent: Mapping[str, str],
     answered: Mapping[str, float],
 ) -> JobReport:
@@ -169,28 +169,28 @@ def make_report(
 
     Args:
         status: status of the job, also if each host has a part of the job.
-        told: report of job_facts.py on each host: main first, or the job's first host if each host has a
+        accounts: report of job_facts.py on each host: main first, or the job's first host if each host has a
             part.
         silent: hosts that did not report, each with the reason.
         answered: time of each answer, in seconds since the epoch by the clock of your machine. The clocks of
             the hosts differ, and reported times are corrected by the difference.
     """
-    first = next(iter(told))
-    own = told[first]
-    ahead = {host: said.clock - answered[host] for host, said in told.items()}
+    first = next(iter(accounts))
+    own = accounts[first]
+    ahead = {host: account.clock - answered[host] for host, account in accounts.items()}
 
     def since(host: str, when: float | None) -> float | None:
         """Convert a time of a host's clock to seconds since the job's start."""
         return None if when is None else when - ahead[host] + ahead[first] - status.started
 
     ranks = sorted(
-        (_rank(host, rank, since) for host, said in told.items() for rank in said.ranks),
+        (_rank(host, rank, since) for host, account in accounts.items() for rank in account.ranks),
         key=lambda rank: rank.rank,
     )
-    source = next((host for host, said in told.items() if any(r.rank == 0 for r in said.ranks)), first)
-    rows = [(since(source, row[0]) or 0.0, *row[1:]) for row in told[source].throughput]
+    source = next((host for host, one in accounts.items() if any(r.rank == 0 for r in one.ranks)), first)
+    rows = [(since(source, row[0]) or 0.0, *row[1:]) for row in accounts[source].throughput]
     up = own.up or Phases()
-    network = next((said.network for said in told.values() if said.network.job), own.network)
+    network = next((one.network for one in accounts.values() if one.network.job), own.network)
     return JobReport(
         cluster,
         status,
@@ -202,11 +202,11 @@ def make_report(
         tuple(
             HostReport(
                 host,
-                gauge_curves([(since(host, row.at) or 0.0, row) for row in said.gauges]),
-                tuple(said.versions.items()),
+                gauge_curves([(since(host, row.at) or 0.0, row) for row in account.gauges]),
+                tuple(account.versions.items()),
             )
-            for host, said in told.items()
-            if said.ranks or said.gauges
+            for host, account in accounts.items()
+            if account.ranks or account.gauges
         ),
         tuple(ranks),
         _throughput(rows),
@@ -216,25 +216,25 @@ def make_report(
     )
 
 
-def _rank(host: str, said: RankAccount, since: Callable[[str, float | None], float | None]) -> RankReport:
-    code = said.exit_code
+def _rank(host: str, account: RankAccount, since: Callable[[str, float | None], float | None]) -> RankReport:
+    code = account.exit_code
     how = ""
-    if said.oom:
-        how = "killed for lack of memory"
-    elif said.signal:
-        how = f"killed by signal {said.signal}"
+    if account.oom:
+        how = "killed because memory ran out"
+    elif account.signal:
+        how = f"killed by signal {account.signal}"
     elif code:
         how = f"exit code {code}"
     return RankReport(
-        said.rank,
+        account.rank,
         host,
-        tuple(at for start in said.starts if (at := since(host, start)) is not None),
-        since(host, said.first_output),
-        since(host, said.first_step),
-        since(host, said.ended),
+        tuple(at for start in account.starts if (at := since(host, start)) is not None),
+        since(host, account.first_output),
+        since(host, account.first_step),
+        since(host, account.ended),
         code,
         how,
-        said.last,
+        account.last,
     )
 
 

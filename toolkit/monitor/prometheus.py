@@ -27,31 +27,35 @@ Samples = list[tuple[tuple[tuple[str, str], ...], float]]
 
 _MIB = 2.0**20
 _OF_HOST = (
-    ("host_processors", "Processors of the host.", "cores"),
-    ("host_processors_busy", "Processors in use.", "busy"),
-    ("host_memory_used_bytes", "Memory that is not available.", "memory_used"),
-    ("host_memory_bytes", "Memory of the host.", "memory_total"),
-    ("host_received_bytes_per_second", "Received on the data interface.", "received"),
-    ("host_sent_bytes_per_second", "Sent on the data interface.", "sent"),
-    ("host_disk_read_bytes_per_second", "Read from all disks.", "disk_read"),
-    ("host_disk_written_bytes_per_second", "Written to all disks.", "disk_written"),
-    ("host_disk_free_bytes", "Free space of the disk that holds jobs.", "disk_free"),
+    ("host_processors", "Number of processors of the host.", "cores"),
+    ("host_processors_busy", "Number of processors of the host in use.", "busy"),
+    ("host_memory_used_bytes", "Memory of the host in use.", "memory_used"),
+    ("host_memory_bytes", "Total memory of the host.", "memory_total"),
+    ("host_received_bytes_per_second", "Bytes per second that the data interface receives.", "received"),
+    ("host_sent_bytes_per_second", "Bytes per second that the data interface sends.", "sent"),
+    ("host_disk_read_bytes_per_second", "Bytes per second read from all disks of the host.", "disk_read"),
+    (
+        "host_disk_written_bytes_per_second",
+        "Bytes per second written to all disks of the host.",
+        "disk_written",
+    ),
+    ("host_disk_free_bytes", "Free space of the disk with the job folders.", "disk_free"),
 )
 _OF_GPU = (
-    ("gpu_utilization_ratio", "Share of the time in which a kernel ran.", "utilization", 0.01),
-    ("gpu_memory_used_bytes", "Memory in use.", "memory_used", _MIB),
-    ("gpu_memory_bytes", "Memory of the GPU.", "memory_total", _MIB),
-    ("gpu_power_watts", "Power drawn.", "power", 1.0),
-    ("gpu_temperature_celsius", "Temperature.", "temperature", 1.0),
-    ("gpu_clock_hertz", "Clock of the multiprocessors.", "clock", 1e6),
+    ("gpu_utilization_ratio", "Share of time in which the GPU ran a kernel.", "utilization", 0.01),
+    ("gpu_memory_used_bytes", "Memory of the GPU in use.", "memory_used", _MIB),
+    ("gpu_memory_bytes", "Total memory of the GPU.", "memory_total", _MIB),
+    ("gpu_power_watts", "Power draw of the GPU.", "power", 1.0),
+    ("gpu_temperature_celsius", "Temperature of the GPU.", "temperature", 1.0),
+    ("gpu_clock_hertz", "Clock frequency of the GPU's multiprocessors.", "clock", 1e6),
 )
 _OF_RANK = (
-    ("rank_processors_busy", "Processors in use by a rank.", "cpu"),
-    ("rank_memory_bytes", "Memory of a rank.", "memory"),
-    ("rank_silent_seconds", "Time since the last line of the rank.", "silent"),
+    ("rank_processors_busy", "Number of processors in use by the rank.", "cpu"),
+    ("rank_memory_bytes", "Memory in use by the rank.", "memory"),
+    ("rank_silent_seconds", "Time since the rank last printed a line.", "silent"),
     ("rank_step", "The last step that the rank printed.", "step"),
-    ("rank_steps_per_second", "Steps per second, from the output of the rank.", "steps_per_s"),
-    ("rank_samples_per_second", "Samples per second, from the output of the rank.", "samples_per_s"),
+    ("rank_steps_per_second", "Steps per second according to the output of the rank.", "steps_per_s"),
+    ("rank_samples_per_second", "Samples per second according to the output of the rank.", "samples_per_s"),
 )
 
 

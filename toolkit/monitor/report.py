@@ -41,26 +41,26 @@ def job_report(session: Session, job: str) -> JobReport:
     secrets = secrets_of(session)
 
     def ask(name: str) -> tuple[float, Account]:
-        answered, said = _ask(session, name, status.id)
+        answered, report = _ask(session, name, status.id)
         with answer_of(name, f"the records of job {job}"):
-            return answered, decode(Account, masked(said, secrets))
+            return answered, decode(Account, masked(report, secrets))
 
-    said, errors = fan_out([name for name in names if name not in silent], ask)
+    reports, errors = fan_out([name for name in names if name not in silent], ask)
     silent |= {name: error.what for name, error in errors.items()}
-    told = {name: said[name][1] for name in names if name in said and said[name][1].record}
-    if not told:
+    accounts = {name: reports[name][1] for name in names if name in reports and reports[name][1].record}
+    if not accounts:
         lines = "".join(f"\n  {name}: {why}" for name, why in silent.items())
         raise ToolkitError(f"no host has a record of {job}{lines}", "toolkit status")
-    for name, what in told.items():
-        told[name] = replace(what, versions=what.versions | host_versions(session.facts[name]))
+    for name, what in accounts.items():
+        accounts[name] = replace(what, versions=what.versions | host_versions(session.facts[name]))
     took_part = {name for name, _ in status.hosts}
     missing = {name: why for name, why in silent.items() if name in took_part}
     return make_report(
         session.inventory.cluster,
         masked_job(status, secrets),
-        told,
+        accounts,
         missing,
-        {name: said[name][0] for name in told},
+        {name: reports[name][0] for name in accounts},
     )
 
 
@@ -85,6 +85,6 @@ def _ask(session: Session, host: str, job: str) -> tuple[float, object]:
     result = session.container(host).run(command(*program("monitor.job_facts"), job), _SECONDS)
     answered = time.time()
     if not result.ok:
-        what = f"cannot report {job}: {words_of(result.output)}"
+        what = f"the host cannot report about job {job}: {words_of(result.output)}"
         raise ToolkitError(what, "toolkit up", host)
     return answered, read_answer(object, result.stdout, host, f"the records of job {job}")

@@ -17,7 +17,7 @@ from toolkit.network.units import seconds_text
 # Phases of `run`, then of the ranks, in their order.
 _PHASES = (
     *("connect", "query and plan", "code", "start", "daemons"),
-    *("launch", "to the first line", "to the first step", "nothing printed"),
+    *("launch", "to the first line", "to the first step", "no output"),
 )
 _UP_PHASES = (
     "connect",
@@ -95,8 +95,8 @@ def facts(report: JobReport) -> list[tuple[str, str]]:
     """Return the key figures of a job, each with its name first."""
     samples, steps = report.typical("samples/s"), report.typical("steps/s")
     rows = [
-        ("in all", clock_text(report.seconds)),
-        ("to the first step", "-" if report.first_step is None else clock_text(report.first_step)),
+        ("total time", clock_text(report.seconds)),
+        ("time to the first step", "-" if report.first_step is None else clock_text(report.first_step)),
         ("steps/s", f"{steps:.3g}" if steps else "-"),
         *([("samples/s", f"{samples:.4g}")] if samples else []),
         ("ranks", str(report.status.ranks)),
@@ -107,9 +107,9 @@ def facts(report: JobReport) -> list[tuple[str, str]]:
     gpus = [report.mean(f"GPU {index}") for index in range(16)]
     known = [value for value in gpus if value is not None]
     if known:
-        rows.append(("GPUs busy", f"{sum(known) / len(known):.0f} %"))
+        rows.append(("GPU utilization", f"{sum(known) / len(known):.0f} %"))
     elif busy is not None:
-        rows.append(("cores busy per host", f"{busy:.2g}"))
+        rows.append(("CPU cores in use per host", f"{busy:.2g}"))
     return rows
 
 
@@ -122,12 +122,12 @@ def _throughput(report: JobReport) -> list[tuple[str, Chart | None]]:
     marks, window = _marks(report), (0.0, max(report.seconds, 1.0))
     parts = []
     for number, curve in enumerate(report.throughput):
-        name = {"steps/s": "Steps a second", "samples/s": "Samples a second"}[curve.name]
+        name = {"steps/s": "Steps per second", "samples/s": "Samples per second"}[curve.name]
         typical = report.typical(curve.name)
-        label = f"{name} over the job's time, {typical:.4g} in the middle" if typical else name
+        label = f"{name} over time (median {typical:.4g})" if typical else name
         parts.append((label, chart([Line(curve, name, number)], label, 170, marks, window)))
     if report.steps is not None and report.steps.top:
-        label = f"Steps, up to {report.steps.top:g}"
+        label = f"Steps over time (at most {report.steps.top:g})"
         parts.append((label, chart([Line(report.steps, "step", 2)], label, 130, marks, window)))
     return parts
 
@@ -137,7 +137,7 @@ def _attempts(report: JobReport) -> Table:
     for number, attempt in enumerate(report.attempts):
         end = "" if attempt.end is None else clock_text(attempt.end)
         rows.append((str(number), clock_text(attempt.begin), end, ", ".join(attempt.hosts), attempt.reason))
-    return Table(("attempt", "from", "to", "hosts", "ended by"), rows, "attempts", text=(0, 3, 4))
+    return Table(("attempt", "start", "end", "hosts", "reason for the end"), rows, "attempts", text=(0, 3, 4))
 
 
 def _ranks(report: JobReport) -> Table:
@@ -159,7 +159,7 @@ def _ranks(report: JobReport) -> Table:
         )
         for rank in report.ranks
     ]
-    head = ("rank", "host", "last start", "first line", "first step", "end", "ended")
+    head = ("rank", "host", "last start", "first line", "first step", "end", "result")
     return Table(head, rows, "ranks", text=(1, 6))
 
 
@@ -170,9 +170,9 @@ def _times(report: JobReport) -> list[tuple[str, Bars | None, Table | None]]:
     parts = []
     if first:
         last = max(span.end for span in first)
-        label = f"activity of each host until {clock_text(last)} after the start"
+        label = f"activity of each host in the first {clock_text(last)}"
         drawn = bars(first, hosts, _PHASES, label)
-        parts.append(("To the first step", drawn, _numbers(first, hosts, _PHASES)))
+        parts.append(("Time to the first step", drawn, _numbers(first, hosts, _PHASES)))
     if len(report.attempts) > 1:
         tries = tuple(f"attempt {number}" for number in range(len(report.attempts)))
         spans = [
@@ -189,9 +189,9 @@ def _times(report: JobReport) -> list[tuple[str, Bars | None, Table | None]]:
     if report.up:
         before = report.up_before
         ago = f", {clock_text(before)} before this job" if before is not None and before >= 0 else ""
-        title = f"The last toolkit up that changed something{ago}"
+        title = f"Last toolkit up with changes{ago}"
         there = list(dict.fromkeys([*hosts, *(span.host for span in report.up)]))
-        drawn = bars(report.up, there, _UP_PHASES, "phases of up on each host")
+        drawn = bars(report.up, there, _UP_PHASES, "phases of toolkit up on each host")
         parts.append((title, drawn, _numbers(report.up, there, _UP_PHASES)))
     return parts
 
@@ -200,8 +200,8 @@ def rank_spans(report: JobReport) -> list[Span]:
     """Return the spans of the first attempt by host: launch, to the first line, to the first step."""
     ended = report.attempts[0].end
     ended = report.seconds if ended is None else ended
-    told = [rank.first_step for rank in report.ranks if rank.first_step is not None]
-    last = min([*told, ended])
+    firsts = [rank.first_step for rank in report.ranks if rank.first_step is not None]
+    last = min([*firsts, ended])
     spans = []
     for host in report.hosts:
         own = [rank for rank in report.ranks if rank.host == host.name and rank.starts]
@@ -213,7 +213,7 @@ def rank_spans(report: JobReport) -> list[Span]:
         spans.append(Span("launch", host.name, 0.0, max(0.0, began)))
         if line >= ended:
             # In many scripts only rank 0 prints.
-            spans.append(Span("nothing printed", host.name, began, max(0.0, last - began)))
+            spans.append(Span("no output", host.name, began, max(0.0, last - began)))
             continue
         spans.append(Span("to the first line", host.name, began, max(0.0, line - began)))
         if line < step < ended:
@@ -280,7 +280,7 @@ def _versions_of(report: JobReport) -> tuple[Table | None, Table | None]:
     rows = [(n, *(found[host].get(n, "-") for host in found)) for n in others]
     return (
         Table(("on all hosts", "version"), same, "versions", text=(0, 1)),
-        Table(("not the same", *found), rows, "versions that differ") if rows else None,
+        Table(("differs between hosts", *found), rows, "versions that differ") if rows else None,
     )
 
 
@@ -308,10 +308,11 @@ def comparison(one: JobReport, other: JobReport) -> str:
     for name in ("samples/s", "steps/s"):
         first, second = one.typical(name), other.typical(name)
         if first and second:
-            return f"{other.status.id} makes {second / first:.2f} times the {name} of {one.status.id}"
+            return f"job {other.status.id} has {second / first:.2f} times the {name} of {one.status.id}"
     if one.seconds > 0 and one.status.final and other.status.final:
-        return f"{other.status.id} took {other.seconds / one.seconds:.2f} times as long as {one.status.id}"
-    return "neither job printed its throughput"
+        ratio = other.seconds / one.seconds
+        return f"job {other.status.id} took {ratio:.2f} times as long as {one.status.id}"
+    return "neither of the jobs printed its throughput"
 
 
 def _compared_numbers(one: JobReport, other: JobReport) -> Table:
@@ -334,7 +335,7 @@ def _throughputs(one: JobReport, other: JobReport) -> list[tuple[str, Chart]]:
             for number, report in enumerate((one, other))
             if (curve := _curve(report, name)) is not None
         ]
-        drawn = chart(lines, f"{name} of both jobs, {clock_text(end)} at most", 170, window=(0.0, end))
+        drawn = chart(lines, f"{name} of both jobs in the first {clock_text(end)}", 170, window=(0.0, end))
         if drawn:
             parts.append((name, drawn))
     return parts

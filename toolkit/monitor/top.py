@@ -127,7 +127,7 @@ def _gpus(hosts: Sequence[HostGauges]) -> Table:
 
 
 def _jobs(jobs: Sequence[JobGauges]) -> Table:
-    head = ("job", "ranks", "launcher", "step", "steps/s", "samples/s", "held up by")
+    head = ("job", "ranks", "launcher", "step", "steps/s", "samples/s", "blocked by")
     rows = []
     for job in jobs:
         there = f"{len(job.ranks)} of {job.world_size}" if job.world_size else str(len(job.ranks))
@@ -148,7 +148,16 @@ def _jobs(jobs: Sequence[JobGauges]) -> Table:
 
 def _ranks(jobs: Sequence[JobGauges]) -> Table:
     several = len(jobs) > 1
-    head = ("job",) * several + ("rank", "host", "cpu", "memory", "step", "steps/s", "silent", "last line")
+    head = ("job",) * several + (
+        "rank",
+        "host",
+        "cpu",
+        "memory",
+        "step",
+        "steps/s",
+        "no output for",
+        "last line",
+    )
     rows = []
     for job in jobs:
         for host, rank in job.ranks:

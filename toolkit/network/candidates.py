@@ -63,12 +63,12 @@ def is_link_local(address: str) -> bool:
 def candidates(facts: Mapping[str, Facts]) -> dict[str, tuple[Candidate, ...]]:
     """Return every address of the hosts that answered, in the hosts' own order."""
     owners: dict[str, list[str]] = defaultdict(list)
-    for name, said in facts.items():
-        for address in {interface.address for interface in said.interfaces}:
+    for name, own_facts in facts.items():
+        for address in {interface.address for interface in own_facts.interfaces}:
             owners[address].append(name)
     return {
-        name: tuple(_candidate(said, i, owners[i.address]) for i in said.interfaces)
-        for name, said in facts.items()
+        name: tuple(_candidate(own_facts, i, owners[i.address]) for i in own_facts.interfaces)
+        for name, own_facts in facts.items()
     }
 
 
@@ -82,7 +82,7 @@ def _candidate(facts: Facts, interface: Interface, owners: Sequence[str]) -> Can
     conflict = bool(twins) and not bars and not is_link_local(interface.address)
     if twins and not _is_loopback(interface, link):
         others = f" and {more} others" if more else ""
-        bars.append(f"also on {', '.join(twins)}{others}: it is local to each host")
+        bars.append(f"the address also exists on {', '.join(twins)}{others}, so it is local to each host")
     return Candidate(
         host=facts.host,
         interface=interface.name,
@@ -114,19 +114,21 @@ def _is_loopback(interface: Interface, link: Link | None) -> bool:
 
 def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
     if _is_loopback(interface, link):
-        return ["loopback: it does not leave the host"]
+        return ["the loopback interface reaches no other host"]
     found = []
     if is_link_local(interface.address):
         others = [i.address for i in facts.interfaces if i.name == interface.name]
         if lasting := next((address for address in others if not is_link_local(address)), ""):
-            found.append(f"link-local, and {interface.name} also has {lasting}")
+            found.append(f"the address is link-local, and {interface.name} also has {lasting}")
     if _made_by_engine(interface.name, link):
-        found.append("created by a container engine or a hypervisor: it ends on this host")
+        found.append("a container engine or hypervisor created the interface, which reaches no other host")
     elif link and link.kind == "bridge" and not _has_card(facts, link):
-        found.append("a bridge without a network card: it ends on this host")
+        found.append("the bridge has no network card, so it reaches no other host")
     elif link and link.down:
         off = (
-            "switched off" if link.carrier is None else "without a carrier: no cable, or no device at its end"
+            "switched off"
+            if link.carrier is None
+            else "without a carrier (no cable, or no device at its end)"
         )
         found.append(f"the interface is {off}")
     return found

@@ -102,10 +102,10 @@ def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence 
             away[host.name] = given
     best = _best(shared, [path.network for path in paths.values() if path.interface])
     barred = {problem.host for problem in problems}
-    for name, said in facts.items():
+    for name, own_facts in facts.items():
         if name not in paths and name not in barred:
             try:
-                paths[name] = _found(said, found[name], best, shared)
+                paths[name] = _found(own_facts, found[name], best, shared)
             except NotReady as problem:
                 problems.append(problem)
     paths |= {name: absent(name, address) for name, address in away.items()}
@@ -161,12 +161,12 @@ def _fixed(host: Host, facts: Facts, own: tuple[Candidate, ...]) -> DataPath | N
     if host.data_address:
         for candidate in own:
             if candidate.address == host.data_address:
-                return _path(candidate, "data_address of the hosts file", True)
-        what = f"data_address {host.data_address} is not one of its addresses: {_list(own)}"
+                return _path(candidate, "hosts.yaml sets data_address to this address", True)
+        what = f"data_address {host.data_address} is not among the addresses of the host: {_list(own)}"
         raise NotReady(what, f"in hosts.yaml: correct hosts/{host.name}/data_address", host.name)
     before = dict(facts.remembered.addresses).get(host.name)
     return next(
-        (_path(c, "the address since an earlier `up`", True) for c in own if c.address == before), None
+        (_path(c, "an earlier `up` selected the address", True) for c in own if c.address == before), None
     )
 
 
@@ -184,9 +184,9 @@ def _found(
         return _path(member, _why(best, shared))
     for candidate in own:
         if not candidate.barred and not candidate.link_local and candidate.address == facts.ssh_address:
-            return _path(candidate, "the SSH address; no network is shared by all hosts")
+            return _path(candidate, "this is the SSH address, because the hosts share no network")
     fix = f"in hosts.yaml: set hosts/{facts.host}/data_address to the address that the other hosts reach"
-    what = f"cannot tell which of its addresses the other hosts reach: {_list(own)}"
+    what = f"toolkit cannot select the address that the other hosts reach among {_list(own)}"
     raise NotReady(what, fix, facts.host)
 
 
@@ -194,14 +194,14 @@ def _why(best: Shared, shared: tuple[Shared, ...]) -> str:
     others = [one for one in shared if one.usable and one != best]
     kind = "link-local network" if best.link_local else "network"
     if not others:
-        return f"in the only {kind} that all hosts share"
+        return f"the address is in the only {kind} that all hosts share"
     if best.rank() > min(one.rank() for one in others):
-        return f"in a {kind} that all hosts share and the cluster already uses"
+        return f"the address is in a shared {kind} that the cluster already uses"
     if best.slowest > max(one.slowest for one in others):
-        return f"in the fastest {kind} that all hosts share ({best.speed})"
+        return f"the address is in the fastest {kind} that all hosts share ({best.speed})"
     if best.by_ssh:
-        return f"in a {kind} that all hosts share, with the SSH addresses"
-    return f"in the best {kind} that all hosts share"
+        return f"the address is in the shared {kind} of the SSH addresses"
+    return f"the address is in the best {kind} that all hosts share"
 
 
 def _list(own: tuple[Candidate, ...]) -> str:
@@ -290,28 +290,28 @@ class Shared:
     def doubt(self) -> str:
         """The reason against a network that is not usable."""
         faults = "; ".join(self.unreached[:2]) or "not every host has connected to every other host in it"
-        return f"link-local, and {faults}"
+        return f"the network is link-local, and {faults}"
 
     def behind(self, best: Shared) -> str:
         """Return the reason why ``best`` was chosen instead of this network."""
         if self.rank() < best.rank():
-            return f"shared by all, but the cluster already uses {best.network}"
+            return f"all hosts share the network, but the cluster already uses {best.network}"
         faults = "; ".join((*self.unreached[:2], *self.detours[:2]))
         if len(self.unreached) > len(best.unreached):
-            return f"shared by all, but {faults}"
+            return f"all hosts share the network, but {faults}"
         if max(m.preference for m in self.members) > max(m.preference for m in best.members):
-            return f"shared by all, but it is radio or a tunnel and {best.network} is a cable"
-        because = f"; also, {faults}" if faults else ""
+            return f"all hosts share the network, but it is wireless or a tunnel and {best.network} is not"
+        because = f"; in addition, {faults}" if faults else ""
         if (self.slowest, self.mean) < (best.slowest, best.mean):
             than = f"{best.network} ({self.speed} instead of {best.speed})"
-            return f"shared by all, but slower than {than}{because}"
+            return f"all hosts share the network, but it is slower than {than}{because}"
         if self.link_local and self.slowest <= best.slowest:
-            return f"link-local, and no faster than {best.network}{because}"
+            return f"the network is link-local, and {best.network} is as fast{because}"
         if not self.usable:
             return self.doubt
         if best.by_ssh and not self.by_ssh:
-            return f"shared by all, but no faster than {best.network} of the SSH addresses{because}"
-        return f"shared by all, but no better than {best.network}{because}"
+            return f"all hosts share the network, but {best.network} of the SSH addresses is as fast{because}"
+        return f"all hosts share the network, but {best.network} is as good{because}"
 
 
 def shared_networks(

@@ -38,7 +38,7 @@ class Evidence:
 
         The answer of the host's kernel takes precedence over its main routing table.
         """
-        asked = self.routes.get((facts.host, address))
-        if asked is None and facts.routes:
+        queried = self.routes.get((facts.host, address))
+        if queried is None and facts.routes:
             return leaves_by(facts.routes, address)
-        return asked
+        return queried

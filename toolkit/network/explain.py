@@ -105,7 +105,7 @@ def explain(
     hosts = []
     for host in inventory.hosts:
         name, path = host.name, choice.paths.get(host.name)
-        said = facts.get(name)
+        own = facts.get(name)
         given = dict((*inventory.env, *host.env))
         hosts.append(
             HostExplanation(
@@ -115,8 +115,8 @@ def explain(
                 network=path.network if path else "",
                 why=problems.get(name) or away.get(name) or (path.reason if path else ""),
                 addresses=_addresses(name, choice),
-                ways=_ways(said, choice, evidence) if said else (),
-                rdma=tuple(_port(p, fabric.ports.get(name, ())) for p in said.rdma) if said else (),
+                ways=_ways(own, choice, evidence) if own else (),
+                rdma=tuple(_port(p, fabric.ports.get(name, ())) for p in own.rdma) if own else (),
                 settings=tuple(
                     SettingExplanation(s.name, given.get(s.name, s.value), s.why, s.name in given)
                     for s in settings.get(name, ())
@@ -152,7 +152,7 @@ def _ways(facts: Facts, choice: Choice, evidence: Evidence) -> tuple[RouteExplan
             p.host,
             p.address,
             evidence.egress(facts, p.address) or "",
-            evidence.answer(facts.host, p.address) or "not tried",
+            evidence.answer(facts.host, p.address) or "not tested",
         )
         for p in others
     )

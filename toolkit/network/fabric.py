@@ -52,30 +52,34 @@ def choose_fabric(
         paths: the data paths; RoCE uses a link-local address only if it is a data address.
     """
     if profile == "ethernet":
-        return Fabric("tcp only", "network: ethernet in the hosts file")
+        return Fabric("tcp only", "hosts.yaml sets network: ethernet")
     if profile == "efa":
         lacking = tuple(name for name, f in facts.items() if not _efa(f))
-        return Fabric("efa", "network: efa in the hosts file", required=True, lacking=lacking)
+        return Fabric("efa", "hosts.yaml sets network: efa", required=True, lacking=lacking)
     infiniband = {name: _fastest(f, "InfiniBand") for name, f in facts.items()}
     roce = _roce(facts, paths)
     required = profile == "infiniband"
-    said = "network: infiniband in the hosts file" if required else "every host has an active port"
+    reason = "hosts.yaml sets network: infiniband" if required else "every host has an active RDMA port"
     if facts and all(infiniband.values()):
-        return Fabric("infiniband", said, infiniband, required)
+        return Fabric("infiniband", reason, infiniband, required)
     if facts and all(roce.values()):
-        return Fabric("roce", f"{said}, of RoCE", roce, required)
+        return Fabric("roce", f"{reason} (RoCE)", roce, required)
     lacking = tuple(name for name in facts if not infiniband[name] and not roce[name])
     if required:
         some = {name: infiniband[name] or roce[name] for name in facts}
-        return Fabric("infiniband", said, some, True, lacking or tuple(facts))
+        return Fabric("infiniband", reason, some, True, lacking or tuple(facts))
     if facts and all(_efa(f) for f in facts.values()):
         return Fabric("efa", "every host has an EFA device")
     if any(port.active and port.driver != "efa" for f in facts.values() for port in f.rdma):
         if len(lacking) == len(facts):
             who = "their RoCE ports share no network"
         else:
-            who = f"{', '.join(lacking)} cannot" if lacking else "some by InfiniBand, some by RoCE"
-        return Fabric("tcp only", f"not all hosts reach each other by RDMA: {who}", lacking=lacking)
+            who = (
+                f"{', '.join(lacking)} has no usable RDMA port"
+                if lacking
+                else "some ports are InfiniBand, others RoCE"
+            )
+        return Fabric("tcp only", f"the hosts cannot all reach each other by RDMA ({who})", lacking=lacking)
     return Fabric("tcp", "no host has an active RDMA port")
 
 

@@ -30,13 +30,13 @@ class Member:
 
     Args:
         rate: bits of payload per second of its link.
-        told: the link's rate as printed: the nominal rate of the port, or the measured one.
+        shown_rate: the rate in messages: the nominal rate of the port, or the measured rate.
     """
 
     name: str
     slots: int
     rate: float
-    told: float
+    shown_rate: float
 
 
 @dataclass(frozen=True)
@@ -99,23 +99,23 @@ class Network:
         """
         hosts = self.members
         if len(hosts) < 2:
-            raise ValueError("one host has no link")
+            raise ValueError("a network of one host has no link between hosts")
         edges = [(self._edge(a, b), a, b) for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True)]
         rate, one, other = min(edges, key=lambda edge: edge[0])
         slowest = min(hosts, key=lambda member: member.rate)
         if rate < _ALIKE * slowest.rate:
-            return Neck(rate, f"the link from {one.name} to {other.name} carries {rate_text(rate)}")
+            return Neck(rate, f"the link from {one.name} to {other.name} has {rate_text(rate)}")
         slow = [m.name for m in hosts if m.rate * _ALIKE <= slowest.rate]
-        told = rate_text(slowest.told)
+        shown = rate_text(slowest.shown_rate)
         if len(slow) == len(hosts):
             if len(hosts) == 2 and self.paths:
-                # Between two hosts it is not known which end is the slow one.
-                return Neck(rate, f"the link between {one.name} and {other.name} carries {told}")
-            return Neck(rate, f"every host's link is {told}")
+                # With two hosts, the measurement does not show which end is slow.
+                return Neck(rate, f"the link between {one.name} and {other.name} has {shown}")
+            return Neck(rate, f"the link of every host has {shown}")
         if len(slow) == 1:
-            return Neck(rate, f"{slow[0]}'s link is {told}")
+            return Neck(rate, f"the link of {slow[0]} has {shown}")
         names = ", ".join(slow[:3]) + (f" and {len(slow) - 3} more" if len(slow) > 3 else "")
-        return Neck(rate, f"the links of {names} are {told}")
+        return Neck(rate, f"the links of {names} have {shown}")
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,12 @@ class _Known:
     ring: Fit | None
 
     def member(self, name: str, slots: int, rates: Mapping[str, float]) -> Member | None:
-        """Return the host with the rate of ``rates``, otherwise the measured one, otherwise that for all."""
-        told = rates.get(name)
-        if told is None and name not in self.links:
-            told = self.given.rate
-        if told is not None:
-            return Member(name, slots, told * wire_efficiency(self.given.mtu), told)
+        """Return the host with its rate of ``rates``, its measured rate, or the rate for all hosts."""
+        nominal = rates.get(name)
+        if nominal is None and name not in self.links:
+            nominal = self.given.rate
+        if nominal is not None:
+            return Member(name, slots, nominal * wire_efficiency(self.given.mtu), nominal)
         # Without pairs, the rate of the complete ring is the best estimate for each link.
         ring = self.ring.rate if self.ring and not self.links else None
         rate = self.links.get(name) or ring
@@ -204,7 +204,7 @@ def _members(hosts: Sequence[tuple[str, int]], known: _Known) -> tuple[Member, .
     names = [name for name, _ in hosts]
     there = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     problems = [
-        Problem(f"--rate {path_text((name,))}", f"is no host of the prediction; the hosts are: {there}")
+        Problem(f"--rate {path_text((name,))}", f"is no host of the prediction; the hosts are {there}")
         for name in known.given.rates
         if name not in names
     ]
@@ -212,7 +212,7 @@ def _members(hosts: Sequence[tuple[str, int]], known: _Known) -> tuple[Member, .
     silent = [name for name, one in zip(names, found, strict=True) if one is None]
     if silent:
         who = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
-        what = f"the rate of the link is not known; give one: --rate 1gbit, or --rate {silent[0]}=1gbit"
+        what = f"the rate of the link is unknown; add --rate 1gbit or --rate {silent[0]}=1gbit"
         problems.append(Problem(who, what))
     if problems:
         raise BadInput("command line", tuple(problems))
@@ -235,10 +235,13 @@ def measured_rates(measured: Measured) -> dict[str, float]:
 
 
 def _given_text(given: Given) -> str:
-    latency = _or_assumed(given.latency, LATENCY, "latency one way")
+    latency = _or_assumed(given.latency, LATENCY, "one-way latency")
     overhead = _or_assumed(given.overhead, OVERHEAD, "overhead per message")
     share = f"{wire_efficiency(given.mtu):.1%}".replace("%", " %")
-    return f"links as given, {share} of it payload (TCP/IP, Ethernet, MTU {given.mtu}); {latency}, {overhead}"
+    return (
+        f"rates of the command line with {share} payload (TCP/IP, Ethernet, MTU {given.mtu}), "
+        f"{latency}, {overhead}"
+    )
 
 
 def _or_assumed(value: float | None, otherwise: float, what: str) -> str:
@@ -251,11 +254,11 @@ def _measured_text(measured: Measured, fit: Fit | None, changed: Sequence[str]) 
     if fit is not None:
         worst = f"{fit.worst:.0%}".replace("%", " %")
         parts.append(
-            f"a ring fitted to {fit.points} measured all-reduces (at most {worst} off), "
+            f"a ring model fitted to {fit.points} measured all-reduces (error at most {worst}), "
             f"{seconds_text(fit.message)} per message"
         )
     if measured.pairs:
-        parts.append(f"links from {len(measured.pairs)} measured pairs")
+        parts.append(f"rates of {len(measured.pairs)} measured pairs of hosts")
     if changed:
-        parts.append(f"but the given rate of {', '.join(changed)}")
+        parts.append(f"rate of the command line for {', '.join(changed)}")
     return "; ".join(parts)

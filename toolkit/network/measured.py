@@ -98,13 +98,13 @@ class Measured:
         """Return one sentence with the slowest link and its cost."""
         slowest = self.slowest
         if slowest is None:
-            return "one host: there is no link between hosts to measure"
+            return "the cluster has one host, so toolkit measured no link between hosts"
         rates = sorted(link.rate for link in self.pairs)
         median = rates[len(rates) // 2]
-        text = f"slowest link: {slowest.source} to {slowest.target}, {shown_rate(slowest.rate)}"
+        text = f"the slowest link is {slowest.source} to {slowest.target} with {shown_rate(slowest.rate)}"
         if slowest.rate < 0.8 * median:
             times = median / slowest.rate
-            text += f"; the median is {shown_rate(median)}, so every all-reduce takes {times:.1f} x as long"
+            text += f"; the median is {shown_rate(median)}, so each all-reduce takes {times:.1f} x as long"
         return text
 
     def as_json(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def parse_measured(text: str, source: str) -> Measured:
     try:
         data = load_json(text)
     except DecodeError as error:
-        raise BadInput(source, (Problem("", f"is not JSON that toolkit reads: {error}"),), _FIX) from error
+        raise BadInput(source, (Problem("", f"is not valid JSON: {error}"),), _FIX) from error
     if not isinstance(data, dict):
         raise BadInput(source, (Problem("", f"should be a mapping, found {shown(data)}"),), _FIX)
     reader = _Reader()
@@ -181,7 +181,7 @@ def parse_measured(text: str, source: str) -> Measured:
     pairs = tuple(reader.each(data, "pairs", lambda place, row: reader.pair(place, row, hosts)))
     points = tuple(reader.each(data, "allreduce", reader.point))
     if not reader.problems and not pairs and not points:
-        reader.problems.append(Problem("", "contains neither pairs nor allreduce, so it has no measurements"))
+        reader.problems.append(Problem("", "has no measurements: both pairs and allreduce are missing"))
     if reader.problems:
         raise BadInput(source, tuple(reader.problems), _FIX)
     try:

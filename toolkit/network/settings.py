@@ -53,13 +53,19 @@ def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
     name = path.interface
     return [
         # NCCL's user guide: without "=" the value is a prefix.
-        Setting("NCCL_SOCKET_IFNAME", f"={name}", '"=" is an exact match; without it eth1 also takes eth10'),
+        Setting(
+            "NCCL_SOCKET_IFNAME",
+            f"={name}",
+            '"=" requires an exact match; without "=", eth1 also matches eth10',
+        ),
         Setting("GLOO_SOCKET_IFNAME", name, "Gloo accepts one exact name and no pattern"),
         Setting("HOROVOD_GLOO_IFACE", name, "Horovod with Gloo would use the name of main on all hosts"),
-        Setting("TP_SOCKET_IFNAME", name, "TensorPipe, for torch.distributed.rpc"),
+        Setting("TP_SOCKET_IFNAME", name, "TensorPipe of torch.distributed.rpc uses this interface"),
         # Read when the rank calls MPI_Init.
         Setting(
-            "OMPI_MCA_btl_tcp_if_include", ",".join(networks), "Open MPI accepts networks, equal on all hosts"
+            "OMPI_MCA_btl_tcp_if_include",
+            ",".join(networks),
+            "Open MPI accepts networks, which are equal on all hosts",
         ),
     ]
 
@@ -71,11 +77,16 @@ def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Fact
     if fabric.kind == "tcp only":
         found.append(Setting("NCCL_IB_DISABLE", "1", fabric.reason))
     if names:
-        found.append(Setting("NCCL_IB_HCA", f"={','.join(names)}", f"the fastest ports; {fabric.reason}"))
+        found.append(
+            Setting("NCCL_IB_HCA", f"={','.join(names)}", f"these ports are the fastest, and {fabric.reason}")
+        )
     if fabric.kind in ("infiniband", "roce") and fabric.required:
-        found.append(Setting("NCCL_NET", "IB", "required by hosts.yaml: fail instead of falling back to TCP"))
+        found.append(
+            Setting("NCCL_NET", "IB", "hosts.yaml requires InfiniBand, so NCCL must not use TCP instead")
+        )
     if fabric.kind == "roce" and (index := gid_index(tuple(ports), facts)) is not None:
-        found.append(Setting("NCCL_IB_GID_INDEX", str(index), "RoCE v2 over this host's IPv4 address"))
+        reason = "this GID is RoCE v2 over the IPv4 address of the host"
+        found.append(Setting("NCCL_IB_GID_INDEX", str(index), reason))
     if names and facts.gpus and all(gpu.name in NO_GPUDIRECT for gpu in facts.gpus):
         why = f"{facts.gpus[0].name} does not support GPUDirect RDMA"
         found.append(Setting("NCCL_NET_GDR_LEVEL", "LOC", why))
@@ -91,9 +102,11 @@ NO_GPUDIRECT = frozenset(("NVIDIA GB10",))
 # awsome-distributed-training. FI_EFA_USE_DEVICE_RDMA is not among them: since libfabric 1.18 it is set
 # automatically, and before that it stops jobs on instances whose device cannot read remote memory.
 EFA = [
-    Setting("FI_PROVIDER", "efa", "libfabric uses no other provider"),
-    Setting("FI_EFA_FORK_SAFE", "1", "data loaders fork; kernels from 5.15 on do not need it"),
-    Setting("FI_EFA_USE_HUGE_PAGE", "0", "huge pages run out when data loaders fork"),
+    Setting("FI_PROVIDER", "efa", "libfabric must use the EFA provider"),
+    Setting(
+        "FI_EFA_FORK_SAFE", "1", "data loaders fork, which kernels before 5.15 support only with this setting"
+    ),
+    Setting("FI_EFA_USE_HUGE_PAGE", "0", "data loaders that fork would exhaust the huge pages"),
 ]
 
 

@@ -10,18 +10,18 @@ from toolkit.network.measured import shown_bytes, shown_time
 from toolkit.network.tuning import Tuning
 from toolkit.plan.show import table
 
-_ANSWERS = {"open": "answers", "refused": "answers", "timeout": "NO ANSWER", "unreachable": "UNREACHABLE"}
+_ANSWERS = {"open": "reachable", "refused": "reachable", "timeout": "NO ANSWER", "unreachable": "UNREACHABLE"}
 
 
-def explanation_text(said: Explanation) -> str:
-    """Return the explanation of each host: addresses, routes to the others, RDMA ports, settings of ranks."""
-    head = f"{said.cluster}: ranks use {', '.join(said.networks) or 'no network'}"
-    lines = [head, f"beside TCP: {said.fabric} ({said.fabric_why})"]
-    for host in said.hosts:
+def explanation_text(choice: Explanation) -> str:
+    """Return the explanation of each host: addresses, routes, RDMA ports, and variables of ranks."""
+    head = f"ranks of {choice.cluster} use {', '.join(choice.networks) or 'no network'}"
+    lines = [head, f"RDMA fabric: {choice.fabric} ({choice.fabric_why})"]
+    for host in choice.hosts:
         lines += ["", *_host(host)]
-    lines += ["", "settings of Open MPI's launcher on main"]
-    lines += [f"    {name}={value}" for name, value in said.launcher.items()]
-    for tuning in said.tuned:
+    lines += ["", "variables of Open MPI's launcher on main"]
+    lines += [f"    {name}={value}" for name, value in choice.launcher.items()]
+    for tuning in choice.tuned:
         lines += ["", *_tuned(tuning)]
     return "\n".join(lines) + "\n"
 
@@ -48,41 +48,44 @@ def tuning_text(tuning: Tuning) -> str:
 
 def _tuned(tuning: Tuning) -> Iterator[str]:
     hosts = ", ".join(f"{name} x {slots}" for name, _, slots in tuning.hosts)
-    yield f"settings of jobs on {hosts} ({tuning.engine}, measured {tuning.when})"
+    yield f"tuned settings of jobs on {hosts} ({tuning.engine}, measured {tuning.when})"
     for name, value in tuning.env:
         yield f"    {name}={value}"
     for rule in tuning.rules:
-        yield f"    from {shown_bytes(rule.size)} on: {rule.algorithm}"
+        yield f"    messages of {shown_bytes(rule.size)} and more: {rule.algorithm}"
     if not tuning.changes:
-        yield "    none: the backend's default is best"
+        yield "    none, because the default of the backend is best"
     yield from (f"  {reason}" for reason in tuning.why)
 
 
-def _host(said: HostExplanation) -> Iterator[str]:
-    where = f"{said.address} on {said.interface}" if said.interface else said.address or "no data address"
-    yield f"{said.host}: {where}: {said.why}"
+def _host(host: HostExplanation) -> Iterator[str]:
+    where = f"{host.address} on {host.interface}" if host.interface else host.address or "no data address"
+    yield f"{host.host}: {where}: {host.why}"
     rows = [
         (
-            "taken" if a.taken else "not",
+            "used" if a.taken else "unused",
             a.address,
             a.interface,
             rate_text(a.rate) if a.rate or a.taken else "",
             "" if a.taken else a.why,
         )
-        for a in sorted(said.addresses, key=lambda a: not a.taken)
+        for a in sorted(host.addresses, key=lambda a: not a.taken)
     ]
     yield from _columns("addresses", rows)
     yield from _columns(
-        "to other hosts",
-        [(w.to, w.address, f"by {w.interface or '?'}", _ANSWERS.get(w.answer, w.answer)) for w in said.ways],
+        "routes to other hosts",
+        [
+            (w.to, w.address, f"through {w.interface or '?'}", _ANSWERS.get(w.answer, w.answer))
+            for w in host.ways
+        ],
     )
     yield from _columns(
         "RDMA ports",
-        [(p.name, p.layer, p.state, f"{p.rate:g} Gb/s", "used" if p.used else "not used") for p in said.rdma],
+        [(p.name, p.layer, p.state, f"{p.rate:g} Gb/s", "used" if p.used else "not used") for p in host.rdma],
     )
     yield from _columns(
         "variables of every rank on the host",
-        [(f"{s.name}={s.value}", "set in hosts.yaml" if s.file else s.why) for s in said.settings],
+        [(f"{s.name}={s.value}", "set in hosts.yaml" if s.file else s.why) for s in host.settings],
     )
 
 

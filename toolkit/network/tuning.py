@@ -52,7 +52,7 @@ class Algorithm:
     segment: int = 0
 
     def __str__(self) -> str:
-        parts = f", {shown_bytes(self.segment)} at a time" if self.segment else ""
+        parts = f" with segments of {shown_bytes(self.segment)}" if self.segment else ""
         return ALGORITHM_NAMES.get(self.number, f"algorithm {self.number}") + parts
 
     @property
@@ -90,13 +90,13 @@ _STREAMED = {"eager_limit": _AT_ONCE, "rndv_eager_limit": _AT_ONCE, "max_send_si
 # Few, so that seconds suffice on a slow link: once messages are streamed, none of Open MPI's other algorithms
 # was best by more than its spread on 2 to 8 hosts at 100 Mb/s. A trial's first is measured at every size.
 MPI_TRIALS = (
-    Trial("default", (), (DEFAULT,), "the default of Open MPI"),
+    Trial("default", (), (DEFAULT,), "the default settings of Open MPI"),
     Trial(
         "streamed",
         tuple(sorted((f"OMPI_MCA_btl_tcp_{name}", str(value)) for name, value in _STREAMED.items())),
         (Algorithm(5, 262144), Algorithm(5, 65536), DEFAULT),
-        f"messages up to {shown_bytes(_AT_ONCE)} are sent without a request, "
-        "larger ones as a stream of pieces",
+        f"Open MPI sends messages up to {shown_bytes(_AT_ONCE)} without a request, "
+        "and larger messages as a stream of pieces",
         # An equal time is enough: times with put vary by chance, for minutes in one direction.
         gain=-0.02,
     ),
@@ -105,11 +105,20 @@ MPI_TRIALS = (
 
 def _sockets(threads: int, each: int) -> Trial:
     env = (("NCCL_NSOCKS_PERTHREAD", str(each)), ("NCCL_SOCKET_NTHREADS", str(threads)))
-    return Trial(f"{threads * each} sockets", env, (DEFAULT,), f"{threads * each} TCP connections to a peer")
+    return Trial(
+        f"{threads * each} sockets",
+        env,
+        (DEFAULT,),
+        f"NCCL opens {threads * each} TCP connections to each peer",
+    )
 
 
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html: worth trying on 100 Gbit/s and faster.
-NCCL_TRIALS = (Trial("default", (), (DEFAULT,), "the default of NCCL"), _sockets(2, 2), _sockets(4, 4))
+NCCL_TRIALS = (
+    Trial("default", (), (DEFAULT,), "the default settings of NCCL"),
+    _sockets(2, 2),
+    _sockets(4, 4),
+)
 
 
 def trials(engine: str) -> tuple[Trial, ...]:
@@ -179,7 +188,11 @@ def choose_tuning(
     known = [t for t in timings if t.size in usual]
     if not known:
         return Tuning(
-            engine, tuple(hosts), why=("there are no measurements",), timings=tuple(timings), when=when
+            engine,
+            tuple(hosts),
+            why=("the trials produced no measurements",),
+            timings=tuple(timings),
+            when=when,
         )
     # The first is the default, which always has one.
     offers = [_offer(trial, known, usual) for trial in trials(engine)]
@@ -259,9 +272,9 @@ def _reasons(best: _Offer, usual: dict[int, float]) -> Iterable[str]:
         gain = usual[size] / seconds
         if algorithm != DEFAULT or gain > 1 + LEAST_GAIN:
             times = f"{shown_time(seconds)} instead of {shown_time(usual[size])}"
-            yield f"{shown_bytes(size)}: {algorithm}: {times}, {gain:.2f} x as fast"
+            yield f"{shown_bytes(size)}: {algorithm} takes {times} ({gain:.2f} x as fast)"
     if not best.trial.env and not best.rules:
-        yield "no setting was clearly faster than the backend's default"
+        yield "no setting was clearly faster than the default of the backend"
 
 
 def tuned_for(hosts: Sequence[tuple[str, str, int]], kept: Iterable[Tuning]) -> tuple[Tuning, ...]:

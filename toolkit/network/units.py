@@ -41,7 +41,7 @@ def parameters(text: str) -> int:
     Raises:
         ValueError: it has another form, is less than one, or is above ten million million.
     """
-    value = _read(text, _COUNTS, "a number, alone or with k, M or B (thousands, millions, billions)")
+    value = _read(text, _COUNTS, "a number, optionally with k, M or B (thousands, millions, billions)")
     return round(_within(value, 1, 1e13, "1 to 10000B", text))
 
 

@@ -75,16 +75,16 @@ def parse_options(options: Options) -> Ask:
     reader = _Reader()
     given = reader.given(options)
     if not options.rate and not options.measured:
-        reader.bad("--rate", "give the speed of the hosts' links, as in --rate 1gbit, or --from FILE")
+        reader.bad("--rate", "is required unless --from FILE has measured rates; example: --rate 1gbit")
     sources = [name for name in ("params", "model", "probe") if getattr(options, name)]
     if len(sources) != 1:
-        found = " and ".join(f"--{name}" for name in sources) or "none of them"
-        reader.bad("--params", f"give one of --params, --model and --probe, found {found}")
+        found = " and ".join(f"--{name}" for name in sources) or "none"
+        reader.bad("--params", f"requires exactly one of --params, --model and --probe, found {found}")
     if options.probe and options.step_time:
         reader.bad("--step-time", "cannot be combined with --probe, which measures the step time")
     model = MODELS.get(options.model)
     if options.model and model is None:
-        reader.bad("--model", f"is not a known model; {meant(options.model, MODELS)}; or give --params")
+        reader.bad("--model", f"is not a known model; {meant(options.model, MODELS)}; or set --params")
     parameters = reader.read("--params", options.params, units.parameters) if options.params else None
     compute = reader.read("--step-time", options.step_time, units.seconds) if options.step_time else None
     if compute == 0:
@@ -101,7 +101,10 @@ def parse_options(options: Options) -> Ask:
             reader.bad(name, f"should be 1 to {most}, found {count}")
     published = model.published if model and not options.step_time else None
     if published and options.batch not in (None, published.batch):
-        reader.bad("--batch", f"the published step has {published.batch} samples; give --step-time as well")
+        reader.bad(
+            "--batch",
+            f"differs from the {published.batch} samples of the published step; also set --step-time",
+        )
     if reader.problems:
         raise BadInput("command line", tuple(reader.problems))
     batch, compute_from = options.batch, "given"
@@ -150,7 +153,9 @@ class _Reader:
         if word in BUCKETS:
             return BUCKETS[word]
         if not word[:1].isdigit():
-            self.bad("--bucket", f"is {', '.join(BUCKETS)} or a size such as 25MiB, found {shown(word)}")
+            self.bad(
+                "--bucket", f"should be {', '.join(BUCKETS)} or a size such as 25MiB, found {shown(word)}"
+            )
             return BUCKETS["ddp"]
         size = self.read("--bucket", word, units.size)
         return Buckets(word, size) if size else BUCKETS["ddp"]
@@ -161,7 +166,7 @@ class _Reader:
         for word in options.rate:
             host, equals, text = word.rpartition("=")
             if equals and not host:
-                self.bad("--rate", f"is written RATE or HOST=RATE, found {shown(word)}")
+                self.bad("--rate", f"should be RATE or HOST=RATE, found {shown(word)}")
                 continue
             option = f"--rate {path_text((host,))}" if host else "--rate"
             value = self.read(option, text, units.rate)
@@ -205,10 +210,11 @@ def hosts_of(
     rows: list[tuple[str, int]] = []
     if inventory is not None:
         ordered = sorted(inventory.hosts, key=lambda host: host.name != inventory.main)
-        unsaid = [h.name for h in ordered if h.slots is None and h.gpus is None and ask.slots is None]
-        if unsaid:
+        unset = [h.name for h in ordered if h.slots is None and h.gpus is None and ask.slots is None]
+        if unset:
             note = (
-                f"one slot assumed on {', '.join(unsaid[:4])}{' …' if len(unsaid) > 4 else ''}; see --slots"
+                f"toolkit assumes one slot on {', '.join(unset[:4])}{' …' if len(unset) > 4 else ''}; "
+                "to change the number, set --slots"
             )
         for host in ordered:
             declared = host.slots if host.slots is not None else host.gpus if ask.slots is None else ask.slots

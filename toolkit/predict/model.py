@@ -233,23 +233,23 @@ def verdict(rows: Sequence[Row]) -> str:
     """Return one line about the last row: its speedup over one host, and the reason."""
     row = rows[-1]
     if row.hosts == 1:
-        return "1 host sends no gradients; set the number of hosts with --up-to"
+        return "1 host sends no gradients; for more hosts, set --up-to"
     many = f"{row.hosts} hosts"
     if row.speedup is None or row.efficiency is None:
         if row.even is None:
-            return f"{many} would be faster than 1 whatever a step computes"
-        nine = f", and reach 90 % of ideal from {seconds_text(row.ninety)} on" if row.ninety else ""
+            return f"{many} would be faster than 1 host with any computing time per step"
+        nine = f" (90 % of ideal from {seconds_text(row.ninety)} on)" if row.ninety else ""
         return (
-            f"{many} would be faster than 1 once a step computes for more than "
-            f"{seconds_text(row.even)}{nine}: {row.neck}"
+            f"{many} would be faster than 1 host if a step computes for more than "
+            f"{seconds_text(row.even)}{nine}, because {row.neck}"
         )
     if row.speedup < 1 - _SAME:
-        return f"{many} would be {_times_text(1 / row.speedup)} × slower than 1: {row.neck}"
+        return f"{many} would be {_times_text(1 / row.speedup)} × slower than 1 host, because {row.neck}"
     if row.speedup < 1 + _SAME:
-        return f"{many} would be as fast as 1: {row.neck}"
+        return f"{many} would be as fast as 1 host, because {row.neck}"
     ideal = f"{row.efficiency:.0%}".replace("%", " %")
-    why = f": {row.neck}" if row.efficiency < 0.5 else ""
-    return f"{many} would be {_times_text(row.speedup)} × faster than 1 ({ideal} of ideal){why}"
+    why = f", because {row.neck}" if row.efficiency < 0.5 else ""
+    return f"{many} would be {_times_text(row.speedup)} × faster than 1 host ({ideal} of ideal){why}"
 
 
 def _times_text(ratio: float) -> str:
@@ -266,7 +266,8 @@ def _advice(network: Network, load: Load, rows: Sequence[Row], one: _Times) -> s
     for row in rows[1:-1]:
         if row.throughput is not None and row.throughput > best:
             best = row.throughput
-            text = f"the first {row.hosts} alone would be {_times_text(best / alone)} × faster than 1"
+            ratio = _times_text(best / alone)
+            text = f"the first {row.hosts} hosts alone would be {ratio} × faster than 1 host"
     for limit in sorted({member.rate for member in network.members})[:-1]:
         left = tuple(m for m in network.members if m.rate > limit)
         done = _times(replace(network, members=left, fits={}), load).throughput
@@ -275,7 +276,7 @@ def _advice(network: Network, load: Load, rows: Sequence[Row], one: _Times) -> s
             out = [m.name for m in network.members if m.rate <= limit]
             options = " ".join(f"--exclude {name}" for name in out[:4]) + (" …" if len(out) > 4 else "")
             ratio = _times_text(best / alone)
-            text = f"the {len(left)} others alone would be {ratio} × faster than 1: {options}"
+            text = f"the {len(left)} other hosts alone would be {ratio} × faster than 1 host: {options}"
     return text
 
 
@@ -354,7 +355,7 @@ def parse_probed(text: str) -> Probed | None:
     data = decode(Steps, load_first(rest)[0])
     kinds = data.gradients
     if not kinds:
-        raise DecodeError("gradients", "is empty")
+        raise DecodeError("gradients", "must not be empty")
     # Other gradients, such as float64, are sent unchanged; only the comparison treats them as fp32.
     most = max(kinds, key=lambda kind: kinds[kind])
     return Probed(

@@ -53,7 +53,10 @@ def predict_training(
     probed = None
     if options.probe:
         if inventory is None or probe is None:
-            raise BadInput("command line", (Problem("--probe", "runs on a cluster: it needs a hosts file"),))
+            raise BadInput(
+                "command line",
+                (Problem("--probe", "requires a hosts file, because the probe runs on a cluster"),),
+            )
         probed = probe(inventory, options.probe)
     load = load_of(ask, probed)
     return Predicted(network, load, predict(network, load), source, ask, note, probed)

@@ -236,7 +236,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_contacted(hosts: Path)
     with pytest.raises(BadInput) as caught:
         Cluster(hosts).network.tune(backend="gloom", budget=1.0)
     assert {problem.path for problem in caught.value.problems} == {"--backend", "--budget"}
-    with pytest.raises(BadInput, match="from 1 on"):
+    with pytest.raises(BadInput, match="each 1 or more"):
         measure_all(Session(world.inventory()), Request(words=("true",)), (0,), (1.0, 1.0, 1.0), print, print)
 
 

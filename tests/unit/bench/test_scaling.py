@@ -42,19 +42,25 @@ def test_a_batch_in_all_is_the_same_work_with_more_ranks() -> None:
 @pytest.mark.parametrize(
     ("throughputs", "verdict"),
     [
-        ((), "no number of hosts was measured"),
+        ((), "toolkit measured no number of hosts"),
         ((10.0,), "1 host: 10 steps/s"),
-        ((10.0, 9.8), "2 hosts do 1.96 times the work of 1, efficiency 98%"),
-        ((10.0, 7.0), "2 hosts do 1.40 times the work of 1, efficiency 70%: fair"),
+        ((10.0, 9.8), "2 hosts have 1.96 times the throughput of 1 host (efficiency 98%"),
+        (
+            (10.0, 7.0),
+            "2 hosts have 1.40 times the throughput of 1 host (efficiency 70%): the efficiency is fair",
+        ),
         (
             (10.0, 5.2),
-            "2 hosts do 1.04 times the work of 1, efficiency 52%: poor; "
+            "2 hosts have 1.04 times the throughput of 1 host (efficiency 52%): the efficiency is poor; "
             "measure the links with toolkit bench network",
         ),
-        ((10.0, 4.0), "2 hosts do 0.80 times the work of 1, efficiency 40%: slower than 1"),
+        (
+            (10.0, 4.0),
+            "2 hosts have 0.80 times the throughput of 1 host (efficiency 40%): 2 hosts are slower than 1",
+        ),
         (
             (10.0, 9.0, 4.0),
-            "3 hosts do 1.20 times the work of 1, efficiency 40%: 2 hosts do more, 1.80",
+            "3 hosts have 1.20 times the throughput of 1 host (efficiency 40%): 2 hosts are faster, with",
         ),
     ],
 )
@@ -101,9 +107,9 @@ def test_the_pace_of_what_was_seen() -> None:
     assert _point(job, [(10.0, 100), (15.0, 150), (20.0, 201)], [3.0]).steps_per_s == pytest.approx(10.1)
     # Another epoch began: what the ranks say of it themselves.
     assert _point(job, [(10.0, 100), (15.0, 3), (20.0, 120)], [9.0, 11.0, 10.0]).steps_per_s == 10.0
-    with pytest.raises(ToolkitError, match="less than two steps"):
+    with pytest.raises(ToolkitError, match="fewer than two steps"):
         _point(job, [(10.0, 100)], [])
-    with pytest.raises(ToolkitError, match="less than two steps"):
+    with pytest.raises(ToolkitError, match="fewer than two steps"):
         _point(job, [], [])
 
 

@@ -90,16 +90,20 @@ def streamed(*factors: float, algorithm: Algorithm = DEFAULT) -> Iterator[Timing
 
 
 def test_where_nothing_was_measured_nothing_changes() -> None:
-    assert chosen() == Tuning("mpi", HOSTS, why=("there are no measurements",))
+    assert chosen() == Tuning("mpi", HOSTS, why=("the trials produced no measurements",))
     # Without the default the others cannot be judged.
     alone = chosen(streamed(0.1, 0.1, 0.1, 0.1))
-    assert (alone.changes, alone.why, len(alone.timings)) == (False, ("there are no measurements",), 4)
+    assert (alone.changes, alone.why, len(alone.timings)) == (
+        False,
+        ("the trials produced no measurements",),
+        4,
+    )
 
 
 def test_a_small_gain_changes_nothing() -> None:
     tuning = chosen(usual(), timed("4 sockets", DEFAULT, *(0.96 * one for one in USUAL)), engine="nccl")
     assert not tuning.changes
-    assert tuning.why == ("no setting was clearly faster than the backend's default",)
+    assert tuning.why == ("no setting was clearly faster than the default of the backend",)
     assert len(tuning.timings) == 8
 
 
@@ -113,9 +117,9 @@ def test_a_clear_gain_at_the_largest_size_is_taken() -> None:
     tuning = chosen(usual(), streamed(1.0, 1.0, 0.9, 0.5))
     assert (tuning.env, tuning.rules) == (STREAMED, ())
     assert tuning.why == (
-        "messages up to 1 MiB are sent without a request, larger ones as a stream of pieces",
-        "4 MiB: Open MPI's default: 900 ms instead of 1 s, 1.11 x as fast",
-        "32 MiB: Open MPI's default: 5 s instead of 10 s, 2.00 x as fast",
+        "Open MPI sends messages up to 1 MiB without a request, and larger messages as a stream of pieces",
+        "4 MiB: Open MPI's default takes 900 ms instead of 1 s (1.11 x as fast)",
+        "32 MiB: Open MPI's default takes 5 s instead of 10 s (2.00 x as fast)",
     )
 
 
@@ -176,8 +180,8 @@ def test_an_algorithm_alone_is_taken_without_variables_of_a_trial() -> None:
     assert tuning.rules == (Rule(0, DEFAULT), Rule(SIZES[2], FINE))
     assert tuning.env == (DYNAMIC,)
     assert tuning.why == (
-        "4 MiB: segmented ring, 64 KiB at a time: 500 ms instead of 1 s, 2.00 x as fast",
-        "32 MiB: segmented ring, 64 KiB at a time: 4 s instead of 10 s, 2.50 x as fast",
+        "4 MiB: segmented ring with segments of 64 KiB takes 500 ms instead of 1 s (2.00 x as fast)",
+        "32 MiB: segmented ring with segments of 64 KiB takes 4 s instead of 10 s (2.50 x as fast)",
     )
 
 
@@ -296,7 +300,7 @@ def test_a_file_that_cannot_be_understood_says_nothing(text: str) -> None:
 def test_an_algorithm_that_this_toolkit_does_not_try_has_a_name_nevertheless() -> None:
     kept = parse_tunings(spoiled(rules=[[0, 0, 0], [65536, 4, 0]], timings=[["streamed", "3:0", 65536, 0.1]]))
     text = tuning_text(kept[0])
-    assert "from 64 KiB on: algorithm 4\n" in text and "algorithm 3" in text
+    assert "messages of 64 KiB and more: algorithm 4\n" in text and "algorithm 3" in text
 
 
 def test_what_the_measuring_program_prints() -> None:
@@ -469,7 +473,7 @@ def test_auto_is_nccl_where_every_rank_has_a_gpu(session: Session, measuring: Me
 def test_one_rank_alone_has_nobody_to_reduce_with(
     session: Session, recorder: Recorder, measuring: Measuring
 ) -> None:
-    with pytest.raises(NotReady, match="an all-reduce requires two ranks, found 1"):
+    with pytest.raises(NotReady, match="an all-reduce requires at least two ranks, found 1"):
         tune(session, "mpi", 8.0, unheard, ("cpu3",), clock=measuring.clock)
     assert measuring.jobs == [] and recorder.ran == []
 

@@ -65,21 +65,26 @@ CASES = (
         _card(ecc__errors__uncorrected__volatile__total="2"),
         "2 uncorrectable memory errors",
     ),
-    Case("gpu-memory", "error", _card(reset_status__reset_required="Yes"), "only a reset clears"),
+    Case("gpu-memory", "error", _card(reset_status__reset_required="Yes"), "that requires a reset"),
     Case("gpu-memory", "warning", _card(retired_pages__pending="Yes"), "bad memory pages"),
     Case("gpu-memory", "ok", _card(ecc__errors__uncorrected__volatile__total="[N/A]")),
-    Case("gpu-memory", "error", _tail("rows:GPU-1, No, Yes\n"), "could not be remapped"),
-    Case("gpu-memory", "warning", _tail("rows:GPU-1, Yes, No\n"), "is remapped at the next reset"),
+    Case("gpu-memory", "error", _tail("rows:GPU-1, No, Yes\n"), "could not remap a bad memory row"),
+    Case("gpu-memory", "warning", _tail("rows:GPU-1, Yes, No\n"), "which its next reset remaps"),
     Case(
         "gpu-xid",
         "warning",
         _tail(_xid(79, "GPU has fallen off the bus.") * 2),
-        "fallen off the bus, 2 times",
+        "(fallen off the bus) 2 times",
     ),
     # A program's own fault.
     Case("gpu-xid", "ok", _tail(_xid(31, "Ch 00000008, intr 00000000. MMU Fault"))),
     Case("gpu-xid", "not checked", scene(gpu_health=gpus(tail="")), "cannot read the kernel log"),
-    Case("gpu-throttle", "warning", _card(clocks_event_reasons__active="0x0000000000000040"), "by heat"),
+    Case(
+        "gpu-throttle",
+        "warning",
+        _card(clocks_event_reasons__active="0x0000000000000040"),
+        "by its temperature",
+    ),
     Case("gpu-throttle", "warning", _card(clocks_event_reasons__active="0x0000000000000088"), "power supply"),
     Case("gpu-throttle", "ok", _card(clocks_event_reasons__active="0x0000000000000004")),
     Case(
@@ -88,9 +93,9 @@ CASES = (
         _card(clocks_event_reasons__active="[N/A]"),
         "does not report clock throttle reasons",
     ),
-    Case("gpu-busy", "warning", _tail(_APP), "python3 (pid 811, user bob) holds 20312 MiB"),
+    Case("gpu-busy", "warning", _tail(_APP), "python3 (pid 811, user bob) uses 20312 MiB"),
     Case("gpu-busy", "warning", _tail(_APP.replace("|S|", "|D|")), "hangs in the driver"),
-    Case("gpu-busy", "warning", _RUNS, f"holds 20312 MiB for job {JOB_ID}, which has ended"),
+    Case("gpu-busy", "warning", _RUNS, f"uses 20312 MiB of the GPU for job {JOB_ID}, which has ended"),
     Case(
         "gpu-busy",
         "ok",
@@ -103,7 +108,9 @@ CASES = (
     Case("gpu-busy", "error", _tail(_APP, card(0), _EXCLUSIVE), "refuses other processes"),
     Case("gpu-mode", "error", _card(compute_mode="Prohibited"), "no program can use the GPU"),
     Case("gpu-mode", "ok", _card(compute_mode="Exclusive_Process")),
-    Case("gpu-mode", "error", with_file(_tail("", card(0), _EXCLUSIVE), slots=4), "4 slots share 2 GPUs"),
+    Case(
+        "gpu-mode", "error", with_file(_tail("", card(0), _EXCLUSIVE), slots=4), "4 slots cannot share 2 GPUs"
+    ),
     Case(
         "gpu-persistence",
         "warning",
@@ -122,7 +129,9 @@ CASES = (
     Case("gpu-link", "not checked", _card(pcie__link__width__current="[N/A]"), "the width of the PCIe link"),
     Case("gpu-alike", "ok", scene()),
     Case("gpu-alike", "ok", _with_gpus(gpu1=(), gpu2=(), cpu3=()), "no host has GPUs"),
-    Case("gpu-alike", "warning", _with_gpus(cpu3=()), "hosts without a GPU: cpu3; with GPUs: gpu1, gpu2"),
+    Case(
+        "gpu-alike", "warning", _with_gpus(cpu3=()), "on the CPU of cpu3 (no GPU), but on GPUs of gpu1, gpu2"
+    ),
     Case("gpu-alike", "ok", with_file(_with_gpus(cpu3=()), "cpu3", slots=0)),
     Case("gpu-alike", "warning", _with_gpus(gpu2=_NEWER), "550.54.14 on gpu1, cpu3; 580.65.06 on gpu2"),
     Case("gpu-alike", "warning", _with_gpus(gpu2=_SMALLER), "RTX 3060 on gpu2"),

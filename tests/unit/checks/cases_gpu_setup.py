@@ -57,7 +57,7 @@ CASES = (
     Case("gpu-driver", "error", _says(gpus(card(0)) + _LOST), "has stopped responding"),
     Case("gpu-driver", "error", _says("no answer within 20 s\n"), "nvidia-smi hangs"),
     Case("gpu-driver", "warning", _says(gpus() + _INFOROM), "infoROM is corrupted"),
-    Case("gpu-driver", "warning", _says(gpus(card(0))), "lists 1; missing: 0000:21:00.0"),
+    Case("gpu-driver", "warning", _says(gpus(card(0))), "lists 1 (missing: 0000:21:00.0)"),
     Case("gpu-driver", "warning", _NONE, "2 NVIDIA GPUs are on the PCI bus, but nvidia-smi is missing"),
     *(
         Case(check, "ok", with_file(_asks(base, NVIDIA_REQUIRE_CUDA="cuda>=13.0"), gpus=0), "no GPU")
@@ -68,7 +68,7 @@ CASES = (
     Case("gpu-count", "error", with_file(scene(), gpus=4), "4 GPUs are declared in hosts.yaml"),
     Case("gpu-count", "ok", with_file(scene(), gpus=1)),
     Case("gpu-count", "warning", with_file(scene(), slots=3), "3 slots share 2 GPUs"),
-    Case("gpu-cuda", "not checked", scene(), "does not declare which CUDA"),
+    Case("gpu-cuda", "not checked", scene(), "does not declare its CUDA version"),
     Case("gpu-cuda", "not checked", replace(scene(), image=None), "no host has the image"),
     Case("gpu-cuda", "ok", _asks(NVIDIA_REQUIRE_CUDA="cuda>=12.4")),
     Case(
@@ -79,7 +79,12 @@ CASES = (
     ),
     Case("gpu-cuda", "not checked", _asks(_driver("535.183.01"), NVIDIA_REQUIRE_CUDA=_REQUIRE), "brand"),
     # A driver of a branch that is newer than our table.
-    Case("gpu-cuda", "not checked", _asks(_driver("610.10"), NVIDIA_REQUIRE_CUDA="cuda>=13.9"), "depends"),
+    Case(
+        "gpu-cuda",
+        "not checked",
+        _asks(_driver("610.10"), NVIDIA_REQUIRE_CUDA="cuda>=13.9"),
+        "condition on the GPU brand",
+    ),
     Case("gpu-cuda", "ok", _asks(_driver("610.10"), NVIDIA_REQUIRE_CUDA="cuda>=13.0")),
     Case(
         "gpu-cuda",

@@ -38,7 +38,7 @@ CASES = (
     Case("left-containers", "ok", _holds(running("demo", "gpu2", "worker"))),
     Case("left-containers", "warning", _holds(_STOPPED), "does not run (exited, 137)"),
     Case("left-containers", "warning", _holds(_NO_SSHD), "does not run (exited, 127)"),
-    Case("left-containers", "warning", _holds(_ABANDONED), "left over from a removed cluster"),
+    Case("left-containers", "warning", _holds(_ABANDONED), "belongs to a removed cluster"),
     # Its state folder is there: that cluster's own `up` starts it again.
     Case("left-containers", "ok", _holds(_ABANDONED, base=_OTHER_STATE)),
     Case("left-containers", "ok", _holds(replace(_ABANDONED, state="running"))),
@@ -56,10 +56,10 @@ CASES = (
     Case("left-processes", "ok", _marked(marks("gpu1", _SUPERVISOR), marks("gpu2", *_RANKS))),
     Case("left-processes", "ok", scene(marks=marks("gpu2", process(811, "another", cluster="other")))),
     Case("left-processes", "not checked", _marked("", marks("gpu2", *_RANKS)), "did not report them"),
-    Case("left-state", "warning", _OTHER_STATE, "cluster old, which has no container"),
+    Case("left-state", "warning", _OTHER_STATE, "cluster old, but no container"),
     Case("left-state", "ok", _OTHER_HOST),
     Case("left-state", "ok", _holds(running("old", "gpu2", "worker"), base=_OTHER_STATE)),
-    Case("left-state", "not checked", scene(marks=""), "not known"),
+    Case("left-state", "not checked", scene(marks=""), "did not report its clusters"),
     Case("cluster-version", "ok", _holds(running("demo", "gpu2", "worker", version=__version__))),
     Case(
         "cluster-version",

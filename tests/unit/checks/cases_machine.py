@@ -84,7 +84,7 @@ CASES = (
         _with(("mc1/ue_count:0", "mc1/ue_count:3")),
         "3 uncorrectable memory errors",
     ),
-    Case("load", "warning", _with(_BUSY), "load 131.20 on 64 processors"),
+    Case("load", "warning", _with(_BUSY), "the load is 131.20 on 64 processors"),
     Case("load", "ok", with_host(_with(_BUSY), "gpu2", {"containers": (running("demo", "gpu2", "worker"),)})),
     Case(
         "load",

@@ -49,12 +49,12 @@ def _sees(*lines: str) -> Scene:
 
 CASES = (
     Case("engine-sees", "ok", _sees("open|state|/home/alice", "open|mount|/scratch/out")),
-    Case("engine-sees", "not checked", _sees(""), "did not report which folders"),
+    Case("engine-sees", "not checked", _sees(""), "did not report its access to folders"),
     Case(
         "engine-sees",
         "error",
         _sees("open|state|/home/alice", "shut|state|/home/alice"),
-        "cannot enter the state folder in /home/alice",
+        "cannot access the state folder in /home/alice",
     ),
     Case(
         "engine-sees",
@@ -87,7 +87,7 @@ CASES = (
     Case("mount-access", "ok", _told(_data(may="rx", on="iso9660|/dev/sr0|ro"), _out())),
     Case("mount-access", "ok", _told(_data(kind="file", may="r"), _out())),
     Case("mount-room", "error", _told(_data(), _out(free=_MIB)), "of /scratch/out is full"),
-    Case("mount-room", "warning", _told(_data(), _out(free=GIB // 2)), "0.5 GiB free of 900"),
+    Case("mount-room", "warning", _told(_data(), _out(free=GIB // 2)), "0.5 of 900 GiB free"),
     Case("mount-room", "warning", _told(_data(), _out(inodes_free=10)), "room for only 10 more files"),
     Case("mount-room", "ok", _told(_data(free=0), _out())),
     Case("mount-same", "error", _told(_data(kind="file"), _out()), "file on gpu2"),

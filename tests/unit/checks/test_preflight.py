@@ -63,7 +63,7 @@ def test_errors_stop_before_anything_is_done(words: tuple[str, ...], recorder: R
     saw(_ERROR)
     status, _, err = call(*words)
     assert (status, recorder.ran) == (3, [])
-    assert err.count("only a reset clears") == 1 and "nvidia-smi --gpu-reset" in err
+    assert err.count("that requires a reset") == 1 and "nvidia-smi --gpu-reset" in err
     assert re.search(r"1 error on \w+ would break or corrupt a job", err)
     status, _, err = call(words[0], "--no-check", *words[1:])
     assert status == 0 and recorder.ran and "reset" not in err
@@ -72,16 +72,16 @@ def test_errors_stop_before_anything_is_done(words: tuple[str, ...], recorder: R
 def test_a_dry_run_shows_faults_and_the_plan(recorder: Recorder, saw: Any) -> None:
     saw(_ERROR)
     status, out, err = call("up", "--dry-run")
-    assert status == 0 and "phase containers" in out and "only a reset clears" in err
+    assert status == 0 and "phase containers" in out and "that requires a reset" in err
 
 
 def test_warnings_are_printed_by_up_and_by_run(recorder: Recorder, saw: Any) -> None:
     saw(_WARNINGS)
     status, _, err = call("up")
     assert (status, len(recorder.ran)) == (0, 1)
-    assert "gpu2: persistence mode is off" in err and "gpu2: the clock is" in err
+    assert "gpu2: without persistence mode" in err and "gpu2: the clock is" in err
     status, _, err = call("run", "--detach", "--np", "3", "train.py")
-    assert status == 0 and "gpu2: persistence mode is off" in err and "gpu2: the clock is" in err
+    assert status == 0 and "gpu2: without persistence mode" in err and "gpu2: the clock is" in err
     assert "toolkit check" not in err
 
 
@@ -207,7 +207,7 @@ def test_run_warns_of_checkpoints_that_a_restart_would_not_find(
     status, out, err = call(*words)
     assert status == 0
     found = [w for w in json.loads(out)["warnings"] if w["check"] == "restart-checkpoints"]
-    assert len(found) == warned == ("warning: --max-restarts: no writable mount" in err)
+    assert len(found) == warned == ("warning: --max-restarts: after a restart" in err)
     assert not warned or (
         err.index("no writable mount") < err.index("job 2026") and "fix: in hosts.yaml: mounts:" in err
     )

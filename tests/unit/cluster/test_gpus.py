@@ -290,7 +290,7 @@ def test_containers_that_see_what_they_were_given() -> None:
 
 def test_a_container_that_sees_fewer() -> None:
     (problem,) = judged(ALL, ONE)
-    assert "gpu1: container toolkit-demo-main was given 2 GPUs and sees 1 of them" in problem
+    assert "gpu1: container toolkit-demo-main should have 2 GPUs, but nvidia-smi lists 1 of them" in problem
     assert f"missing: {PLAIN[1].uuid}" in problem
     assert "fix: on gpu1: docker rm -f toolkit-demo-main; then toolkit up" in problem
 
@@ -298,12 +298,12 @@ def test_a_container_that_sees_fewer() -> None:
 def test_a_container_that_sees_others() -> None:
     stranger = ALL.replace(PLAIN[1].uuid, "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff")
     problem = judged(stranger, ALL)[0]
-    assert f"missing: {PLAIN[1].uuid}; visible but not given: GPU-ffffffff" in problem
+    assert f"missing: {PLAIN[1].uuid}; unexpected: GPU-ffffffff" in problem
 
 
 def test_a_container_without_nvidia_smi_or_with_a_driver_in_trouble() -> None:
     problem = judged("nvidia-smi is not on the PATH", ALL)[0]
-    assert "sees 0 of them" in problem and "nvidia-smi is not on the PATH" in problem and "fix:" in problem
+    assert "lists 0 of them" in problem and "nvidia-smi is not on the PATH" in problem and "fix:" in problem
     problem = judged((SAID / "mismatch-550.txt").read_text(), ALL)[0]
     assert "the kernel still runs the old one" in problem and "on gpu1: sudo reboot" in problem
 
@@ -315,7 +315,7 @@ def test_a_driver_in_trouble_is_told_where_nobody_declared_gpus() -> None:
     made = make_layout(world.inventory(), Observed(hosts))
     _, problems = judge_gpus(made, Report("smoke", ()))
     (text,) = map(str, problems)
-    assert text.startswith("gpu1: no GPU is used: the NVIDIA driver is not loaded") and "gpus: 0" in text
+    assert text.startswith("gpu1: the host uses no GPU: the NVIDIA driver is not") and "gpus: 0" in text
     quiet = world.inventory(world.HOSTS.replace("address: 10.77.0.2", "gpus: 0\n    address: 10.77.0.2"))
     assert judge_gpus(make_layout(quiet, Observed(hosts)), Report("smoke", ())) == ((), ())
 

@@ -261,7 +261,7 @@ def test_status_of_hosts_whose_addresses_nobody_can_tell() -> None:
     )
     rows = standing.host_states(world.inventory(text), world.facts_when_up(), {}, world.INSIDE)
     assert [r.state for r in rows] == ["running"] * 3
-    assert "data_address 10.9.9.9 is not one of its addresses" in rows[1].note
+    assert "data_address 10.9.9.9 is not among the addresses of the host" in rows[1].note
     assert "data_address" not in rows[0].note
 
 

@@ -83,7 +83,7 @@ def test_every_entry_has_its_lines() -> None:
 
 
 @for_each(("name", "line"), EACH)
-def test_a_line_is_this_error_alone(name: str, line: str) -> None:
+def test_a_line_matches_only_its_error(name: str, line: str) -> None:
     assert names(line) == [name]
     assert names(f"[gpu1 3] \x1b[31m{line.upper()}\x1b[0m") == [name]
 
@@ -105,7 +105,7 @@ def test_an_entry_is_well_formed(error: KnownError) -> None:
 
 
 @for_each("error", KNOWN_ERRORS, ids=lambda error: error.name)
-def test_a_fix_names_only_what_there_is(error: KnownError) -> None:
+def test_a_fix_names_only_existing_commands_and_options(error: KnownError) -> None:
     calls = re.findall(r"toolkit [a-z]+(?:(?!\. )[^;,])*", error.fix)
     sentences = ("the toolkit", "toolkit sets", "toolkit picks")
     calls = [call for call in calls if not call.startswith(sentences)]
@@ -116,7 +116,7 @@ def test_a_fix_names_only_what_there_is(error: KnownError) -> None:
 
 
 @for_each("error", KNOWN_ERRORS, ids=lambda error: error.name)
-def test_every_way_to_say_it_can_be_found(error: KnownError) -> None:
+def test_every_variant_of_an_error_is_found(error: KnownError) -> None:
     """No wording is matched by an earlier entry."""
     for way in error.pattern.split(OR):
         assert names(way.replace(GAP, " x ")) == [error.name]
@@ -128,7 +128,7 @@ def test_order_of_first_occurrence_and_each_once() -> None:
     assert names() == []
 
 
-def test_the_particular_stands_for_the_general_also_when_it_was_found_before() -> None:
+def test_a_specific_error_replaces_a_general_error_that_was_found_first() -> None:
     shm = LINES["nccl-shm"][0]
     assert names(*[shm] * 3, *["x" * 1000] * (CHUNK // 500), shm) == ["nccl-shm"]
 
@@ -140,7 +140,7 @@ def test_both_ends_of_a_long_line_count() -> None:
     assert names(f"{bar}No space left on device{bar}") == []
 
 
-def test_line_ends_and_odd_characters_do_no_harm() -> None:
+def test_unusual_line_ends_and_characters_are_accepted() -> None:
     assert names("a\r\n", "\x00\ud800 İ No space left on device\n") == ["disk-full"]
     assert names("NCCL WARN", "Connection refused") == []
 
@@ -156,7 +156,7 @@ def test_a_large_log_is_quick() -> None:
 
 
 @pytest.mark.parametrize("kind", ["marks", "beginnings", "spaces", "long"])
-def test_a_log_made_to_be_slow_is_not(kind: str) -> None:
+def test_a_log_that_is_designed_to_be_slow_is_searched_quickly(kind: str) -> None:
     ways = [way.split(GAP) for error in KNOWN_ERRORS for way in error.pattern.split(OR)]
     marks = [max(way, key=len)[:-1] for way in ways]
     lines = {

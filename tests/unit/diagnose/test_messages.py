@@ -98,7 +98,7 @@ def test_names_are_unique() -> None:
         ("Every message that docs explain", False),
     ],
 )
-def test_the_check_sees_which_words_are_in_the_source(message: str, there: bool) -> None:
+def test_the_check_detects_words_of_the_source(message: str, there: bool) -> None:
     assert is_in_source(message) == there
 
 
@@ -160,7 +160,7 @@ def test_every_name_is_explained(name: str) -> None:
     assert text.startswith(f"{name}\n  message: ") and "\n  cause: " in text and "\n  fix: " in text
 
 
-def test_the_line_below_an_error_is_a_command_that_works(run: Run) -> None:
+def test_the_line_below_an_error_is_a_valid_command(run: Run) -> None:
     status, _, printed = run("up", "--hosts", "gone.yaml")
     command = re.search(r"^  more: toolkit (--explain [\w-]+)$", printed, re.MULTILINE)
     assert status == 2 and command

@@ -12,7 +12,7 @@ from tests.unit.cluster_world import inventory
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Result
 from toolkit.diagnose.show import why_json, why_text
-from toolkit.diagnose.why import Said, _kept, ask_why, bundle_files
+from toolkit.diagnose.why import InspectedHost, _kept, ask_why, bundle_files
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.protocol.evidence import Inspected, InspectedNow, Kept
 
@@ -121,7 +121,7 @@ def ask(paper: Paper, word: str = "") -> Any:
     return ask_why(cast(Session, paper), word)
 
 
-def test_every_host_is_asked_once_and_the_right_rank_is_named() -> None:
+def test_every_host_is_queried_once_and_the_right_rank_is_named() -> None:
     paper = hang()
     answer = ask(paper)
     assert answer.verdict.ranks == (1,) and answer.verdict.hosts == ("gpu2",)
@@ -150,14 +150,12 @@ def test_a_host_that_fails_is_evidence() -> None:
     paper.runners["gpu2"].said = ToolkitError("the connection was lost")
     paper.runners["gpu2"].state = {"Running": False, "ExitCode": 137, "OOMKilled": True}
     words = ask(paper).verdict.what
-    assert (
-        "its container toolkit-demo-worker has ended with exit code 137, killed for want of memory" in words
-    )
+    assert "the container toolkit-demo-worker exited with exit code 137 because its memory ran out" in words
     # The program's own words decide nothing: its data may lack a file as well.
     paper.runners["gpu2"].said = "inspect_ranks.py: No such file or directory"
     assert "gpu2 does not answer: inspect_ranks.py: No such file" in ask(paper).verdict.what
     paper.runners["gpu2"].is_older = True
-    with pytest.raises(NotReady, match="made by an older toolkit"):
+    with pytest.raises(NotReady, match="the cluster is from an older toolkit"):
         ask(paper)
 
 
@@ -173,15 +171,15 @@ def test_without_main_a_worker_knows_the_job() -> None:
 def test_a_host_that_has_left_the_file_is_named() -> None:
     paper = hang()
     paper.inventory = inventory(FILE.replace("  cpu3: {address: 10.77.0.4}\n", ""))
-    assert "cpu3 is not in the hosts file any more" in ask(paper).verdict.what
+    assert "cpu3 is no longer in the hosts file" in ask(paper).verdict.what
 
 
-def test_a_job_that_is_not_there() -> None:
+def test_a_missing_job_raises_an_error() -> None:
     with pytest.raises(NotReady, match="there is no job nothing"):
         ask(hang(), "nothing")
 
 
-def test_what_the_watchdog_kept_explains_a_job_that_was_stopped() -> None:
+def test_evidence_of_the_watchdog_explains_a_stopped_job() -> None:
     before = hang()
     kept = {"why": "no rank has printed for 300 s", "hosts": [host.said for host in before.runners.values()]}
     gone = [
@@ -191,20 +189,20 @@ def test_what_the_watchdog_kept_explains_a_job_that_was_stopped() -> None:
     paper = Paper("stopped", gpu1=gone[0] | {"kept": kept}, gpu2=gone[1], cpu3=gone[2])
     answer = ask(paper)
     assert answer.verdict.ranks == (1,) and answer.stalled == "no rank has printed for 300 s"
-    assert answer.verdict.what.startswith("the job has been stopped: stopped by SIGTERM")
-    assert "; before that, no rank has printed for 300 s: rank 1 on gpu2 sleeps" in answer.verdict.what
+    assert answer.verdict.what.startswith("the job was stopped: stopped by SIGTERM")
+    assert "; before its end, no rank has printed for 300 s: rank 1 on gpu2 sleeps" in answer.verdict.what
     for one in gone:
         one["ranks"][0]["tail"] = "step 3\nstep 4\n"
     paper = Paper("stopped", gpu1=gone[0] | {"kept": kept}, gpu2=gone[1], cpu3=gone[2])
     assert ask(paper).stalled == "", "it went on after that stall"
 
 
-def test_what_one_watchdog_kept_speaks_for_no_other_host() -> None:
+def test_evidence_of_one_watchdog_covers_only_its_host() -> None:
     """Main's speaks for all hosts; with a part of the job on each host, each for its own."""
 
-    def said(*hosts: str, of: str) -> Said:
+    def said(*hosts: str, of: str) -> InspectedHost:
         kept = Kept(tuple(Inspected(name) for name in hosts), why=of)
-        return Said(InspectedNow(of, kept=kept))
+        return InspectedHost(InspectedNow(of, kept=kept))
 
     told = {"gpu1": said("gpu1", of="gpu1"), "gpu2": said("gpu2", "gpu1", "cpu3", of="gpu2")}
     for main, hosts in (("gpu1", ["gpu1"]), ("", ["gpu1", "gpu2"])):
@@ -226,7 +224,7 @@ def test_known_errors_come_with_their_fixes() -> None:
     assert told == [{"name": known.name, "what": known.what, "fix": known.fix}]
 
 
-def test_the_table_says_what_is_missing() -> None:
+def test_the_table_lists_missing_evidence() -> None:
     paper = hang()
     paper.runners["gpu2"].said |= {"py_spy": False, "oom_kills": 2}
     gpu = {"index": "0", "uuid": "GPU-0", "busy": "100", "watts": "71.3", "mib": "1024"}
@@ -238,9 +236,9 @@ def test_the_table_says_what_is_missing() -> None:
     answer = ask(paper)
     text = why_text(answer.job, answer.evidence, answer.verdict, answer.known)
     assert "gpu1: GPU 0: 100 % busy, 71.3 W, 1024 MiB" in text
-    assert "no stacks on gpu2: the image has no py-spy" in text
-    assert "no stack of cpu3 52: Permission denied" in text
-    assert "gpu2: the kernel has killed 2 processes for want of memory" in text
+    assert "cannot read stacks on gpu2: the image has no py-spy" in text
+    assert "cannot read the stack of process 52 on cpu3: Permission denied" in text
+    assert "the kernel of gpu2 killed 2 processes because memory ran out" in text
 
 
 def test_the_page_names_every_kind_of_verdict() -> None:

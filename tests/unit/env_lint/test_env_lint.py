@@ -59,7 +59,7 @@ def test_a_good_setting_of_one_host_passes(text: str) -> None:
     assert lint(text, "gpu1") == ()
 
 
-def test_there_are_enough_of_both() -> None:
+def test_both_lists_have_enough_cases() -> None:
     assert len(FAULTS) >= 60
     assert len(GOOD) + len(GOOD_FOR_ONE_HOST) >= 60
 
@@ -69,7 +69,7 @@ def test_a_variable_per_host_is_not_set_for_all_hosts(name: str) -> None:
     value = usual_variables()[name].lower()
     (found,) = lint_environment([(name, value)], "env/")
     assert (found.verdict, found.host, found.subject) == ("warning", "", f"env/{name}")
-    assert "on all hosts it replaces" in found.what and "hosts/NAME/env" in found.fix
+    assert f"{name} replaces, on all hosts," in found.what and "hosts/NAME/env" in found.fix
     assert lint_environment([(name, value)], "hosts/gpu1/env/", "gpu1") == ()
 
 
@@ -88,7 +88,7 @@ def test_every_name_of_the_tables_is_known() -> None:
     assert len(NAMES) > 1800
     for _, variable in NAMES:
         found = lint_environment([(variable.name, "")], "env/")
-        assert not any("reads no variable of this name" in f.what for f in found if variable.kind != "unread")
+        assert not any("reads no variable" in f.what for f in found if variable.kind != "unread")
         other = table_of(variable.name)
         assert other is not None and other.variables[variable.name] == variable, variable
 
@@ -108,7 +108,7 @@ def test_every_word_that_a_table_allows_passes() -> None:
 
 
 def test_the_advice_of_a_table_names_known_variables() -> None:
-    """A new name must not be one that comes to nothing, too."""
+    """A recommended name must itself have an effect."""
     advised = [
         (variable.name, name)
         for _, variable in NAMES
@@ -125,7 +125,7 @@ def test_the_advice_of_a_table_names_known_variables() -> None:
 
 
 def test_a_table_is_read_only_for_its_own_names() -> None:
-    """`toolkit run` of most people sets none of these: nothing is read for them."""
+    """A job without variables of these libraries reads no table."""
     text = (
         "from toolkit.env_lint import variables as v, lint\n"
         "lint.lint_environment([('HF_HOME', '/x'), ('WANDB_MODE', 'x')], 'env/')\n"
@@ -184,7 +184,11 @@ def test_no_value_of_an_unknown_or_free_variable_is_repeated() -> None:
     secret = "hunter2,hunter3"
     free = [v.name for _, v in NAMES if v.kind == "text" or v.kind in _NOTES]
     unknown = ["NCCL_TOKEN", "HOROVOD_PASSWORD", "UCX_SECRET_KEY", "OMPI_MCA_token", "GLOO_API_KEY", "OTHER"]
-    quoted = {"FI_PROVIDER", "NCCL_NET_PLUGIN", "NCCL_NET"}  # by conflicts, which know their words
+    quoted = {
+        "FI_PROVIDER",
+        "NCCL_NET_PLUGIN",
+        "NCCL_NET",
+    }  # quoted by the rules of conflicts, which define their values
     for name in [*free, *unknown]:
         for found in lint_environment([(name, secret)], "env/"):
             assert name in quoted or "hunter" not in f"{found}", found
@@ -204,7 +208,7 @@ def test_no_value_raises_an_error() -> None:
         assert all(f.what and f.fix for f in lint_environment(list(env.items()), "env/"))
 
 
-# The whole of a cluster
+# All variables of a cluster
 
 
 TWO = """
@@ -217,38 +221,38 @@ hosts:
 """
 
 
-def told(findings: tuple[Finding, ...]) -> list[tuple[str, str]]:
+def places(findings: tuple[Finding, ...]) -> list[tuple[str, str]]:
     return [(f.host, f.subject) for f in findings]
 
 
-def test_each_finding_once_and_at_its_place() -> None:
+def test_each_finding_is_reported_once_at_its_place() -> None:
     findings = lint_inventory(world.inventory(TWO))
-    assert told(findings) == [
+    assert places(findings) == [
         ("", "env/NCCL_DEBUG"),
         ("gpu2", "hosts/gpu2/env/NCCL_TIMEOUT"),
-        # A shared variable and a host's own contradict each other on that host alone.
+        # A shared variable contradicts a variable of one host, so the finding belongs to that host.
         ("gpu2", "env/NCCL_IB_DISABLE"),
     ]
 
 
 def test_overridden_variables_are_not_checked() -> None:
     override = (("NCCL_DEBUG", "WARN"), ("NCCL_IB_DISABLE", "0"), ("NCCL_NRINGS", "4"))
-    assert told(lint_inventory(world.inventory(TWO), override)) == [
+    assert places(lint_inventory(world.inventory(TWO), override)) == [
         ("", "--env NCCL_NRINGS"),
         ("gpu2", "hosts/gpu2/env/NCCL_TIMEOUT"),
     ]
     only = lint_inventory(world.inventory(TWO), override, ("gpu1",))
-    assert told(only) == [("", "--env NCCL_NRINGS")]
+    assert places(only) == [("", "--env NCCL_NRINGS")]
 
 
-def test_findings_of_a_request_are_those_of_its_hosts_errors_first() -> None:
+def test_findings_of_a_request_cover_its_hosts_errors_first() -> None:
     request = Request(("true",), env=(("OMPI_MCA_btl", "tcp"),), exclude=("gpu2",))
     found = environment_findings(world.inventory(TWO), request)
     assert [(f.verdict, f.subject) for f in found] == [
         ("error", "--env OMPI_MCA_btl"),
         ("warning", "env/NCCL_DEBUG"),
     ]
-    assert told(environment_findings(world.inventory(TWO))) == told(lint_inventory(world.inventory(TWO)))
+    assert places(environment_findings(world.inventory(TWO))) == places(lint_inventory(world.inventory(TWO)))
 
 
 def test_a_variable_by_its_table() -> None:
@@ -266,12 +270,12 @@ def test_a_variable_by_its_table() -> None:
 def test_warnings_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     findings = lint("NCCL_TIMEOUT=1800")
     common.warn(findings)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("warning: env/NCCL_TIMEOUT: no library of the image reads")
-    assert "\n  fix: set torch's time limit by" in said.err
-    (told,) = common.as_warnings(findings)["warnings"]
-    assert told["check"] == "environment" and told["subject"] == "env/NCCL_TIMEOUT"
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("warning: env/NCCL_TIMEOUT: no library of the image reads")
+    assert "\n  fix: set torch's time limit by" in output.err
+    (warning,) = common.as_warnings(findings)["warnings"]
+    assert warning["check"] == "environment" and warning["subject"] == "env/NCCL_TIMEOUT"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +299,7 @@ def test_up_and_run_warn_once_before_they_contact_a_host(
 ) -> None:
     def contacted(*args: object, **kwargs: object) -> None:
         print("CONTACTED", file=sys.stderr)
-        raise NotReady("no host is asked in this test", "none")
+        raise NotReady("no host is queried in this test", "none")
 
     (tmp_path / "hosts.yaml").write_text(TWO)
     monkeypatch.chdir(tmp_path)
@@ -314,13 +318,13 @@ def test_the_json_of_up_has_the_warnings(capsys: pytest.CaptureFixture[str]) -> 
     prepared, findings = FakePrepared(world.plans()["up"]), lint("NCCL_TIMEOUT=1800")
     for dry_run in (True, False):
         plans.carry_out(prepared, dry_run, True, False, warnings=findings)
-        (told,) = json.loads(capsys.readouterr().out)["warnings"]
-        assert told["subject"] == "env/NCCL_TIMEOUT"
+        (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+        assert warning["subject"] == "env/NCCL_TIMEOUT"
     plans.carry_out(prepared, False, True, False)
     assert "warnings" not in json.loads(capsys.readouterr().out)
 
 
-def test_a_dry_run_prints_what_is_to_do_if_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_the_open_steps_if_they_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     prepared = FakePrepared(world.plans()["up"])
     (step,) = prepared.to_do()
     plans.carry_out(prepared, True, False, False, to_do=prepared.to_do)

@@ -360,7 +360,7 @@ def test_two_jobs_beside_each_other() -> None:
     text = compare_html(one, other, "2026-11-22 12:00")
     check_golden("report/compare.html", without_style(text))
     assert_self_contained(text)
-    assert comparison(one, other) == "j1 makes 1.00 times the samples/s of j1"
+    assert comparison(one, other) == "job j1 has 1.00 times the samples/s of j1"
 
 
 HOSTILE = "a'\" onload=x><script>alert(1)</script>&#39;"
@@ -450,7 +450,7 @@ _ATTRIBUTES = (
         ),
         (
             lambda: network_html(HOSTILE_NETWORK, HOSTILE, HOSTILE),
-            (f"Network of {HOSTILE}", f"All-reduce ({HOSTILE})", f"slowest link: {HOSTILE}"),
+            (f"Network of {HOSTILE}", f"All-reduce ({HOSTILE})", f"the slowest link is {HOSTILE}"),
         ),
         (
             lambda: scaling_html(HOSTILE_SCALING, HOSTILE, HOSTILE),

@@ -57,9 +57,13 @@ def two(slow: int = 1000, fast: int = 100000, **link: object) -> tuple[Facts, Fa
 def test_the_fastest_shared_network_wins_over_the_one_of_ssh_and_over_names() -> None:
     choice = pick(*two())
     assert taken(choice) == {"gpu1": "eth1", "gpu2": "eth0"}
-    assert choice.paths["gpu1"].reason == "in the fastest network that all hosts share (100 Gb/s)"
+    assert (
+        choice.paths["gpu1"].reason == "the address is in the fastest network that all hosts share (100 Gb/s)"
+    )
     slow = choice.verdicts["gpu1", "10.0.0.1"]
-    assert slow == "shared by all, but slower than 10.9.0.0/24 (1 Gb/s instead of 100 Gb/s)"
+    assert (
+        slow == "all hosts share the network, but it is slower than 10.9.0.0/24 (1 Gb/s instead of 100 Gb/s)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +94,7 @@ def test_traffic_shaping_counts_like_a_slow_link() -> None:
 
 def test_between_two_equal_networks_the_one_of_ssh_is_chosen() -> None:
     choice = pick(*two(10000, 10000))
-    assert choice.paths["gpu1"].reason == "in a network that all hosts share, with the SSH addresses"
+    assert choice.paths["gpu1"].reason == "the address is in the shared network of the SSH addresses"
     assert "of the SSH addresses" in choice.verdicts["gpu2", "10.9.0.2"]
 
 
@@ -154,8 +158,8 @@ def test_an_existing_cluster_stays_and_a_new_host_joins_it() -> None:
     old = Remembered(addresses=(("gpu1", "10.0.0.1"),))
     choice = pick(replace(one, remembered=old), other)
     assert {path.network for path in choice.paths.values()} == {SLOW}
-    assert choice.paths["gpu1"].reason == "the address since an earlier `up`"
-    assert choice.paths["gpu2"].reason.endswith("and the cluster already uses")
+    assert choice.paths["gpu1"].reason == "an earlier `up` selected the address"
+    assert choice.paths["gpu2"].reason.endswith("that the cluster already uses")
     assert "the cluster already uses 10.0.0.0/24" in choice.verdicts["gpu2", "10.9.0.2"]
     # If the host no longer has it, another address is chosen.
     gone = Remembered(addresses=(("gpu1", "10.3.3.3"),))
@@ -179,7 +183,10 @@ def test_a_given_address_draws_the_others_into_its_network() -> None:
     text = TWO.replace("{address: 10.0.0.1}", "{address: 10.0.0.1, data_address: 10.0.0.1}")
     choice = pick(*two(), text=text)
     assert {path.network for path in choice.paths.values()} == {SLOW}
-    assert choice.verdicts["gpu1", "10.9.0.1"] == "10.0.0.1 is fixed: data_address of the hosts file"
+    assert (
+        choice.verdicts["gpu1", "10.9.0.1"]
+        == "10.0.0.1 is fixed: hosts.yaml sets data_address to this address"
+    )
 
 
 def test_connections_are_tried_only_if_there_is_a_choice() -> None:
@@ -199,8 +206,8 @@ def test_connections_are_tried_only_if_there_is_a_choice() -> None:
     [
         ("ethernet", {"carrier": False}, "without a carrier"),
         ("ethernet", {"carrier": None, "state": "down"}, "switched off"),
-        ("bridge", {"card": False}, "a bridge without a network card"),
-        ("bridge", {"card": False, "lower": ("veth1",)}, "a bridge without a network card"),
+        ("bridge", {"card": False}, "the bridge has no network card"),
+        ("bridge", {"card": False, "lower": ("veth1",)}, "the bridge has no network card"),
     ],
 )
 def test_unusable_addresses_are_excluded_with_a_reason(
@@ -244,7 +251,7 @@ def test_cables_come_before_radio_and_radio_before_tunnels() -> None:
     )
     choice = pick(*said)
     assert taken(choice) == {"gpu1": "eth0", "gpu2": "eth0"}
-    assert "radio or a tunnel" in choice.verdicts["gpu1", "10.9.0.1"]
+    assert "wireless or a tunnel" in choice.verdicts["gpu1", "10.9.0.1"]
     assert [s.network for s in choice.shared] == [SLOW, "10.3.0.0/24", FAST]
 
 

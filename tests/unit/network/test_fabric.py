@@ -38,9 +38,9 @@ def test_all_hosts_have_infiniband() -> None:
 @pytest.mark.parametrize(
     ("other", "kind", "words"),
     [
-        ((), "tcp only", "gpu2 cannot"),
-        ((replace(IB, state="INIT"),), "tcp only", "gpu2 cannot"),
-        ((roce(2),), "tcp only", "some by InfiniBand, some by RoCE"),
+        ((), "tcp only", "gpu2 has no usable RDMA port"),
+        ((replace(IB, state="INIT"),), "tcp only", "gpu2 has no usable RDMA port"),
+        ((roce(2),), "tcp only", "some ports are InfiniBand, others RoCE"),
     ],
 )
 def test_one_host_without_it_means_tcp_for_all(other: tuple[RdmaPort, ...], kind: str, words: str) -> None:

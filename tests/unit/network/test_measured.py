@@ -49,7 +49,7 @@ def test_the_share_of_the_wire() -> None:
 
 
 def test_the_slowest_link_and_its_cost() -> None:
-    assert three().verdict().startswith("slowest link: ") and "as long" not in three().verdict()
+    assert three().verdict().startswith("the slowest link is ") and "as long" not in three().verdict()
     text = three(9.4e6).verdict()
     assert "gpu3" in text and "9.4 Mb/s" in text
     one_way = Measured(
@@ -59,7 +59,7 @@ def test_the_slowest_link_and_its_cost() -> None:
             for x, y in itertools.permutations("abc", 2)
         ),
     )
-    assert "a to b, 9.4 Mb/s" in one_way.verdict() and "100.2 x as long" in one_way.verdict()
+    assert "a to b with 9.4 Mb/s" in one_way.verdict() and "100.2 x as long" in one_way.verdict()
     assert "no link between hosts" in Measured(("a",), ()).verdict()
 
 

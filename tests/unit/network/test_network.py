@@ -112,7 +112,7 @@ def test_an_address_of_the_file_is_taken_whatever_else_is_there() -> None:
 def test_an_address_of_the_file_that_the_host_does_not_have() -> None:
     said = (host("gpu1", ("eth0", "10.77.0.2", 24)), host("gpu2", ("eth0", "10.77.0.3", 24)))
     with pytest.raises(
-        NotReady, match=r"data_address 10.9.0.3 is not one of its .*10.77.0.3 \(eth0\)"
+        NotReady, match=r"data_address 10.9.0.3 is not among the addresses of the host.*10.77.0.3 \(eth0\)"
     ) as caught:
         chosen(*said, text=GIVEN)
     assert caught.value.host == "gpu2"

@@ -73,7 +73,7 @@ def test_a_link_local_cable_is_used_only_if_every_pair_has_connected() -> None:
     assert taken(used) == {"spark1": FIRST, "spark2": FIRST}
     assert "link-local network" in used.paths["spark1"].reason
     for evidence, words in (
-        (Evidence(), "link-local, and not every host has connected to every other host in it"),
+        (Evidence(), "the network is link-local, and not every host has connected to every other host in it"),
         (connected(facts, "timeout"), "spark1 does not reach 169.254.118.7 (spark2): no answer"),
     ):
         choice = choose(INVENTORY, facts, evidence)
@@ -110,7 +110,7 @@ def test_of_equally_fast_networks_the_link_local_one_is_last(speed: int, lan: in
     choice = pick(*facts.values(), evidence=connected(facts))
     assert taken(choice) == {"gpu1": wins, "gpu2": wins}
     if wins == "eth0":
-        assert "no faster than 10.0.0.0/24" in choice.verdicts["gpu1", "169.254.7.1"]
+        assert "10.0.0.0/24 is as fast" in choice.verdicts["gpu1", "169.254.7.1"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_cable_is_found_if_the_hosts_share_nothing_else() -> None:
     with pytest.raises(NotReady, match=r"169\.254\.7\.1 \(cable0\)"):
         choose_paths(inventory, facts)
     choice = choose(inventory, facts, connected(facts))
-    assert choice.paths["gpu1"].reason == "in the only link-local network that all hosts share"
+    assert choice.paths["gpu1"].reason == "the address is in the only link-local network that all hosts share"
 
 
 def test_a_link_local_address_beside_another_one_is_not_used() -> None:
@@ -151,7 +151,10 @@ def test_a_link_local_address_beside_another_one_is_not_used() -> None:
         facts[name] = replace(said, interfaces=own, routes=routes)
     choice = choose(INVENTORY, facts, connected(facts))
     assert choice.paths["spark1"].network == "192.168.100.8/30"
-    assert choice.verdicts["spark1", "169.254.35.62"] == f"link-local, and {FIRST} also has 192.168.100.9"
+    assert (
+        choice.verdicts["spark1", "169.254.35.62"]
+        == f"the address is link-local, and {FIRST} also has 192.168.100.9"
+    )
 
 
 def test_controllers_with_one_link_local_address_are_no_conflict() -> None:
@@ -161,7 +164,7 @@ def test_controllers_with_one_link_local_address_are_no_conflict() -> None:
         facts[name] = replace(said, interfaces=own)
     choice: Choice = pick(*facts.values())
     (one,) = (c for c in choice.candidates["gpu1"] if c.link_local)
-    assert one.barred == "also on gpu2: it is local to each host" and not one.conflict
+    assert one.barred == "the address also exists on gpu2, so it is local to each host" and not one.conflict
 
 
 def test_a_cluster_on_a_link_local_network_stays_there_without_new_connections() -> None:
@@ -169,7 +172,7 @@ def test_a_cluster_on_a_link_local_network_stays_there_without_new_connections()
     before = Remembered((("spark1", "169.254.35.62"), ("spark2", "169.254.118.7")))
     facts = {name: replace(said, remembered=before) for name, said in facts.items()}
     choice = choose(INVENTORY, facts)
-    assert {path.reason for path in choice.paths.values()} == {"the address since an earlier `up`"}
+    assert {path.reason for path in choice.paths.values()} == {"an earlier `up` selected the address"}
     assert undecided_networks(INVENTORY, facts) == ()
 
 

@@ -45,7 +45,7 @@ def test_what_it_prints(call: Run, name: str, words: str) -> None:
 
 def test_the_verdict_is_the_last_line(call: Run) -> None:
     assert call(*SLOW_PORT, "--up-to", "2")[1].endswith(
-        "\n2 hosts would be 2.8 × slower than 1: host2's link is 10 Mb/s\n"
+        "\n2 hosts would be 2.8 × slower than 1 host, because the link of host2 has 10 Mb/s\n"
     )
 
 
@@ -53,14 +53,16 @@ def test_json_says_the_same_and_more(call: Run) -> None:
     status, out, _ = call(*SLOW_PORT, "--up-to", "2", "--batch", "16", "--json")
     told = json.loads(out)
     assert status == 0
-    assert told["verdict"] == "2 hosts would be 2.8 × slower than 1: host2's link is 10 Mb/s"
+    assert (
+        told["verdict"] == "2 hosts would be 2.8 × slower than 1 host, because the link of host2 has 10 Mb/s"
+    )
     assert [row["hosts"] for row in told["rows"]] == [1, 2]
     assert told["rows"][0]["throughput"] == pytest.approx(20)
     step = told["rows"][1]["step"]
     assert step["least"] < step["likely"] < step["most"] == pytest.approx(4.88, abs=0.01)
     assert len(told["rows"][1]["ways"]) == 8
     assert told["model"]["bytes"] == 4_800_000 and told["model"]["step_from"] == "given"
-    assert told["network"]["hosts"][1]["told"] == 10e6
+    assert told["network"]["hosts"][1]["shown_rate"] == 10e6
 
 
 def hosts_file(folder: Path, main: str, **hosts: str) -> None:
@@ -77,11 +79,11 @@ def test_the_hosts_file_says_who_takes_part(call: Run, tmp_path: Path) -> None:
         ("gpu1", 2),
         ("gpu3", 1),
     ]
-    assert told["verdict"].endswith("gpu3's link is 10 Mb/s")
-    assert "(one slot assumed on gpu3; see --slots)" in call(*words[:-1])[1]
+    assert told["verdict"].endswith("the link of gpu3 has 10 Mb/s")
+    assert "(toolkit assumes one slot on gpu3; to change the number, set --slots)" in call(*words[:-1])[1]
     status, _, err = call("--params", "1M", "--rate", "1gbit", "--rate", "gpu9=1gbit")
     assert status == 2
-    assert "--rate gpu9: is no host of the prediction; the hosts are: gpu2, gpu1, gpu3" in err
+    assert "--rate gpu9: is no host of the prediction; the hosts are gpu2, gpu1, gpu3" in err
 
 
 def test_a_main_without_slots_takes_no_part(call: Run, tmp_path: Path) -> None:
@@ -97,9 +99,10 @@ def test_measurements_from_a_file(call: Run, tmp_path: Path) -> None:
     status, out, _ = call("--from", "net.json", "--params", "25M", "--step-time", "1s")
     assert status == 0
     assert (
-        "a ring fitted to 3 measured all-reduces (at most 0 % off), 500 us per message; links from 2" in out
+        "a ring model fitted to 3 measured all-reduces (error at most 0 %), 500 us per message; rates of 2"
+        in out
     )
-    assert "link between a and b carries 94 Mb/s" in out
+    assert "link between a and b has 94 Mb/s" in out
     told = json.loads(call("--from", "net.json", "--params", "25M", "--json")[1])
     assert told["rows"][1]["wire"] == pytest.approx(100e6 * 8 / 90e6 + 5 * 1e-3, rel=1e-6)
     (tmp_path / "net.json").write_bytes(b"\xff")
@@ -116,8 +119,8 @@ ENOUGH = "--params 1M --rate 1gbit"
         (
             "",
             [
-                "--rate: give the speed",
-                "--params: give one of --params, --model and --probe, found none of them",
+                "--rate: is required unless",
+                "--params: requires exactly one of --params, --model and --probe, found none",
             ],
         ),
         (
@@ -125,10 +128,10 @@ ENOUGH = "--params 1M --rate 1gbit"
             [
                 "--rate: should be a number with bit, kbit, mbit or gbit, as in 1gbit, found '1GB'",
                 "--rate gpu2: should be a number with bit",
-                "--rate: is written RATE or HOST=RATE, found '=1gbit'",
-                "--params: give one of --params, --model and --probe, found --params and --model",
+                "--rate: should be RATE or HOST=RATE, found '=1gbit'",
+                "--params: requires exactly one of --params, --model and --probe, found --params and --model",
                 "--model: is not a known model; did you mean 'resnet",
-                "--params: should be a number, alone or with k, M or B",
+                "--params: should be a number, optionally with k, M or B",
             ],
         ),
         (
@@ -140,7 +143,7 @@ ENOUGH = "--params 1M --rate 1gbit"
             [
                 "--dtype: should be one of fp32, fp16, bf16",
                 "--algorithm: should be one of ring,",
-                "--bucket: is ddp, horovod",
+                "--bucket: should be ddp, horovod",
             ],
         ),
         (
@@ -158,7 +161,7 @@ ENOUGH = "--params 1M --rate 1gbit"
             f"{ENOUGH} --up-to 0 --slots 65 --batch 0",
             ["--batch: should be 1", "--up-to: should be 1 to 4096, found 0", "--slots: should be 1 to 64"],
         ),
-        ("--model vgg16 --rate 1gbit --batch 32", ["--batch: the published step has 64 samples"]),
+        ("--model vgg16 --rate 1gbit --batch 32", ["--batch: differs from the 64 samples"]),
         ("--probe x.py --rate 1gbit --step-time 1s", ["--step-time: cannot be combined with --probe"]),
         (f"{ENOUGH} extra", ["extra: is not an option; arguments of a script need"]),
     ],
