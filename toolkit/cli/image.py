@@ -32,6 +32,7 @@ from toolkit.hostsfile.fields import image as image_name
 from toolkit.hostsfile.load import is_file
 from toolkit.image.build_plan import FLAVOURS
 from toolkit.image.build_values import build_progress
+from toolkit.image.cuda import DEFAULT_CUDA
 from toolkit.image.inventory import images_text
 from toolkit.image.manage import ImageRecipe, known_flavor, make_build, own_arch
 from toolkit.image.manage import build as build_now
@@ -51,6 +52,13 @@ def build(
             autocompletion=complete.flavors,
         ),
     ] = "",
+    cuda: Annotated[
+        int,
+        typer.Option(
+            metavar="12|13",
+            help="CUDA version of the GPU image; 12 is for older drivers and GPUs (default: 13)",
+        ),
+    ] = 0,
     tag: Annotated[
         str, typer.Option(metavar="NAME", help="Name of the image (default: toolkit:FLAVOR)")
     ] = "",
@@ -114,7 +122,7 @@ def build(
     if certificate and not is_file(certificate):
         line.refuse("--certificate", f"there is no file {certificate}")
     line.end()
-    known = known_flavor(flavor)
+    known = known_flavor(flavor or ("gpu" if cuda else ""))
     arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
     if base_image:
         arguments.append(("BASE_IMAGE", base_image))
@@ -126,6 +134,7 @@ def build(
         torch_index=torch_index,
         no_cache=no_cache,
         extras=extras,
+        cuda=cuda or DEFAULT_CUDA,
     )
     subject = make_build(recipe, certificate, pip)
     if dry_run:
@@ -135,7 +144,7 @@ def build(
             put_text("\n".join(subject.lines()))
         return
     start = time.monotonic()
-    say(f"building {subject.tag} ({known})")
+    say(f"building {subject.tag} ({recipe.kind})")
     size = build_now(subject, _notifier(verbose))
     seconds = time.monotonic() - start
     limit = f", at most {subject.limit_bytes / 1e6:.0f} MB allowed" if subject.limit_bytes else ""
