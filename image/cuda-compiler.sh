@@ -21,9 +21,9 @@ else
         echo "nvcc cannot be installed: the apt sources of the base image have no nvidia-cuda-toolkit (Debian: non-free)." >&2
         exit 1
     fi
-    dpkg-deb -x /tmp/nvcc/*.deb /tmp/nvcc/root
+    dpkg-deb -x /tmp/nvcc/*.deb /tmp/nvcc/files
     mkdir -p cuda/bin cuda/nvvm
-    debian=/tmp/nvcc/root/usr
+    debian=/tmp/nvcc/files/usr
     for name in bin2c cudafe++ fatbinary nvlink ptxas; do cp "$debian/bin/$name" cuda/bin/; done
     cp -r "$debian/lib/nvidia-cuda-toolkit/bin/nvcc" "$debian/lib/nvidia-cuda-toolkit/bin/cicc" \
         "$debian/lib/nvidia-cuda-toolkit/bin/crt" cuda/bin/
@@ -31,6 +31,9 @@ else
     # Debian's own profile names Debian's folders and g++ 11.
     printf '%s\n' 'TOP = $(_HERE_)/..' 'NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice' 'PATH += $(TOP)/bin:' \
         'INCLUDES += "-I$(TOP)/include"' 'LIBRARIES =+ $(_SPACE_) "-L$(TOP)/lib"' > cuda/bin/nvcc.profile
+    # nvcc links the static runtime unless CMake disables it: both names lead to the shared library that torch loads.
+    echo 'INPUT(-lcudart)' > cuda/lib/libcudart_static.a
+    ar rcs cuda/lib/libcudadevrt.a
     rm -r /tmp/nvcc
     rm -rf /var/lib/apt/lists/*
 fi

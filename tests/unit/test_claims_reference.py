@@ -71,7 +71,7 @@ def table_version(name: str) -> str:
     return found[1]
 
 
-CUDA = dockerfile("Dockerfile.gpu", "NVIDIA_REQUIRE_CUDA").removeprefix("cuda>=")
+CUDA = dockerfile("Dockerfile.gpu", "CUDA_REQUIRED")
 MAJOR = int(CUDA.partition(".")[0])
 OLDEST = ".".join(map(str, OLDEST_GPU[MAJOR]))
 FAST, SLOW, HORIZON = 5, 20, 15  # seconds that pages state for a lost host, and for ranks without main

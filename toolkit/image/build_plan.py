@@ -39,11 +39,15 @@ class Extra:
         source: a package that is compiled from its released source; its ARGs are NAME_VERSION and
             NAME_SHA256.
         into: folder of the build context for its wheels.
+        cudas: CUDA versions of the GPU images that can contain it.
+        reason: the reason why other images cannot contain it.
     """
 
     name: str
     about: str
     flavors: tuple[str, ...] = ("cpu", "gpu")
+    cudas: tuple[int, ...] = tuple(variant.major for variant in CUDA_VARIANTS)
+    reason: str = ""
     source: str = ""
     into: str = "more"
 
@@ -55,13 +59,24 @@ class Extra:
 
 _ALL = (
     Extra("accelerate", "Hugging Face Accelerate"),
-    Extra("deepspeed", "DeepSpeed with prebuilt operators", source="deepspeed"),
+    Extra(
+        "deepspeed",
+        "DeepSpeed with prebuilt operators",
+        source="deepspeed",
+        cudas=(13,),
+        reason="its operators need nvcc of CUDA 12, which neither PyPI nor Debian has",
+    ),
     Extra("jupyterlab", "JupyterLab"),
     Extra("lightning", "PyTorch Lightning"),
     Extra("ray", "Ray with Ray Train"),
     Extra("tensorboard", "TensorBoard"),
-    # torch and TensorFlow need different releases of the same CUDA libraries.
-    Extra("tensorflow", "TensorFlow and Keras 2, with Horovod built for them", ("cpu",), into="tensorflow"),
+    Extra(
+        "tensorflow",
+        "TensorFlow and Keras 2, with Horovod built for them",
+        ("cpu",),
+        into="tensorflow",
+        reason="torch and TensorFlow need different releases of the same CUDA libraries",
+    ),
     Extra("transformers", "Hugging Face Transformers, with Accelerate"),
 )
 EXTRAS: Mapping[str, Extra] = {extra.name: extra for extra in _ALL}
@@ -143,7 +158,7 @@ class ImageRecipe:
     @property
     def kind(self) -> str:
         """The flavor, with the CUDA version if it is not the default: cpu, gpu or gpu-cuda12."""
-        return f"{self.flavor}-cuda{self.cuda}" if self.variant else self.flavor
+        return self.variant.kind if self.variant else self.flavor
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -180,7 +195,7 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
         problems.append(
             Problem("OPENMPI", f"should be 4.1 (of the base image) or a release of 5, found '{openmpi}'")
         )
-    problems += extra_problems(recipe.extras, recipe.flavor)
+    problems += extra_problems(recipe.extras, recipe.flavor, recipe.cuda)
     problems += _cuda_problems(recipe)
     if recipe.arch not in ("x86_64", "aarch64"):
         problems.append(Problem("arch", f"should be x86_64 or aarch64, found '{recipe.arch}'"))
@@ -330,7 +345,7 @@ def _pins(recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[st
 
 
 def _of_variant(recipe: ImageRecipe, sources: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the sources with the requirements of the recipe's CUDA variant in the place of the default ones."""
+    """Return the sources with the requirements of the recipe's CUDA variant."""
     replaced = recipe.variant.requirements if recipe.variant else {}
     return {**sources, **{path: sources[other] for path, other in replaced.items()}}
 
@@ -344,13 +359,15 @@ def _cuda_problems(recipe: ImageRecipe) -> list[Problem]:
         return [Problem("--cuda", f"is available only for flavor gpu, found {recipe.flavor}")]
     if recipe.variant and recipe.arch not in known.arches:
         torch = known.arguments["TORCH_VERSION"]
-        what = f"{recipe.cuda} needs an x86_64 machine: PyPI has torch {torch} for {recipe.arch} only without CUDA"
-        return [Problem("--cuda", what)]
+        what = (
+            f"needs x86_64, found {recipe.arch}: PyPI has torch {torch} for {recipe.arch} only without CUDA"
+        )
+        return [Problem(f"--cuda {recipe.cuda}", what)]
     return []
 
 
-def extra_problems(names: Collection[str], flavor: str) -> list[Problem]:
-    """Return the problems of a choice of extras."""
+def extra_problems(names: Collection[str], flavor: str, cuda: int) -> list[Problem]:
+    """Return the problems of a choice of extras for a flavor, or for a GPU image with this CUDA version."""
     problems = []
     for name in names:
         extra = EXTRAS.get(name)
@@ -358,7 +375,11 @@ def extra_problems(names: Collection[str], flavor: str) -> list[Problem]:
             problems.append(Problem("--with", f"should be one of {', '.join(EXTRAS)}, found {name}"))
         elif flavor not in extra.flavors:
             known = " or ".join(extra.flavors)
-            what = f"{name} is available only for flavor {known}, found {flavor}"
+            what = f"{name} is available only for flavor {known}, found {flavor}: {extra.reason}"
+            problems.append(Problem("--with", what))
+        elif flavor == "gpu" and cuda not in extra.cudas:
+            known = " or ".join(map(str, extra.cudas))
+            what = f"{name} is available only for CUDA {known}, found {cuda}: {extra.reason}"
             problems.append(Problem("--with", what))
     return problems
 

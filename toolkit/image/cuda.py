@@ -16,7 +16,7 @@ class CudaVariant:
         major: major version of CUDA.
         driver: branch of the oldest NVIDIA driver that runs programs of this major version.
         oldest: compute capability of the oldest GPU that torch's wheel contains code for.
-        newest: major compute capability of the newest such GPU; 0 if every newer GPU is supported too.
+        newest: major compute capability of the newest such GPU.
         arguments: values of Dockerfile ARGs that differ from their defaults.
         requirements: files that replace others in the build context, by the replaced path.
         arches: processor architectures that have CUDA wheels of this torch release on PyPI.
@@ -25,19 +25,41 @@ class CudaVariant:
     major: int
     driver: int
     oldest: Version
-    newest: int = 0
+    newest: int
     arguments: Mapping[str, str] = field(default_factory=dict)
     requirements: Mapping[str, str] = field(default_factory=dict)
     arches: tuple[str, ...] = ("x86_64", "aarch64")
 
+    @property
+    def kind(self) -> str:
+        """The flavor of the image with its CUDA version, if it is not the default: gpu or gpu-cuda12."""
+        return "gpu" if self.major == DEFAULT_CUDA else f"gpu-cuda{self.major}"
+
+    @property
+    def image(self) -> str:
+        """The default reference of the image."""
+        return f"toolkit:{self.kind}"
+
+    @property
+    def build(self) -> str:
+        """The command that builds the image."""
+        option = "--flavor gpu" if self.major == DEFAULT_CUDA else f"--cuda {self.major}"
+        return f"toolkit image build {option}"
+
+    def runs_on(self, capability: Version) -> bool:
+        """Return True if the image contains code for GPUs of this compute capability."""
+        return self.oldest <= capability and capability[0] <= self.newest
+
+
+DEFAULT_CUDA = 13
 
 # driver: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
-# oldest, newest: the -gencode flags that the wheel's libtorch_cuda.so records, as torch.cuda.get_arch_list() returns
-# them. Code for sm_XY runs on GPUs of the same major compute capability with an equal or higher minor one.
+# oldest, newest: the -gencode flags in libtorch_cuda.so of the wheel, as torch.cuda.get_arch_list() reports.
+# Code for sm_XY runs on GPUs of the same major compute capability with an equal or higher minor one.
 CUDA_VARIANTS: tuple[CudaVariant, ...] = (
-    # torch 2.13.0+cu130: sm_75 sm_80 sm_86 sm_90 sm_100 sm_120, and PTX of compute_120.
-    CudaVariant(13, 580, (7, 5)),
-    # torch 2.7.1+cu126: sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90, without PTX. Its wheel for aarch64 is a CPU build.
+    # torch 2.13.0+cu130: sm_75 sm_80 sm_86 sm_90 sm_100 sm_120.
+    CudaVariant(major=13, driver=580, oldest=(7, 5), newest=12),
+    # torch 2.7.1+cu126: sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90. The wheel for aarch64 is a CPU build.
     CudaVariant(
         major=12,
         driver=525,
@@ -57,7 +79,6 @@ CUDA_VARIANTS: tuple[CudaVariant, ...] = (
         arches=("x86_64",),
     ),
 )
-DEFAULT_CUDA = CUDA_VARIANTS[0].major
 
 
 def cuda_variant(major: int) -> CudaVariant | None:
@@ -66,22 +87,20 @@ def cuda_variant(major: int) -> CudaVariant | None:
 
 
 def fitting_cuda(
-    drivers: Collection[Version], capabilities: Collection[Version], arch: str = "x86_64"
+    drivers: Collection[Version], capabilities: Collection[Version], arches: Collection[str] = ()
 ) -> CudaVariant | None:
     """Return the newest variant that runs on all these drivers and GPUs, None if there is none.
 
     Args:
         drivers: versions of the NVIDIA drivers; an empty version is unknown and excludes no variant.
         capabilities: compute capabilities of the GPUs; an empty one is unknown and excludes no variant.
-        arch: processor architecture of the hosts, as ``uname -m`` prints it.
+        arches: processor architectures of the hosts, as ``uname -m`` prints them.
     """
     for variant in CUDA_VARIANTS:
         if (
-            arch in variant.arches
+            all(arch in variant.arches for arch in arches if arch)
             and all(driver[0] >= variant.driver for driver in drivers if driver)
-            and all(
-                one >= variant.oldest and one[0] <= (variant.newest or one[0]) for one in capabilities if one
-            )
+            and all(variant.runs_on(capability) for capability in capabilities if capability)
         ):
             return variant
     return None

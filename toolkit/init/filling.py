@@ -7,17 +7,27 @@ from dataclasses import replace
 
 from toolkit.checks.model import Scene
 from toolkit.core.facts import Remembered
+from toolkit.image.cuda import CUDA_VARIANTS, CudaVariant
 from toolkit.init.draft import Draft, DraftHost, named
 from toolkit.init.survey import Met
 from toolkit.network.choose import Choice, choose
 from toolkit.network.evidence import Evidence
 
-CPU_IMAGE, GPU_IMAGE = "toolkit:cpu", "toolkit:gpu"
+CPU_IMAGE = "toolkit:cpu"
+# The command that builds each image of toolkit.
+BUILD: Mapping[str, str] = {
+    CPU_IMAGE: "toolkit image build --flavor cpu",
+    **{variant.image: variant.build for variant in CUDA_VARIANTS},
+}
 
 
-def image_for(met: Sequence[Met]) -> str:
-    """Return the image that these hosts need: that for GPUs where one of them has any."""
-    return GPU_IMAGE if any(one.gpus for one in met) else CPU_IMAGE
+def image_for(met: Sequence[Met], fits: CudaVariant | None) -> str:
+    """Return the image that these hosts need: a GPU image if one of them has a GPU.
+
+    Args:
+        fits: the CUDA variant that fits drivers and GPUs; None if no variant does.
+    """
+    return (fits or CUDA_VARIANTS[0]).image if any(one.gpus for one in met) else CPU_IMAGE
 
 
 def choice_of(draft: Draft, scene: Scene, met: Mapping[str, Met], evidence: Evidence) -> Choice:
