@@ -59,6 +59,13 @@ def flavors(incomplete: str) -> list[str]:
     return _matching(FLAVOURS, incomplete)
 
 
+def cudas(incomplete: str) -> list[str]:
+    """Return the CUDA versions of the GPU image."""
+    from toolkit.image.cuda import CUDA_NAMES
+
+    return _matching(CUDA_NAMES, incomplete)
+
+
 def extras(incomplete: str) -> list[str]:
     """Return the extras of the image for a list with commas: completes its last name."""
     from toolkit.image.build_plan import EXTRAS

@@ -32,7 +32,7 @@ from toolkit.hostsfile.fields import image as image_name
 from toolkit.hostsfile.load import is_file
 from toolkit.image.build_plan import FLAVOURS
 from toolkit.image.build_values import build_progress
-from toolkit.image.cuda import DEFAULT_CUDA
+from toolkit.image.cuda import CUDA_NAMES, DEFAULT_CUDA
 from toolkit.image.inventory import images_text
 from toolkit.image.manage import ImageRecipe, known_flavor, make_build, own_arch
 from toolkit.image.manage import build as build_now
@@ -53,12 +53,13 @@ def build(
         ),
     ] = "",
     cuda: Annotated[
-        int,
+        str,
         typer.Option(
             metavar="12|13",
             help="CUDA version of the GPU image; 12 is for older drivers and GPUs (default: 13)",
+            autocompletion=complete.cudas,
         ),
-    ] = 0,
+    ] = "",
     tag: Annotated[
         str, typer.Option(metavar="NAME", help="Name of the image (default: toolkit:FLAVOR)")
     ] = "",
@@ -104,11 +105,14 @@ def build(
     Examples:
         toolkit image build
         toolkit image build --flavor gpu --with transformers,deepspeed
+        toolkit image build --cuda 12
         toolkit image build --flavor cpu --tag my-image:1 --pip requirements.txt
     """
     line = CommandLine()
     if flavor:
         line.one_of("--flavor", flavor, FLAVOURS)
+    if cuda:
+        line.one_of("--cuda", cuda, CUDA_NAMES)
     if tag:
         line.value("--tag", image_name, tag)
     if base_image:
@@ -134,7 +138,7 @@ def build(
         torch_index=torch_index,
         no_cache=no_cache,
         extras=extras,
-        cuda=cuda or DEFAULT_CUDA,
+        cuda=int(cuda or DEFAULT_CUDA),
     )
     subject = make_build(recipe, certificate, pip)
     if dry_run:

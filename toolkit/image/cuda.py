@@ -80,6 +80,8 @@ CUDA_VARIANTS: tuple[CudaVariant, ...] = (
     ),
 )
 
+CUDA_NAMES = tuple(str(variant.major) for variant in CUDA_VARIANTS)
+
 
 def cuda_variant(major: int) -> CudaVariant | None:
     """Return the variant of a CUDA major version, None if there is none."""
