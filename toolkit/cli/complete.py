@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from toolkit.hostsfile.fields import LAUNCHER_NAMES
+from toolkit.image.cuda import CUDA_NAMES
 from toolkit.jobs.id_cache import knows_jobs, recall_jobs
 
 Completer = Callable[[str], list[str]]
@@ -61,8 +62,6 @@ def flavors(incomplete: str) -> list[str]:
 
 def cudas(incomplete: str) -> list[str]:
     """Return the CUDA versions of the GPU image."""
-    from toolkit.image.cuda import CUDA_NAMES
-
     return _matching(CUDA_NAMES, incomplete)
 
 

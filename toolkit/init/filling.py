@@ -14,11 +14,13 @@ from toolkit.network.choose import Choice, choose
 from toolkit.network.evidence import Evidence
 
 CPU_IMAGE = "toolkit:cpu"
-# The command that builds each image of toolkit.
-BUILD: Mapping[str, str] = {
-    CPU_IMAGE: "toolkit image build --flavor cpu",
-    **{variant.image: variant.build for variant in CUDA_VARIANTS},
-}
+
+
+def build_of(image: str) -> str:
+    """Return the command that builds an image of toolkit, empty for another image."""
+    if image == CPU_IMAGE:
+        return "toolkit image build --flavor cpu"
+    return next((variant.build for variant in CUDA_VARIANTS if variant.image == image), "")
 
 
 def image_for(met: Sequence[Met], fits: CudaVariant | None) -> str:
