@@ -172,15 +172,18 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     first = first_driver(cuda) if cuda else 0
     newer = f"driver {first} or newer" if first else "a driver of a newer branch"
     install = f"on {seen.host}: install {newer}"
-    other = _other_variant(scene)
-    fix = f"{other}; or {install}" if other else f"{install}, or use an image with an older CUDA"
     if condition and satisfied(condition, driver) is False:
-        yield error(f"{supports}, but the image needs {condition.split()[0]}", fix)
+        yield error(f"{supports}, but the image needs {condition.split()[0]}", _fix(scene, install))
     elif condition and satisfied(condition, driver) is None:
         yield unchecked(f"{supports}; the condition depends on the brand of the GPU: {condition}")
     elif cuda and first and version(driver)[:1] < (first,) and not condition and not unknown_branch(driver):
         what = f"{supports}, but the image has CUDA {dotted(cuda)}, which needs driver {first} or newer"
-        yield warning(what, fix)
+        yield warning(what, _fix(scene, install))
+
+
+def _fix(scene: Scene, install: str) -> str:
+    other = _other_variant(scene)
+    return f"{other}; or {install}" if other else f"{install}, or use an image with an older CUDA"
 
 
 @of_cards
@@ -189,7 +192,6 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
     cuda = image_cuda(env)
     oldest = OLDEST_GPU.get(cuda[0], ()) if cuda else ()
     own_image = cuda_variant(cuda[0]) if cuda and "TOOLKIT_WITH" in env else None
-    other = _other_variant(scene)
     for card in answers(seen).cards:
         own = version(card.get("compute_cap", ""))
         if not own or not oldest:
@@ -198,13 +200,14 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if own < oldest:
             what = f"{card.get('name')} (compute capability {dotted(own)}) is too old for CUDA {cuda[0]}"
             fix = f"toolkit run --exclude {seen.host} ...  # or use an image with CUDA {cuda[0] - 1}"
-            yield error(what, other or fix, subject=label(card))
+            yield error(what, _other_variant(scene) or fix, subject=label(card))
         elif own_image is not None and not own_image.runs_on(own):
             what = (
                 f"the image has no code for {card.get('name')} (compute capability {dotted(own)}): "
                 f"its torch supports {dotted(own_image.oldest)} to {own_image.newest}.x"
             )
-            yield error(what, other or f"toolkit run --exclude {seen.host} ...", subject=label(card))
+            fix = f"toolkit run --exclude {seen.host} ..."
+            yield error(what, _other_variant(scene) or fix, subject=label(card))
 
 
 def fitting_variant(scene: Scene) -> CudaVariant | None:
