@@ -34,7 +34,7 @@ BESIDE = (
         "test_network_choice",
         "test_pods",
     ),
-    *("test_podman", "test_slurm", "test_stalled_disk"),
+    *("test_cables", "test_podman", "test_slurm", "test_stalled_disk"),
 )
 
 

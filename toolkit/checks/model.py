@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from toolkit.cluster.look import Looked
@@ -15,6 +16,7 @@ from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import Choice, DataPath
 from toolkit.network.evidence import Evidence
+from toolkit.network.fabric import Fabric, choose_fabric
 
 # The input of a check: probes of the hosts over ssh; connections between hosts and to the image's registry;
 # the report of a short-lived container from the image.
@@ -94,6 +96,11 @@ class Scene:
     def facts(self) -> dict[str, Facts]:
         """Facts of the hosts that answered, in the file's order."""
         return {name: seen.facts for name, seen in self.seen.items() if seen.facts is not None}
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        """The fabric that ranks use beside TCP."""
+        return choose_fabric(self.inventory.network, self.facts, self.paths)
 
     def link(self, host: str) -> Link | None:
         """Return the interface of a host's data path, None if the host did not report it."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.core.command import quoted
-from toolkit.core.facts import rate_text
+from toolkit.core.facts import Interface, rate_text
 from toolkit.core.finding import Finding
 
 # Mbit/s. Gradients of a small model (25 million parameters) take 8 s each way on such a link.
@@ -94,21 +94,31 @@ def _speeds(scene: Scene) -> Iterator[Finding]:
 
 
 def _mtu(scene: Scene) -> Iterator[Finding]:
-    by_network: dict[str, dict[int, list[str]]] = {}
-    for name, path in scene.paths.items():
-        link = scene.link(name)
-        if link and link.mtu:
-            by_network.setdefault(path.network, {}).setdefault(link.mtu, []).append(name)
+    by_network: dict[str, dict[int, dict[str, str]]] = {}
+    for name, facts in scene.facts.items():
+        for interface in _data_interfaces(scene, name):
+            link = facts.link(interface.name)
+            if link and link.mtu:
+                sizes = by_network.setdefault(interface.network, {})
+                sizes.setdefault(link.mtu, {}).setdefault(name, quoted(link.name))
     if not by_network:
         yield unchecked("no host reports its MTU")
     for network, sizes in by_network.items():
         if len(sizes) > 1:
-            by_size = "; ".join(f"{size} on {', '.join(names)}" for size, names in sorted(sizes.items()))
-            odd = min(sizes.values(), key=len)[0]
-            link = scene.link(odd)
-            name = quoted(link.name) if link else "INTERFACE"
+            by_size = "; ".join(f"{size} on {', '.join(on)}" for size, on in sorted(sizes.items()))
+            odd, name = next(iter(min(sizes.values(), key=len).items()))
             fix = f"on {odd}: sudo ip link set {name} mtu NUMBER  # the same on all hosts and on the switch"
             yield warning(f"the MTU differs in {network}: {by_size}; large messages can stall", fix, odd)
+
+
+def _data_interfaces(scene: Scene, host: str) -> Iterator[Interface]:
+    """Yield the interface of the data address, and those of the RoCE ports that ranks use."""
+    path = scene.paths.get(host)
+    ports = scene.fabric.ports.get(host, ()) if scene.fabric.kind == "roce" else ()
+    rdma = {name for port in ports for name in port.interfaces}
+    for interface in scene.facts[host].interfaces:
+        if interface.name in rdma or (path and interface.address == path.address):
+            yield interface
 
 
 def _errors(seen: Seen, scene: Scene) -> Iterator[Finding]:

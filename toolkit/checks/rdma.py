@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
+from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
-from toolkit.network.fabric import Fabric, choose_fabric
+from toolkit.network.candidates import is_link_local
 
+# Bytes. A RoCE packet of 4096 bytes has up to 96 bytes of headers (iboe_get_mtu in include/rdma/ib_addr.h);
+# NVIDIA's article "MTU Considerations for RoCE based Applications" rounds the sum to 4200.
+_ROCE_MTU = 4200
 _LOOK = "ls /sys/class/infiniband; cat /sys/class/infiniband/*/ports/*/state"
 
 
-def _fabric(scene: Scene) -> Fabric:
-    return choose_fabric(scene.inventory.network, scene.facts)
-
-
 def _common(scene: Scene) -> Iterator[Finding]:
-    fabric = _fabric(scene)
+    fabric = scene.fabric
     if fabric.required and fabric.lacking:
         what = "EFA device" if fabric.kind == "efa" else "active InfiniBand or RoCE port that all hosts share"
         for name in fabric.lacking:
@@ -46,12 +46,49 @@ def _ports(scene: Scene) -> Iterator[Finding]:
 
 
 def _rates(scene: Scene) -> Iterator[Finding]:
-    ports = _fabric(scene).ports
+    ports = scene.fabric.ports
     rates = {name: f"{len(own)} × {own[0].rate:g} Gb/s" for name, own in ports.items() if own}
     if len(set(rates.values())) > 1:
         rows = ", ".join(f"{name} {text}" for name, text in rates.items())
         what = f"RDMA ports differ between hosts: {rows}; NCCL might fail to pair them or use the slowest"
         yield warning(what, "in hosts.yaml: set NCCL_IB_HCA under hosts/NAME/env to ports that match")
+
+
+def _mtu(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    ports = scene.fabric.ports.get(seen.host, ()) if scene.fabric.kind == "roce" else ()
+    for name in sorted({name for port in ports for name in port.interfaces}):
+        link = seen.facts.link(name)
+        if link and 0 < link.mtu < _ROCE_MTU:
+            what = f"{name} has MTU {link.mtu}: RoCE packets of 4096 bytes need {_ROCE_MTU} or more"
+            line = f"sudo ip link set {quoted(name)} mtu 9000"
+            yield warning(what, f"on {seen.host}: {line}  # on all hosts and on the switch", subject=name)
+
+
+def _unused(scene: Scene) -> Iterator[Finding]:
+    ports = scene.fabric.ports if scene.fabric.kind == "roce" else {}
+    shared = {one.network for one in scene.choice.shared}
+    for host, used in ports.items():
+        facts = scene.facts[host]
+        # The address of a port below a bond or a bridge belongs to the bond or the bridge.
+        below = {name for link in facts.links for name in link.lower}
+        for port in facts.rdma:
+            as_fast = port.active and port.rate == used[0].rate and not below.intersection(port.interfaces)
+            if not as_fast or port in used:
+                continue
+            own = [i for i in facts.interfaces if i.name in port.interfaces]
+            what = f"ranks do not use the RDMA port {port.name}"
+            if all(is_link_local(i.address) for i in own):
+                name = next(iter(port.interfaces), "INTERFACE")
+                has = f"only the link-local address {own[0].address}" if own else "no IPv4 address"
+                line = f"sudo ip addr add ADDRESS/PREFIX dev {quoted(name)}"
+                fix = f"on {host}: {line}  # also on the other hosts, in a network for this port"
+                yield warning(f"{what} ({port.rate:g} Gb/s): {name} has {has}", fix, host, port.name)
+            elif shared.intersection(i.network for i in own):
+                fix = f"on {host}: ip -4 addr  # then give the first RDMA ports of all hosts one network"
+                yield warning(
+                    f"{what}: the ports of the hosts are in different networks", fix, host, port.name
+                )
 
 
 def _devices(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -70,5 +107,7 @@ CHECKS = (
     Check("rdma", "hosts have the same fabric", whole=_common),
     Check("rdma-ports", "RDMA ports are active", whole=_ports),
     Check("rdma-rates", "RDMA ports have the same speed", whole=_rates),
+    Check("rdma-unused", "ranks use all fast RoCE ports", whole=_unused),
+    Check("rdma-mtu", "RoCE packets have the full size", host=_mtu),
     Check("rdma-devices", "containers can use the RDMA devices", host=_devices),
 )

@@ -54,6 +54,13 @@ def up(
             autocompletion=complete.one_of("differ", "same"),
         ),
     ] = "differ",
+    cables: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Connect the two hosts by N cables (0 to 4), each a /30 network with MTU 9000",
+        ),
+    ] = "0",
     user: Annotated[
         str,
         typer.Option(
@@ -85,9 +92,22 @@ def up(
     """
     line = CommandLine()
     number, per_host = line.whole("--count", count), line.whole("--slots", slots)
+    links = line.whole("--cables", cables, least=0)
     kinds = tuple(part.strip() for part in engine.split(","))
     where = _folder(folder, name)
-    made = (name, where, number or 1, kinds, rate, interfaces, user, per_host or 1, image, management)
+    made = (
+        name,
+        where,
+        number or 1,
+        kinds,
+        rate,
+        interfaces,
+        user,
+        per_host or 1,
+        image,
+        management,
+        links or 0,
+    )
     spec = line.accept(line.read(LabSpec, *made))
     if dry_run:
         _show(f"lab up {name}", preview_up(spec), as_json)

@@ -110,7 +110,8 @@ class Layout:
         """The network settings of the ranks of each host."""
         facts = {p.name: p.facts for p in self.places}
         paths = {p.host: p for p in self.paths}
-        return all_settings(paths, cidrs(paths), choose_fabric(self.inventory.network, facts), facts)
+        fabric = choose_fabric(self.inventory.network, facts, paths)
+        return all_settings(paths, cidrs(paths), fabric, facts)
 
     @property
     def main(self) -> Place | None:

@@ -172,7 +172,7 @@ class Builder:
                 raise LabError(f"did not start:\n    {last}", host=host.name)
             _greet(host)
             version, key = answer.stdout.strip().splitlines()[-2:]
-            title = f"ssh and engine {version} at {host.address} ({host.cards[-1].interface})"
+            title = f"ssh and engine {version} at {host.address} ({host.ssh_card.interface})"
             self.book.note("hosts", title, host.name, changed, since, version)
             return key
 

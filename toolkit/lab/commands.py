@@ -56,10 +56,13 @@ def build_command(engine: str, reference: str, folder: str, proxies: Iterable[st
 
 def network_command(spec: LabSpec, name: str, subnet: str) -> Command:
     """Return the command that creates one of the lab's networks."""
+    # Not --internal: the engine would drop packets of other networks, such as link-local ones.
+    cable = ("--opt", "com.docker.network.driver.mtu=9000")
     return Command(
         (
             "docker", "network", "create",
             *_labels(spec),
+            *(cable if name in spec.cable_networks else ()),
             # From its own pool Docker could assign 172.17.0.0/16, which every host's docker0 also uses.
             "--subnet", subnet,
             name,
@@ -109,9 +112,10 @@ def start_commands(spec: LabSpec, host: LabHost, means: Means, image: str) -> tu
 
 
 def _card(card: Card) -> str:
-    """Return address, name, rate and bucket of a card in the format of host.sh."""
+    """Return address, name, rate, bucket and prefix of a card in the format of host.sh."""
     rate = (card.rate, str(_burst(card.rate))) if card.rate else ("", "")
-    return ",".join((card.address, card.interface, *rate))
+    prefix = (str(card.prefix),) if card.prefix else ()
+    return ",".join((card.address, card.interface, *rate, *prefix))
 
 
 def ready_command(host: LabHost, seconds: int, public_key: str) -> Command:

@@ -8,7 +8,8 @@ set -u
 run=/run/toolkit-lab
 host_key=/etc/ssh/ssh_host_ed25519_key
 runtime=/run/user/1000
-# Each card as ADDRESS,NAME,RATE,BURST; rate and burst are empty where it is not limited.
+# Each card as ADDRESS,NAME,RATE,BURST,PREFIX; rate and burst are empty if it is not limited, and prefix is empty
+# if the network is that of the engine.
 read -ra cards <<< "${TOOLKIT_LAB_CARDS:-}"
 
 name_cards() {
@@ -26,8 +27,12 @@ name_cards() {
         number=$((number + 1))
     done
     for i in "${!names[@]}"; do
-        IFS=, read -r _ name rate burst <<< "${names[$i]}"
+        IFS=, read -r address name rate burst prefix <<< "${names[$i]}"
         ip link set dev "lab$i" name "$name"
+        if [ -n "$prefix" ]; then
+            ip -4 addr flush dev "$name"
+            ip addr add "$address/$prefix" dev "$name"
+        fi
         ip link set dev "$name" up
         [ -z "$rate" ] || tc qdisc replace dev "$name" root tbf rate "$rate" burst "$burst" latency 50ms
     done

@@ -16,6 +16,7 @@ CONTAINERD_DATA = "/var/lib/containerd"
 PODMAN_DATA = "/home/trainer/.local/share/containers"
 MANAGEMENT = "-management"  # suffix of the second network's name
 SSH_USERS = ("trainer", "root")
+MOST_CABLES = 4
 MOST_HOSTS = 200  # addresses .11 to .210 of the lab's /24
 
 _RATE = re.compile(r"([1-9][0-9]{0,5})(kbit|mbit|gbit)")
@@ -76,6 +77,7 @@ class LabSpec:
         interfaces: ``differ`` gives the hosts' data interfaces different names, ``same`` calls all eth0.
         user: ssh user; ``trainer`` (uid 1000, in group docker) or ``root``.
         image: the cluster's image, written to hosts.yaml.
+        cables: number of direct links between the two hosts, each a /30 network with MTU 9000.
         folder: absolute path for hosts.yaml and the ssh files.
     """
 
@@ -89,6 +91,7 @@ class LabSpec:
     slots: int = 1
     image: str = "toolkit:cpu"
     management: str = ""
+    cables: int = 0
 
     def __post_init__(self) -> None:
         problems = tuple(self._problems())
@@ -124,6 +127,10 @@ class LabSpec:
             yield Problem("user", f"should be one of {', '.join(SSH_USERS)}, found {self.user!r}")
         if not 1 <= self.slots <= 64:
             yield Problem("slots", f"should be 1 to 64, found {self.slots}")
+        if not 0 <= self.cables <= MOST_CABLES:
+            yield Problem("cables", f"should be 0 to {MOST_CABLES}, found {self.cables}")
+        if self.cables and self.hosts != 2:
+            yield Problem("cables", f"should be 0 unless the lab has 2 hosts, found {self.hosts} hosts")
 
     @property
     def is_podman(self) -> bool:
@@ -137,8 +144,14 @@ class LabSpec:
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """The docker networks of the lab: data cards first, then management cards."""
-        return (self.network, self.network + MANAGEMENT) if self.management else (self.network,)
+        """The docker networks of the lab: data cards first, then management cards, then cables."""
+        management = (self.network + MANAGEMENT,) if self.management else ()
+        return (self.network, *management, *self.cable_networks)
+
+    @property
+    def cable_networks(self) -> tuple[str, ...]:
+        """The docker networks that stand for cables."""
+        return tuple(f"{self.network}-cable{number}" for number in range(1, self.cables + 1))
 
 
 def rate_bits(rate: str) -> int:

@@ -104,7 +104,9 @@ def lab_status(name: str) -> LabStatus:
 def _address(container: Container) -> str:
     by_name = container.attrs["NetworkSettings"]["Networks"]
     # ssh uses the management card if there is one.
-    networks = [by_name[name] for name in sorted(by_name, key=lambda name: not name.endswith(MANAGEMENT))]
+    networks = [
+        by_name[name] for name in sorted(by_name, key=lambda name: (not name.endswith(MANAGEMENT), name))
+    ]
     # A stopped container keeps only its requested address.
     asked = [((n.get("IPAMConfig") or {}).get("IPv4Address"), n.get("IPAddress")) for n in networks]
     return next((str(a or b) for a, b in asked if a or b), "")

@@ -23,6 +23,11 @@ SHARED = "/srv/shared"
 # same names, shifted: eth0 of one host belongs to another network than eth0 of the next.
 _INTERFACES = ("eth0", "enp3s0", "ens5", "eno1")
 
+# The network functions of a DGX Spark: two per socket, on two PCIe links.
+_CABLES = ("enp1s0f0np0", "enP2p1s0f0np0", "enp1s0f1np1", "enP2p1s0f1np1")
+# Addresses .13 and .14 of a cable's /24, so that the engine's own address .1 is outside their /30.
+_CABLE_PREFIX, _CABLE_FIRST = 30, 13
+
 
 @dataclass(frozen=True)
 class Means:
@@ -40,12 +45,17 @@ class Means:
 
 @dataclass(frozen=True)
 class Card:
-    """A network card of a practice host; ``network`` is the docker network's name."""
+    """A network card of a practice host; ``network`` is the docker network's name.
+
+    Args:
+        prefix: bits of the network's number if the host is at a cable, 0 for that of the docker network.
+    """
 
     network: str
     address: str
     interface: str
     rate: str
+    prefix: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class LabHost:
     """Addresses, cards and volumes of one practice host.
 
     Args:
-        cards: the data card, then the card for ssh if it is a different one.
+        cards: the data card, then the card for ssh if it is a different one, then the cables.
         volumes: (volume name, folder in the host).
     """
 
@@ -64,9 +74,14 @@ class LabHost:
     volumes: tuple[tuple[str, str], ...]
 
     @property
+    def ssh_card(self) -> Card:
+        """The card by which ssh arrives."""
+        return [card for card in self.cards if not card.prefix][-1]
+
+    @property
     def address(self) -> str:
         """The address for ssh."""
-        return self.cards[-1].address
+        return self.ssh_card.address
 
     @property
     def interface(self) -> str:
@@ -98,11 +113,14 @@ def lab_hosts(spec: LabSpec, *subnets: str) -> tuple[LabHost, ...]:
 
 def _host(spec: LabSpec, subnets: list[ipaddress.IPv4Network], index: int) -> LabHost:
     interfaces = (interface_name(index, spec.interfaces), management_name(index, spec.interfaces))
+    rates = (spec.rate, spec.management) if spec.management else (spec.rate,)
     cards = tuple(
         Card(name, str(subnet.network_address + 11 + index), interface, rate)
-        for name, subnet, interface, rate in zip(
-            spec.networks, subnets, interfaces, (spec.rate, spec.management), strict=False
-        )
+        for name, subnet, interface, rate in zip(spec.networks, subnets, interfaces, rates, strict=False)
+    )
+    cards += tuple(
+        Card(name, str(subnet.network_address + _CABLE_FIRST + index), interface, "", _CABLE_PREFIX)
+        for name, subnet, interface in zip(spec.cable_networks, subnets[len(rates) :], _CABLES, strict=False)
     )
     name = f"box{index + 1}"
     engine = spec.engines[index % len(spec.engines)]
@@ -125,6 +143,7 @@ def host_settings(spec: LabSpec, host: LabHost) -> str:
         "user": spec.user,
     }
     subject |= {"management": spec.management} if spec.management else {}
+    subject |= {"cables": str(spec.cables)} if spec.cables else {}
     return json.dumps(subject, sort_keys=True)
 
 

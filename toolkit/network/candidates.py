@@ -46,8 +46,18 @@ class Candidate:
         """The rate, or an assumed one if it is not known."""
         return self.rate or ASSUMED_RATE
 
+    @property
+    def link_local(self) -> bool:
+        """True if no router forwards packets to it; see ``Shared.usable``."""
+        return is_link_local(self.address)
+
 
 _MOST_TWINS = 8
+
+
+def is_link_local(address: str) -> bool:
+    """Return True for an address in 169.254.0.0/16, which a host assigns itself (RFC 3927)."""
+    return address.startswith("169.254.")
 
 
 def candidates(facts: Mapping[str, Facts]) -> dict[str, tuple[Candidate, ...]]:
@@ -68,7 +78,8 @@ def _candidate(facts: Facts, interface: Interface, owners: Sequence[str]) -> Can
     twins = tuple(owner for owner in owners[: _MOST_TWINS + 1] if owner != facts.host)[:_MOST_TWINS]
     more = len(owners) - 1 - len(twins)
     bars = _bars(facts, interface, link)
-    conflict = bool(twins) and not bars
+    # Controllers on the board (BMC) give the hosts they are in the same link-local address.
+    conflict = bool(twins) and not bars and not is_link_local(interface.address)
     if twins and not _is_loopback(interface, link):
         others = f" and {more} others" if more else ""
         bars.append(f"also on {', '.join(twins)}{others}: it is local to each host")
@@ -105,8 +116,10 @@ def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
     if _is_loopback(interface, link):
         return ["loopback: it does not leave the host"]
     found = []
-    if interface.address.startswith("169.254."):
-        found.append("link-local: routers do not forward it, and it changes")
+    if is_link_local(interface.address):
+        others = [i.address for i in facts.interfaces if i.name == interface.name]
+        if lasting := next((address for address in others if not is_link_local(address)), ""):
+            found.append(f"link-local, and {interface.name} also has {lasting}")
     if _made_by_engine(interface.name, link):
         found.append("created by a container engine or a hypervisor: it ends on this host")
     elif link and link.kind == "bridge" and not _has_card(facts, link):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from toolkit.core.facts import Facts, leaves_by, rate_text
 from toolkit.errors import NotReady
@@ -79,7 +79,8 @@ def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence 
     hosts, if all share it; an address in the best network that all share (``Shared.rank``: successful
     connections, cable before radio before tunnels, the fastest, the one of the SSH address); the SSH
     address. Interfaces that an engine created, interfaces that are down, and addresses that two hosts have
-    in common (every host's docker0 is 172.17.0.1) are excluded.
+    in common (every host's docker0 is 172.17.0.1) are excluded. A link-local network is used only if all
+    hosts reached each other in it (``Shared.usable``).
 
     A host that did not answer has a path only if the file sets its address: the other hosts do not decide
     about it. See ``Layout.kept`` for the addresses that their files keep.
@@ -118,10 +119,20 @@ def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence 
 
 
 def undecided_networks(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Shared, ...]:
-    """Return the networks between which test connections decide; empty if there is only one choice."""
+    """Return the networks between which test connections decide; empty if there is only one choice.
+
+    A link-local network is among them only if it would be the best: connections to controllers on the board
+    (BMC), which have such addresses, would take seconds until the timeout.
+    """
     choice = choose(inventory, facts)
-    is_open = any(not path.settled for path in choice.paths.values())
-    return choice.shared if is_open and len(choice.shared) > 1 else ()
+    lasting = tuple(one for one in choice.shared if one.usable)
+    best = min((one.rank() for one in lasting), default=None)
+    proven = [replace(one, proven=True) for one in choice.shared if not one.usable]
+    local = {one.network for one in proven if one.usable and (best is None or one.rank() < best)}
+    is_open = any(not path.settled for path in choice.paths.values()) or bool(choice.problems)
+    if not is_open or len(lasting) + len(local) < (1 if local else 2):
+        return ()
+    return tuple(one for one in choice.shared if one.usable or one.network in local)
 
 
 def cidrs(paths: Mapping[str, DataPath]) -> tuple[str, ...]:
@@ -162,7 +173,7 @@ def _fixed(host: Host, facts: Facts, own: tuple[Candidate, ...]) -> DataPath | N
 def _best(shared: tuple[Shared, ...], settled: list[str]) -> Shared | None:
     """Return the network for hosts without a fixed path: that of the fixed hosts, otherwise the best."""
     joined = next((one for one in shared if one.network in settled), None)
-    return joined or next(iter(shared), None)
+    return joined or next((one for one in shared if one.usable), None)
 
 
 def _found(
@@ -172,7 +183,7 @@ def _found(
         member = next(m for m in best.members if m.host == facts.host)
         return _path(member, _why(best, shared))
     for candidate in own:
-        if not candidate.barred and candidate.address == facts.ssh_address:
+        if not candidate.barred and not candidate.link_local and candidate.address == facts.ssh_address:
             return _path(candidate, "the SSH address; no network is shared by all hosts")
     fix = f"in hosts.yaml: set hosts/{facts.host}/data_address to the address that the other hosts reach"
     what = f"cannot tell which of its addresses the other hosts reach: {_list(own)}"
@@ -180,15 +191,17 @@ def _found(
 
 
 def _why(best: Shared, shared: tuple[Shared, ...]) -> str:
-    if len(shared) == 1:
-        return "in the only network that all hosts share"
-    if best != shared[0]:
-        return "in a network that all hosts share and the cluster already uses"
-    if best.slowest > max(one.slowest for one in shared[1:]):
-        return f"in the fastest network that all hosts share ({best.speed})"
+    others = [one for one in shared if one.usable and one != best]
+    kind = "link-local network" if best.link_local else "network"
+    if not others:
+        return f"in the only {kind} that all hosts share"
+    if best.rank() > min(one.rank() for one in others):
+        return f"in a {kind} that all hosts share and the cluster already uses"
+    if best.slowest > max(one.slowest for one in others):
+        return f"in the fastest {kind} that all hosts share ({best.speed})"
     if best.by_ssh:
-        return "in a network that all hosts share, with the SSH addresses"
-    return "in the best network that all hosts share"
+        return f"in a {kind} that all hosts share, with the SSH addresses"
+    return f"in the best {kind} that all hosts share"
 
 
 def _list(own: tuple[Candidate, ...]) -> str:
@@ -212,7 +225,9 @@ def _verdict(
     if path and path.settled:
         return f"{path.address} is fixed: {path.reason}"
     best = next((s for s in shared if path and s.network == path.network), None)
-    return one.behind(best) if best else "the host uses another address"
+    if best:
+        return one.behind(best)
+    return "the host uses another address" if one.usable else one.doubt
 
 
 @dataclass(frozen=True)
@@ -225,6 +240,7 @@ class Shared:
         detours: ordered pairs whose kernel sends through another interface, as sentences.
         slowest, mean: Mbit/s over all ordered pairs, with the interface that the kernel uses.
         by_ssh: it contains the SSH address of every host.
+        proven: every ordered pair has connected.
     """
 
     network: str
@@ -234,6 +250,19 @@ class Shared:
     slowest: float = 0.0
     mean: float = 0.0
     by_ssh: bool = False
+    proven: bool = False
+
+    @property
+    def link_local(self) -> bool:
+        return any(member.link_local for member in self.members)
+
+    @property
+    def usable(self) -> bool:
+        """False for a link-local network without a connection of every ordered pair.
+
+        All link-local networks have the same number, so that equal numbers do not show a common cable.
+        """
+        return not self.link_local or (self.proven and len(self.members) > 1)
 
     @property
     def known(self) -> bool:
@@ -245,15 +274,23 @@ class Shared:
         return rate_text(self.slowest) if self.known else "unknown speed"
 
     def rank(self) -> tuple[object, ...]:
-        """Return a sort key, the best network first."""
+        """Return a sort key, the best network first; of equally fast ones a link-local network is last."""
         return (
+            not self.usable,
             len(self.unreached),
             max((member.preference for member in self.members), default=0),
             -self.slowest,
             -self.mean,
+            self.link_local,
             not self.by_ssh,
             self.network,
         )
+
+    @property
+    def doubt(self) -> str:
+        """The reason against a network that is not usable."""
+        faults = "; ".join(self.unreached[:2]) or "not every host has connected to every other host in it"
+        return f"link-local, and {faults}"
 
     def behind(self, best: Shared) -> str:
         """Return the reason why ``best`` was chosen instead of this network."""
@@ -268,6 +305,10 @@ class Shared:
         if (self.slowest, self.mean) < (best.slowest, best.mean):
             than = f"{best.network} ({self.speed} instead of {best.speed})"
             return f"shared by all, but slower than {than}{because}"
+        if self.link_local and self.slowest <= best.slowest:
+            return f"link-local, and no faster than {best.network}{because}"
+        if not self.usable:
+            return self.doubt
         if best.by_ssh and not self.by_ssh:
             return f"shared by all, but no faster than {best.network} of the SSH addresses{because}"
         return f"shared by all, but no better than {best.network}{because}"
@@ -301,11 +342,13 @@ def _shared(
     network: str, members: tuple[Candidate, ...], facts: Mapping[str, Facts], evidence: Evidence
 ) -> Shared:
     unreached, detours, rates = [], [], [m.assumed_rate for m in members if len(members) == 1]
+    proven = True
     for one in members:
         for other in members:
             if one is other:
                 continue
             answer = evidence.answer(one.host, other.address)
+            proven = proven and answer in ANSWERED
             if answer is not None and answer not in ANSWERED:
                 how = "no answer" if answer == "timeout" else answer
                 unreached.append(f"{one.host} does not reach {other.address} ({other.host}): {how}")
@@ -323,4 +366,5 @@ def _shared(
         slowest=min(rates),
         mean=sum(rates) / len(rates),
         by_ssh=all(m.address == facts[m.host].ssh_address for m in members),
+        proven=proven,
     )

@@ -99,7 +99,7 @@ def explain(
         away: reasons why hosts did not answer.
     """
     choice = choose(inventory, facts, evidence)
-    networks, fabric = cidrs(choice.paths), choose_fabric(inventory.network, facts)
+    networks, fabric = cidrs(choice.paths), choose_fabric(inventory.network, facts, choice.paths)
     settings = all_settings(choice.paths, networks, fabric, facts)
     problems = {problem.host: problem.what for problem in choice.problems}
     hosts = []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from toolkit.core.facts import Facts, RdmaPort
-from toolkit.network.candidates import candidates
-from toolkit.network.choose import shared_networks
+from toolkit.network.candidates import candidates, is_link_local
+from toolkit.network.choose import DataPath, shared_networks
 from toolkit.network.evidence import Evidence
 
 # "tcp" if no host has another fabric; "tcp only" if some have one, so that libraries must be restricted.
@@ -33,12 +33,23 @@ class Fabric:
     lacking: tuple[str, ...] = ()
 
 
-def choose_fabric(profile: str, facts: Mapping[str, Facts]) -> Fabric:
+_NO_PATHS: Mapping[str, DataPath] = {}
+
+
+def choose_fabric(
+    profile: str, facts: Mapping[str, Facts], paths: Mapping[str, DataPath] = _NO_PATHS
+) -> Fabric:
     """Return the fabric for a profile of hosts.yaml (``network:``).
 
     Collective libraries choose on each host: if only some hosts use RDMA, ranks wait for each other
     forever. So either all hosts use it or none. Of each host's active ports the fastest are used; of RoCE
     ports those whose interface has an address in a network that all hosts share.
+
+    NCCL connects the first port of a host to the first port of the next, and so on. If that would connect
+    ports in different networks, only the ports in the network of the data addresses are used.
+
+    Args:
+        paths: the data paths; RoCE uses a link-local address only if it is a data address.
     """
     if profile == "ethernet":
         return Fabric("tcp only", "network: ethernet in the hosts file")
@@ -46,7 +57,7 @@ def choose_fabric(profile: str, facts: Mapping[str, Facts]) -> Fabric:
         lacking = tuple(name for name, f in facts.items() if not _efa(f))
         return Fabric("efa", "network: efa in the hosts file", required=True, lacking=lacking)
     infiniband = {name: _fastest(f, "InfiniBand") for name, f in facts.items()}
-    roce = _roce(facts)
+    roce = _roce(facts, paths)
     required = profile == "infiniband"
     said = "network: infiniband in the hosts file" if required else "every host has an active port"
     if facts and all(infiniband.values()):
@@ -96,11 +107,31 @@ def _fastest(facts: Facts, layer: str, interfaces: frozenset[str] | None = None)
     return tuple(port for port in active if port.rate == best)
 
 
-def _roce(facts: Mapping[str, Facts]) -> dict[str, tuple[RdmaPort, ...]]:
+def _roce(facts: Mapping[str, Facts], paths: Mapping[str, DataPath]) -> dict[str, tuple[RdmaPort, ...]]:
     if not any(port.layer == "Ethernet" for f in facts.values() for port in f.rdma):
         return dict.fromkeys(facts, ())
-    shared = {s.network for s in shared_networks(facts, candidates(facts), Evidence())}
-    return {
-        name: _fastest(f, "Ethernet", frozenset(i.name for i in f.interfaces if i.network in shared))
-        for name, f in facts.items()
-    }
+    every = shared_networks(facts, candidates(facts), Evidence())
+    shared = [one.network for one in every if not one.link_local]
+    found = {name: _fastest(f, "Ethernet", _own(f, shared, paths.get(name))) for name, f in facts.items()}
+    orders = {name: [_network(facts[name], port, shared) for port in own] for name, own in found.items()}
+    first = next(iter(orders.values()))
+    if all(len(order) == len(first) for order in orders.values()) and any(
+        o != first for o in orders.values()
+    ):
+        common = [network for network in shared if all(network in order for order in orders.values())]
+        data = [network for network in common if any(p.network == network for p in paths.values())]
+        one = (data or common)[:1]
+        found = {name: _fastest(f, "Ethernet", _own(f, one, None)) for name, f in facts.items()}
+    return found
+
+
+def _own(facts: Facts, networks: Sequence[str], path: DataPath | None) -> frozenset[str]:
+    """Return the interfaces that have an address in one of the networks, or the one of a link-local path."""
+    if path and is_link_local(path.address):
+        return frozenset((path.interface,))
+    return frozenset(i.name for i in facts.interfaces if i.network in networks)
+
+
+def _network(facts: Facts, port: RdmaPort, networks: Sequence[str]) -> str:
+    own = {i.network for i in facts.interfaces if i.name in port.interfaces}
+    return next((network for network in networks if network in own), "")

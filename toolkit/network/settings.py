@@ -76,7 +76,15 @@ def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Fact
         found.append(Setting("NCCL_NET", "IB", "required by hosts.yaml: fail instead of falling back to TCP"))
     if fabric.kind == "roce" and (index := gid_index(tuple(ports), facts)) is not None:
         found.append(Setting("NCCL_IB_GID_INDEX", str(index), "RoCE v2 over this host's IPv4 address"))
+    if names and facts.gpus and all(gpu.name in NO_GPUDIRECT for gpu in facts.gpus):
+        why = f"{facts.gpus[0].name} does not support GPUDirect RDMA"
+        found.append(Setting("NCCL_NET_GDR_LEVEL", "LOC", why))
     return found
+
+
+# Names of nvidia-smi. DGX Spark Porting Guide, "GPUDirect RDMA": neither nvidia-peermem nor DMA-BUF works,
+# because network cards cannot read memory of cudaMalloc coherently. NCCL also detects this.
+NO_GPUDIRECT = frozenset(("NVIDIA GB10",))
 
 
 # Amazon's guide "Get started with EFA and NCCL" and the EFA cheat sheet of aws-samples/

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.checks.model import Scene
 from toolkit.cluster.look import Looked
-from toolkit.core.facts import Facts, Interface, Link, RdmaPort, Route
+from toolkit.core.facts import Facts, Gid, Interface, Link, RdmaPort, Route
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import choose
 from toolkit.network.evidence import Answer, Evidence
@@ -102,8 +102,12 @@ def with_facts(scene: Scene, host: str, **changes: Any) -> Scene:
 
 def with_link(scene: Scene, host: str, **changes: Any) -> Scene:
     """Another state of one host's data link; the cluster's addresses were settled before."""
+    return with_other_link(scene, host, scene.paths[host].interface, **changes)
+
+
+def with_other_link(scene: Scene, host: str, name: str, **changes: Any) -> Scene:
+    """Another state of one interface of a host; the cluster's addresses were settled before."""
     facts = scene.facts[host]
-    name = scene.paths[host].interface
     links = tuple(replace(one, **changes) if one.name == name else one for one in facts.links)
     given = settle(scene.inventory, {n: p.address for n, p in scene.paths.items()})
     return with_facts(replace(scene, inventory=given), host, links=links)
@@ -132,6 +136,36 @@ def with_rdma(scene: Scene, *hosts: str, **changes: Any) -> Scene:
         nodes = ("/dev/infiniband/uverbs0",)
         scene = with_facts(scene, host, rdma=(replace(base, **changes),), infiniband=nodes)
     return scene
+
+
+def with_roce(scene: Scene, **changes: Any) -> Scene:
+    """Two RoCE ports of one card on every host, in separate networks; ``changes`` are of the links."""
+    facts = scene.facts
+    for number, (name, one) in enumerate(facts.items(), 1):
+        ports, own, links, routes = [], [], [], []
+        for index in (0, 1):
+            at, net = f"ens9f{index}", f"192.168.{index}"
+            gid = Gid(3, "RoCE v2", f"{net}.{number}", at)
+            ports.append(RdmaPort(f"roce{index}", 1, "mlx5_core", "ACTIVE", "Ethernet", 200.0, (at,), (gid,)))
+            own.append(Interface(at, gid.address, 24))
+            links.append(link(at, **{"speed": 200000, "mtu": 9000, **changes}))
+            routes.append(Route(at, f"{net}.0/24"))
+        facts[name] = replace(
+            one,
+            rdma=tuple(ports),
+            infiniband=("/dev/infiniband/uverbs0",),
+            interfaces=(*one.interfaces, *own),
+            links=(*one.links, *links),
+            routes=(*one.routes, *routes),
+        )
+    return looked_at(replace(scene, seen={n: replace(scene.seen[n], facts=facts[n]) for n in facts}))
+
+
+def readdressed(scene: Scene, host: str, *addresses: tuple[str, str]) -> Scene:
+    """Other addresses of the RoCE ports of one host, as (interface, address)."""
+    kept = tuple(i for i in scene.facts[host].interfaces if not i.name.startswith("ens9"))
+    given = (Interface(name, at, 16 if at.startswith("169.") else 24) for name, at in addresses)
+    return with_facts(scene, host, interfaces=(*kept, *given))
 
 
 def plain(scene: Scene, bad: Mapping[tuple[str, str, int], Answer]) -> Scene:

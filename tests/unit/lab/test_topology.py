@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 from pathlib import Path
@@ -83,6 +84,25 @@ def test_a_management_card_is_a_second_network_by_which_ssh_comes_in() -> None:
     check_golden("lab/start-management.txt", "\n".join(in_lines(line.argv) for line in lines))
     assert 'address: "10.77.9.11"' in render_hosts_yaml(lab, hosts)
     assert settings_of({LABEL_LAB_SETTINGS: host_settings(lab, hosts[0])})["management"] == "100mbit"
+
+
+def test_cables_are_networks_of_two_addresses_by_which_ssh_does_not_come_in() -> None:
+    lab = spec(cables=2, management="100mbit")
+    assert lab.networks[2:] == ("toolkit-lab-demo-cable1", "toolkit-lab-demo-cable2")
+    hosts = lab_hosts(lab, SUBNET, "10.77.9.0/24", "10.77.10.0/24", "10.77.11.0/24")
+    assert [h.address for h in hosts] == ["10.77.9.11", "10.77.9.12"]
+    for number, name in enumerate(("enp1s0f0np0", "enP2p1s0f0np0"), 10):
+        ends = [next(c for c in host.cards if c.interface == name) for host in hosts]
+        assert [c.address for c in ends] == [f"10.77.{number}.13", f"10.77.{number}.14"]
+        assert len({ipaddress.IPv4Interface(f"{c.address}/{c.prefix}").network for c in ends}) == 1
+    lines = [
+        cmd.network_command(lab, lab.networks[2], "10.77.10.0/24"),
+        *cmd.start_commands(lab, hosts[1], FULL, "i"),
+    ]
+    check_golden("lab/start-cables.txt", "\n".join(in_lines(line.argv) for line in lines))
+    assert settings_of({LABEL_LAB_SETTINGS: host_settings(lab, hosts[0])})["cables"] == "2"
+    plain = lab_hosts(spec(cables=1), SUBNET, "10.77.10.0/24")[0]
+    assert (plain.address, plain.interface) == ("10.77.0.11", "eth0")
 
 
 def test_files() -> None:
@@ -180,10 +200,10 @@ def test_bad_specs_name_every_fault() -> None:
     with pytest.raises(BadInput) as caught:
         spec(
             name="Lab_1", hosts=0, engines=("newest",), rate="fast", management="slow",
-            interfaces="x", user="me", slots=0,
+            interfaces="x", user="me", slots=0, cables=5,
         )  # fmt: skip
     assert [p.path for p in caught.value.problems] == [
-        "name", "hosts", "engine", "rate", "management", "interfaces", "user", "slots",
+        "name", "hosts", "engine", "rate", "management", "interfaces", "user", "slots", "cables", "cables",
     ]  # fmt: skip
     with pytest.raises(BadInput):
         spec(engines=())
