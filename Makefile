@@ -1,6 +1,6 @@
 # Entry point for users and contributors: `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all unit lint golden baseline fuzz mutants faults pythons docs site image image-cpu image-gpu base venv engine lab bench pictures clean
+.PHONY: help demo test test-all unit lint golden baseline fuzz mutants faults pythons docs site image image-cpu image-gpu gpu-acceptance base venv engine lab bench pictures clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TOOLKIT := $(BIN)/toolkit
 
 help:            ## list the targets
-	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: venv base  ## train across two practice hosts; installs and builds what is missing
 	@sh scripts/demo.sh $(TOOLKIT)
@@ -52,6 +52,7 @@ lint: venv       ## ruff, mypy and the prose check
 	$(BIN)/mypy examples/checkpoint.py
 	$(BIN)/mypy scripts/prose.py
 	$(BIN)/mypy -m scripts.sentences
+	$(BIN)/mypy -p scripts.acceptance
 	$(BIN)/python scripts/prose.py
 
 golden: venv     ## rewrite the golden files; review the result with `git diff`
@@ -71,6 +72,9 @@ image-cpu: venv base ## build the image for hosts without GPUs
 
 image-gpu: venv base ## build the image for hosts with NVIDIA GPUs; needs no GPU
 	$(TOOLKIT) image build --flavor gpu
+
+gpu-acceptance:  ## try toolkit on the GPUs of this machine in 10 minutes; PYTHON=PATH with torch, ARGS=--help
+	@PYTHON=$(PYTHON) sh scripts/gpu-acceptance.sh $(ARGS)
 
 base: engine     ## create the Debian base image with debootstrap if no registry can be reached
 	@sh image/base.sh

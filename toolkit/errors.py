@@ -13,7 +13,7 @@ from enum import Enum
 EXIT_CODES: dict[int, str] = {
     0: "success",
     1: "a failure on at least one host; the report names the host and the reason",
-    2: "invalid hosts file or command line; no host was contacted",
+    2: "invalid hosts.yaml or command line; no host was contacted",
     3: "the cluster is not in the state that the command requires (not up, partly up, no such job)",
     4: "a program or service that the command requires is missing on this machine",
     130: "interrupted; 143 after SIGTERM, 129 after the terminal was closed",
@@ -80,7 +80,7 @@ def together(errors: Sequence[NotReady]) -> NotReady:
     if len(errors) == 1:
         return errors[0]
     lines = "".join(f"\n  {e.host}: {e.what}\n    fix: {e.fix}" for e in errors)
-    return NotReady(f"{len(errors)} hosts are not ready{lines}")
+    return NotReady(f"{len(errors)} hosts are not ready:{lines}")
 
 
 class MissingTool(ToolkitError):
@@ -93,9 +93,9 @@ class UnreachableCause(Enum):
     """A cause that code compares, instead of the text of the error."""
 
     OTHER = "other"
-    UNKNOWN_KEY = "its ssh host key is not on record"
-    CHANGED_KEY = "its ssh host key differs from the one on record"
-    UNKNOWN_NAME = "its name cannot be resolved"
+    UNKNOWN_KEY = "the ssh host key of the host is not recorded"
+    CHANGED_KEY = "the ssh host key of the host differs from the recorded key"
+    UNKNOWN_NAME = "the name of the host cannot be resolved"
 
 
 class Unreachable(ToolkitError):
@@ -117,7 +117,7 @@ class CommandFailed(ToolkitError):
     def __init__(self, line: str, status: int, output: str, host: str = "", fix: str = "") -> None:
         self.line, self.status, self.output = line, status, output
         tail = "\n    ".join(output.strip().splitlines()[-8:])
-        what = f"`{line}` ended with status {status}"
+        what = f"`{line}` exited with status {status}"
         super().__init__(f"{what}\n    {tail}" if tail else what, fix, host)
 
 

@@ -153,7 +153,7 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
     ),
     "mount": (
         {"mounts": ["/srv/absent:/data"]}, "", "",
-        {"in-start": "/srv/absent"},
+        {"mount-there": "/srv/absent does not exist"},
     ),
     "file": (
         {

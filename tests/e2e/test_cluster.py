@@ -104,8 +104,9 @@ def test_a_worker_that_dies_ends_the_wait_with_its_last_words(up: Toolkit) -> No
         done = up.run("up", "--json")
         failed = [o for o in done.json["outcomes"] if o["status"] == "failed"]
         assert done.status == 1 and [(o["host"], o["phase"]) for o in failed] == [("box2", "sshd")]
-        # Not "not ready after … s": the wait ends with the container.
-        assert "has died" in failed[0]["detail"] and "no hostkeys available" in failed[0]["detail"]
+        # The wait ends with the container, before its time limit.
+        assert "the container exited" in failed[0]["detail"]
+        assert "no hostkeys available" in failed[0]["detail"]
         assert failed[0]["fix"]
     finally:
         sh("box2", f"cat /root/key >{key}; rm /root/key")
@@ -249,7 +250,7 @@ def test_a_name_of_the_image_that_only_this_machine_knew(up: Toolkit, tmp_path: 
         named = Toolkit(tmp_path / "hosts.yaml", tmp_path)
         named.hosts.write_text(yaml.safe_dump(data))
         rows = named.run("up", "--json", check=True).json["outcomes"]
-        assert rows[0]["step"] == "name the image by its identity"
+        assert rows[0]["step"] == "tag the image with its content digest"
         named.run("run", "--", "true", check=True)
         named.run("down", "--no-save", check=True)
     finally:
@@ -295,7 +296,7 @@ def test_down_leaves_nothing(up: Toolkit) -> None:
         "job"
     ]
     done = up.run("down", check=True)
-    assert "down two" in done.err and f"job {job} is running: toolkit stops it first" in done.err
+    assert "down two" in done.err and f"job {job} is running; toolkit stops the job first" in done.err
     (status,) = (p for p in (up.folder / "runs" / "two").rglob("status.json") if job in p.parts)
     assert json.loads(status.read_text())["state"] == "stopped"
     for host in ("box1", "box2"):

@@ -427,7 +427,7 @@ def test_an_image_that_lost_its_names_does_not_travel_again(
         on(host, "docker", "rmi", "--force", "toolkit:cpu", identity_reference(before))
         assert tool.run("status", "--json", check=True).json["hosts"][0]["image"] == before
         rows = [o for o in tool.run("up", "--json", check=True).json["outcomes"] if o["status"] == "ok"]
-        assert [o["step"] for o in rows] == ["name the image by its identity"]
+        assert [o["step"] for o in rows] == ["tag the image with its content digest"]
         assert "<none>" not in on(host, "docker", "images", "--all")
     finally:
         tool.run("down", "--no-save", check=True)

@@ -138,7 +138,10 @@ def test_a_host_without_a_part_cannot_end_a_job(there: Toolkit) -> None:
         on("box2", *within["box2"], "sh", "-c", write)
     found = there.run("jobs", "--json", check=True)
     assert (found.json[-1]["state"], list(found.json[-1]["hosts"])) == ("running", ["box1"])
-    assert f"box2: {job}: this host reports on the job but takes no part in it" in found.err
+    assert (
+        f"box2: {job}: the job does not run on the host, so toolkit ignores the host's report about the job"
+        in found.err
+    )
     late = there.run("wait", "--timeout", "3", job)
     assert late.status == 3 and "still runs" in late.err, late.err
     assert marked("box1", f"TOOLKIT_JOB={job}")

@@ -54,7 +54,7 @@ def one_error(done: Done, phase: str, what: str, fix: str, status: int = 1) -> N
     assert [(o["host"], o["phase"]) for o in failed] == [(SICK, phase)], failed
     assert what in failed[0]["detail"] and fix in failed[0]["fix"], failed[0]
     # What it does for the sick host is left out, and says so.
-    left = f"earlier steps failed on {SICK}"
+    left = f"an earlier step failed on {SICK}"
     own = [o["status"] for o in rows if o["host"] == HEALTHY and o["detail"] != left]
     assert own and set(own) <= {"ok", "skipped"}, rows
     # People see the same, with the host's name in front.
@@ -79,14 +79,14 @@ REFUSE = "REJECT --reject-with tcp-reset"
     [
         (
             partial(faults.firewall, SICK, "DROP"),
-            "port 22: off, cut off, or behind a firewall",
+            "port 22 does not answer; the host is off",
             "ssh -p 22 trainer@",
             "down",
         ),
         (
             partial(faults.firewall, SICK, REFUSE),
             "port 22: connection refused",
-            "is sshd running?",
+            "check that sshd runs",
             "up",
         ),
         (partial(faults.without_docker, SICK), "docker is not installed", "docs.docker.com", "down"),
@@ -125,7 +125,7 @@ def test_a_wrong_key_is_tried_once(base: Toolkit, tmp_path: Path) -> None:
     count = "grep -c 'Connection from\\|Connection closed by authenticating user' /var/log/sshd.log || true"
     before = int(sh(SICK, count).split()[0])
     done = variant(base, tmp_path, hosts=hosts).run("up", "--json")
-    one_error(done, "connect", f"{tmp_path}/id_ed25519 is refused", "ssh-copy-id -p 22 trainer@")
+    one_error(done, "connect", f"sshd refused {tmp_path}/id_ed25519", "ssh-copy-id -p 22 trainer@")
     after = waiting.until(
         f"sshd of {SICK} has logged the attempt",
         lambda: int(sh(SICK, count).split()[0]),
@@ -139,7 +139,7 @@ def test_an_unknown_or_changed_host_key_is_refused_until_it_is_trusted(base: Too
     stranger = variant(base, tmp_path, known_hosts=str(tmp_path / "known_hosts"))
     before = {host: logins(host) for host in (HEALTHY, SICK)}
     refused = stranger.run("up")
-    assert refused.status == 1 and "its ssh host key is not known yet" in refused.err
+    assert refused.status == 1 and "the ssh host key is not recorded yet" in refused.err
     assert f"toolkit trust {HEALTHY}" in refused.err
     assert {host: logins(host) for host in before} == before
     assert stranger.run("trust").status == 1, "there is nobody to ask, so nothing may be recorded"
@@ -153,7 +153,7 @@ def test_an_unknown_or_changed_host_key_is_refused_until_it_is_trusted(base: Too
     changed = second.split()[0] + " " + first.split(" ", 1)[1]
     (tmp_path / "known_hosts").write_text(f"{first}\n{changed}\n")
     new = sh(SICK, "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub").split()[1]
-    words = f"its ssh host key has CHANGED: recorded {real} ({tmp_path}/known_hosts line 2), shown now {new}"
+    words = f"the ssh host key has CHANGED: recorded {real} ({tmp_path}/known_hosts line 2), received {new}"
     one_error(stranger.run("up", "--json"), "connect", words, f"toolkit trust --replace {SICK}")
     assert stranger.run("trust", "--yes", SICK).status == 1, "a changed key is not recorded by the way"
     stranger.run("trust", "--yes", "--replace", SICK, check=True)
@@ -175,7 +175,7 @@ def test_a_state_folder_on_a_full_disk(base: Toolkit) -> None:
         words = f" free of 66 kB on {faults.STATE_PARENT}): tar: "
         late = base.run("up", "--no-check", "--json")
         assert "the disk was full (now " in late.out
-        one_error(late, "files", words, f"make room on {faults.STATE_PARENT}")
+        one_error(late, "files", words, f"free space on {faults.STATE_PARENT}")
         again(base, "down")
         assert sh(SICK, f"find {faults.STATE_PARENT} -mindepth 1") == ""
 
@@ -210,13 +210,13 @@ def test_an_image_for_which_there_is_no_room(base: Toolkit, blob: str, tmp_path:
         # Seen before the first byte travels.
         refused = big.run("image", "send", "--json")
         words = f"no room for the image in {faults.IMAGES}: "
-        one_error(refused, "image", words, f"make room on {faults.IMAGES}")
-        assert "loading it needs 200 MB" in refused.err and refused.seconds < 10
+        one_error(refused, "image", words, f"free space on {faults.IMAGES}")
+        assert "loading needs 200 MB" in refused.err and refused.seconds < 10
         # A part of the disk that df does not tell of: then docker's own words, and what is left.
         sh(SICK, f"mount -o remount,size=500m {faults.IMAGES}")
         with faults.small_disk(SICK, f"{faults.IMAGES}/tmp", "50m"):
             late = big.run("image", "send", "--json")
-        one_error(late, "image", "no space left on device", f"make room on {faults.IMAGES}")
+        one_error(late, "image", "no space left on device", f"free space on {faults.IMAGES}")
         assert "the disk was full (now " in late.err
         assert sh(SICK, f"ls {faults.IMAGES}/tmp; docker images -q") == ""
         # With room it goes.
@@ -246,7 +246,9 @@ def lost(process: subprocess.Popen[str]) -> None:
     report = said[said.rindex("up faulty: failed on 1 host of 2") :]
     assert f"{SICK}: FAILED at " in report and "the connection was lost" in report, said
     assert "run the same command again" in report
-    login = f"{HEALTHY}: not done: main logs in to every worker: earlier steps failed on {SICK}\n"
+    login = (
+        f"{HEALTHY}: not done: test the SSH login of main on every worker: an earlier step failed on {SICK}\n"
+    )
     assert f"{HEALTHY}: ok (" in report or login in report, said
 
 

@@ -404,7 +404,7 @@ def test_a_host_without_python_takes_from_here(base: ImageLayers, first: Made, t
     finally:
         sh("box2", f"chmod a+x {python}")
     rows = {o["host"]: o["detail"] for o in report["outcomes"]}
-    assert "not from other hosts: it has no python3" in rows["box2"], rows
+    assert "not from other hosts: the host has no python3" in rows["box2"], rows
     assert all(is_whole(host, made) for host in HOSTS)
 
 

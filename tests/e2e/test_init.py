@@ -57,7 +57,7 @@ def newcomer(lab: Path, tmp_path: Path) -> Iterator[Newcomer]:
 
 def test_a_conversation_ends_in_a_cluster_that_is_up(newcomer: Newcomer) -> None:
     with newcomer.talk() as person:
-        listed = person.answer("which hosts", "1-2")
+        listed = person.answer("hosts of the cluster", "1-2")
         assert f"1  my-box1  trainer@{newcomer.addresses['box1']}:22" in listed
         assert "left out: github.com (logs in as git)" in listed
         for name in ("my-box1", "my-box2"):
@@ -79,7 +79,7 @@ def test_a_conversation_ends_in_a_cluster_that_is_up(newcomer: Newcomer) -> None
         assert again["cluster"] == "again" and [one["usable"] for one in again["found"]] == [True] * 2 + [
             False
         ]
-        assert "ssh host key is not known yet" in again["found"][2]["what"]
+        assert "ssh host key is not recorded yet" in again["found"][2]["what"]
         # And from Python, for the two whose keys are on record now.
         text = "from toolkit import Cluster as C; c = C.init('my-box1', 'my-box2', path='third.yaml'); "
         text += "print(c.name, *(host.address for host in c.network.explain().hosts))"
@@ -95,11 +95,11 @@ def test_a_conversation_ends_in_a_cluster_that_is_up(newcomer: Newcomer) -> None
 @pytest.mark.parametrize("end", [CTRL_C, CTRL_D])
 def test_a_conversation_that_is_broken_off_leaves_nothing(newcomer: Newcomer, end: str) -> None:
     with newcomer.talk() as person:
-        person.answer("which hosts", "my-box3")
+        person.answer("hosts of the cluster", "my-box3")
         person.wait_for("record this key?")
         person.wait_for("]: ")
         assert person.interrupt(end) == 130
-        assert person.shown.splitlines()[-1].endswith("no hosts file was written")
+        assert person.shown.splitlines()[-1].endswith("toolkit wrote no hosts.yaml")
     assert list(newcomer.folder.iterdir()) == [] and not (newcomer.home / "known").exists()
 
 
@@ -112,10 +112,10 @@ def test_a_share_of_all_hosts_is_offered_and_ranks_see_it(newcomer: Newcomer) ->
     try:
         with mounted[0], mounted[1]:
             with newcomer.talk("--cluster", "shares") as person:
-                person.answer("which hosts", "1-2")
+                person.answer("hosts of the cluster", "1-2")
                 for _ in range(2):
                     person.answer("record this key?", "y")
-                asked = person.answer("which file systems to mount for ranks")
+                asked = person.answer("file systems to mount for ranks")
                 assert f"1  {share}  fuse.sshfs from server:/share" in asked
                 person.answer("write hosts.yaml?")
                 assert person.end() == 0
@@ -134,10 +134,10 @@ def test_a_host_without_docker_is_told_with_its_fix_and_may_be_mended(newcomer: 
     sh("box3", "gpasswd -d trainer docker")
     try:
         with newcomer.talk() as person:
-            person.answer("which hosts", "box=my-box3, my-box1")
+            person.answer("hosts of the cluster", "box=my-box3, my-box1")
             for _ in range(2):
                 person.answer("record this key?", "y")
-            told = person.answer("what about box", "keep")
+            told = person.answer("unusable hosts box", "keep")
             assert "box      CANNOT BE USED: user trainer cannot use docker" in told
             assert "fix: on box: sudo usermod -aG docker trainer" in told
             person.answer("name of the cluster?", "mended")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -46,34 +47,101 @@ def test_a_model_learns_digits_across_both_hosts(up: Toolkit, launcher: str, scr
     assert not [line for line in seen if "PRIVATE KEY" in line]
 
 
-# Compiles a function for each factor by torch.compile, and a C module with Python.h as Triton does. Prints
-# the user, the owners of the compiled libraries, and the hits and misses in the cache of compiled functions.
+def test_a_rotary_language_model_learns_in_bf16_and_resumes_from_its_checkpoint(up: Toolkit) -> None:
+    # Rank 1 must not meet the store of the first run, which rank 0 closes a little later.
+    text = (
+        "set -e; train='python train_rotary.py --precision bf16 --batch-size 4'; $train --steps 10; "
+        "MASTER_PORT=$((MASTER_PORT + 1)) $train --steps 30"
+    )
+    words = ("--no-fold", "--launcher", "python", "--workdir", "examples/text", "--", "sh", "-c", text)
+    out = up.run("run", *words, check=True, timeout=300).out
+    losses = re.findall(r"^\[box(\d) \d\] rank \d: test loss (\d+\.\d+)$", out, re.MULTILINE)
+    assert sorted(box for box, _ in losses) == ["1", "1", "2", "2"]
+    first, last = (float(loss) for loss in dict.fromkeys(loss for _, loss in losses))
+    assert 3.5 > first > last > 1.0
+    assert out.count("resumes after step 10 of 30") == 1
+
+
+@pytest.mark.parametrize("option", ["--local_rank", "--local-rank"])
+def test_a_script_for_torch_distributed_launch_receives_its_local_rank(
+    up: Toolkit, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import argparse, torch.distributed as dist\n"
+        f"parser = argparse.ArgumentParser()\nparser.add_argument({option!r}, type=int, required=True)\n"
+        "parser.add_argument('--lr', type=float)\nargs = parser.parse_args()\n"
+        "dist.init_process_group('gloo')\n"
+        "print('PLACE', dist.get_rank(), dist.get_world_size(), args.local_rank, args.lr)\n"
+        "dist.destroy_process_group()\n"
+    )
+    words = ("--no-fold", "--launcher", "torchrun", "--workdir", str(tmp_path), "train.py", "--lr", "0.5")
+    out = up.run("run", *words, check=True).out
+    assert set(re.findall(r"PLACE .*$", out, re.MULTILINE)) == {"PLACE 0 2 0 0.5", "PLACE 1 2 0 0.5"}
+
+
+def test_a_script_that_takes_rank_and_world_size_runs_by_the_pattern_of_the_docs(
+    up: Toolkit, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/frameworks.md").read_text()
+    found = re.search(r"^    toolkit (run --launcher python (?:.*\\\n)*.*)$", page, re.MULTILINE)
+    assert found is not None
+    names = ("--rank", "--world-size", "--device-id", "--init-method")
+    assert all(f"{name} " in found[1] for name in names)
+    (tmp_path / "train.py").write_text(
+        "import argparse, torch.distributed as dist\nparser = argparse.ArgumentParser()\n"
+        f"[parser.add_argument(name, required=True) for name in {names}]\nargs = parser.parse_args()\n"
+        "dist.init_process_group('gloo', init_method=args.init_method, rank=int(args.rank), "
+        "world_size=int(args.world_size))\n"
+        "print('PLACE', dist.get_rank(), dist.get_world_size(), args.device_id)\n"
+        "dist.destroy_process_group()\n"
+    )
+    verb, *words = shlex.split(found[1])
+    out = up.run(verb, "--no-fold", "--workdir", str(tmp_path), *words, check=True).out
+    assert set(re.findall(r"PLACE .*$", out, re.MULTILINE)) == {"PLACE 0 2 0", "PLACE 1 2 0"}
+
+
+# Compiles a function for each factor by torch.compile, a C module as Triton does, and an extension in C++
+# with headers of torch. Prints the user, the owners of the compiled libraries, values of both modules, the
+# folder of compiled code, and the hits and misses in the cache of compiled functions.
 COMPILES = """
 import importlib.util, os, pathlib, subprocess, sys, sysconfig, tempfile
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch.utils.cpp_extension import include_paths
 
+METHOD = (
+    '#include <Python.h>\\n%s'
+    'static PyObject *twice(PyObject *self, PyObject *given) { return PyFloat_FromDouble(%s); }\\n'
+    'static PyMethodDef methods[] = {{"twice", twice, METH_O, ""}, {NULL, NULL, 0, NULL}};\\n'
+    'static struct PyModuleDef made = {PyModuleDef_HEAD_INIT, "%s", NULL, -1, methods};\\n'
+    'PyMODINIT_FUNC PyInit_%s(void) { return PyModule_Create(&made); }\\n'
+)
+
+def built(name, compiler, suffix, includes, value):
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = pathlib.Path(folder, name + suffix), pathlib.Path(folder, name + '.so')
+        source.write_text(METHOD % (includes, value, name, name))
+        folders = [f'-I{path}' for path in (sysconfig.get_path('include'), *include_paths())]
+        subprocess.run([*compiler, '-shared', '-fPIC', *folders, source, '-o', library], check=True)
+        spec = importlib.util.spec_from_file_location(name, library)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+stub = built('stub', ['cc'], '.c', '', '2 * PyFloat_AsDouble(given)')
+half = '2 * static_cast<float>(c10::Half(static_cast<float>(PyFloat_AsDouble(given))))'
+extension = built('extension', ['c++', '-std=c++20'], '.cpp', '#include <c10/util/Half.h>\\n', half)
 x = torch.arange(4096.0).reshape(64, 64)
 for factor in sys.argv[1:]:
-    function = eval(f"lambda x: (x.sin() * {factor} + x.cos()).sum(0)")
+    function = eval(f'lambda x: (x.sin() * {factor} + x.cos()).sum(0)')
     torch.testing.assert_close(torch.compile(function, fullgraph=True)(x), function(x), rtol=1e-4, atol=1e-3)
-libraries = list(pathlib.Path(cache_dir()).rglob("*.so"))
-with tempfile.TemporaryDirectory() as folder:
-    source, built = pathlib.Path(folder, "probe.c"), pathlib.Path(folder, "probe.so")
-    source.write_text(
-        '#include <Python.h>\\n'
-        'static struct PyModuleDef probe = {PyModuleDef_HEAD_INIT, "probe", NULL, -1, NULL};\\n'
-        'PyMODINIT_FUNC PyInit_probe(void) { return PyModule_Create(&probe); }\\n'
-    )
-    include = sysconfig.get_path("include")
-    subprocess.run(["gcc", "-shared", "-fPIC", f"-I{include}", source, "-o", built], check=True)
-    spec = importlib.util.spec_from_file_location("probe", built)
-    module = importlib.util.module_from_spec(spec)
-found = counters["inductor"]
+libraries = list(pathlib.Path(cache_dir()).rglob('*.so'))
+found = counters['inductor']
 print(
-    "COMPILED", os.getuid(), {each.stat().st_uid for each in libraries}, module.__name__,
-    os.environ["TORCH_DISABLE_NATIVE_JIT"], found["fxgraph_cache_hit"], found["fxgraph_cache_miss"],
+    'COMPILED', os.getuid(), {each.stat().st_uid for each in libraries}, stub.twice(0.1),
+    extension.twice(0.1), cache_dir(), os.environ['TORCH_DISABLE_NATIVE_JIT'],
+    found['fxgraph_cache_hit'], found['fxgraph_cache_miss'],
 )
 """
 
@@ -88,7 +156,8 @@ def test_functions_are_compiled_on_both_hosts_as_the_user_and_kept_for_the_next_
         given = (*words, "--no-fold", "--launcher", "torchrun", "--workdir", "examples", "--", "python", "-c")
         out = up.run("run", *given, COMPILES, *factors, check=True, timeout=900).out
         rows = re.findall(r"^\[(box\d \d)\] COMPILED (.*)$", out, re.MULTILINE)
-        row = f"1000 {{1000}} probe {told}"
+        # The second number went through half precision.
+        row = f"1000 {{1000}} 0.2 0.199951171875 /tmp/toolkit-compiled/inductor {told}"
         assert dict(rows) == {"box1 0": row, "box2 1": row}, out
 
 
@@ -215,7 +284,7 @@ def test_a_job_whose_main_went_down_is_lost_and_not_in_the_way(up: Toolkit) -> N
 
 def test_exec_ends_what_is_late(up: Toolkit) -> None:
     done = up.run("exec", "--timeout", "2", "box2", "--", "sleep", "98765")
-    assert done.status == 124 and done.seconds < 120 and done.err == "no end after 2 s\n"
+    assert done.status == 124 and done.seconds < 120 and done.err == "the command did not end within 2 s\n"
     assert "98765" not in on("box2", "ps", "-ef")
 
 

@@ -79,7 +79,7 @@ def test_a_script_trains_by_the_launcher_that_it_imports(
 def test_a_command_gets_its_ranks_variables_without_a_launcher(unnamed: Toolkit) -> None:
     words = ("--workdir", "examples", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE")
     done = unnamed.run("run", *words, check=True)
-    assert "launcher python: the command is no Python script of the folder" in done.err
+    assert "launcher python: the command is not a Python script in the code folder" in done.err
     assert {"[box1 0] 0 of 2", "[box2 1] 1 of 2"} <= set(done.out.splitlines())
     smoke = unnamed.run("smoke", "--json", check=True).json
     assert smoke["launcher"] == "mpirun" and "over 2 ranks: sum 3" in smoke["allreduce"]

@@ -41,7 +41,7 @@ def test_a_job_that_was_started_again(up: Toolkit, tmp_path: Path) -> None:
     assert ("start", "box1") in phases
     # The last `up` that changed something: what that was is another case's affair.
     brought = {span["phase"] for span in said["up"]}
-    assert {"connect", "look and plan"} < brought, brought
+    assert {"connect", "query and plan"} < brought, brought
     for rank in said["ranks"]:
         assert len(rank["starts"]) == 2 and rank["exit_code"] == 0
         assert (

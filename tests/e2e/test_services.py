@@ -152,7 +152,7 @@ def test_a_host_whose_sshd_forbids_it_is_named(up: Toolkit) -> None:
     sh("box2", f"echo 'AllowTcpForwarding no' >{setting} && {again}")
     try:
         done = up.run("forward", "web")
-        assert done.status == 1 and "box2: its sshd forbids forwarding" in done.err
+        assert done.status == 1 and "box2: the sshd of the host forbids TCP forwarding" in done.err
         assert "AllowTcpForwarding" in done.err
     finally:
         sh("box2", f"rm {setting} && {again}")

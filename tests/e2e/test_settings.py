@@ -194,13 +194,15 @@ def test_hosts_pull_the_image_themselves(lab: Path, tmp_path: Path, registry: Re
     )
     # What goes wrong, by host, with its fix.
     for host, (what, fix) in failures(send("missing", "no-such-tag")).items():
-        assert "the registry has no such image" in what and "push the image" in fix, (host, what)
+        assert "the registry does not contain the image" in what and "push the image" in fix, (host, what)
     registry.locked = True
     for host, (what, fix) in failures(send("always")).items():
-        assert "does not let" in what and f"on {host}: docker login {REGISTRY}" in fix, (host, what)
+        assert (
+            "denies the user of the host access" in what and f"on {host}: docker login {REGISTRY}" in fix
+        ), (host, what)
     gone = cluster(lab, tmp_path, "pulled", HOSTS, image={"name": "127.0.0.1:1/tiny:1", "pull": "missing"})
     assert set(failures(gone.run("image", "send", "--json"))) == set(HOSTS)
-    assert "does not reach the registry" in gone.run("up").err
+    assert "cannot reach the registry" in gone.run("up").err
 
 
 def test_an_image_for_another_processor_is_not_sent(lab: Path, tmp_path: Path) -> None:

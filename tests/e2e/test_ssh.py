@@ -192,11 +192,11 @@ def test_host_keys_under_every_kind_of_name(ssh: Ssh, tmp_path: Path) -> None:
         ssh.both_get_in()
     for names in (f"{network}.*,!{address}", "other", f"[{address}]:22"):
         ssh.config(known=f"{names} {key}")
-        ssh.neither_gets_in("its ssh host key is not known yet", "toolkit trust gpu")
+        ssh.neither_gets_in("the ssh host key is not recorded yet", "toolkit trust gpu")
     ssh.config("HostKeyAlias the-alias", known=f"the-alias {key}", port=22)
     ssh.both_get_in()
     ssh.config("HostKeyAlias the-alias")
-    ssh.neither_gets_in("not known yet")
+    ssh.neither_gets_in("not recorded yet")
 
 
 def test_every_file_of_host_keys_counts(ssh: Ssh, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_every_file_of_host_keys_counts(ssh: Ssh, tmp_path: Path) -> None:
         ssh.config(line, known="")
         ssh.both_get_in()
     ssh.config("UserKnownHostsFile none", known=ssh.keys["host"])
-    ssh.neither_gets_in("not known yet")
+    ssh.neither_gets_in("not recorded yet")
 
 
 def test_other_ports_and_kinds_of_key(ssh: Ssh) -> None:
@@ -221,10 +221,10 @@ def test_other_ports_and_kinds_of_key(ssh: Ssh) -> None:
 
 def test_keys_that_are_revoked(ssh: Ssh, tmp_path: Path) -> None:
     ssh.config(known=ssh.keys["host"] + f"@revoked * {ssh.keys['host'].split(' ', 1)[1]}")
-    ssh.neither_gets_in("its ssh host key is REVOKED", "known_hosts line 2")
+    ssh.neither_gets_in("the ssh host key is REVOKED", "known_hosts line 2")
     revoked = ssh.write("revoked", ssh.keys["host"].split(" ", 1)[1])
     ssh.config(f"RevokedHostKeys {revoked}")
-    ssh.neither_gets_in("its ssh host key is REVOKED", str(revoked))
+    ssh.neither_gets_in("the ssh host key is REVOKED", str(revoked))
     ssh.config(f"RevokedHostKeys {tmp_path}/absent")
     ssh.neither_gets_in("RevokedHostKeys", "cannot be read")
 
@@ -232,9 +232,7 @@ def test_keys_that_are_revoked(ssh: Ssh, tmp_path: Path) -> None:
 def test_certificate_authorities_of_hosts_are_refused_by_name(ssh: Ssh) -> None:
     authority = "@cert-authority " + ssh.keys["ca"].replace(ssh.address, "*")
     ssh.config("HostKeyAlgorithms ssh-ed25519-cert-v01@openssh.com", known=authority, port=2222)
-    ssh.only_theirs(
-        "not known yet", "known_hosts line 1 leaves it to a @cert-authority, which is not supported"
-    )
+    ssh.only_theirs("not recorded yet", "known_hosts line 1 uses a @cert-authority, which is not supported")
     # The way out that the error names: the host's own key on record.
     target = resolve_target("gpu", "gpu")
     save_key(target, shown(target))
@@ -247,7 +245,7 @@ def test_certificates_of_users(ssh: Ssh, tmp_path: Path) -> None:
     known = ssh.keys["ed25519"]
     ssh.key = key
     ssh.config(known=known, port=2222)
-    ssh.neither_gets_in("id_certified is refused", "ssh-copy-id -p 2222 trainer@")
+    ssh.neither_gets_in("id_certified", "ssh-copy-id -p 2222 trainer@")
     subprocess.run(
         ["docker", "exec", "-i", outer(HOST), "tee", "/run/extra/id.pub"],
         input=key.with_suffix(".pub").read_bytes(),
@@ -264,7 +262,7 @@ def test_certificates_of_users(ssh: Ssh, tmp_path: Path) -> None:
 
 def test_a_login_that_asks_for_more_than_a_key(ssh: Ssh) -> None:
     ssh.config(known=ssh.keys["ed25519"], port=2223)
-    ssh.neither_gets_in("is accepted, but sshd requires more: password", "AuthenticationMethods")
+    ssh.neither_gets_in("but also requires: password", "AuthenticationMethods")
 
 
 @pytest.fixture
@@ -288,7 +286,7 @@ def test_a_key_with_a_passphrase_is_the_agents_to_use(
     keygen("-p", "-P", "", "-N", "secret", "-f", str(key))
     ssh.key = key
     ssh.config()
-    error = ssh.neither_gets_in("id_locked has a passphrase and no agent holds it")
+    error = ssh.neither_gets_in("id_locked has a passphrase, and the ssh agent does not have the key")
     assert error.fix == f"ssh-add {key}"
     # By its name in the configuration, by the environment's, by its public half alone, and unnamed.
     ssh.config(f"IdentityAgent {agent}")
@@ -302,11 +300,11 @@ def test_a_key_with_a_passphrase_is_the_agents_to_use(
     ssh.both_get_in()
     ssh.key = tmp_path / "absent"
     ssh.config()
-    ssh.neither_gets_in("there is no key to offer")
+    ssh.neither_gets_in("toolkit found no key")
     ssh.config(only=False)
     ssh.both_get_in()
     ssh.config("IdentityAgent none", only=False)
-    ssh.neither_gets_in("there is no key to offer")
+    ssh.neither_gets_in("toolkit found no key")
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "gone.sock"))
     ssh.config(only=False)
     ssh.neither_gets_in("the ssh agent at", "gone.sock does not answer")
@@ -321,7 +319,7 @@ def test_a_proxy_command_leads_there(ssh: Ssh, tmp_path: Path) -> None:
     )
     waiting.until("the ProxyCommand has ended", lambda: running(str(relay)), lambda found: not found)
     ssh.config("ProxyCommand echo 'the proxy is closed' >&2; exit 1")
-    ssh.neither_gets_in("the ProxyCommand does not lead to an sshd: the proxy is closed")
+    ssh.neither_gets_in("the ProxyCommand does not connect to an sshd: the proxy is closed")
 
 
 def running(word: str) -> bool:
@@ -341,7 +339,7 @@ def test_a_jump_host_that_does_not_lead_on_is_named(ssh: Ssh) -> None:
     config = (ssh.folder / "config").read_text()
     gate = config.replace("Host gpu\n    ProxyJump gate", "Host gate").replace("Port 9", "Port 22")
     ssh.write("config", config + gate)
-    error = ssh.neither_gets_in(f"it does not lead on to {ssh.address} port 9")
+    error = ssh.neither_gets_in(f"the jump host cannot connect to {ssh.address} port 9")
     assert error.host == "gpu (jump host gate)"
     # With the port in the same word, which ssh -G writes in a way of its own.
     ssh.write("config", config.replace("gate", "trainer@gate:22").replace("Port 9", "Port 22") + gate)
@@ -373,7 +371,7 @@ def test_a_host_that_says_nothing_any_more_is_given_up(ssh: Ssh) -> None:
         "nohup sh -c 'sleep 1; kill -STOP $(cat /tmp/stopped)' >/dev/null 2>&1 & sleep 400"
     )
     try:
-        with pytest.raises(Unreachable, match=r"it has not answered for \d+ s"):
+        with pytest.raises(Unreachable, match=r"the host has not answered for \d+ s"):
             runner.run(command("sh", "-c", stop), 300)
     finally:
         runner.close()

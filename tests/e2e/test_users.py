@@ -192,13 +192,13 @@ def test_an_account_that_runs_no_command(two: Toolkit, tmp_path: Path) -> None:
         for change, words in (
             ("true", "; it says: This account is currently not available."),
             (f"usermod -s /bin/sh locked; sed -i '1s/^/{forced} /' .ssh/authorized_keys", "only for backups"),
-            ("sed -i 's/echo only for backups/exit 3/' .ssh/authorized_keys", "but runs no command"),
+            ("sed -i 's/echo only for backups/exit 3/' .ssh/authorized_keys", "but cannot run commands"),
         ):
             sh("box2", f"cd /home/locked; {change}")
             done = locked.run("up", "--prepare", "--json")
             failed = [o for o in done.json["outcomes"] if o["status"] == "failed"]
             assert done.status == 1 and [(o["host"], o["phase"]) for o in failed] == [("box2", "connect")]
-            assert "user locked can log in there, but runs no command" in failed[0]["detail"]
+            assert "user locked can log in but cannot run commands" in failed[0]["detail"]
             assert failed[0]["detail"].endswith(words)
             assert "on box2: give locked a shell" in failed[0]["fix"] and "ForceCommand" in failed[0]["fix"]
             own = {o["status"] for o in done.json["outcomes"] if o["host"] == "box1"}

@@ -473,7 +473,7 @@ class FakeLink:
         return self.hosts.shown_key(self.target.name)
 
     def break_off(self) -> None:
-        self.broken, self.lost = True, "it has not answered for 35 s"
+        self.broken, self.lost = True, "the host has not answered for 35 s"
         for channel in self._channels:
             channel.wake()
 

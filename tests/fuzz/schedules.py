@@ -263,7 +263,7 @@ class World:
                 "timeout": schedule.timeout, "grace": schedule.grace, "networks": ["10.77.0.0/24"],
                 "spares": [entry(each) for each in schedule.spares], "max_restarts": schedule.restarts,
                 "min_hosts": schedule.min_hosts, "stall_after": None, "elastic": False,
-                "local_rank_word": False, "transport": "ssh", "attempt": 0, "launches": launches,
+                "local_rank_word": "", "transport": "ssh", "attempt": 0, "launches": launches,
                 "world_sizes": [size, size],
             }  # fmt: skip
             (folder / "job.json").write_text(json.dumps(job))

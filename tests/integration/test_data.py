@@ -182,5 +182,5 @@ def test_a_set_that_is_too_large_is_refused_before_anything_is_sent(
     with (source / "sparse").open("wb") as file:
         file.truncate(2**43)
     found = send(source, host)["box1"]
-    assert found.status == "failed" and "no room for the data" in found.detail, found
+    assert found.status == "failed" and "too small" in found.detail, found
     assert not host.fed and "df -h" in found.fix

@@ -87,7 +87,7 @@ def test_a_command_that_prints_all_the_time_is_late_too(sshd: tuple[SshRunner, S
         with contextlib.suppress(OSError):  # the runner has closed the channel
             channel.sendall(b"x")
     assert [result.status for result in found] == [TIMED_OUT]
-    assert found[0].stderr == "no end after 0.3 s"
+    assert found[0].stderr == "the command did not end within 0.3 s"
 
 
 def test_a_status_that_does_not_come_is_waited_for_no_longer(sshd: tuple[SshRunner, Sshd]) -> None:
@@ -140,4 +140,4 @@ def test_a_connection_that_this_side_has_closed_is_not_lost(sshd: tuple[SshRunne
     host.asked.get(timeout=10).sendall(f"{MARK}\n".encode())
     runner.close()
     thread.join(10)
-    assert [str(error).splitlines()[0] for error in found] == ["gpu1: the connection was closed"]
+    assert [str(error).splitlines()[0] for error in found] == ["gpu1: the connection to the host was closed"]

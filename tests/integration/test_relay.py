@@ -205,7 +205,7 @@ def test_a_host_without_python_is_sent_to_from_here(sender: Sender, make: Any) -
     hosts[1].python = False
     found = send(sender, *hosts)
     assert all(arrived(sender, host) for host in hosts), found
-    assert "not from other hosts: it has no python3" in found["box2"].detail
+    assert "not from other hosts: the host has no python3" in found["box2"].detail
     assert giver(found["box3"]) == "box1"
 
 

@@ -120,7 +120,7 @@ class World:
             "min_hosts": 0,
             "stall_after": None,
             "elastic": False,
-            "local_rank_word": False,
+            "local_rank_word": "",
             "transport": "ssh",
             "attempt": 0,
             "launches": [{"host": "gpu1", "argv": self.rank_argv(job_id), "env": rank_env()}],

@@ -184,6 +184,12 @@ def test_no_example_lets_each_rank_find_its_own_start() -> None:
         assert "if rank == 0 else None" in text and "broadcast_object_list" in text
 
 
+def test_the_examples_contain_the_same_copy() -> None:
+    texts = {path.parent.name: path.read_text() for path in EXAMPLES.glob("*/checkpoint.py")}
+    assert texts.keys() == {"digits", "text"}
+    assert set(texts.values()) == {(EXAMPLES / "checkpoint.py").read_text()}
+
+
 # What others left
 
 

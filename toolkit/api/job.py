@@ -60,7 +60,7 @@ class ClusterJob:
         with self._connect() as session:
             found = self._status(session, running)
             if not found.final and not wait_for_end(session, found.id, timeout):
-                raise NotReady(f"{found.id} still runs after {timeout:g} s", f"toolkit attach {found.id}")
+                raise NotReady(f"job {found.id} still runs after {timeout:g} s", f"toolkit attach {found.id}")
             return job_status(session, found.id)
 
     def follow(self, sink: Callable[[bytes], None], tail: int | None = None, fold: bool = True) -> JobStatus:

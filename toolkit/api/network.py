@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.api.part import Part
-from toolkit.bench.tune import check_tune, tune
+from toolkit.bench.tune import DEFAULT_BUDGET_S, check_tune, tune
 from toolkit.cluster.reachability import explain_network
 from toolkit.network.explain import Explanation
 from toolkit.network.tuning import Tuning
@@ -19,12 +19,12 @@ class NetworkPart(Part):
             away = {name: error.what for name, error in session.errors.items()}
             return explain_network(session.inventory, session.facts, session.runners_in_use(), away)
 
-    def tune(self, backend: str = "auto", budget: float = 120.0) -> Tuning:
+    def tune(self, backend: str = "auto", budget: float = DEFAULT_BUDGET_S) -> Tuning:
         """Measure the all-reduce algorithms of Open MPI or NCCL; later jobs use the fastest settings.
 
         Args:
             backend: auto, mpi or nccl.
-            budget: limit in seconds for the complete measurement.
+            budget: target in seconds for all trials together; each trial measures for at least 1 s.
         """
         check_tune(backend, budget)
         with self._cluster.connect() as session:

@@ -13,13 +13,13 @@ class Topic(Enum):
 
     ENVIRONMENT = "variables that ranks would get"
     CHANGES = "keys of hosts.yaml that changed since up"
-    VERSION = "hosts that a newer toolkit has set up"
+    VERSION = "hosts on which a newer toolkit created the cluster"
     LAUNCHER = "choice of the launcher"
     CODE = "files that are not sent"
-    JOB = "the job as it would be started"
+    JOB = "problems of the job"
     HOSTS = "problems of the hosts"
     PULL = "hosts that pull the image first"
-    ENDING = "a running job that is ended first"
+    ENDING = "a running job that toolkit stops first"
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def prepare_run(cluster: Connection, checked: CheckedRequest, check: bool = True
             notices.add(Topic.LAUNCHER, text=f"launcher {checked.start.launcher}: {checked.start.why}")
         plan = plan_run(layout, job, request.workdir, code.result())
         if private := private_code(plan):
-            text = f"not sent with the code: {', '.join(private)}"
+            text = f"private files are not sent with the code: {', '.join(private)}"
             notices.add(Topic.CODE, text=text)
         about_job = (*launcher_findings(job, checked.start), *code_findings(plan))
         notices.add(Topic.JOB, (*about_job, *restart_warnings(session, job)))

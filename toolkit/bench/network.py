@@ -56,7 +56,7 @@ def check_bench(bench: NetworkBench) -> None:
     """
     problems = []
     if bench.engine not in ENGINES:
-        problems.append(Problem("--backend", f"is one of {', '.join(ENGINES)}, found {bench.engine}"))
+        problems.append(Problem("--backend", f"should be one of {', '.join(ENGINES)}, found {bench.engine}"))
     if not 0 <= bench.seconds <= 60:
         problems.append(Problem("--seconds", f"is 0 to 60, found {bench.seconds:g}"))
     if not 1 <= bench.streams <= 64:

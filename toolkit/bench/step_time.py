@@ -52,7 +52,7 @@ def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
     planned = plan_request(session, request)
     job = planned.job
     text = run_to_completion(session, planned.plan, job.id, listen)
-    with answer_of(job.hosts[0].name, "the steps of the script"):
+    with answer_of(job.hosts[0].name, "the step times of the script"):
         probed = parse_probed(text)
     if probed is None:
         ended = job_status(session, job.id)

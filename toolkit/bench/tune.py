@@ -32,6 +32,8 @@ from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.names import program
 
 ENGINES = ("auto", "mpi", "nccl")
+# Default time limit of the command line and of the Python API, in seconds.
+DEFAULT_BUDGET_S = 8.0
 _RESULT = "@algorithms "
 # Assumed overhead of a job until the first one has shown it, and minimum time of a trial, in seconds.
 _START_SECONDS, _LEAST_SECONDS = 2.0, 1.0
@@ -47,9 +49,9 @@ def check_tune(engine: str, budget: float) -> None:
     """
     problems = []
     if engine not in ENGINES:
-        problems.append(Problem("--backend", f"is one of {', '.join(ENGINES)}, found {engine}"))
+        problems.append(Problem("--backend", f"should be one of {', '.join(ENGINES)}, found {engine}"))
     if not 2 <= budget <= 600:
-        problems.append(Problem("--budget", f"is 2 to 600 s, found {budget:g}"))
+        problems.append(Problem("--budget", f"should be 2 to 600 s, found {budget:g} s"))
     if problems:
         raise BadInput("command line", tuple(problems))
 
@@ -96,7 +98,7 @@ def tune(
             raise NotReady("an all-reduce requires two ranks, found 1", "add hosts or slots, or omit --only")
         begin = clock()
         text = measured_text(session, planned, _RESULT, listen)
-        rows = read_answer(tuple[AlgorithmTime, ...], text, session.inventory.main, "its measurements")
+        rows = read_answer(tuple[AlgorithmTime, ...], text, session.inventory.main, "the measurements")
         timings += parse_timings(trial.name, rows)
         overhead = max(0.0, clock() - begin - measuring)
     tuning = choose_tuning(engine, places, timings, datetime.now().strftime("%Y-%m-%d %H:%M"))

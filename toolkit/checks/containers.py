@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.groups import grouped, groups_text
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
-from toolkit.checks.mounts import access, unwritable
+from toolkit.checks.mounts import access, lost_source, unwritable
+from toolkit.cluster.docker import mount_argument
+from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.launchers import NEEDS
 from toolkit.protocol.looks import Limits
@@ -33,8 +35,12 @@ def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(what, _build(scene))
     elif looked.error and cannot_give_gpus(seen, scene):
         yield unchecked("docker cannot give GPUs to containers [gpu-containers]")
+    elif looked.error and (source := lost_source(seen, scene)):
+        yield unchecked(f"the mount source {source} is missing or does not respond [mount-there]")
     elif looked.error:
-        fix = f"on {seen.host}: docker run --rm --network host {scene.inventory.image} true"
+        mounts = [word for mount in scene.inventory.mounts for word in ("--mount", mount_argument(mount))]
+        words = ("docker", "run", "--rm", "--network", "host", *mounts, scene.inventory.image, "true")
+        fix = f"on {seen.host}: {quoted(*words)}"
         yield error(f"the test container failed: {looked.error}", fix)
 
 

@@ -203,6 +203,14 @@ XIDS: Mapping[int, str] = {
 }
 _XID = re.compile(r"Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 
+
+def xid_of(line: str) -> tuple[str, int] | None:
+    """Return the PCI address and the number of an Xid error in a line of the kernel log, None without one."""
+    found = _XID.search(line)
+    code = whole(found[2]) if found else None
+    return (found[1], code) if found and code is not None else None
+
+
 # Reasons for a reduced clock, as bits of clocks_event_reasons.active (nvml.h). Idling, a configured power
 # limit and the request of an application are no faults.
 _SLOWED = ((0x80, "by the power supply"), (0x60, "by heat"), (0x8, "by the hardware"))
@@ -253,11 +261,9 @@ def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
         )
     counts: dict[tuple[str, int], int] = {}
     for line in lines:
-        found = _XID.search(line)
-        code = whole(found[2]) if found else None
-        if found and code is not None and code in XIDS:
-            key = (found[1], code)
-            counts[key] = counts.get(key, 0) + 1
+        found = xid_of(line)
+        if found and found[1] in XIDS:
+            counts[found] = counts.get(found, 0) + 1
     for (bus, code), count in counts.items():
         times = f", {count} times" if count > 1 else ""
         what = f"the GPU at {bus} reported Xid {code} since the host booted: {XIDS[code]}{times}"

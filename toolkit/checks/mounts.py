@@ -30,7 +30,7 @@ def mounted(seen: Seen, scene: Scene) -> tuple[tuple[Mount, Place], ...]:
 def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     if not scene.inventory.mounts:
-        yield fine("the hosts file mounts nothing")
+        yield fine("hosts.yaml has no mounts")
     found = mounted(seen, scene)
     for mount, where in found:
         if not where.answered:
@@ -46,7 +46,13 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield error(what, fix, subject=mount.source)
     unknown = {m.source for m in scene.inventory.mounts} - {m.source for m, _ in found}
     for source in sorted(unknown):
-        yield unchecked("the host did not report this folder", subject=source)
+        yield unchecked("the host did not report the folder", subject=source)
+
+
+def lost_source(seen: Seen, scene: Scene) -> str:
+    """Return the first source of a mount that is missing or does not respond, empty if there is none."""
+    lost = (m.source for m, where in mounted(seen, scene) if where.kind in ("", "broken link"))
+    return next(lost, "")
 
 
 def unwritable(seen: Seen, mount: Mount, reason: str, fix: str = "") -> Finding:
@@ -90,7 +96,9 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if where.free < NOTHING:
             yield error(f"the file system of {mount.source} is full", fix, subject=mount.source)
         elif where.free < GIB:
-            yield warning(f"{mount.source} has {free}: checkpoints can fail", fix, subject=mount.source)
+            yield warning(
+                f"{mount.source} has only {free}, so checkpoints can fail", fix, subject=mount.source
+            )
         elif where.inodes and where.inodes_free < 1000:
             what = f"{mount.source} has room for only {where.inodes_free} more files"
             yield warning(what, f"on {seen.host}: df -i {source}", subject=mount.source)
@@ -108,22 +116,26 @@ def _same(scene: Scene) -> Iterator[Finding]:
             continue
         kinds = grouped((name, where.kind) for name, where in found.items())
         if len(kinds) > 1:
-            what = f"{mount.source} is not the same on all hosts: {groups_text(kinds)}"
-            yield error(what, "make it the same kind on all hosts", subject=mount.source)
+            what = f"{mount.source} is of different types: {groups_text(kinds)}"
+            yield error(
+                what,
+                f"make {mount.source} a folder on all hosts, or a file on all hosts",
+                subject=mount.source,
+            )
             continue
         shared = {name: where for name, where in found.items() if where.shared}
         if shared and len(shared) < len(found):
             groups = grouped(
                 (n, f"{w.type} from {w.source}" if w.shared else "local") for n, w in found.items()
             )
-            what = f"{mount.source} is a shared folder on some hosts only: {groups_text(groups)}"
+            what = f"{mount.source} is a shared folder only on some hosts: {groups_text(groups)}"
             yield warning(what, "mount the same file system on all hosts", subject=mount.source)
         # The inode number and the disk size are the server's; the same server can have several names.
         elif (
             len({(where.inode.partition(":")[2], where.size) for where in shared.values() if where.inode}) > 1
         ):
             groups = grouped((name, where.source) for name, where in shared.items())
-            what = f"{mount.source} is not the same folder on all hosts: {groups_text(groups)}"
+            what = f"{mount.source} is a different folder on some hosts: {groups_text(groups)}"
             yield warning(what, "mount the same file system on all hosts", subject=mount.source)
 
 
@@ -143,7 +155,7 @@ def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...
     )
     fix = (
         "in hosts.yaml: mounts: [/SHARED/FOLDER:/checkpoints], then: toolkit up; write checkpoints to "
-        "/checkpoints, or let rank 0 read them and broadcast the contents"
+        "/checkpoints, or let rank 0 read the checkpoints and broadcast the contents"
     )
     return (Finding("restart-checkpoints", "warning", what, fix, subject="--max-restarts"),)
 
@@ -233,7 +245,8 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
         else:
             what = f"the engine (root) cannot read {path}: the share denies root access to a folder above it"
             fix = (
-                f"on {seen.host}: chmod o+x each folder above it; or mount the first folder that denies root"
+                f"on {seen.host}: namei -l {quoted(path)}  # run chmod o+x on the folders above, or mount "
+                "the first folder that denies root access"
             )
             yield error(what, fix, subject=path)
 

@@ -33,7 +33,8 @@ class Person:
                 return read(default)
             except ValueError as error:
                 raise ToolkitError(
-                    f"{question} {default}: {error}", "run the same command on a terminal"
+                    f"the default answer {default!r} to '{question}' is not valid: {error}",
+                    "run the same command on a terminal",
                 ) from error
         while True:
             ask(f"{question} [{default}]: ")
@@ -59,7 +60,7 @@ def undone_if_interrupted(what: str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, EOFError, typer.Abort) as error:
         say("")
-        why = "the input has ended" if isinstance(error, EOFError) else "interrupted"
+        why = "the input ended" if isinstance(error, EOFError) else "interrupted"
         raise Interrupted(f"{why}; {what}") from None
 
 

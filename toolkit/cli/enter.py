@@ -99,11 +99,11 @@ def _split(
     first, rest = words[0], words[1:]
     if everywhere:
         if first in known or rest[:1] == ["--"]:
-            line.refuse("--all", f"means every host; leave out {first}")
+            line.refuse("--all", f"selects every host; remove {first}")
         return list(known), words
     if first in known or rest[:1] == ["--"]:
         if inventory and first not in known:
-            line.refuse(first, f"is not a host of the file; there are: {', '.join(known)}")
+            line.refuse(first, f"is not a host in hosts.yaml; the hosts are {', '.join(known)}")
         argv = rest[1:] if rest[:1] == ["--"] else rest
         if not argv:
             line.refuse("", f"a command is missing: toolkit exec {first} -- COMMAND")

@@ -48,7 +48,7 @@ def forward(
     inventory = line.hosts(hosts)
     wanted = _wanted(line, inventory, services or [])
     if number and len(wanted) != 1:
-        line.refuse("--port", "needs the name of one service")
+        line.refuse("--port", "requires the name of one service")
     inventory = line.accept(inventory)
     names = list(dict.fromkeys(service.host for service in wanted))
     with connect(inventory, verbose, names) as session:
@@ -69,7 +69,7 @@ def forward(
                 put_json([{**asdict(door), "address": door.address} for door in opened])
             for door in opened:
                 say(f"{door.service} on {door.host}, port {door.leads_to}: http://{door.address}/")
-            say("Ctrl-C closes " + ("it" if len(opened) == 1 else "them"))
+            say("to close the " + ("connection" if len(opened) == 1 else "connections") + ": Ctrl-C")
             if browser:
                 webbrowser.open(f"http://{opened[0].address}/")
             threading.Event().wait()
@@ -87,17 +87,17 @@ def _wanted(line: CommandLine, inventory: Inventory | None, names: list[str]) ->
     for name in names:
         if name not in known:
             there = (
-                f"there are: {', '.join(known)}"
+                f"the services are {', '.join(known)}"
                 if known
-                else "the file has no services, see docs/how-to/services.md"
+                else "the file has no services; see docs/how-to/services.md"
             )
-            line.refuse(name, f"is not a service of the file; {there}")
+            line.refuse(name, f"is not a service in hosts.yaml; {there}")
     if not known and not names:
         line.refuse("", "hosts.yaml has no services; see docs/how-to/services.md")
     chosen = [known[name] for name in dict.fromkeys(names or known) if name in known]
     for service in chosen:
         if not service.ports and service.name in names:
             line.refuse(
-                service.name, f"has no ports; add them to hosts.yaml at services/{service.name}/ports"
+                service.name, f"has no ports; add ports to hosts.yaml at services/{service.name}/ports"
             )
     return [service for service in chosen if service.ports]

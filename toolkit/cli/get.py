@@ -148,7 +148,7 @@ def bring_logs(session: Session, job: JobStatus, into: Destination, verbose: boo
     errors = {name: error for name, error in errors.items() if not _is_absence(error)}
     for name in names:
         if name not in known:  # main reports the hosts of the job; an unknown name is not used as a folder
-            errors[name] = ToolkitError(f"job {job.id} ran on {name!a}, which is not in the hosts file")
+            errors[name] = ToolkitError(f"job {job.id} ran on {name!a}, which is not in hosts.yaml")
     got, failed = _bring(session, found, True, verbose)
     _show_got(job.id, got, errors | failed, False)
     if errors or failed:
@@ -171,9 +171,9 @@ def _check(
     if job:
         line.value("--job", job_word, job)
     if not all(paths) or any("\0" in path for path in paths):
-        line.refuse("PATH", "is empty or not a path")
+        line.refuse("PATH", "is empty or contains a NUL byte")
     if "\0" in output or is_file(Path(output)):
-        line.refuse("--output", f"{output!r} is not a folder")
+        line.refuse("--output", f"should be a folder, found {output!r}")
 
 
 def _wanted(session: Session, job: str) -> str:
@@ -228,11 +228,11 @@ def _show_found(job: str, found: dict[str, Found], errors: dict[str, ToolkitErro
         put_json({"job": job, "dry_run": True, "hosts": rows + _failed(errors)})
         return
     for name, one in found.items():
-        there = f"; {one.there} are there already" if one.there else ""
+        there = f"; {one.there} already downloaded" if one.there else ""
         put_text(f"{name}: {counted(len(one.new), 'file')}, {size(one.size)}, to {one.into.path}{there}")
         differs = set(one.differs)
         for coming in one.new:
-            mark = "  (differs from what is here)" if coming in differs else ""
+            mark = "  (differs from the local file)" if coming in differs else ""
             put_text(f"  {printable_line(coming.name)}{mark}")
         for reason in one.blocked:
             put_text(f"  {printable_line(reason)}")
@@ -254,7 +254,7 @@ def _show_got(job: str, got: dict[str, Got], errors: dict[str, ToolkitError], as
 
 def _say_skipped(host: str, skipped: Sequence[Skipped]) -> None:
     for one in skipped:
-        say(f"  {host}: left out {one.name!a}: {one.reason}")
+        say(f"  {host}: skipped {one.name!a}: {one.reason}")
 
 
 def _say(errors: dict[str, ToolkitError]) -> None:

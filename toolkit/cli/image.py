@@ -119,7 +119,7 @@ def build(
         line.value("--base-image", image_name, base_image)
     for argument in build_arg or []:
         if not re.match("[^=]+=", argument):
-            line.refuse(f"--build-arg {argument}", "is written NAME=VALUE")
+            line.refuse(f"--build-arg {argument}", "should be NAME=VALUE")
     extras = tuple(filter(None, listed(with_)))
     if pip and not is_file(pip):
         line.refuse("--pip", f"there is no file {pip}")

@@ -24,7 +24,7 @@ from toolkit.init.meet import Meeting, fill, read_hostfile
 from toolkit.init.show import essence
 from toolkit.init.ssh_aliases import find_aliases
 
-_NOTHING = "no hosts file was written"
+_NOTHING = "toolkit wrote no hosts.yaml"
 
 
 def init(
@@ -144,7 +144,7 @@ def _require_some(meeting: Meeting, as_json: bool) -> None:
     """
     if any(met.usable for met in meeting.met.values()):
         return
-    error = ToolkitError(f"no host can be used, and {_NOTHING}", next(iter(meeting.met.values())).fix)
+    error = ToolkitError(f"no host is usable, so {_NOTHING}", next(iter(meeting.met.values())).fix)
     if as_json:
         put_json({**error_json(error), "found": [met.as_json() for met in meeting.met.values()]})
         raise typer.Exit(error.exit_code)
@@ -200,7 +200,7 @@ def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force:
     many = f" with {counted(len(hosts), 'host')}" if hosts else "; add your hosts to it"
     say(f"wrote {path}{many}")
     if hostfile and (bare := [host.name for host in hosts if host.slots is None]):
-        say(f"  {hostfile} gives no slots to {', '.join(bare)}; the default is one slot per GPU")
+        say(f"  {hostfile} sets no slots for {', '.join(bare)}; the default is one slot per GPU")
     say(f"  next: {_next(draft, file) if found else 'toolkit trust, then toolkit up'}")
 
 

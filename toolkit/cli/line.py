@@ -71,7 +71,7 @@ class CommandLine:
         words = tuple(known)
         if text in words:
             return text
-        self.refuse(where, f"is one of {', '.join(words)}, found {text!r}")
+        self.refuse(where, f"should be one of {', '.join(words)}, found {text!r}")
         return ""
 
     def value(self, where: str, make: Callable[[str], Value], text: str) -> Value | None:

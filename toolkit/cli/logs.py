@@ -84,15 +84,19 @@ def logs(
     if host and rank is not None:
         line.refuse("--host", "cannot be combined with --rank")
     if save and ("\0" in save or is_file(save)):
-        line.refuse("--save", f"{save!r} is not a folder")
+        line.refuse("--save", f"should be a folder, found {save!r}")
     if inventory is not None and host and host not in inventory.names:
-        line.refuse("--host", f"{host} is not a host of the file; there are: {', '.join(inventory.names)}")
+        line.refuse(
+            "--host", f"{host} is not a host in hosts.yaml; the hosts are {', '.join(inventory.names)}"
+        )
     if service:
         for option, given in {"JOB": job, "--rank": rank, "--host": host, "--save": save}.items():
             if given:
                 line.refuse(option, "cannot be combined with --service")
         if inventory is not None and service not in (known := [each.name for each in inventory.services]):
-            line.refuse("--service", f"{service} is not a service of the file; there are: {', '.join(known)}")
+            line.refuse(
+                "--service", f"{service} is not a service in hosts.yaml; the services are {', '.join(known)}"
+            )
         words = [*(["--follow"] if follow_on else []), *(["--tail", str(lines)] if lines is not None else [])]
         words += ["--since", f"{ago:.0f}s" if ago else f"{epoch:.3f}"] if ago or epoch else []
         _service_log(line.accept(inventory), service, words, raw, verbose)
@@ -144,5 +148,5 @@ def moment(text: str) -> tuple[float | None, float | None]:
     except (ValueError, OverflowError, OSError):
         pass
     raise ValueError(
-        f"must be a duration such as 90s, 10m or 1h30m, or a time such as 2026-11-21T09:30, found {text!r}"
+        f"should be a duration such as 90s, 10m or 1h30m, or a time such as 2026-11-21T09:30, found {text!r}"
     )

@@ -36,14 +36,16 @@ def pick_hosts(person: Person, aliases: Sequence[Alias], user: str) -> tuple[Dra
         say("hosts of ~/.ssh/config:")
         barred = [(alias.name, alias.bar) for alias in aliases if alias.bar]
         say(aliases_text([(alias.name, alias.place) for alias in listed], barred))
-        question = "which hosts (all, numbers, names, or ADDRESS or USER@ADDRESS of other hosts)?"
+        question = "hosts of the cluster (all, numbers, names, or ADDRESS or USER@ADDRESS of other hosts)?"
         hosts = person.ask(question, ALL, lambda text: read_hosts(text, names))
     elif person.there:
-        say("~/.ssh/config names no host; without hosts, hosts.yaml gets two placeholders that you replace")
-        question = "which hosts (ADDRESS or USER@ADDRESS)?"
+        say(
+            "~/.ssh/config contains no host; without hosts, hosts.yaml gets two placeholders that you replace"
+        )
+        question = "hosts of the cluster (ADDRESS or USER@ADDRESS)?"
         hosts = person.ask(question, NONE, lambda text: () if text == NONE else read_hosts(text, ()))
     else:
-        problem = Problem("", "names no host that could be one of a cluster")
+        problem = Problem("", "contains no host that can be part of a cluster")
         raise BadInput(
             "~/.ssh/config",
             (problem,),
@@ -68,7 +70,7 @@ def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[
         lost = [name for name, met in meeting.met.items() if not met.usable]
         if not lost:
             break
-        question = f"what about {', '.join(lost)} (leave out, try all again, keep anyway)?"
+        question = f"unusable hosts {', '.join(lost)} (leave out, try all again, keep anyway)?"
         answer = person.ask(question, LEAVE, lambda text: read_choice(text, (LEAVE, AGAIN, KEEP)))
         if answer == LEAVE:
             draft = leave_out(draft, meeting, lost)
@@ -121,7 +123,7 @@ def pick_mounts(person: Person, meeting: Meeting, hosts: Sequence[str]) -> tuple
     say("file systems that all hosts share:")
     say(shares_text(shares))
     folders = [share.mount.source for share in shares]
-    question = "which file systems to mount for ranks, at the same path (all, none, numbers, paths)?"
+    question = "file systems to mount for ranks, at the same path (all, none, numbers, paths)?"
     picked = person.ask(question, ALL, lambda text: read_some(text, folders))
     return tuple(share.mount for share in shares if share.mount.source in picked)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from toolkit.api.network import NetworkPart
-from toolkit.bench.tune import check_tune, forget_plan, tune_plans
+from toolkit.bench.tune import DEFAULT_BUDGET_S, check_tune, forget_plan, tune_plans
 from toolkit.bench.tune import forget as forget_tuned
 from toolkit.bench.tune import tune as tune_network
 from toolkit.cli import complete
@@ -69,7 +69,7 @@ def tune(
             metavar="SECONDS",
             help="Time limit for all trials, 2 to 600 s; each trial takes at least 1 s",
         ),
-    ] = 8.0,
+    ] = DEFAULT_BUDGET_S,
     only: Annotated[
         list[str] | None,
         typer.Option(

@@ -27,7 +27,7 @@ def text(
     rows = prediction.rows
     parts.append(_steps(rows, load) if load.compute is not None else _wire(rows))
     parts.append(
-        "time on the wire per step, each algorithm with fp32 gradients and with half as many bytes\n"
+        "communication time per step of each algorithm, with fp32 gradients and with half as many bytes\n"
         + _ways(rows)
     )
     advice = f"  {prediction.advice}\n" if prediction.advice else ""
@@ -51,7 +51,7 @@ def _assumed(network: Network, load: Load, source: str, ask: Ask, note: str, pro
     elif load.compute is not None:
         compute = f"{seconds_text(load.compute)} a step on one slot ({ask.compute_from.partition('; ')[0]})"
     else:
-        compute = "not known; give the time of a step with --step-time, or measure it with --probe"
+        compute = "unknown; set the time of a step with --step-time, or measure the time with --probe"
     lines = [("model", gradients), ("compute", compute), ("hosts", _hosts(network, note))]
     lines += [("network", source), ("all-reduce", load.algorithm)]
     return "".join(f"{head:<11} {tail}\n" for head, tail in lines)
@@ -95,7 +95,7 @@ def _wire(rows: tuple[Row, ...]) -> str:
         )
         for row in rows
     ]
-    return table(head, cells) + "  from: seconds of computing per step on one slot, nothing hidden\n"
+    return table(head, cells) + "  from: compute time per step on one slot, if no communication is hidden\n"
 
 
 def _ways(rows: tuple[Row, ...]) -> str:

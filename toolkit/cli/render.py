@@ -80,7 +80,7 @@ def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool)
 def check_folder(line: CommandLine, output: str) -> None:
     """Refuse an output path that is not a folder."""
     if output and os.path.lexists(output) and not is_folder(output):
-        line.refuse("--output", f"{output} is not a folder")
+        line.refuse("--output", f"should be a folder, found {output}")
 
 
 def put_files(files: Mapping[str, str], output: str, as_json: bool) -> None:

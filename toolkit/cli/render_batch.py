@@ -103,7 +103,7 @@ def pairs_of(line: CommandLine, option: str, words: list[str] | None) -> tuple[t
     for word in words or ():
         name, equals, value = word.partition("=")
         if not name or not equals or not word.isprintable():
-            line.refuse(f"{option} {word}", "is written NAME=VALUE")
+            line.refuse(f"{option} {word}", "should be NAME=VALUE")
         pairs.append((name, value))
     return tuple(pairs)
 

@@ -70,7 +70,7 @@ def report(
         name = f"report-{one.status.id}.html"
     path = write_file(output, page) if output else None if as_json else write_page(name, page)
     for host, why in one.silent:
-        say(f"warning: {host} is left out: {why}")
+        say(f"warning: the report does not include {host}: {why}")
     if as_json:
         result: dict[str, Any] = one.as_json() | {"page": str(path) if path else None}
         put_json(result | ({"compared": other.as_json(), "verdict": text} if other else {"verdict": text}))

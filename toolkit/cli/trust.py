@@ -63,13 +63,16 @@ def settle(
     if found.error or found.known:
         return not found.error
     if found.changed and not replace:
-        say("    not recorded: it differs from the key on record; if the host was reinstalled, use --replace")
+        say("    not recorded: the key differs from the recorded key; use --replace after a reinstallation")
         return False
     if dry_run:
         say(f"    would be recorded in {found.file}")
     elif yes or (sys.stdin.isatty() and confirm("    record this key?")):
         say(f"    recorded in {record(found)}")
     else:
-        say("    not recorded" + ("" if sys.stdin.isatty() else ": cannot ask here, use --yes"))
+        say(
+            "    not recorded"
+            + ("" if sys.stdin.isatty() else ": toolkit cannot ask without a terminal; use --yes")
+        )
         return False
     return True

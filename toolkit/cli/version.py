@@ -39,7 +39,7 @@ def version(
         f"toolkit {found['toolkit']}\n"
         f"  Python {found['python']} on {found['platform']}\n"
         f"  ssh: {found['ssh'] or 'not installed'}\n"
-        + (f"  Docker engine: {found['engine'] or 'none answers'}\n" if engine else "")
+        + (f"  Docker engine: {found['engine'] or 'no engine answers'}\n" if engine else "")
         + f"  libraries:{libraries or ' unknown, because toolkit is not installed as a package'}\n"
     )
 

@@ -134,7 +134,7 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
         fix = f"toolkit attach {job}  # once the main host answers again; the job continues meanwhile"
         raise Unreachable(f"stopped following {job}: {error.what}", fix, error.host) from error
     if isinstance(error, BrokenPipeError):
-        raise Detached(job, "the program that read the output has closed it", _SIGPIPE) from error
+        raise Detached(job, "the program that read the output closed the pipe", _SIGPIPE) from error
     if isinstance(error, OSError) and error.errno == errno.EIO:
         signals.silence()  # the terminal is closed, and SIGHUP has not arrived yet
         raise Detached(job, "the terminal was closed", 128 + signal.SIGHUP) from error

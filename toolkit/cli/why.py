@@ -68,7 +68,7 @@ def _read_save(line: CommandLine, save: str) -> None:
     if "\0" in save or not save.endswith(_END) or Path(save).name == _END:
         line.refuse("--save", f"should be the name of a file that ends with {_END}, found {save!r}")
     elif is_file(save) or is_folder(save):
-        line.refuse("--save", f"{save} is there already; another name, please")
+        line.refuse("--save", f"{save} exists already; choose another name")
 
 
 def _free(job: str) -> Path:

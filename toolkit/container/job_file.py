@@ -61,7 +61,7 @@ class Job(TypedDict):
     min_hosts: int
     stall_after: float | None
     elastic: bool
-    local_rank_word: bool
+    local_rank_word: str  # the option by which the script receives its local rank; empty for none
     variables: bool  # whether it has variables, which are only in memory; see variables.py
     world_sizes: list[int]  # minimum and maximum number of simultaneous ranks
     attempt: int  # number of restarts so far

@@ -17,7 +17,7 @@ def answer_of(host: str, asked: str) -> Iterator[None]:
     """Turn a DecodeError within the block into the error of a host.
 
     Args:
-        asked: the subject of the question, with its article: ``the list of its jobs``.
+        asked: name of the expected answer, with its article: ``the job list``.
 
     Raises:
         ToolkitError: names the host, what was asked, and the field that cannot be read.
@@ -25,7 +25,7 @@ def answer_of(host: str, asked: str) -> Iterator[None]:
     try:
         yield
     except DecodeError as error:
-        what = f"its answer about {asked} cannot be read: {error}"
+        what = f"toolkit cannot read {asked} that the host sent: {error}"
         raise ToolkitError(what, "toolkit status -v", host) from error
 
 
@@ -54,7 +54,7 @@ class LineStream:
         self._rest.append(rest)
         self._length += len(rest)
         if self._length > self._most:
-            what = f"a program there sent a line of more than {self._most} bytes"
+            what = f"a program on the host sent a line of more than {self._most} bytes"
             raise ToolkitError(what, "toolkit status -v", self._host)
         return lines
 

@@ -53,14 +53,14 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"bind source path does not exist: (?P<path>[^\n|]+)",
         "a folder to be mounted does not exist",
-        "on HOST: mkdir -p {path}  # or correct mounts: in the hosts file",
+        "on HOST: mkdir -p {path}  # or correct mounts: in hosts.yaml",
     ),
     (
         r"invalid mount config for type \"bind\": (l?stat|mkdir) (?P<path>[^\n|]+): permission denied|"
         r"mounting \"(?P<path2>[^\"]+)\" to .*: permission denied",
-        "the docker engine cannot enter a folder to be mounted, as on NFS with root_squash",
+        "the docker engine cannot enter a folder to be mounted, for example on NFS with root_squash",
         "on HOST: namei -l {path}  # run chmod o+x on the folders above it, or use a local disk; for the"
-        " state of toolkit, set state_dir: in the hosts file",
+        " state of toolkit, set state_dir: in hosts.yaml",
     ),
     (
         r"could not select device driver .*gpu|unknown or invalid runtime name: nvidia|"
@@ -88,7 +88,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"error setting rlimit|setting rlimits? .*operation not permitted",
         "the docker engine on the host cannot raise limits",
-        "on HOST: cat /proc/$(pidof dockerd)/limits  # use a smaller number under ulimits: in the hosts file,"
+        "on HOST: cat /proc/$(pidof dockerd)/limits  # use a smaller number under ulimits: in hosts.yaml,"
         " or give the engine CAP_SYS_RESOURCE",
     ),
 )

@@ -119,8 +119,13 @@ def script(text: str, *args: Token) -> Command:
     return Command(("sh", "-c", text, "sh", *args))
 
 
-# What `timeout` of coreutils returns, and what we return for a command that outlived its limit.
+# The status of `timeout` in coreutils, and of a command that toolkit ended at its time limit.
 TIMED_OUT = 124
+
+
+def timeout_text(seconds: float) -> str:
+    """Return the message for a command that did not end within its time limit."""
+    return f"the command did not end within {seconds:g} s"
 
 
 @dataclass(frozen=True)

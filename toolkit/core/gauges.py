@@ -60,7 +60,7 @@ def parse_gauges(host: str, line: bytes) -> HostGauges | None:
         return None
     if not isinstance(value, dict):
         return None
-    with answer_of(host, "its gauges"):
+    with answer_of(host, "the gauges"):
         said = decode(Reading, value)
     cpu, memory, network, disk = said.cpu, said.memory, said.network, said.disk
     return HostGauges(
@@ -147,13 +147,15 @@ def _behind(ranks: Sequence[RankGauge]) -> dict[int, str]:
     talking = [rank.silent for rank in ranks if rank.silent is not None and _has_throughput(rank)]
     for rank in ranks:
         if len(steps) > 1 and rank.step is not None and rank.step < median(steps) - 1:
-            found[rank.rank] = f"at step {rank.step}, the others at {steps[-1]}"
+            found[rank.rank] = f"at step {rank.step}, the other ranks at step {steps[-1]}"
         elif len(throughputs) > 1 and rank.steps_per_s and rank.steps_per_s < _SLOW * median(throughputs):
-            found[rank.rank] = f"{rank.steps_per_s:.3g} steps/s, the others {median(throughputs):.3g}"
+            found[rank.rank] = (
+                f"{rank.steps_per_s:.3g} steps/s, the other ranks {median(throughputs):.3g} steps/s"
+            )
         elif (
             len(talking) > 1 and _has_throughput(rank) and (rank.silent or 0) > _SILENT_S + 10 * min(talking)
         ):
-            found[rank.rank] = f"silent for {rank.silent:.0f} s"
+            found[rank.rank] = f"no output for {rank.silent:.0f} s"
     return found
 
 

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from toolkit.core.command import TIMED_OUT, Result
+from toolkit.core.command import TIMED_OUT, Result, timeout_text
 
 
 def is_here(program: str) -> bool:
@@ -36,5 +36,5 @@ def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0) -> Res
         )
     except subprocess.TimeoutExpired as error:
         out = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
-        return Result(TIMED_OUT, out, f"not done after {timeout:g} s", time.monotonic() - began)
+        return Result(TIMED_OUT, out, timeout_text(timeout), time.monotonic() - began)
     return Result(done.returncode, done.stdout, done.stderr, time.monotonic() - began)

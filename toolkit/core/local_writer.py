@@ -33,7 +33,7 @@ _STAGING = ".toolkit-new-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TICK_NS = 1_000_000  # some file systems keep times less exactly
-_OUT, _NOTHING = "the link leads out of the folder", "the link leads to nothing in the folder"
+_OUT, _NOTHING = "the link points outside the folder", "the link points to no file in the folder"
 
 
 class BlockedPath(ToolkitError):
@@ -187,8 +187,8 @@ class LocalWriter:
         assert self._size is not None
         self._size -= size
         if self._size < 0:
-            what = f"sends more than was announced or than fits into {self.place.root}"
-            raise ToolkitError(what, "make room there, or use another folder", self.host)
+            what = f"the host sent more bytes than announced, or more than fit into {self.place.root}"
+            raise ToolkitError(what, "free disk space on this machine, or use another folder", self.host)
 
     def close(self) -> None:
         """Remove what is not complete, and the staging folder; may be called again."""
@@ -249,8 +249,8 @@ class LocalWriter:
     def _take_number(self) -> None:
         self._count += 1
         if self._count > self._files:
-            what = f"sends more files than were announced or than fit into {self.place.root}"
-            raise ToolkitError(what, "free inodes there (df -i), or use another folder", self.host)
+            what = f"the host sent more files than announced, or more than fit into {self.place.root}"
+            raise ToolkitError(what, "free inodes on this machine (df -i), or use another folder", self.host)
 
     def _stage(self) -> tuple[str, int]:
         """Create a file in the staging folder; return its name there and a descriptor."""
@@ -269,8 +269,8 @@ class LocalWriter:
                 about = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
                 if stat.S_ISDIR(about.st_mode):
                     where = self.place.path.joinpath(*parts)
-                    what = f"{where} is a folder here and a file there"
-                    raise ToolkitError(what, "move it away, or use -o DIR", self.host)
+                    what = f"{where} is a folder, so toolkit cannot write a file of this name"
+                    raise ToolkitError(what, "move the folder, or repeat the command with -o DIR", self.host)
                 if not replace:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), parts[-1])
             if not replace:
@@ -310,11 +310,12 @@ class LocalWriter:
                     path = self.place.root.joinpath(*names[: number + 1])
                     about = os.stat(name, dir_fd=at, follow_symlinks=False)
                     if stat.S_ISLNK(about.st_mode):
-                        what = f"{path} is a symbolic link, and no file is written through it"
+                        what = f"{path} is a symbolic link, and toolkit writes no file through a link"
                         raise BlockedPath(what, f"rm {shlex.quote(str(path))}", self.host) from None
                     if make:
-                        what = f"{path} is a file here and a folder there"
-                        raise BlockedPath(what, "move it away, or use -o DIR", self.host) from None
+                        what = f"{path} is a file, so toolkit cannot create a folder of this name"
+                        fix = "move the file, or repeat the command with -o DIR"
+                        raise BlockedPath(what, fix, self.host) from None
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from None
                 os.close(at)
                 at = below
@@ -356,7 +357,7 @@ class LocalWriter:
             except (OSError, BlockedPath):
                 return _NOTHING
             if stat.S_ISLNK(about.st_mode):
-                return f"the link leads through another link, {'/'.join(names)}"
+                return f"the link points through another link, {'/'.join(names)}"
             is_folder = stat.S_ISDIR(about.st_mode)
             if not is_folder and not stat.S_ISREG(about.st_mode):
                 return _NOTHING

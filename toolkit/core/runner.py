@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from toolkit.core.command import TIMED_OUT, Command, Result
+from toolkit.core.command import TIMED_OUT, Command, Result, timeout_text
 from toolkit.core.engines import ENGINE_FAILED
 
 Sink = Callable[[bytes], None]
@@ -102,7 +102,7 @@ class LocalRunner:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Result(TIMED_OUT, "", f"no end after {timeout:g} s", time.monotonic() - start)
+            return Result(TIMED_OUT, "", timeout_text(timeout or 0.0), time.monotonic() - start)
         except FileNotFoundError as error:
             return Result(127, "", str(error), time.monotonic() - start)
         return Result(
@@ -155,8 +155,9 @@ class ContainerRunner:
             streams = _Announced(out, err)
             result = outer.follow(whole, streams.out, streams.err, timeout=limit, hold=True)
         streams.give()
-        late = result.status == TIMED_OUT and result.stderr
-        return replace(result, stderr=f"no end after {timeout:g} s") if late else result
+        if timeout is None or result.status != TIMED_OUT or not result.stderr:
+            return result
+        return replace(result, stderr=timeout_text(timeout))
 
     def stream(
         self,

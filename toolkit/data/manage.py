@@ -38,14 +38,14 @@ def read_data(inventory: Inventory) -> Staged:
     """
     sources = [_source(inventory, one) for one in inventory.data]
     problems = [
-        Problem(f"data/{number}/source", f"no such folder or file: {source}")
+        Problem(f"data/{number}/source", f"the data source {source} does not exist")
         for number, source in enumerate(sources)
         if not _is_there(source)
     ]
     if problems:
         fix = (
-            "correct source: in the hosts file; or run `toolkit data send` on the machine with the data, "
-            "then here `toolkit up --no-data`"
+            "correct source: in hosts.yaml, or run `toolkit data send` on the machine that has the data and "
+            "`toolkit up --no-data` on this machine"
         )
         raise BadInput(inventory.source, tuple(problems), fix)
     return tuple(
@@ -75,7 +75,7 @@ def require_data(inventory: Inventory) -> None:
     """
     if not inventory.data:
         problem = Problem("data", "has no data set to stage")
-        fix = "add to the hosts file: data: [{source: ./DATA, path: /scratch/DATA, target: /data}]"
+        fix = "add to hosts.yaml: data: [{source: ./DATA, path: /scratch/DATA, target: /data}]"
         raise BadInput(inventory.source, (problem,), fix)
 
 

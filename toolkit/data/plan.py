@@ -199,7 +199,7 @@ def folder_steps(inventory: Inventory, host: str) -> tuple[Step, ...]:
     make = script('umask 022; for d; do mkdir -p "$d" || exit; done', *folders)
     there = script('for d; do [ -d "$d" ] || exit 1; done', *folders)
     words = command(*folders).line()
-    fix = f"on {host}: sudo install -d -o $(id -un) {words}  # or correct data: in the hosts file"
+    fix = f"on {host}: sudo install -d -o $(id -un) {words}  # or correct data: in hosts.yaml"
     return (Run(host, "create the folders for data", make, unless=there, fix=fix),)
 
 
@@ -281,8 +281,8 @@ def data_text(rows: Iterable[DataRow]) -> str:
 
 def _state(row: DataRow) -> str:
     if row.state == "part":
-        return "part" if row.share is None else f"part, {row.share} %"
-    return "whole, differs from this machine" if row.state == "other" else row.state
+        return "incomplete" if row.share is None else f"incomplete, {row.share} %"
+    return {"other": "complete, differs from this machine", "whole": "complete"}.get(row.state, row.state)
 
 
 def lacking(held: Mapping[str, Mapping[str, HeldData]], inventory: Inventory) -> dict[str, str]:

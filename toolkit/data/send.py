@@ -96,7 +96,7 @@ class _Sending:
             seen = self._ask(DataSeen, "adopt", {"wanted": self.wanted, "entries": packed})
         missing = frozenset(seen.missing)
         if unknown := [number for number in missing if number >= len(self.wanted)]:
-            what = f"the host reports shard {unknown[0]} as missing, but there are {len(self.wanted)}"
+            what = f"the host reports shard {unknown[0]} as missing, but the data set has {len(self.wanted)}"
             raise ToolkitError(what, _AGAIN, step.host)
         if not missing and seen.set == step.content.identity:
             return Verdict("skipped")
@@ -136,7 +136,7 @@ class _Sending:
             else ""
         )
         if brought is None:
-            return Verdict("ok", "; ".join(filter(None, (gone, stay))) or "nothing was missing")
+            return Verdict("ok", "; ".join(filter(None, (gone, stay))) or "no data was missing")
         speed = 8 * brought.wire / brought.seconds / 1e6 if brought.seconds else 0.0
         link = f" of {self.step.mbit:.0f}" if self.step.mbit else ""
         way = "".join(
@@ -173,7 +173,7 @@ class _Sending:
         where = room.mount if room else step.path
         lacks = counted(files, "more file") if few and seen.free >= needed else size(needed)
         left = room.line() if room else f"{size(seen.free)} free"
-        what = f"no room for the data in {step.path}: {left}; the missing data needs {lacks}"
+        what = f"the free space in {step.path} is too small: {left}; the missing data needs {lacks}"
         raise NotReady(what, f"{room_fix(host, where)}; or set another path in data:", host)
 
     def _failure(self, result: Result) -> ToolkitError:
@@ -215,7 +215,7 @@ def _answer(
         said = None
     if not isinstance(said, dict):
         raise fault(result)
-    with answer_of(runner.name, "the data folder"):
+    with answer_of(runner.name, "the state of the data folder"):
         if isinstance(said.get("missing"), str):
             raise _no_python(decode(NoProgram, said).missing, runner.name)
         return decode(kind, said)

@@ -207,8 +207,10 @@ def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) ->
             found = _silent(name, masked_text(words_of(result.output), secrets), container)
             is_older = result.status == _CANNOT_OPEN and _lacks_program(session, name)
             return replace(found, is_older=is_older)
-        said = masked(read_answer(dict[str, object], result.stdout, name, "its ranks", MOST_BYTES), secrets)
-        with answer_of(name, "its ranks"):
+        said = masked(
+            read_answer(dict[str, object], result.stdout, name, "the state of its ranks", MOST_BYTES), secrets
+        )
+        with answer_of(name, "the state of its ranks"):
             return Said(decode(InspectedNow, said), container, {**said, "container": container})
     except ToolkitError as error:
         return _silent(name, masked_text(error.what, secrets), container)

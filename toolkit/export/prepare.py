@@ -143,7 +143,7 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
     if start.local_rank_word:
         script = next(number for number, word in enumerate(command) if word.endswith(".py")) + 1
         before, after = shlex.join(command[:script]), shlex.join(command[script:])
-        command = ("sh", "-c", f'exec {before} --local_rank="$LOCAL_RANK" {after}'.rstrip())
+        command = ("sh", "-c", f'exec {before} {start.local_rank_word}="$LOCAL_RANK" {after}'.rstrip())
     request = batch.request
     # All unsupported parts have been left out by now.
     left = {each.path for each in _hindrances(inventory, batch, target)}

@@ -21,7 +21,7 @@ def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
     hosts = {name: settings for name, _, settings in places}
     main = data.get("main", next(iter(hosts), None))
     if data.get("hosts") in ({}, []):
-        yield ("hosts",), "lists no host; write at least one"
+        yield ("hosts",), "lists no host; write at least one host"
     if hosts and isinstance(main, str) and main not in hosts:
         yield ("main",), f"no host is called {shown(main)}; {meant(main, hosts)}"
     yield from _spares(data.get("spares"), hosts, main)
@@ -46,11 +46,11 @@ def _without_ssh(data: Mapping[str, Any]) -> Iterator[Fault]:
         and launcher not in (*WITHOUT_SSH, "auto")
     ):
         instead = INSTEAD.get(launcher) or f"one of {', '.join(WITHOUT_SSH)}"
-        yield ("launcher",), f"{launcher} needs SSH, and transport is {EXEC}; write {instead}"
+        yield ("launcher",), f"{launcher} requires SSH, but transport is {EXEC}; write {instead}"
     if "worker_port" in data:
-        yield ("worker_port",), f"no sshd listens where transport is {EXEC}; remove it"
+        yield ("worker_port",), f"has no effect, because no sshd runs with transport: {EXEC}; remove the key"
     if data.get("spares"):
-        yield ("spares",), f"restarts need SSH between the hosts, and transport is {EXEC}; remove them"
+        yield ("spares",), f"spares require restarts over SSH, but transport is {EXEC}; remove the spares"
 
 
 def _host_places(hosts: Any) -> list[tuple[str, Path, Mapping[str, Any]]]:
@@ -69,18 +69,21 @@ def _spares(spares: Any, hosts: Mapping[str, Any], main: Any) -> Iterator[Fault]
         if hosts and name not in hosts:
             yield place, f"no host is called {shown(name)}; {meant(name, hosts)}"
         elif name == main:
-            yield place, f"{shown(name)} is main, without which no job goes on; choose another spare or main"
+            yield (
+                place,
+                f"{shown(name)} is the main host, which every job needs; choose another spare or main",
+            )
         elif name in names[:index]:
-            yield place, f"host {shown(name)} is listed twice; keep one of them"
+            yield place, f"host {shown(name)} is listed twice; keep one entry"
     if hosts and set(hosts) <= {*names, main} and hosts.get(str(main), {}).get("slots") == 0:
-        yield ("spares",), "leave no host for ranks; remove one"
+        yield ("spares",), "include every host, so no host is left for ranks; remove one spare"
 
 
 def _same_names(places: list[tuple[str, Path, Mapping[str, Any]]]) -> Iterator[Fault]:
     seen: set[str] = set()
     for name, place, _ in places:
         if name in seen:
-            yield place, f"host {shown(name)} is listed twice; keep one of them"
+            yield place, f"host {shown(name)} is listed twice; keep one entry"
         seen.add(name)
 
 
@@ -94,12 +97,12 @@ def _same_addresses(hosts: Mapping[str, Mapping[str, Any]]) -> Iterator[Fault]:
             first = control.setdefault((address.lower(), port, str(settings.get("jump"))), name)
             if first != name:
                 place: Path = ("hosts", name, "address") if "address" in settings else ("hosts", name)
-                same = f"reached as {shown(address)} port {port}, like {path_text(('hosts', first))}"
-                yield place, f"{same}; name a machine once"
+                same = f"{shown(address)} port {port} is also the address of {path_text(('hosts', first))}"
+                yield place, f"{same}; list each host once"
         own = settings.get("data_address")
         if isinstance(own, str) and (first := data.setdefault(own, name)) != name:
             where = path_text(("hosts", first))
-            yield ("hosts", name, "data_address"), f"{shown(own)} is the data address of {where} already"
+            yield ("hosts", name, "data_address"), f"{shown(own)} is already the data address of {where}"
 
 
 def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]:
@@ -113,20 +116,23 @@ def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]
             continue
         empty += slots == 0
         if slots == 0 and name != main and main in hosts:
-            yield ("hosts", name, "slots"), f"only main ({shown(main)}) may have 0 slots; write 1 or more"
+            yield ("hosts", name, "slots"), f"only main ({shown(main)}) can have 0 slots; write 1 or more"
         if type(gpus) is int and 0 < gpus < slots:
             most = f"a slot is one GPU, so write at most {gpus}, or gpus: 0 for ranks on the CPU"
-            yield ("hosts", name, "slots"), f"{slots} slots but gpus says {gpus}; {most}"
+            yield (
+                ("hosts", name, "slots"),
+                f"should not be more than gpus, found {slots} slots and {gpus} GPUs; {most}",
+            )
     if hosts and empty == len(hosts):
         yield ("hosts",), "no host has a slot; give at least one host slots: 1 or more"
 
 
 def _gpu_list(place: Path, items: list[Any]) -> Iterator[Fault]:
     if not items:
-        yield place, "lists no GPU; write 0 for none, or remove the key for all that the host has"
+        yield place, "lists no GPU; write 0 for no GPU, or remove the key for all GPUs of the host"
     if len({type(item) for item in items if type(item) in (int, str)}) > 1:
         # One GPU under two names would count twice, and only the host knows which they are.
-        yield place, "holds indexes and UUIDs; write all as indexes or all as UUIDs"
+        yield place, "contains indexes and UUIDs; write all GPUs as indexes or all as UUIDs"
     seen: dict[object, int] = {}
     for index, item in enumerate(items):
         if type(item) in (int, str) and (first := seen.setdefault(item, index)) != index:
@@ -140,18 +146,18 @@ def _same_variables(data: Mapping[str, Any], hosts: Mapping[str, Mapping[str, An
     for name in secrets if isinstance(secrets, dict) else ():
         for place, env in places.items():
             if isinstance(env, dict) and name in env:
-                yield ("secrets", name), f"is also in {path_text(place)}; keep one of them"
+                yield ("secrets", name), f"is also in {path_text(place)}; keep one entry"
 
 
 def _limits(ulimits: Any) -> Iterator[Fault]:
     for name, item in ulimits.items() if isinstance(ulimits, dict) else ():
         ends = (item.get("soft"), item.get("hard")) if isinstance(item, dict) else (item, item)
         if name == "nofile" and fields.UNLIMITED in ends:
-            yield ("ulimits", name), "Linux knows no unlimited number of files; write a number"
+            yield ("ulimits", name), "Linux has no unlimited number of open files; write a number"
             continue
         soft, hard = map(_limit, ends)
         if soft is not None and hard is not None and soft > hard:
-            yield ("ulimits", name), f"soft ({shown(ends[0])}) is more than hard ({shown(ends[1])})"
+            yield ("ulimits", name), f"soft ({shown(ends[0])}) is greater than hard ({shown(ends[1])})"
 
 
 def _limit(value: Any) -> float | None:
@@ -177,7 +183,7 @@ def _same_targets(*lists: tuple[Path, Any], last: bool = False) -> Iterator[Faul
             place: Path = (*key, index)
             first = seen.setdefault(target, place)
             if first != place and (not last or number == len(lists) - 1):
-                yield place, f"{shown(target)} is the target of {path_text(first)} already"
+                yield place, f"{shown(target)} is already the target of {path_text(first)}"
 
 
 def _services(data: Mapping[str, Any], hosts: Mapping[str, Any]) -> Iterator[Fault]:
@@ -190,15 +196,15 @@ def _services(data: Mapping[str, Any], hosts: Mapping[str, Any]) -> Iterator[Fau
         if hosts and isinstance(host, str) and host not in hosts:
             yield (*place, "host"), f"no host is called {shown(host)}; {meant(host, hosts)}"
         if "command" not in item and not item.get("image"):
-            yield place, "the cluster's image has no command of its own; write a command, or another image"
+            yield place, "the image of the cluster does not run a service; write a command, or another image"
         if item.get("health") and not ports:
-            yield (*place, "health"), "is asked on the first of its ports; write them too"
+            yield (*place, "health"), "is queried on the first port of the service; also write ports"
         if isinstance(item.get("gpus"), list):
             yield from _gpu_list((*place, "gpus"), item["gpus"])
         numbers = [port for port in ports if type(port) is int] if isinstance(ports, list) else []
         for index, port in enumerate(numbers):
             if port in numbers[:index]:
-                yield (*place, "ports", index), f"{port} is listed twice; keep one of them"
+                yield (*place, "ports", index), f"{port} is listed twice; keep one entry"
         yield from _same_targets(*_mounting(data), ((*place, "mounts"), item.get("mounts")), last=True)
 
 
@@ -212,6 +218,9 @@ def _same_paths(data: Any) -> Iterator[Fault]:
             continue
         for first, other in seen:
             if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
-                yield ("data", index, "path"), f"{shown(path)} and data/{first}/path lie in one another"
+                yield (
+                    ("data", index, "path"),
+                    f"{shown(path)} and data/{first}/path overlap; write separate folders",
+                )
                 break
         seen.append((index, path))

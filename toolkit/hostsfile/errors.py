@@ -58,7 +58,7 @@ def meant(word: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {shown(near[0])}?"
     more = ", …" if len(names) > 24 else ""
-    return "known are " + ", ".join(path_text((name,)) for name in names[:24]) + more
+    return "known names are " + ", ".join(path_text((name,)) for name in names[:24]) + more
 
 
 def fits(pattern: str, text: str) -> bool:
@@ -83,8 +83,8 @@ FORM = "\0"
 _REQUIRED = {
     "cluster": "write a name for the cluster, as in 'cluster: demo'",
     "image": "write the image to run, as in 'image: trainer:1.0'",
-    "hosts": "write the machines, as in 'hosts: [gpu1, gpu2]'",
-    "name": "write the image's name",
+    "hosts": "write the hosts, as in 'hosts: [gpu1, gpu2]'",
+    "name": "write the name of the image",
     "source": "write the absolute path on the hosts",
     "data/source": "write a folder or a file on this machine",
     "path": "write the absolute path of a folder on every host",
@@ -110,7 +110,7 @@ _FORMS = {
     ("gpus", 1): "an index or a UUID",
     ("ulimits", 1): "a number, unlimited, or a mapping with soft and hard",
     ("ulimits", 2): "a number or unlimited",
-    ("command", 0): "words, or text that is split at blanks",
+    ("command", 0): "a list of words, or text that is split at blanks",
 }
 # Values below these keys can be secrets, also by mistake: they are never shown.
 _HIDDEN = {
@@ -151,9 +151,9 @@ def _unknown(path: Path, keys: Mapping[str, tuple[str, ...]], model_of: Mapping[
     cluster, host = model_of[""], model_of["hosts"]
     model = cluster if len(path) == 1 else model_of[_holder(path)]
     if model == cluster and key in keys[host]:
-        return f"belongs to a host; write it as hosts/NAME/{key}"
+        return f"belongs to a host; write the key as hosts/NAME/{key}"
     if model in (host, model_of["services"]) and key in keys[cluster]:
-        return "belongs to the cluster; write it at the top level"
+        return "belongs to the cluster; write the key at the top level"
     return f"unknown key; {meant(key, keys[model])}"
 
 
@@ -184,7 +184,7 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
     if value is None:
         return f"{message}; write a value or remove the key"
     if path in (("shm_size",), ("log_size",)):
-        return f"{message}; write it with a unit, as in 8g"
+        return f"{message}; write the value with a unit, as in 8g"
     if sort == "string_type" and not isinstance(value, dict | list):
         return f"{message}; put it in quotes"
     if sort == "int_type" and isinstance(value, str) and value.isdecimal():

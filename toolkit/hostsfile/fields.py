@@ -98,7 +98,7 @@ def host_name(text: str) -> str:
     if fits(r"[0-9]+|0x[0-9a-f]+", text):
         raise ValueError(f"{shown(text)} is read as an IPv4 address; begin the name with a letter")
     if text == "localhost":
-        raise ValueError("'localhost' is another machine for each host; choose another name")
+        raise ValueError("on each host, 'localhost' means the host itself; choose another name")
     return text
 
 
@@ -108,12 +108,12 @@ def address(text: str) -> str:
     require(len(text) <= 300, should, text)
     name, at, rest = text.partition("@")
     if at and fits(USER, name) and fits(ADDRESS, rest):
-        raise ValueError(f"should be a host alone; write 'address: {rest}' and 'user: {name}'")
+        raise ValueError(f"should be only a host; write 'address: {rest}' and 'user: {name}'")
     name, colon, rest = text.partition(":")
     if colon and fits(ADDRESS, name) and rest.isdecimal():
-        raise ValueError(f"should be a host alone; write 'address: {name}' and 'port: {rest}'")
+        raise ValueError(f"should be only a host; write 'address: {name}' and 'port: {rest}'")
     if fits(r"\[?[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]?", text):
-        raise ValueError("IPv6 addresses are not read here; give the host an alias in ~/.ssh/config")
+        raise ValueError("toolkit does not support IPv6 addresses; give the host an alias in ~/.ssh/config")
     require(fits(ADDRESS, text), should, text)
     if fits(r"[0-9.]+", text):
         _ipv4(text)
@@ -156,14 +156,16 @@ def path(text: str) -> str:
 def identity_file(text: str) -> str:
     path(text)
     if text.endswith(".pub"):
-        raise ValueError(f"names the public key; write the private one, {shown(text[:-4])}")
+        raise ValueError(
+            f"is the path of a public key; write the path of the private key, {shown(text[:-4])}"
+        )
     return text
 
 
 def secret_file(text: str) -> str:
     """As ``path``; the message does not repeat what may be the secret itself, written in the wrong place."""
     if text.startswith("-") or text.strip() == "" or not text.isprintable():
-        raise ValueError("should be the path of a file that holds the secret")
+        raise ValueError("should be the path of a file that contains the secret")
     return text
 
 
@@ -232,7 +234,9 @@ def env_name(text: str) -> str:
     if not fits(ENV_NAME, text):
         raise ValueError("a variable name has letters, digits and '_', and no digit first")
     if text in _RANK_NAMES or text.startswith(_RANK_PREFIXES):
-        raise ValueError("is set for every rank by the toolkit or the launcher; remove it")
+        raise ValueError(
+            "is a variable that toolkit or the launcher sets for every rank; remove the variable"
+        )
     if text in _CONTAINER_NAMES:
         raise ValueError("has no effect on a rank; choose the GPUs of a host with hosts/NAME/gpus")
     return text
@@ -300,8 +304,8 @@ def label_name(text: str) -> str:
     require(fits(LABEL, text), should, text)
     for kept in _KEPT_LABELS:
         if f"{text}.".startswith(kept):
-            whose = "the toolkit's own" if kept == "toolkit." else "Docker's own"
-            raise ValueError(f"labels that begin with {kept} are {whose}; choose another name")
+            whose = "toolkit" if kept == "toolkit." else "Docker"
+            raise ValueError(f"labels that begin with {kept} belong to {whose}; choose another name")
     return text
 
 
@@ -361,7 +365,7 @@ def mount(text: str) -> Mount:
 def mount_source(text: str) -> str:
     """A path on the hosts, which may differ from this machine in where homes are."""
     if text.startswith(("~", "$")):
-        raise ValueError(f"the source should begin with '/', as it is on the hosts, found {shown(text)}")
+        raise ValueError(f"the source should be an absolute path on the hosts, found {shown(text)}")
     return _absolute("source", text)
 
 
@@ -369,26 +373,26 @@ def data_source(text: str) -> str:
     """Files on this machine, from the hosts file's folder on."""
     require(bool(text.strip()) and "\0" not in text, "a folder or a file on this machine", text)
     if text.startswith("$"):
-        raise ValueError(f"no variables are known here, found {shown(text)}")
+        raise ValueError(f"should contain no variable, found {shown(text)}")
     return text
 
 
 def data_path(text: str) -> str:
     """A folder of the hosts in which the toolkit may write and remove."""
     if text.startswith(("~", "$")):
-        raise ValueError(f"the path should begin with '/', as it is on the hosts, found {shown(text)}")
+        raise ValueError(f"the path should be an absolute path on the hosts, found {shown(text)}")
     path = _absolute("path", text)
     if path == "/" or any(_within(path, folder) for folder in _SYSTEM):
-        raise ValueError(f"the path should be a folder for data alone, found {shown(text)}")
+        raise ValueError(f"the path should be a folder that contains only data, found {shown(text)}")
     if "," in path:
-        raise ValueError(f"the path should hold no ',', found {shown(text)}")
+        raise ValueError(f"the path should contain no ',', found {shown(text)}")
     return path
 
 
 def state_dir(text: str) -> str:
     """A folder on the hosts for what the toolkit keeps there."""
     if text.startswith(("~", "$")):
-        raise ValueError(f"should begin with '/', as it is on the hosts, found {shown(text)}")
+        raise ValueError(f"should be an absolute path on the hosts, found {shown(text)}")
     path = _absolute("folder", text)
     if path == "/":
         raise ValueError("should be a folder on a local disk, such as /scratch, found '/'")
@@ -401,10 +405,12 @@ def mount_target(text: str) -> str:
     for tree in _RESERVED_TREES:
         if _within(path, tree):
             raise ValueError(
-                f"the target should not be in {tree}, which the system keeps, found {shown(text)}"
+                f"the target should not be in {tree}, which the system uses, found {shown(text)}"
             )
     if any(_within(own, path) for own in (*_RESERVED_TREES, *_RESERVED_FILES)):
-        raise ValueError(f"the target {shown(text)} hides what the container needs; mount beside or below")
+        raise ValueError(
+            f"the target {shown(text)} hides files that the container needs; write another target"
+        )
     return path
 
 
@@ -416,8 +422,8 @@ def _absolute(end: str, text: str) -> str:
     if not text.startswith("/"):
         raise ValueError(f"the {end} should be an absolute path, found {shown(text)}")
     if ":" in text or not text.isprintable():
-        raise ValueError(f"the {end} should hold no ':' and no control characters, found {shown(text)}")
+        raise ValueError(f"the {end} should contain no ':' and no control characters, found {shown(text)}")
     if any(part in (".", "..") for part in text.split("/")):
-        raise ValueError(f"the {end} should hold no '.' or '..' step, found {shown(text)}")
+        raise ValueError(f"the {end} should contain no '.' or '..' component, found {shown(text)}")
     # normpath keeps two leading slashes, which POSIX lets mean something else.
     return posixpath.normpath("/" + text.lstrip("/"))

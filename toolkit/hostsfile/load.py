@@ -30,7 +30,7 @@ def load_inventory(path: str | Path) -> Inventory:
     try:
         text = read_some(path)
     except (OSError, ValueError) as error:
-        fix = "write one: toolkit init; or name it: --hosts FILE or TOOLKIT_HOSTS"
+        fix = "toolkit init  # or name an existing file with --hosts FILE or TOOLKIT_HOSTS"
         raise BadInput(str(path), (unreadable(error),), fix) from error
     inventory = parse_inventory(text, str(path))
     missing = [
@@ -39,7 +39,7 @@ def load_inventory(path: str | Path) -> Inventory:
         if h.identity_file and not _is(h.identity_file, lambda key: key.expanduser().is_file())
     ]
     if not _is(inventory.known_hosts, lambda file: bool(file.expanduser())):
-        missing.append(Problem("known_hosts", f"there is no home for {inventory.known_hosts}"))
+        missing.append(Problem("known_hosts", f"the home directory of {inventory.known_hosts} is not known"))
     if missing:
         raise BadInput(str(path), tuple(missing))
     return inventory
@@ -96,11 +96,11 @@ def _secret(path: Path) -> str:
     try:
         text = data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text in UTF-8, and a variable is text") from None
+        raise ValueError(f"{path} is not UTF-8 text, and a variable must be text") from None
     if not text:
         raise ValueError(f"{path} is empty")
     if "\0" in text:
-        raise ValueError(f"{path} holds a NUL byte, which no variable can")
+        raise ValueError(f"{path} contains a NUL byte, which a variable cannot contain")
     return text
 
 
@@ -144,7 +144,7 @@ def read_yaml(path: str | Path) -> Any:
         raise BadInput(str(path), (unreadable(error),)) from error
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
-        raise BadInput(str(path), (Problem("", f"is no YAML: {first}"),)) from error
+        raise BadInput(str(path), (Problem("", f"is not valid YAML: {first}"),)) from error
 
 
 def target_of(inventory: Inventory, name: str) -> Target:
@@ -170,9 +170,11 @@ def choose_hosts(inventory: Inventory, only: Sequence[str], exclude: Sequence[st
     unknown = [name for name in (*only, *exclude) if name not in inventory.names]
     if unknown:
         known = ", ".join(inventory.names)
-        problems = tuple(Problem(name, f"is not a host of the file; there are: {known}") for name in unknown)
+        problems = tuple(
+            Problem(name, f"is not a host in hosts.yaml; the hosts are {known}") for name in unknown
+        )
         raise BadInput("command line", problems)
     left = tuple(n for n in inventory.names if (not only or n in only) and n not in exclude)
     if not left:
-        raise BadInput("command line", (Problem("", "--only and --exclude leave no host"),))
+        raise BadInput("command line", (Problem("", "--only and --exclude leave no host for the command"),))
     return left

@@ -152,11 +152,13 @@ class _Bytes:
         while count:
             piece = self._rest or next(self._pieces, b"")
             if not piece:
-                raise ImageError("the image source ended before the end of a layer", "run the command again")
+                raise ImageError(
+                    "the image source ended before the end of a layer", "run the same command again"
+                )
             self._rest = piece[count:]
             count -= min(count, len(piece))
             yield piece[: len(piece) - len(self._rest)]
 
     def end(self) -> None:
         if self._rest or next(self._pieces, b""):
-            raise ImageError("the image source returned more than the layers", "run the command again")
+            raise ImageError("the image source returned more than the layers", "run the same command again")

@@ -303,7 +303,7 @@ def _prune_steps(host: str, images: Sequence[HeldImage], wanted: str) -> Iterato
             named = set(image.names) - set(image.own_names)
             if not named and not image.users and image.identity != wanted:
                 about = f" of {line}" if line else ""
-                yield _prune_step(host, image, f"{KEPT} newer images{about} stay")
+                yield _prune_step(host, image, f"toolkit keeps the {KEPT} newest images{about}")
 
 
 def _prune_step(host: str, image: HeldImage, why: str) -> Step:

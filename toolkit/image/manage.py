@@ -155,7 +155,7 @@ def _held(session: Session) -> dict[str, tuple[HeldImage, ...]]:
     found: dict[str, tuple[HeldImage, ...]] = {}
     for host in session.facts:
         try:
-            with answer_of(host, "its images"):
+            with answer_of(host, "the image list"):
                 found[host] = parse_held(session.replies[host].sections)
         except ToolkitError as error:
             session.errors[host] = error

@@ -15,13 +15,13 @@ from toolkit.plan.steps import Failure, Phase, Plan, PullImage
 _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"no basic auth credentials|unauthorized|authentication required|access denied|denied: |Forbidden",
-        "the registry does not let the host's user have it",
+        "the registry denies the user of the host access to the image",
         "on {host}: docker login {registry}  # or correct the image name",
     ),
     (
         r"no matching manifest|no match for platform",
         "the registry has the image, but not for the processor of the host",
-        "build and push the image for that processor, or remove {host} from the hosts file",
+        "build and push the image for that processor, or remove {host} from hosts.yaml",
     ),
     (
         r"toomanyrequests|Too Many Requests",
@@ -30,25 +30,25 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"no space left on device",
-        "the host's disk is full",
+        "the disk of the host is full",
         "on {host}: docker system df; docker image prune",
     ),
     (
         r"HTTP response to HTTPS client|not look like a TLS handshake|x509:|certificate",
-        "the host's engine does not trust the registry's connection",
+        "the engine of the host does not trust the certificate of the registry",
         "on {host}: install the registry's CA as /etc/docker/certs.d/{registry}/ca.crt, or set"
         " insecure-registries in /etc/docker/daemon.json",
     ),
     (
         r"dial tcp|no such host|connection refused|timeout|deadline exceeded|unreachable|EOF",
-        "the host does not reach the registry",
-        "check the registry name, network, proxy and firewall of {host}; or set pull: never, and the image is"
-        " sent from this machine",
+        "the host cannot reach the registry",
+        "check the registry name, network, proxy and firewall of {host}; or set pull: never, so that toolkit"
+        " sends the image from this machine",
     ),
     (
         r"manifest unknown|no such manifest|not found|name unknown|does not exist",
-        "the registry has no such image",
-        "correct image: in the hosts file, or push the image",
+        "the registry does not contain the image",
+        "correct image: in hosts.yaml, or push the image",
     ),
 )
 
@@ -100,7 +100,7 @@ def plan_pull(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
     arches = {image_arch(f.arch): f.host for f in facts.values()}
     if asked and len(arches) > 1:
         who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in facts.values())
-        fix = "remove the hosts of one kind from the hosts file"
+        fix = "remove the hosts with one of the processors from hosts.yaml"
         raise ImageError(f"the hosts have different processors, and a cluster has one image: {who}", fix)
     steps = tuple(PullImage(f.host, f"pull {tag}", tag, pull_failures(f.host, tag)) for f in asked)
     return Plan(f"pull {tag}", (Phase("pull", steps),) if steps else ())

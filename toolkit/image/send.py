@@ -297,7 +297,7 @@ class Sending:
         return answer
 
     def _holdings(self) -> Holdings:
-        with answer_of(self.step.host, "its images"):
+        with answer_of(self.step.host, "the image list"):
             nonce = secrets.token_hex(8)
             return parse_holdings(self._answer(holdings_command(nonce)).raw, nonce)
 
@@ -305,12 +305,12 @@ class Sending:
         room, host = holdings.room, self.step.host
         if room is None or room.free >= _LEAST_ROOM * needed:
             return
-        what = f"no room for the image in {room.path}: {room.line()}; loading it needs {size(needed)}"
+        what = f"{room.path} has too little space for the image: {room.line()}; loading needs {size(needed)}"
         raise ImageError(what, f"{room_fix(host, room.mount)}; or load the image manually on that host", host)
 
     def _look(self, name: str) -> _Arrived:
         said = self._ask(script(_LOOK, name))
-        with answer_of(self.step.host, f"the image {name}"):
+        with answer_of(self.step.host, f"the description of image {name}"):
             found = json_list(ImageInspect, said)
         identity = image_facts(found[0]).identity if found else ""
         return _Arrived(name, identity, said.rstrip().rpartition("\n")[2].startswith("sha256:"))

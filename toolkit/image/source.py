@@ -65,7 +65,9 @@ class ImageSource:
             image = engine.image(name, on) if name else None
             if image is not None and image.identity == identity:
                 return cls(engine, image, on)
-        raise ImageError(f"{reference} is not the image that the plan was made for", "run the command again")
+        raise ImageError(
+            f"{reference} is not the image that the plan was made for", "run the same command again"
+        )
 
     def give_up(self, why: str) -> None:
         """Export the image as a single archive from now on."""

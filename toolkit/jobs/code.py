@@ -33,7 +33,7 @@ _PRIVATE_KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 _PIECE = 2**15
 # What `why` and `report` have written, which may tell more than the ranks should know.
 _OWN_PAGES = re.compile(r"why-\d{8}-\d{6}-.*\.tar\.gz|report-\d{8}-\d{6}-.*\.html")
-_STEADY = "run it again; name what others write all the time in .toolkitignore"
+_STEADY = "run the same command again; list files that change all the time in .toolkitignore"
 
 # A file that was written this short a time before it was read may be written again with the same times and
 # the same size; file systems count time in steps of up to two seconds.
@@ -117,7 +117,7 @@ def read_tree(folder: Path, cache: Path | None = None, private: Iterable[Path] =
         kept = {path for path, place in found if _is_private(place, identities)}
         entries = tuple(_entry(path, place, hashes) for path, place in found if path not in kept)
     except Unsteady as error:
-        raise ToolkitError(f"the code to send changes: {error}", _STEADY) from error
+        raise ToolkitError(f"the code folder changed while toolkit read it: {error}", _STEADY) from error
     except OSError as error:
         raise _unreadable(error) from error
     hashes.save()
@@ -144,7 +144,7 @@ def contents(folder: Path, entries: Iterable[Entry]) -> Iterator[bytes]:
         except OSError as error:
             raise _unreadable(error) from error
         if left:
-            raise ToolkitError(f"{entry.path} got shorter while it was sent", _STEADY)
+            raise ToolkitError(f"{entry.path} became shorter while toolkit sent the code", _STEADY)
     if piece:
         yield bytes(piece)
 
@@ -182,7 +182,7 @@ def _entry(path: str, place: os.DirEntry[str], hashes: Hashes) -> Entry:
 
 def _found(folder: Path) -> list[tuple[str, os.DirEntry[str]]]:
     if not folder.is_dir():
-        raise ToolkitError(f"{folder} is not a folder", "give another one: --workdir DIR")
+        raise ToolkitError(f"{folder} is not a folder", "set the code folder with --workdir DIR")
     found: list[tuple[str, os.DirEntry[str]]] = []
     try:
         _walk(folder, "", (), found)
@@ -192,7 +192,9 @@ def _found(folder: Path) -> list[tuple[str, os.DirEntry[str]]]:
 
 
 def _unreadable(error: OSError) -> ToolkitError:
-    return ToolkitError(f"cannot read the code to send: {error}", "make it readable or ignore it")
+    return ToolkitError(
+        f"cannot read the code to send: {error}", "make the file readable, or list it in .toolkitignore"
+    )
 
 
 def _walk(folder: Path, prefix: str, rules: _Rules, found: list[tuple[str, os.DirEntry[str]]]) -> None:
@@ -301,7 +303,7 @@ def _read_digest(file: str) -> tuple[str, os.stat_result]:
                 sha.update(data)
             if _seen(os.fstat(source.fileno())) == _seen(before):
                 return sha.hexdigest(), before
-    raise Unsteady(f"{file} is written while it is read")
+    raise Unsteady(f"another program changed {file} while toolkit read the file")
 
 
 def _forget_old(folder: Path) -> None:

@@ -57,7 +57,7 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
     try:
         report = session.execute(code, listen)
     except PlanInterrupted as error:
-        raise Interrupted("interrupted; the job was not started") from error
+        raise Interrupted("the command was interrupted before the job started") from error
     if not session.inventory.in_parts:
         session.container_sessions.leave(but=session.inventory.main)
     else:
@@ -65,7 +65,7 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
     ours = [o for o in report.outcomes if o.phase != "connect"]
     if failed := [o for o in ours if o.status != "ok"]:
         lines = "".join(f"\n  {o.host}: {o.detail or o.status}" for o in failed)
-        raise ToolkitError(f"the job was not started{lines}", failed[0].fix)
+        raise ToolkitError(f"the job was not started:{lines}", failed[0].fix)
     with interrupts_held():
         started = session.execute(launch, listen)
         failed = [o for o in started.outcomes if o.phase != "connect" and o.status != "ok"]
@@ -74,7 +74,9 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
     if failed:
         if session.inventory.in_parts:  # others may have started theirs
             end_parts(session, _job_of(plan), {o.host for o in ours}, ("--failed",))
-        what = "the supervisor did not start" if failed[0].phase == "start" else "the job was ended"
+        what = (
+            "the supervisor of the job did not start" if failed[0].phase == "start" else "the job was stopped"
+        )
         raise ToolkitError(f"{what}: {failed[0].detail}", failed[0].fix, failed[0].host)
     note = {"spans": spans_json(from_phase(session.stopwatch.take(), "start"))}
     first = next(step.host for step in plan.steps if isinstance(step, StartJob))
@@ -124,8 +126,9 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
         parts = next((parts for parts in job_parts(session) if parts.id == job), None)
         errors = stop_parts(session, job, parts.unended if parts else (), flags, seconds)
         for host in parts.silent if parts else ():
-            what = f"cannot end {job} on {host}, which does not answer"
-            errors.setdefault(host, ToolkitError(what, "the same command, when it answers again", host))
+            what = f"cannot stop {job} on {host}, because the host does not answer"
+            fix = f"toolkit stop {job}  # once {host} answers again"
+            errors.setdefault(host, ToolkitError(what, fix, host))
     for error in errors.values():
         raise error
     return job_status(session, job)
@@ -173,4 +176,4 @@ def refuse_to_end_jobs(session: Session, layout: Layout, prepare: bool = False) 
     running = running_jobs(session) if taken else []
     if running:
         what = f"job {running[-1]} is running, and {' and '.join(taken)}"
-        raise NotReady(what, f"toolkit stop {running[-1]}, or end it by: toolkit up --force")
+        raise NotReady(what, f"toolkit stop {running[-1]}  # or stop the job with: toolkit up --force")

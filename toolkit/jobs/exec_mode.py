@@ -52,7 +52,7 @@ class Parts:
         if self.disputed:
             status, unknown = replace(status, reason=self.disputed), self.disputed
         elif self.silent and status.state not in FAULTS:
-            unknown = f"nothing answers there: {', '.join(self.silent)}"
+            unknown = f"hosts of the job did not answer: {', '.join(self.silent)}"
         if unknown and status.state in FINAL:
             status = replace(status, state="unknown", exit_code=None, ended=None, reason=unknown)
         return parse_status(self.id, status, True, self.record)
@@ -108,8 +108,8 @@ def all_parts(session: Session, ask: Callable[[str], Sequence[JobRow]]) -> list[
             found.append(parts)
             ignored |= {host: job for host in reported if host not in parts.statuses}
     for host, job in ignored.items():
-        what = "this host reports on the job but takes no part in it; the report is ignored"
-        fix = f"remove {host} from hosts.yaml if you do not trust it"
+        what = "the job does not run on the host, so toolkit ignores the host's report about the job"
+        fix = f"remove {host} from hosts.yaml if you do not trust the host"
         session.warn_once(Finding("jobs", "warning", what, fix, host, job))
     return sorted(found, key=lambda parts: parts.status.started)
 
@@ -130,7 +130,7 @@ def _counted(job: str, rows: Mapping[str, JobRow], main: str, started: Sequence[
         hosts = claims[speaking[0]]
     else:
         hosts = speaking
-        disputed = f"{' and '.join(speaking)} have different records of it" if speaking else ""
+        disputed = f"{' and '.join(speaking)} have different records of the job" if speaking else ""
     records = {host: record for host, row in rows.items() if host in hosts and (record := row.record)}
     record = records.get(main) or next(iter(records.values()), Record())
     if disputed:  # no host's record counts for another host
@@ -190,7 +190,12 @@ def _end(session: Session, host: str, job: str, ask: Command, seconds: float) ->
     result = session.container(host).run(ask, seconds)
     if not result.ok:
         # 137: the engine's word for a container that was killed under the program.
-        why = result.output or f"{host}'s program ended with {result.status}, without a word"
-        why = f"{host}'s container was killed meanwhile" if result.status == 137 else why
-        raise ToolkitError(f"cannot end {job}: {why}", "toolkit down ends everything", host)
-    return read_answer(Status, result.stdout, host, f"the end of {job}")
+        why = (
+            result.output
+            or f"the stop program on {host} exited with status {result.status} and printed nothing"
+        )
+        why = f"the container of {host} was killed during the stop" if result.status == 137 else why
+        raise ToolkitError(
+            f"cannot stop {job}: {why}", "toolkit down  # stops all jobs and removes the cluster", host
+        )
+    return read_answer(Status, result.stdout, host, f"the final state of {job}")

@@ -21,6 +21,7 @@ from toolkit.core.remote_files import (
     leads_out,
 )
 from toolkit.core.runner import MOST_SILENCE_S, ContainerRunner
+from toolkit.core.text import counted
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.plan.context import failure
 from toolkit.protocol.files import MOST_BYTES
@@ -119,14 +120,16 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
     for line in filter(None, result.stdout.split("\n")):
         one = decode_listed(line, host)
         if isinstance(one, NoJob):
-            raise NoFolder(f"there is no folder of job {job}", "toolkit status lists the jobs", host)
+            raise NoFolder(f"the host has no folder of job {job}", "toolkit jobs", host)
         if isinstance(one, Missing):
             missing.append(one)
         elif one.name not in requested:
-            what = f"lists a file that was not requested, and nothing was brought from it: {one.name!a}"
+            what = (
+                f"the host listed a file that toolkit did not request: {one.name!a}; no file was downloaded"
+            )
             raise ToolkitError(what, "", host)
         elif one.name in files:
-            raise bad_answer("a name that comes twice", one.name, host)
+            raise bad_answer("a name that occurs twice", one.name, host)
         else:
             files[one.name] = one
     if missing:
@@ -135,7 +138,7 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
         return _compared(host, into, list(files.values()))
     except OSError as error:
         what = f"cannot read {into.path}: {error.strerror or error}"
-        raise ToolkitError(what, "another folder: -o DIR", host) from error
+        raise ToolkitError(what, "repeat the command with -o DIR to use another folder", host) from error
 
 
 def _compared(host: str, into: Destination, files: Sequence[RemoteFile]) -> Found:
@@ -147,7 +150,7 @@ def _compared(host: str, into: Destination, files: Sequence[RemoteFile]) -> Foun
     with LocalWriter(into, host) as local:
         for one in files:
             if one.link is not None and leads_out(one.name, one.link):
-                skipped.append(Skipped(one.name, "the link leads out of the folder"))
+                skipped.append(Skipped(one.name, "the link points outside the folder"))
                 continue
             try:
                 state = local.state(one)
@@ -169,12 +172,12 @@ def _no_such_file(missing: Sequence[Missing], host: str, job: str) -> NoSuchFile
     first = missing[0]
     names = ", ".join(one.pattern for one in missing)
     if first.there:
-        return NoSuchFile(f"job {job} has written nothing to {names}", f"toolkit get {job} FILE", host)
+        return NoSuchFile(f"job {job} wrote no file that matches {names}", f"toolkit get {job} FILE", host)
     where = first.called or "the job's folder"
     more = f" and {first.more} more" if first.more else ""
-    what = f"job {job} has no {names}"
+    what = f"job {job} has no file {names}"
     fix = quoted("toolkit", "exec", host, "--", "ls", first.place)
-    return NoSuchFile(f"{what}; in {where}: {', '.join(first.names) or 'nothing'}{more}", fix, host)
+    return NoSuchFile(f"{what}; {where} contains: {', '.join(first.names) or 'no files'}{more}", fix, host)
 
 
 def check_local(found: Sequence[Found], replace: bool) -> None:
@@ -186,12 +189,13 @@ def check_local(found: Sequence[Found], replace: bool) -> None:
     blocked = list(dict.fromkeys(reason for one in found for reason in one.blocked))
     if blocked:
         raise ToolkitError(
-            f"nothing was brought: {_some(blocked, '; ')}", "remove the link, or use another folder"
+            f"no file was downloaded: {_some(blocked, '; ')}",
+            "remove the link, or repeat the command with -o DIR to use another folder",
         )
     files = [str(one.into.path / file.name) for one in found for file in one.differs]
     if files and not replace:
-        what = f"these differ from what would come, and nothing was brought: {_some(files, ', ')}"
-        raise ToolkitError(what, "another folder: -o DIR; to replace them: --force")
+        what = f"no file was downloaded, because these local files differ: {_some(files, ', ')}"
+        raise ToolkitError(what, "repeat the command with -o DIR, or with --force to replace the local files")
 
 
 def _some(names: Sequence[str], comma: str) -> str:
@@ -224,7 +228,9 @@ def bring(session: Session, found: Found, tell: Tell, keep_modes: bool = False) 
                 skipped += [Skipped(one.name, reason)] if reason else []
     except OSError as error:
         what = f"cannot write to {found.into.path}: {error.strerror or error}"
-        raise ToolkitError(what, "make room there, or use -o DIR; what has come stays") from error
+        raise ToolkitError(
+            what, "free disk space, or repeat the command with -o DIR; downloaded files are kept"
+        ) from error
     count = len(found.new) + len(found.skipped) - len(skipped)
     return Got(found.host, str(found.into.path), count, received, found.there, tuple(skipped))
 
@@ -245,8 +251,11 @@ def _receive(
     if stream.refused:
         one, why = stream.refused[0]
         others = len(stream.refused) - 1
-        more = f", and {others} more" if others else ""
-        raise ToolkitError(f"cannot read {one.path} ({why}){more}", "the others have come", runner.name)
+        more = f" and {counted(others, 'more file')}" if others else ""
+        what = f"the host cannot read {one.path} ({why}){more}; the other files were downloaded"
+        raise ToolkitError(
+            what, quoted("toolkit", "exec", runner.name, "--", "ls", "-l", one.path), runner.name
+        )
     return stream.received
 
 
@@ -280,7 +289,7 @@ class FileStream:
                 self._line += data[at : end or at + MOST_BYTES + 1]
                 at = end or at + MOST_BYTES + 1
                 if len(self._line) > MOST_BYTES:
-                    raise bad_answer("the length of a line", len(self._line), self.writer.host)
+                    raise bad_answer("the length of a line in bytes", len(self._line), self.writer.host)
                 if end:
                     self._begin(bytes(self._line))
                     self._line.clear()
@@ -299,14 +308,18 @@ class FileStream:
     def _begin(self, line: bytes) -> None:
         host = self.writer.host
         if self.complete:
-            raise ToolkitError(f"sends more than the {len(self.files)} files that were requested", "", host)
+            raise ToolkitError(
+                f"the host sent more files than the {len(self.files)} that toolkit requested", "", host
+            )
         sent, wanted = decode_sent(line, host), self.files[self._next]
         if sent.refused:
             self.refused.append((wanted, sent.refused))
             self._next += 1
             return
         if sent.size > wanted.size:
-            raise bad_answer(f"size of {wanted.name!a}, announced with {wanted.size},", sent.size, host)
+            raise bad_answer(
+                f"the announced size of {wanted.name!a} is {wanted.size}, but the sent size", sent.size, host
+            )
         self._left, self._mtime = sent.size, sent.mtime
         self._file = self.writer.create(wanted.name)
 

@@ -17,8 +17,8 @@ from toolkit.jobs.script_imports import (
     files_of,
     imports_of,
     launcher_for,
+    local_rank_option,
     mentions,
-    takes_local_rank,
 )
 from toolkit.launchers import ELASTIC, LAUNCHERS
 from toolkit.launchers.job import Job
@@ -35,6 +35,9 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 # -c and -m, also after other options in one word, as in -uc.
 _CODE_FOLLOWS, _MODULE_FOLLOWS = re.compile(r"-[a-zA-VYZ]*c"), re.compile(r"-[a-zA-VYZ]*m")
 _ACCELERATE = ("accelerate", "launch")
+# Launchers whose scripts may expect the local rank as an option: DeepSpeed's own passes it, and torchrun
+# replaces torch.distributed.launch, which passed it.
+_PASS_LOCAL_RANK = ("deepspeed", "torchrun")
 # Commands that start ranks themselves -> the launcher that the user probably means.
 _THEMSELVES = {
     ("accelerate", "launch"): "accelerate",
@@ -63,7 +66,7 @@ class Start:
     launcher: str
     command: tuple[str, ...]
     why: str = ""
-    local_rank_word: bool = False
+    local_rank_word: str = ""
     unconnected: bool = False
 
 
@@ -94,7 +97,9 @@ def how_to_start(
         choice = launcher_for(frozenset().union(*map(_imports, sources.values())))
         launcher, why = choice.launcher, _reason(next(iter(sources), ""), choice.module)
         unconnected = bool(sources) and not choice.module
-    word = launcher == "deepspeed" and any(map(takes_local_rank, sources.values()))
+    # rank.py inserts the option after the name of a script.
+    passes = launcher in _PASS_LOCAL_RANK and _python_program(command)[0] == "script"
+    word = local_rank_option(sources.values()) if passes else ""
     return Start(launcher, command, why, word, unconnected)
 
 
@@ -110,7 +115,7 @@ def _reason(script: str, module: str) -> str:
     return (
         f"{script} imports no library that connects ranks"
         if script
-        else "the command is no Python script of the folder"
+        else "the command is not a Python script in the code folder"
     )
 
 
@@ -121,7 +126,7 @@ def _refuse_nested(words: Sequence[str]) -> None:
             name = " ".join(words[: len(start)])
             rest = name if start == _ACCELERATE else ""
             fix = f"toolkit run --launcher {launcher} {f'-- {rest}' if rest else 'SCRIPT'} ..."
-            what = f"starts ranks itself, and would do so once for every rank; {fix}, or --np 1"
+            what = f"starts ranks itself, so every rank would start all ranks again; use {fix}, or --np 1"
             raise BadInput("command line", (Problem(name, what),))
 
 
@@ -168,7 +173,9 @@ def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
         BadInput: nothing was given, or a script that is not in the folder that is sent.
     """
     if not words:
-        raise BadInput("command line", (Problem("", "say what to run: toolkit run SCRIPT [ARGS…]"),))
+        raise BadInput(
+            "command line", (Problem("", "a script or a command is missing: toolkit run SCRIPT [ARGS…]"),)
+        )
     first, rest = words[0], tuple(words[1:])
     local = workdir / first if workdir is not None else None
     if local is not None and is_file(local):
@@ -182,7 +189,7 @@ def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
             return ("python", relative, *rest)
         return (f"./{relative}", *rest)
     if first.endswith((".py", ".sh")) and not first.startswith("/"):
-        problem = Problem(first, f"there is no such file in {workdir}; another folder: --workdir DIR")
+        problem = Problem(first, f"does not exist in {workdir}; set the code folder with --workdir DIR")
         raise BadInput("command line", (problem,))
     return (first, *rest)
 
@@ -196,7 +203,9 @@ def _below(path: Path, folder: Path | None) -> str:
         try:
             return path.resolve().relative_to(base).as_posix()
         except ValueError:
-            problem = Problem(str(path), f"is outside {base}, the folder that is sent; see --workdir")
+            problem = Problem(
+                str(path), f"is outside the code folder {base}; set the code folder with --workdir DIR"
+            )
             raise BadInput("command line", (problem,)) from None
 
 
@@ -231,7 +240,7 @@ def launcher_problems(launcher: str) -> list[Problem]:
     if launcher in (AUTO, *LAUNCHERS):
         return []
     known = ", ".join(sorted((AUTO, *LAUNCHERS)))
-    return [Problem("--launcher", f"is one of {known}, found {launcher}")]
+    return [Problem("--launcher", f"should be one of {known}, found {launcher}")]
 
 
 def elastic_problems(launcher: str, max_restarts: int, why: str = "") -> list[Problem]:
@@ -266,9 +275,13 @@ def transport_problems(launcher: str, max_restarts: int) -> list[Problem]:
     problems = []
     if launcher in LAUNCHERS and launcher not in WITHOUT_SSH:
         known = " or ".join(f"--launcher {name}" for name in WITHOUT_SSH)
-        problems.append(Problem("--launcher", f"{launcher} needs SSH, and transport is {EXEC}; use {known}"))
+        problems.append(
+            Problem(
+                "--launcher", f"{launcher} requires SSH, but hosts.yaml sets transport: {EXEC}; use {known}"
+            )
+        )
     if max_restarts:
-        what = f"restarts need SSH between the hosts, and transport is {EXEC}; remove this option"
+        what = f"restarts require SSH, but hosts.yaml sets transport: {EXEC}; remove this option"
         problems.append(Problem("--max-restarts", what))
     return problems
 
@@ -282,7 +295,7 @@ _GLOO_ELASTIC = (
 _GLOO_STATIC = (
     "Horovod's rendezvous listens on main without authentication: every client that reaches main can read "
     "and replace the entries of its key-value store (CVE-2026-31234); the code execution of CVE-2024-10190 "
-    "needs --elastic"
+    "is possible only with --elastic"
 )
 
 
@@ -297,7 +310,10 @@ def launcher_findings(job: Job, start: Start | None = None) -> tuple[Finding, ..
         found.append(Finding("launcher", "warning", what, fix, job.main, which))
     # A command that is no Python script, such as a shell script, can connect its ranks in ways unknown here.
     if start is not None and start.unconnected and job.world_size > 1:
-        what = f"{start.why}: unless it does so itself, each of the {job.world_size} ranks does the same work"
+        what = (
+            f"{start.why}: each of the {job.world_size} ranks does the same work, "
+            "unless the script connects the ranks itself"
+        )
         found.append(Finding("launcher", "warning", what, _run_with(job, "--np 1"), "", "--launcher auto"))
     return tuple(found)
 

@@ -75,7 +75,7 @@ def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bo
     """
     if what.host and what.host not in dict(job.hosts):
         known = ", ".join(name for name, _ in job.hosts)
-        raise NotReady(f"job {job.id} has no ranks on {what.host}; it has some on {known}", "toolkit jobs")
+        raise NotReady(f"job {job.id} has no ranks on {what.host}; its ranks run on {known}", "toolkit jobs")
     more = () if on else ("--now",)
     if what.rank is None and session.inventory.in_parts:
         show_parts(session, job.id, sink, what, more)
@@ -101,8 +101,10 @@ def follow(session: Session, job: str, sink: Sink, what: Excerpt = ALL) -> JobSt
     else:
         said = copy(session.main, job, sink, what, "--status").strip()
     if not said:
-        raise ToolkitError(f"following {job} ended before the job did", f"toolkit attach {job}")
-    return parse_status(job, read_answer(Ended, said, session.inventory.main, f"the end of {job}").status)
+        raise ToolkitError(f"the log reader exited before the end of {job}", f"toolkit attach {job}")
+    return parse_status(
+        job, read_answer(Ended, said, session.inventory.main, f"the final state of {job}").status
+    )
 
 
 def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bool:
@@ -113,7 +115,7 @@ def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bo
     # Ends there with the limit or with this program, whichever is first.
     result = session.run_inside(session.inventory.main, ask, seconds)
     if not result.ok and result.status != TIMED_OUT:
-        raise ToolkitError(f"cannot wait for {job}: {words_of(result.stderr)}", "toolkit jobs")
+        raise ToolkitError(f"cannot wait for the end of {job}: {words_of(result.stderr)}", "toolkit jobs")
     return result.ok
 
 
@@ -134,8 +136,8 @@ def raise_if_failed(result: Result, job: str, host: str) -> str:
     if words := words_of(result.stderr):
         raise ToolkitError(f"cannot show the log of {job}: {words}", "toolkit jobs", host)
     # The engine kills all processes of a container that it removes, so that no message is written.
-    what = f"cannot show the log of {job} any more: the program that reads it was ended, as when"
-    raise ToolkitError(f"{what} its container goes down", "toolkit status; toolkit jobs", host)
+    what = f"cannot show the rest of the log of {job}: the log reader was killed, probably with its container"
+    raise ToolkitError(what, "toolkit status; toolkit jobs", host)
 
 
 def follow_parts(
@@ -161,7 +163,7 @@ def follow_parts(
     if parts.silent and sink is not None:
         # No reason to end the rest: it may be this machine alone that does not reach them.
         names = ", ".join(parts.silent)
-        sink(f"[toolkit] not followed, as nothing answers there: what the job does on {names}\n".encode())
+        sink(f"[toolkit] the output of hosts that did not answer is missing: {names}\n".encode())
     until = None if seconds is None else time.monotonic() + seconds
     for host in parts.statuses:
         lines = None if sink is None else _Lines(sink, lock)
@@ -226,7 +228,7 @@ def show_parts(session: Session, job: str, sink: Sink, what: Excerpt, more: Sequ
     if parts.silent:
         names = ", ".join(parts.silent)
         raise ToolkitError(
-            f"not shown, as nothing answers there: what {job} said on {names}", "toolkit check"
+            f"the output of {job} on hosts that did not answer is missing: {names}", "toolkit check"
         )
     if errors:
         raise next(iter(errors.values()))
@@ -235,7 +237,7 @@ def show_parts(session: Session, job: str, sink: Sink, what: Excerpt, more: Sequ
 def _parts(session: Session, job: str) -> Parts:
     found = next((parts for parts in job_parts(session) if parts.id == job), None)
     if found is None:
-        raise NotReady(f"there is no job {job}", "toolkit jobs lists them")
+        raise NotReady(f"there is no job {job}", "toolkit jobs")
     return found
 
 
@@ -324,7 +326,9 @@ class _Part(threading.Thread):
                 return self._follow(runner, words)
             except ToolkitError as again:
                 error, words = error or again, ("--tail", "0")
-        raise error or Unreachable("the connection was closed", f"toolkit attach {self._job}", self.host)
+        raise error or Unreachable(
+            "the connection to the host was closed", f"toolkit attach {self._job}", self.host
+        )
 
     def _follow(self, runner: ContainerRunner, words: Sequence[str]) -> Status:
         if self._sink is None:
@@ -334,9 +338,9 @@ class _Part(threading.Thread):
         if isinstance(self._sink, _Lines):
             self._sink.close()
         if not said:
-            what = f"following {self._job} ended before the job did"
+            what = f"the log reader exited before the end of {self._job}"
             raise ToolkitError(what, f"toolkit attach {self._job}", self.host)
-        ended = read_answer(Ended, said, self.host, f"the end of {self._job}")
+        ended = read_answer(Ended, said, self.host, f"the final state of {self._job}")
         return shifted(ended.status, time.time() - ended.now)
 
     def _wait(self, runner: ContainerRunner, words: Sequence[str]) -> str:

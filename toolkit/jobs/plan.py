@@ -40,9 +40,9 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
     """
     missing = [found for name in hosts if (found := _missing(layout, name))]
     if missing:
-        what = f"no running container on {', '.join(words for words, _ in missing)}"
+        what = f"hosts without a running container: {', '.join(words for words, _ in missing)}"
         fix = WITHOUT_SSHD if any(no_sshd for _, no_sshd in missing) else UP
-        raise NotReady(what, f"{fix} (or leave a host out: --exclude HOST)")
+        raise NotReady(what, f"{fix}  # or run the job without a host: --exclude HOST")
 
 
 def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> None:
@@ -54,14 +54,14 @@ def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> No
     env = dict(layout.image.env)
     openmpi = env.get("TOOLKIT_OPENMPI", "")
     if launcher == "horovodrun" and not elastic and openmpi.startswith("5."):
-        what = f"horovodrun works with Open MPI 4, and the image {layout.inventory.image} has {openmpi}"
-        raise NotReady(what, "toolkit run --launcher mpirun SCRIPT (mpirun starts Horovod's ranks too)")
+        what = f"horovodrun requires Open MPI 4, but the image {layout.inventory.image} contains {openmpi}"
+        raise NotReady(what, "toolkit run --launcher mpirun SCRIPT  # mpirun also starts ranks of Horovod")
     added = env.get("TOOLKIT_WITH")
     wanted = _COMES_WITH.get(launcher)
     if added is None or wanted is None or {OWN, *wanted} & set(added.split(",")):
         return
     what = f"the image {layout.inventory.image} was built without {launcher}"
-    raise NotReady(what, f"toolkit image build --with {launcher}; toolkit up")
+    raise NotReady(what, f"toolkit image build --with {launcher} && toolkit up")
 
 
 def _missing(layout: Layout, host: str) -> tuple[str, bool] | None:
@@ -132,7 +132,7 @@ def _start_phase(job: Job, containers: Mapping[str, str]) -> Phase:
     hosts = dict.fromkeys(launch.host for launch in LAUNCHERS[job.launcher](job))
     # The hosts to which each supervisor gives variables.
     starting = {host: (host,) for host in hosts} if job.transport == EXEC else {job.main: tuple(containers)}
-    title = f"start with {job.launcher}"
+    title = f"start the job with {job.launcher}"
     steps = (
         StartJob(host, title, containers[host], job.id, variables_text(job, served))
         for host, served in starting.items()

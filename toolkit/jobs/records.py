@@ -87,9 +87,9 @@ def find_job(known: Sequence[JobStatus], job: str) -> JobStatus:
         return ends[0]
     if ends:
         ids = [one.id for one in ends]
-        what = f"{job} is the end of {len(ids)} job ids: {', '.join(ids[:-1])} and {ids[-1]}"
-        raise NotReady(what, "toolkit jobs tells them apart; repeat the command with the whole id")
-    raise NotReady(f"there is no job {job}", "toolkit jobs lists them")
+        what = f"{len(ids)} job ids end in {job}: {', '.join(ids[:-1])} and {ids[-1]}"
+        raise NotReady(what, "toolkit jobs  # then repeat the command with the complete id")
+    raise NotReady(f"there is no job {job}", "toolkit jobs")
 
 
 def newest_job(session: Session, running: bool = False) -> JobStatus:
@@ -118,7 +118,7 @@ def taken_slots(session: Session) -> tuple[Taken, ...]:
 
 
 def _asked_in_session(session: Session, host: str) -> Sequence[JobRow]:
-    answer = session.container_sessions.ask(host, {"do": "jobs"}, "the list of its jobs")
+    answer = session.container_sessions.ask(host, {"do": "jobs"}, "the job list")
     return _ask(session, host) if answer.jobs is None else answer.jobs
 
 
@@ -128,9 +128,9 @@ def _ask(session: Session, host: str) -> Sequence[JobRow]:
         Command(("python3", "-", str(JOBS)), packed("job_list").encode()), 30
     )
     if not result.ok:
-        what = f"{host} does not say which jobs it has: {result.output}"
+        what = f"cannot list the jobs of {host}: {result.output}"
         raise ToolkitError(what, "toolkit status -v")
-    return read_answer(tuple[JobRow, ...], result.stdout, host, "the list of its jobs")
+    return read_answer(tuple[JobRow, ...], result.stdout, host, "the job list")
 
 
 def _parse(rows: Sequence[JobRow]) -> list[JobStatus]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.core.finding import Finding, graver_first
+from toolkit.core.text import counted
 from toolkit.env_lint.lint import lint_inventory
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.fields import env_name
@@ -20,6 +21,7 @@ from toolkit.jobs.launcher import (
     transport_problems,
     without_ssh,
 )
+from toolkit.jobs.slots import too_few_slots
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def check_request(inventory: Inventory | None, request: Request) -> CheckedReque
     except BadInput as error:
         problems += error.problems
     if chosen and request.min_hosts > len(chosen):
-        many = f"{request.min_hosts} hosts asked for at least, but the job has {len(chosen)}"
+        many = f"the job has {counted(len(chosen), 'host')}, but the minimum is {request.min_hosts}"
         problems.append(Problem("--min-hosts", many))
     launcher = request.launcher or (inventory.launcher if inventory is not None else "")
     start: Start | None = None
@@ -97,7 +99,7 @@ def check_request(inventory: Inventory | None, request: Request) -> CheckedReque
     if request.ranks and chosen and all(s is not None for s in declared):
         total = sum(s or 0 for s in declared)
         if request.ranks > total:
-            problems.append(Problem("--np", f"{request.ranks} ranks asked for, but there are {total} slots"))
+            problems.append(Problem("--np", too_few_slots(request.ranks, total)))
     if request.workdir is not None and not is_folder(request.workdir):
         problems.append(Problem("--workdir", f"{request.workdir} is not a folder"))
     else:
@@ -131,13 +133,13 @@ def _number_problems(request: Request) -> list[Problem]:
         ("--min-hosts", request.min_hosts, 0),
     )
     found = [
-        Problem(name, f"{number} should be at least {bound}")
+        Problem(name, f"should be at least {bound}, found {number}")
         for name, number, bound in least
         if number is not None and number < bound
     ]
     seconds = (("--timeout", request.timeout), ("--stall-after", request.stall_after))
     return found + [
-        Problem(name, f"{number:g} s should be more than 0")
+        Problem(name, f"should be more than 0 s, found {number:g} s")
         for name, number in seconds
         if number is not None and not number > 0
     ]
@@ -188,4 +190,6 @@ def chosen_hosts(inventory: Inventory, request: Request) -> tuple[str, ...]:
         return chosen
     if left := tuple(name for name in chosen if name not in inventory.spares):
         return left
-    raise BadInput("command line", (Problem("--exclude", "leaves spares alone; name those to use: --only"),))
+    raise BadInput(
+        "command line", (Problem("--exclude", "leaves only spare hosts; select spare hosts with --only"),)
+    )

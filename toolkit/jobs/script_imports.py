@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 # The first module of this list that a script imports decides. A library comes before those that it uses.
@@ -28,7 +28,7 @@ FALLBACK = "python"
 _IMPORT = re.compile(
     r"^[ \t]*(?:import[ \t]+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)|from[ \t]+([\w.]+)[ \t]+import)", re.M
 )
-_LOCAL_RANK = re.compile(r"""["']--local[-_]rank["'=]""")
+_LOCAL_RANK = re.compile(r"""["'](--local[-_]rank)["'=]""")
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,14 @@ def launcher_for(names: Collection[str]) -> Choice:
     return Choice(FALLBACK)
 
 
-def takes_local_rank(source: str) -> bool:
-    """Return whether a script declares the option ``--local_rank``, which DeepSpeed's launcher gives."""
-    return bool(_LOCAL_RANK.search(source))
+def local_rank_option(sources: Iterable[str]) -> str:
+    """Return the option for the local rank that scripts declare, empty for none.
+
+    DeepSpeed's launcher passes ``--local_rank``, as did torch.distributed.launch before torch 2.0, which now
+    passes ``--local-rank``. A parser that declares only one of the two rejects the other.
+    """
+    found = {option for source in sources for option in _LOCAL_RANK.findall(source)}
+    return max(found, default="")  # an underscore sorts after a hyphen
 
 
 def mentions(source: str, option: str) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from toolkit.core.code import Entry
 from toolkit.core.disk_space import size
+from toolkit.core.text import counted
 from toolkit.errors import ToolkitError
 from toolkit.jobs.code import contents
 from toolkit.plan.context import Advance, Context, Verdict, failure
@@ -22,6 +23,7 @@ _RANKS_S = 90.0
 _ROUNDS = 50
 # Without progress. Files are written one by one, of which the host tells.
 _CODE_S = 120.0
+_AGAIN = "run the same command again"
 
 
 def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
@@ -40,7 +42,9 @@ def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
     amounts = (("bytes", session.sent - before), ("content", talk.content))
     details = []
     if step.source:
-        details = [f"{size(talk.content)} of {size(step.tree.total)}" if talk.content else "nothing new"]
+        details = [
+            f"sent {size(talk.content)} of {size(step.tree.total)}" if talk.content else "no new content"
+        ]
     if last.damage:
         details.append(f"warning: the code store was damaged and has been replaced: {last.damage}")
     return Verdict("ok", "; ".join(details), amounts=amounts)
@@ -64,12 +68,10 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
     )
     session.send({"do": "asks", "job": step.job, "hosts": list(containers)})
     done = 0
-    while (
-        answer := session.receive(f"what the launcher of {step.job} starts on other hosts", _RANKS_S)
-    ).host:
+    while (answer := session.receive(f"the start requests of the launcher of {step.job}", _RANKS_S)).host:
         host = answer.host
         if host not in containers or done == len(containers):
-            what = f"its launcher starts {step.job} on {host!r}, which was not asked for"
+            what = f"the launcher requested a start on {host!r}, which is not a host of {step.job}"
             raise ToolkitError(what, f"toolkit logs {step.job}", step.host)
         start = {"do": "start", "job": step.job, "daemon": answer.command, "variables": variables[host]}
         error = _start_daemon(context, host, containers[host], start)
@@ -80,16 +82,16 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
     if answer.refused:
         raise ToolkitError(answer.refused, answer.fix, step.host)
     if done < len(containers):  # the launcher has ended before, and says why in the job's log
-        return Verdict("ok", f"{done} of {len(containers)}")
+        return Verdict("ok", f"started {done} of {counted(len(containers), 'daemon')}")
     # A client that stops now must leave no launcher that waits for a daemon.
     idle = []
     for host, container in step.others:
         other = context.container_sessions.open(context.runners[host], container)
         other.send({"do": "begun", "job": step.job})
-        if not other.receive(f"the first rank of {step.job}", _RANKS_S).begun:
+        if not other.receive(f"the start of the first rank of {step.job}", _RANKS_S).begun:
             idle.append(host)
     # A client that follows the job gets the reason; without one the job could wait without end.
-    return Verdict("ok", f"no rank has begun on {', '.join(idle)}: toolkit logs {step.job}" if idle else "")
+    return Verdict("ok", f"no rank started on {', '.join(idle)}; see toolkit logs {step.job}" if idle else "")
 
 
 def _start_daemon(context: Context, host: str, container: str, start: dict[str, str]) -> str:
@@ -120,18 +122,20 @@ class _Talk:
             {"do": "code", **about, "number": tree.number, "marks": tree.marks.hex(), "texts": texts}
         )
         for _ in range(_ROUNDS):
-            answer = session.receive("the code to be written there", _CODE_S)
+            answer = session.receive("the result of the code transfer", _CODE_S)
             if answer.buckets is not None:
                 packed = zlib.compress(json.dumps(tree.of_buckets(answer.buckets)).encode(), 6)
                 session.send({"entries": len(packed)}, (packed,))
             elif answer.needs is not None:
                 needed = [tree.entries[first : last + 1] for first, last in answer.needs]
                 if sum(map(len, needed)) > len(tree.entries):
-                    raise ToolkitError("it asked for more files than the code has", "run it again", step.host)
+                    raise ToolkitError(
+                        "the host requested more files than the code contains", _AGAIN, step.host
+                    )
                 session.send_bytes(self._contents([entry for entries in needed for entry in entries]))
             else:
                 return answer
-        raise ToolkitError(f"it asked for parts of the code {_ROUNDS} times", "run it again", step.host)
+        raise ToolkitError(f"the host requested parts of the code {_ROUNDS} times", _AGAIN, step.host)
 
     def _contents(self, entries: list[Entry]) -> Iterator[bytes]:
         total = self.content + sum(entry.size for entry in entries)

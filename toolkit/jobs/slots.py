@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from toolkit.core.text import counted
 from toolkit.errors import NotReady
 from toolkit.launchers.job import JobHost
 
@@ -60,7 +61,7 @@ def take_slots(rooms: Sequence[Room], ranks: int | None, jobs: Sequence[Taken] =
     if wanted < 1:
         raise ValueError("a job needs at least one rank")
     if wanted > total:
-        raise ValueError(f"{wanted} ranks asked for, but the hosts have {total} slots")
+        raise ValueError(too_few_slots(wanted, total))
     held = {room.name: {slot for job in jobs for slot in job.slots.get(room.name, ())} for room in rooms}
     free = {room.name: [s for s in range(room.slots) if s not in held[room.name]] for room in rooms}
     left = sum(map(len, free.values()))
@@ -80,8 +81,17 @@ def take_slots(rooms: Sequence[Room], ranks: int | None, jobs: Sequence[Taken] =
 def _too_few(rooms: Sequence[Room], jobs: Sequence[Taken], wanted: int, left: int) -> NotReady:
     holding = []
     for job in jobs:
-        if where := [f"{len(slots)} of {r.name}" for r in rooms if (slots := job.slots.get(r.name, ()))]:
-            holding.append(f"job {job.job} of {job.owner} has {', '.join(where)}")
-    what = f"{wanted} slots are needed and {left} are free: {'; '.join(holding)}"
-    free = f"--np {left} for those that are free; " if left else ""
-    return NotReady(what, f"{free}toolkit stop {jobs[-1].job}; toolkit run --share to run beside it")
+        if where := [
+            f"{counted(len(slots), 'slot')} of {r.name}"
+            for r in rooms
+            if (slots := job.slots.get(r.name, ()))
+        ]:
+            holding.append(f"job {job.job} of {job.owner} uses {', '.join(where)}")
+    what = f"the job needs {counted(wanted, 'slot')}, but only {left} are free: {'; '.join(holding)}"
+    free = f"use the free slots with --np {left}, or " if left else ""
+    return NotReady(what, f"toolkit stop {jobs[-1].job}  # or {free}share the slots with --share")
+
+
+def too_few_slots(ranks: int, slots: int) -> str:
+    """Return the message for a job that requests more ranks than its hosts have slots."""
+    return f"the job requests {counted(ranks, 'rank')}, but its hosts have {counted(slots, 'slot')}"

@@ -90,7 +90,8 @@ class JobStatus:
             first += len(slots)
             if 0 <= rank < first:
                 return name
-        raise NotReady(f"job {self.id} has no rank {rank}; it has {self.ranks}", f"--rank 0 to {first - 1}")
+        what = f"job {self.id} has no rank {rank}; its ranks are 0 to {first - 1}"
+        raise NotReady(what, "repeat the command with the number of one of these ranks")
 
 
 def parse_status(job: str, status: Status, alive: bool = True, record: Record | None = None) -> JobStatus:
@@ -207,7 +208,7 @@ def _row(job: JobStatus) -> tuple[str, ...]:
         started,
         length(job.ended - job.started) if job.ended else "",
         command if len(command) <= _COMMAND_WIDTH else f"{command[: _COMMAND_WIDTH - 1]}…",
-        job.reason or (f"started again after: {job.restarts[-1]}" if job.restarts else ""),
+        job.reason or (f"restarted after: {job.restarts[-1]}" if job.restarts else ""),
     )
 
 

@@ -58,7 +58,7 @@ class Job:
         min_hosts: the fewest hosts to restart with; 0 for as many as at the start.
         stall_after: seconds without a line from any rank after which evidence is collected, None for never.
         elastic: the launcher restarts ranks itself, with another world size if necessary.
-        local_rank_word: the script receives ``--local_rank=N``, as from DeepSpeed's launcher.
+        local_rank_word: the option by which the script receives its local rank; empty for none.
         transport: how ranks are started on hosts other than main, see ``toolkit.protocol.transport``.
         token: authenticates a launcher's daemons to each other; a secret of this job alone, which
             is sent with the variables.
@@ -87,7 +87,7 @@ class Job:
     min_hosts: int = 0
     stall_after: float | None = None
     elastic: bool = False
-    local_rank_word: bool = False
+    local_rank_word: str = ""
     transport: str = SSH
     token: str = field(default="", repr=False)
 

@@ -13,6 +13,6 @@ from toolkit.protocol.names import program
 def ray(job: Job) -> tuple[Launch, ...]:
     """Return the launch of the driver on the first host, and one of a Ray node on every host."""
     words = (*program("job.ray"), job.id)
-    driver = Launch(job.hosts[0].name, (*words, "driver", *job.rank_argv), name="the driver of Ray")
+    driver = Launch(job.hosts[0].name, (*words, "driver", *job.rank_argv), name="the Ray driver")
     nodes = (Launch(host.name, (*words, "node"), serves=True, name="Ray") for host in job.hosts)
     return (driver, *nodes)

@@ -72,7 +72,7 @@ mounts() {
 # The folder of a cluster, $1. The parents go too if this was the last cluster; otherwise rmdir leaves them.
 REMOVE_STATE = f"""{_MOUNTS}
 on=$(mounts "$1")
-[ -z "$on" ] || {{ echo "what is mounted at $on is not ours to remove" >&2; exit 1; }}
+[ -z "$on" ] || {{ echo "a file system is mounted at $on; toolkit removes no mounted files" >&2; exit 1; }}
 rm -rf "$1" || exit 1
 rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
 exit 0
@@ -107,7 +107,7 @@ for identity; do
   if [ -n "$doubt" ]; then doubts=${doubts:+$doubts; }$doubt
   else left="$left parts of an image: $(echo $names);"; fi
 done
-[ -z "$left" ] || { echo "still there:$left" >&2; exit 1; }
+[ -z "$left" ] || { echo "leftovers on the host:$left" >&2; exit 1; }
 [ -z "$doubts" ] || refuse "$doubts"
 """
 )
@@ -136,7 +136,7 @@ def plan_down(
 
 
 def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[Step, ...]:
-    title = "bring records, logs and results"
+    title = "download records, logs and results"
     steps: list[Step] = []
     for facts in hosts:
         found = ours(cluster, facts)
@@ -154,9 +154,9 @@ def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[St
             steps.append(Fetch(facts.host, title, (*look, *run, "--mount", mount, image), save_to))
         else:
             empty = script(
-                '[ -z "$(ls -A "$1" 2>/dev/null)" ] || { echo "$1 holds jobs" >&2; exit 1; }', jobs
+                '[ -z "$(ls -A "$1" 2>/dev/null)" ] || { echo "$1 contains job records" >&2; exit 1; }', jobs
             )
-            fix = "no image of the cluster is there to read them with; to lose them: toolkit down --no-save"
+            fix = "toolkit down --no-save  # without the records: the host has no image to read them"
             steps.append(Run(facts.host, title, empty, unless=empty, fix=fix))
     return tuple(steps)
 
@@ -175,17 +175,17 @@ def _remove_step(cluster: str, facts: Facts) -> Step:
 def _end_step(cluster: str, facts: Facts) -> Step:
     return Run(
         facts.host,
-        "end what its jobs and transfers left running",
+        "stop leftover processes of jobs and transfers",
         script(_END, cluster),
         unless=script(_NONE_MARKED, cluster),
-        fix=f"on {facts.host}: ps -o pid,stat,comm; what is in state D ends at a reboot",
+        fix=f"on {facts.host}: ps -eo pid,stat,comm  # a process in state D ends only at a reboot",
     )
 
 
 def _parts_step(facts: Facts, identities: Sequence[str]) -> Step:
     return Run(
         facts.host,
-        "remove parts of its image",
+        "remove partial images",
         script(_REMOVE_PARTS, *identities),
         unless=script(_NO_PARTS, *identities),
         fix=f"on {facts.host}: docker images toolkit-part",
@@ -198,7 +198,7 @@ def _files_step(facts: Facts) -> Step:
         "remove keys, configuration and jobs",
         script(REMOVE_STATE, facts.state_dir),
         unless=script('[ ! -e "$1" ]', facts.state_dir),
-        fix=f"on {facts.host}: umount what is mounted below {quoted(facts.state_dir)}, or ls -la it",
+        fix=f"on {facts.host}: ls -la {quoted(facts.state_dir)}  # unmount the file systems in this folder",
     )
 
 
@@ -210,10 +210,10 @@ def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -
     )
     return Run(
         facts.host,
-        "nothing is left",
+        "verify the removal",
         # A second cluster may listen on the same port at another address: then its listener is no remnant.
         script(_PROOF, inventory.cluster, facts.user, facts.state_dir, "0" if others else port, *identities),
         fix=f"on {facts.host}: docker ps -a --filter label=toolkit.cluster={inventory.cluster}",
-        unsure="toolkit down, once that transfer has ended",
+        unsure="toolkit down  # after that transfer has ended",
         proof=True,
     )

@@ -71,7 +71,7 @@ _LAST_WORDS = f"""
 docker logs --tail 3 "$1" 2>&1
 docker inspect --format '{{{{if not .State.Running}}}}{_EXIT_CODE}{{{{.State.ExitCode}}}}{{{{end}}}}' "$1"
 """
-_PORT_TAKEN = "another process took the port in the meantime"
+_PORT_TAKEN = "another process took the port during the start"
 
 
 def plan_up(
@@ -141,7 +141,7 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
         *names,
     )
     known = "" if set(names) <= set(present.tags) else None
-    return (Run(place.name, "name the image by its identity", name, unless=there, known=known),)
+    return (Run(place.name, "tag the image with its content digest", name, unless=there, known=known),)
 
 
 def plan_image_send(layout: Layout) -> Plan:
@@ -234,12 +234,10 @@ def _wait_step(layout: Layout, place: Place) -> Step:
     name = container_name(layout.inventory.cluster, WORKER)
     taken = "toolkit up"
     if layout.inventory.worker_port_fixed:
-        taken = (
-            f"on {place.name}: ss -ltnp 'sport = :{layout.port}'; or leave worker_port out of the hosts file"
-        )
+        taken = f"on {place.name}: ss -ltnp 'sport = :{layout.port}'  # or remove worker_port from hosts.yaml"
     return WaitFor(
         place.name,
-        f"sshd listens on {place.path.address}:{layout.port}",
+        f"wait for sshd on {place.path.address}:{layout.port}",
         ready=script('docker logs "$1" 2>&1 | grep -q "^Server listening on "', name),
         alive=script('test "$(docker inspect --format "{{.State.Running}}" "$1")" = true', name),
         explain=script(_LAST_WORDS, name),
@@ -247,7 +245,9 @@ def _wait_step(layout: Layout, place: Place) -> Step:
         and runs_already(cluster_container(layout, place), place.facts) is not None,
         deadline=30,
         failures=(
-            Failure(rf"(?m)^{_EXIT_CODE}{NOT_FOUND}$", f"the image has no {SSHD_ARGV[0]}", WITHOUT_SSHD),
+            Failure(
+                rf"(?m)^{_EXIT_CODE}{NOT_FOUND}$", f"the image does not contain {SSHD_ARGV[0]}", WITHOUT_SSHD
+            ),
             Failure(_NOT_BOUND, _PORT_TAKEN, taken, FailureCause.PORT_TAKEN),
         ),
         fix=f"on {place.name}: docker logs {name}",
@@ -267,10 +267,10 @@ def _prove_step(layout: Layout, main: Place) -> Step:
     proved = (Ref(main.name, "container", after="\n"), *(replace(each, after="\n") for each in workers))
     return Run(
         main.name,
-        "main logs in to every worker",
+        "test the SSH login of main on every worker",
         command("docker", "exec", name, *program("check.login"), *workers),
         unless=Stamp(f"{main.state}/conf/proved", proved),
         timeout=90,
         again=ENGINE_FAILED,
-        fix="a firewall between the data addresses, or a worker that died: toolkit status",
+        fix="toolkit status  # if every worker runs, check the firewall between the data addresses",
     )

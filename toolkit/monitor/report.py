@@ -42,7 +42,7 @@ def job_report(session: Session, job: str) -> JobReport:
 
     def ask(name: str) -> tuple[float, Account]:
         answered, said = _ask(session, name, status.id)
-        with answer_of(name, f"job {job}"):
+        with answer_of(name, f"the records of job {job}"):
             return answered, decode(Account, masked(said, secrets))
 
     said, errors = fan_out([name for name in names if name not in silent], ask)
@@ -87,4 +87,4 @@ def _ask(session: Session, host: str, job: str) -> tuple[float, object]:
     if not result.ok:
         what = f"cannot report {job}: {words_of(result.output)}"
         raise ToolkitError(what, "toolkit up", host)
-    return answered, read_answer(object, result.stdout, host, f"job {job}")
+    return answered, read_answer(object, result.stdout, host, f"the records of job {job}")

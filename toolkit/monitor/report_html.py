@@ -16,12 +16,12 @@ from toolkit.network.units import seconds_text
 
 # Phases of `run`, then of the ranks, in their order.
 _PHASES = (
-    *("connect", "look and plan", "code", "start", "daemons"),
+    *("connect", "query and plan", "code", "start", "daemons"),
     *("launch", "to the first line", "to the first step", "nothing printed"),
 )
 _UP_PHASES = (
     "connect",
-    "look and plan",
+    "query and plan",
     "pull",
     "image",
     "data",

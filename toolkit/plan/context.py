@@ -103,7 +103,7 @@ def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[
 
 def reason(result: Result) -> str:
     """Return the reason that a command failed in one line: the end of its output."""
-    return words_of(result.output) or f"ended with status {result.status} and printed nothing"
+    return words_of(result.output) or f"the command exited with status {result.status} and printed nothing"
 
 
 def failure(
@@ -146,7 +146,7 @@ def _full(
     where = room.mount if room else "/"
     if unwritable is Unwritable.QUOTA:
         return ToolkitError(
-            f"over the disk quota: {words}",
+            f"the disk quota is exceeded: {words}",
             f"on {host}: quota -s  # delete files, then run the same command again",
             host,
         )
@@ -168,7 +168,7 @@ def _full(
 def room_fix(host: str, where: str) -> str:
     """Return the fix for a full file system on a host."""
     commands = f"{quoted('df', '-h', where)}; docker system df; docker image prune"
-    return f"on {host}: {commands}  # make room on {where}, then run the same command again"
+    return f"on {host}: {commands}  # free space on {where}, then run the same command again"
 
 
 def rooms_of(runner: Runner, *paths: str) -> tuple[Room, ...]:

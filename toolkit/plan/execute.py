@@ -268,7 +268,7 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
         if progress.interrupted.is_set():
             return None
         # Of this machine: a full disk, a file that has gone.
-        verdict = Verdict("failed", f"on this machine: {error}")
+        verdict = Verdict("failed", f"an operation on this machine failed: {error}")
     seconds = round(time.monotonic() - start, 3)
     if verdict.status in ("ok", "failed") or seconds > _STALE_S:
         progress.prechecked = {}

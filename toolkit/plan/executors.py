@@ -64,8 +64,8 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     """Run the command unless there is nothing to do, again for a status in ``again``; keep what it saves."""
     targets, lost = _targets(step, context)
     if lost and len(lost) == len(targets):
-        return Verdict("not run", f"earlier steps failed on {', '.join(lost)}")
-    without = f"without {', '.join(lost)}, where an earlier step failed" if lost else ""
+        return Verdict("not run", f"an earlier step failed on {', '.join(lost)}")
+    without = f"without hosts on which an earlier step failed: {', '.join(lost)}" if lost else ""
     runner = context.runners[step.host]
     subject = _own(step.command, context)
     whole = subject
@@ -74,7 +74,7 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
         whole = _guarded(subject, check, kept, step.reads and _own(step.reads, context))
     result, detail = runner.run(whole, step.timeout), ""
     if result.status in step.again:
-        detail = f"at the second try; the first one said: {reason(result)}"
+        detail = f"succeeded in the second attempt; the first attempt failed: {reason(result)}"
         result = runner.run(whole, step.timeout)
     if step.unsure and result.status == CANNOT_TELL:
         return Verdict("not run", reason(result), fix=step.unsure)
@@ -134,7 +134,9 @@ def _saved(step: Run, context: Context, said: str) -> str:
         value = step.kind.parse(said)
     except ValueError as error:
         fix = _by_hand(step.host, _own(step.reads or step.command, context))
-        raise ToolkitError(f"invalid value for {step.saves}: {error}", fix, step.host) from None
+        raise ToolkitError(
+            f"the host returned an invalid value for {step.saves}: {error}", fix, step.host
+        ) from None
     if step.kind is not Kind.REPORT:
         context.outputs[step.host, step.saves] = value
     return value
@@ -148,7 +150,7 @@ def _own(command: Command, context: Context) -> Command:
 def _by_hand(host: str, subject: Command) -> str:
     line = subject.line()
     short = len(line) <= 120 and "\n" not in line
-    return f"look at it on {host}: {line}" if short else "the same command with -v shows what is run"
+    return f"on {host}: {line}" if short else "repeat the command with -v to see the command that failed"
 
 
 def _check(unless: Command | Stamp | None, context: Context) -> tuple[str, str]:
@@ -207,9 +209,9 @@ done"""
     if result.status == _DEAD and any(re.search(way.says, result.output) for way in step.failures):
         raise failure(result, context.runners[step.host], step.fix, known=step.failures)
     if result.status == _DEAD:
-        raise ToolkitError(f"the container has died: {reason(result)}", step.fix, step.host)
+        raise ToolkitError(f"the container exited: {reason(result)}", step.fix, step.host)
     if result.status == _LATE:
-        what = f"not ready after {step.deadline:g} s; last words: {reason(result)}"
+        what = f"the container was not ready after {step.deadline:g} s; last output: {reason(result)}"
         raise ToolkitError(what, step.fix, step.host)
     if result.status not in (0, _SKIPPED):
         raise failure(result, context.runners[step.host], step.fix)
@@ -228,7 +230,7 @@ def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
     result = runner.run(_written(changed), 120)
     if not result.ok:
         raise failure(result, runner, paths=[file.path for file, _ in changed])
-    return Verdict("ok", f"{len(changed)} of {len(step.every)} files")
+    return Verdict("ok", f"wrote {len(changed)} of {len(step.every)} files")
 
 
 def upload_question(step: Upload, context: Context) -> Command:

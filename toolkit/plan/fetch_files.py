@@ -30,7 +30,8 @@ done | tar -c --hard-dereference --null --no-recursion -T -
 _LEFT_THERE = ("job.json", ".sent")
 
 
-_WITHOUT = "to go on without them: toolkit down --no-save"
+_WITHOUT = "toolkit down --no-save  # removes the cluster without the records"
+_AGAIN = "run the same command again"
 _PIECE = 2**20
 # A header holds names, which are not longer than 4096 bytes.
 _MOST_HEADER = 2**16
@@ -45,7 +46,7 @@ def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
             return _fetch(step, context, collect, writer, advance)
     except OSError as error:
         what = f"cannot write to {step.into}: {error.strerror or error}"
-        raise ToolkitError(what, "make room there, or go on without them: toolkit down --no-save") from error
+        raise ToolkitError(what, f"free disk space on this machine\n{_WITHOUT}") from error
 
 
 def _fetch(step: Fetch, context: Context, collect: Command, writer: LocalWriter, advance: Advance) -> Verdict:
@@ -62,20 +63,20 @@ def _fetch(step: Fetch, context: Context, collect: Command, writer: LocalWriter,
         if not result.ok:
             raise _or_without(failure(result, runner), step.host)
         if not packed.tell():
-            return Verdict("skipped", "no jobs")
+            return Verdict("skipped", "no job records")
         try:
             count, skipped, others = _unpack(packed, writer, step.host)
         except ToolkitError as error:
             raise _or_without(error, step.host) from error
     more = f" and {others} more" if others else ""
-    left_out = f"left out, as no job has them: {', '.join(skipped)}{more}" if skipped else ""
+    left_out = f"skipped files that belong to no job: {', '.join(skipped)}{more}" if skipped else ""
     if not count:
-        return Verdict("skipped", left_out or "no jobs")
+        return Verdict("skipped", left_out or "no job records")
     return Verdict("ok", "; ".join(filter(None, (f"{counted(count, 'file')} in {step.into}", left_out))))
 
 
 def _or_without(error: ToolkitError, host: str) -> ToolkitError:
-    return ToolkitError(error.what, f"{error.fix}; {_WITHOUT}" if error.fix else _WITHOUT, host)
+    return ToolkitError(error.what, f"{error.fix}\n{_WITHOUT}" if error.fix else _WITHOUT, host)
 
 
 def _unpack(packed: IO[bytes], writer: LocalWriter, host: str) -> tuple[int, list[str], int]:
@@ -99,7 +100,7 @@ def _unpack(packed: IO[bytes], writer: LocalWriter, host: str) -> tuple[int, lis
         while left:
             data = packed.read(min(left, _PIECE))
             if not data:
-                raise ToolkitError("the archive of the records ends early", "run the command again", host)
+                raise ToolkitError("the archive of the job records is truncated", _AGAIN, host)
             file.write(data)
             left -= len(data)
         file.commit()
@@ -130,17 +131,19 @@ def _members(packed: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # or all of them stay in memory
             if member.size < 0 or member.issparse():
-                raise tarfile.ReadError(f"{member.name!a} is sparse or has no size")
+                raise tarfile.ReadError(f"the member {member.name!a} is sparse or has no size")
             if member.isfile():
                 yield member
         packed.seek(tar.offset)
         if packed.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
-            raise tarfile.ReadError("it has no end")  # to tarfile, a header that is not valid ends it too
+            raise tarfile.ReadError(
+                "the end of the archive is missing"
+            )  # to tarfile, a header that is not valid ends it too
     except OSError:
         raise  # of this machine
     except Exception as error:  # tarfile raises many kinds for headers that are not valid
-        what = f"the archive of the records cannot be read: {error}"
-        raise ToolkitError(what, "run the command again") from error
+        what = f"the archive of the job records cannot be read: {error}"
+        raise ToolkitError(what, _AGAIN) from error
 
 
 class _Headers:
@@ -151,12 +154,12 @@ class _Headers:
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MOST_HEADER:
-            raise tarfile.ReadError(f"a header has {size} bytes")
+            raise tarfile.ReadError(f"a header of the archive has {size} bytes")
         return self._file.read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:
         if offset < 0:
-            raise tarfile.ReadError("a member begins before the archive")
+            raise tarfile.ReadError("a member begins before the start of the archive")
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:

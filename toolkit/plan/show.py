@@ -50,12 +50,12 @@ def to_do_text(plan: Plan, to_do: Sequence[Step]) -> str:
     """Return which steps of a plan have something to do as things are now, by their titles."""
     steps = counted(len(plan.steps), "step")
     if not to_do:
-        return f"{plan.title}: nothing to change as things are now ({steps})"
+        return f"{plan.title}: no step needs to run now ({steps})"
     hosts: dict[str, list[str]] = {}
     for step in to_do:
         hosts.setdefault(step.title, []).append(step.host)
     lines = "".join(f"\n  {', '.join(dict.fromkeys(names))}: {title}" for title, names in hosts.items())
-    return f"{plan.title}: as things are now, {len(to_do)} of {steps} have something to do{lines}"
+    return f"{plan.title}: {len(to_do)} of {steps} need to run now:{lines}"
 
 
 def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
@@ -64,7 +64,7 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         unless = []
         if isinstance(step.unless, Stamp):
             said = " ".join(map(str, step.unless.content)).split()
-            unless = [f"unless: {step.unless.path} says {' '.join(said)}"]
+            unless = [f"unless: {step.unless.path} contains {' '.join(said)}"]
         elif step.unless is not None:
             unless = [f"unless: {_one_line(step.unless, engine)}"]
         why = [f"why: {step.why}"] if step.why else []
@@ -77,30 +77,30 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
     if isinstance(step, WaitFor):
         return [f"until: {_one_line(step.ready, engine)} (at most {step.deadline:g} s)"]
     if isinstance(step, SendImage):
-        return [f"layers of {step.reference} that are missing, each group | {engine} load; {step.identity}"]
+        return [f"send the missing layers of {step.reference} to `{engine} load`; {step.identity}"]
     if isinstance(step, PullImage):
         return [f"{engine} pull {step.reference}"]
     if isinstance(step, SendCode):
         what = (
-            f"{counted(len(step.tree.entries), 'file')}, {size(step.tree.total)}, of {step.source}"
+            f"{counted(len(step.tree.entries), 'file')}, {size(step.tree.total)} from {step.source}"
             if step.source
             else "no files"
         )
-        return [f"{what} to {step.target}/code"]
+        return [f"send {what} to {step.target}/code"]
     if isinstance(step, StartJob):
-        return [f"supervisor of {step.job} in {step.container}"]
+        return [f"start the supervisor of {step.job} in {step.container}"]
     if isinstance(step, StartDaemons):
         where = ", ".join(f"{container} on {host}" for host, container in step.others)
-        return [f"supervisors of {step.job} in {where}, as the launcher asks for them"]
+        return [f"start supervisors of {step.job} in {where} when the launcher requests them"]
     if isinstance(step, SendData):
         held = (
             f"{counted(step.content.files, 'file')}, {size(step.content.size)}; {step.content.identity[:12]}"
         )
-        return [f"what is missing of {step.source} ({held}) to {step.path}, from host to host"]
+        return [f"send the missing data of {step.source} ({held}) to {step.path}, from host to host"]
     if isinstance(step, RemoveData):
-        return [f"what the toolkit wrote to {step.path}, except files that were changed since"]
+        return [f"remove the files that toolkit wrote to {step.path}, except files that changed later"]
     assert isinstance(step, Fetch)
-    return [f"to {step.into}"]
+    return [f"download to {step.into}"]
 
 
 def _one_line(subject: Command, engine: str) -> str:
@@ -177,9 +177,9 @@ def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything:
     findings = tuple(findings)
     lines = _finding_lines(findings if everything else alarms(findings))
     rows = [(name, *_counts([f for f in findings if f.host == name])) for name in hosts]
-    rows.append(("together", *_counts([f for f in findings if not f.host])))
+    rows.append(("cluster", *_counts([f for f in findings if not f.host])))
     skipped = any(f.verdict == "not checked" for f in findings) and not everything
-    more = "; -v says what was not checked and why" if skipped else ""
+    more = "; -v lists the skipped checks and their reasons" if skipped else ""
     said = {"error": "not ready", "warning": "ready, with warnings"}.get(worst(findings), "ready")
     head = "\n".join(lines) + "\n\n" if lines else ""
     return f"{head}{table(('host', 'errors', 'warnings', 'not checked', 'ok'), rows)}\n{said}{more}\n"

@@ -41,7 +41,7 @@ class Stopwatch:
         asked = max((span.end for span in met), default=None)
         if asked is None or not done or done[0].begin <= asked:
             return (*met, *done)
-        return (*met, Span("look and plan", HERE, asked, done[0].begin - asked), *done)
+        return (*met, Span("query and plan", HERE, asked, done[0].begin - asked), *done)
 
     def _now(self) -> float:
         return time.monotonic() - self._begun

@@ -143,7 +143,7 @@ class _Reader:
 
     def choice(self, option: str, word: str, known: Sequence[str] | dict[str, int]) -> str:
         if word not in known:
-            self.bad(option, f"is one of {', '.join(known)}, found {shown(word)}")
+            self.bad(option, f"should be one of {', '.join(known)}, found {shown(word)}")
         return word
 
     def buckets(self, word: str) -> Buckets:

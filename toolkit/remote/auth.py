@@ -105,11 +105,11 @@ class KeyLogin:
         try:
             more = transport.auth_publickey(self._target.user, key)
         except paramiko.BadAuthenticationType as error:
-            self._tried.append(f"sshd does not accept keys, only {', '.join(error.allowed_types)}")
+            self._tried.append(f"sshd accepts no keys, only {', '.join(error.allowed_types)}")
             raise self._failure() from error
         except paramiko.AuthenticationException:
             self._refused = True
-            self._tried.append(f"{label} is refused")
+            self._tried.append(f"sshd refused {label}")
         except paramiko.SSHException as error:
             if transport.is_active():
                 self._tried.append(f"{label} cannot be used: {error}")  # the agent does not sign
@@ -118,10 +118,10 @@ class KeyLogin:
         else:
             if not more:
                 return True
-            self._tried.append(f"{label} is accepted, but sshd requires more: {', '.join(more)}")
+            self._tried.append(f"sshd accepted {label}, but also requires: {', '.join(more)}")
             raise self._failure(tuple(more))
         if not transport.is_active():
-            self._tried.append("then sshd closed the connection: too many keys were offered")
+            self._tried.append("sshd closed the connection, because toolkit offered too many keys")
             raise self._failure(hung_up=True)
         return False
 
@@ -130,7 +130,7 @@ class KeyLogin:
         for path in self._target.identity_files:
             for blob in public_blobs(path):
                 if blob in held:
-                    yield f"{path} (by the agent)", held.pop(blob)
+                    yield f"{path} (from the agent)", held.pop(blob)
                     break
             else:
                 yield from self._from_file(path)
@@ -162,7 +162,7 @@ class KeyLogin:
             if not is_locked(file.read_bytes()):
                 return paramiko.PKey.from_path(file)
             self._locked.append(str(file))
-            self._tried.append(f"{file} has a passphrase and no agent holds it")
+            self._tried.append(f"{file} has a passphrase, and the ssh agent does not have the key")
         except OSError as error:
             self._tried.append(f"{file} cannot be read: {error.strerror}")
         except Exception:  # paramiko and cryptography raise what their decoders raise

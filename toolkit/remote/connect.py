@@ -172,8 +172,8 @@ class Link:
                     "direct-tcpip", to, ("", 0), timeout=self._timeout
                 )
             except (OSError, EOFError, paramiko.SSHException) as error:
-                what = f"it does not lead on to {to[0]} port {to[1]}: {error}"
-                fix = f"on it: nc -vz {to[0]} {to[1]}; its sshd must have AllowTcpForwarding yes"
+                what = f"the jump host cannot connect to {to[0]} port {to[1]}: {error}"
+                fix = f"nc -vz {to[0]} {to[1]}  # on the jump host; its sshd needs AllowTcpForwarding yes"
                 raise Unreachable(what, fix, self._gateway.target.name) from error
         if self.target.proxy:
             try:

@@ -87,8 +87,8 @@ class ContainerSession:
             return answer
 
     def _give_up(self, about: str, seconds: float) -> ToolkitError:
-        what = f"its container has not answered for {seconds:g} s; toolkit waited for {about}"
-        fix = "toolkit check; a state directory on a hung disk or NFS server is the most frequent cause"
+        what = f"the container has not answered for {seconds:g} s; toolkit waited for {about}"
+        fix = "toolkit check  # the most frequent cause is a state directory on a hung disk or NFS server"
         self._late = ToolkitError(what, fix, self.runner.name)
         self.leave()
         return self._late
@@ -118,7 +118,7 @@ class ContainerSession:
         """
         self.leave()
         if not self._ended.wait(ANSWER_S):
-            raise self._give_up("the end of the program there", ANSWER_S)
+            raise self._give_up("the exit of the container session", ANSWER_S)
         return self._outcome()
 
     def _outcome(self) -> Result:
@@ -154,7 +154,7 @@ class ContainerSession:
             except DecodeError:  # output of the container engine
                 continue
             if isinstance(value, dict) and value:
-                with answer_of(self.runner.name, "what it was asked in its container"):
+                with answer_of(self.runner.name, "an answer of its container"):
                     answer = decode(SessionAnswer, value)
                 if answer != ENDED:  # a message of a newer toolkit
                     self._answers.put(answer)

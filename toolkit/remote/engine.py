@@ -45,8 +45,8 @@ def connect_client(timeout: float) -> docker.DockerClient:
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         raise MissingTool(
             f"no Docker engine answers on this machine: {error}",
-            "start one, e.g. sudo systemctl start docker; your user must be in the group docker. On a Debian"
-            " or Ubuntu machine without Docker, as root: scripts/engine.sh ensure",
+            "sudo systemctl start docker  # your user must be in the group docker; on a Debian or Ubuntu"
+            " machine without Docker, run scripts/engine.sh ensure as root",
         ) from error
     return client
 
@@ -97,7 +97,7 @@ class Engine:
             return None
         except (docker.errors.DockerException, requests.exceptions.RequestException, DecodeError) as error:
             raise ImageError(
-                f"the engine cannot say what {reference} is: {error}", "docker images"
+                f"the engine cannot inspect image {reference}: {error}", "docker images"
             ) from error
 
     def save(self, reference: str) -> Iterator[bytes]:
@@ -110,4 +110,6 @@ class Engine:
             chunks: Iterator[bytes] = self.client.api.get_image(reference, chunk_size=_CHUNK)
             yield from chunks
         except (docker.errors.APIError, requests.exceptions.RequestException) as error:
-            raise ImageError(f"the engine does not give {reference}: {error}", "docker images") from error
+            raise ImageError(
+                f"the engine cannot export image {reference}: {error}", "docker images"
+            ) from error

@@ -41,7 +41,7 @@ class Pulse:
             work()
         except Exception as error:
             if self._transport.is_active():  # else the error is that of a connection that was closed
-                self.lost = f"it cannot be asked for a sign of life: {error!r}"
+                self.lost = f"toolkit cannot send a keepalive request: {error!r}"
                 self._transport.close()
 
     def _ask(self) -> None:
@@ -58,6 +58,6 @@ class Pulse:
             if now - before > 1.0 + self._silence / 2:
                 self._heard = now  # it was us who stood still
             elif now - self._heard > self._every + self._silence:
-                self.lost = f"it has not answered for {now - self._heard:.0f} s"
+                self.lost = f"the host has not answered for {now - self._heard:.0f} s"
                 self._transport.close()
                 return

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import paramiko
 
-from toolkit.core.command import TIMED_OUT, Command, Result
+from toolkit.core.command import TIMED_OUT, Command, Result, timeout_text
 from toolkit.core.engines import DOCKER, translate_engine
 from toolkit.core.runner import Sink
 from toolkit.errors import NotReady, ToolkitError, Unreachable
@@ -94,9 +94,13 @@ class _Framed:
             self.before, mark, data = (self.before + data).partition(f"{MARK}\n".encode())
             self.begun = bool(mark)
             if len(self.before) > _MOST_BEFORE:
-                what = f"its login shell prints more than {_MOST_BEFORE >> 10} KiB before a command begins"
+                what = (
+                    f"the login shell of the host prints more than {_MOST_BEFORE >> 10} KiB before a command"
+                )
                 raise ToolkitError(
-                    what, f"ssh {self._host} true: look at the start files of the shell", self._host
+                    what,
+                    f"ssh {self._host} true  # then correct the start files of the shell on the host",
+                    self._host,
                 )
         if data:
             self._sink(data)
@@ -143,7 +147,7 @@ class SshRunner:
             kept.extend(data)
             if len(kept) > _MOST_BYTES:
                 what = f"a command printed more than {_MOST_BYTES >> 20} MiB: {command.line()[:80]}"
-                raise ToolkitError(what, "look at the host: toolkit check", self.name)
+                raise ToolkitError(what, "toolkit check", self.name)
 
         source = None if command.stdin is None else _pieces(command.stdin)
         command = translate_engine(command, self.engine)
@@ -199,11 +203,9 @@ class SshRunner:
             return self._link.transport.open_channel("direct-tcpip", address, here, timeout=_DIAL_S)
         except paramiko.ChannelException as error:
             if error.code == 1:  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
-                fix = (
-                    f"on {self.name}: AllowTcpForwarding yes (or local) in /etc/ssh/sshd_config, restart sshd"
-                )
-                raise ToolkitError("its sshd forbids forwarding", fix, self.name) from error
-            raise NotReady(f"nothing answers at {where}", "toolkit status", self.name) from error
+                fix = f"on {self.name}: set AllowTcpForwarding yes in /etc/ssh/sshd_config, then restart sshd"
+                raise ToolkitError("the sshd of the host forbids TCP forwarding", fix, self.name) from error
+            raise NotReady(f"no program listens at {where}", "toolkit status", self.name) from error
         except (OSError, EOFError, paramiko.SSHException) as error:
             why = f"the connection was lost: {self._link.lost or error}"
             raise Unreachable(why, _AGAIN, self.name) from error
@@ -282,13 +284,14 @@ class SshRunner:
         except TimeoutError as error:
             if error in broken:
                 raise
-            why = _no_end(timeout) if timeout is not None else f"no output for {silence:g} s"
+            quiet = f"the command printed nothing for {silence:g} s"
+            why = timeout_text(timeout) if timeout is not None else quiet
             return Result(TIMED_OUT, "", why, time.monotonic() - start)
         except (OSError, EOFError, paramiko.SSHException) as error:
             if error in broken:
                 raise
             lost = f"the connection was lost: {self._link.lost or error}"
-            why = "the connection was closed" if self._closed else lost
+            why = "the connection to the host was closed" if self._closed else lost
             raise Unreachable(why, _AGAIN, self.name) from error
         finally:
             if channel is not None:
@@ -296,18 +299,21 @@ class SshRunner:
         if broken:
             raise broken[0]
         if status == -1 and self._is_lost() and self._closed:
-            raise Unreachable("the connection was closed", _AGAIN, self.name)
+            raise Unreachable("the connection to the host was closed", _AGAIN, self.name)
         if status == -1 and self._is_lost():
             why = f": {self._link.lost}" if self._link.lost else ""
             raise Unreachable(f"the connection was lost before the command ended{why}", _AGAIN, self.name)
         if status == -1:
-            status, why = _KILLED, "killed on the host, perhaps because it has run out of memory"
+            status, why = (
+                _KILLED,
+                "the command was killed on the host, perhaps because the host ran out of memory",
+            )
             errors += f"\n{why}".encode()
         if not out.begun:
             raise self._no_shell(out.before + b"\n" + err.before + bytes(errors))
         stderr = errors.decode(errors="replace")
         if status == TIMED_OUT and timeout is not None and not stderr:
-            stderr = _no_end(timeout)
+            stderr = timeout_text(timeout)
         return Result(status, "", stderr, time.monotonic() - start)
 
     def _is_lost(self) -> bool:
@@ -317,10 +323,10 @@ class SshRunner:
 
     def _no_shell(self, said: bytes) -> Unreachable:
         user, words = self.target.user, " | ".join(said.decode(errors="replace").split("\n")[-4:]).strip(" |")
-        what = f"user {user} can log in there, but runs no command" + (f"; it says: {words}" if words else "")
+        what = f"user {user} can log in but cannot run commands" + (f"; output: {words}" if words else "")
         fix = (
-            f"on {self.name}: give {user} a shell (sudo usermod --shell /bin/bash {user}), and look for what "
-            "ends or replaces it: its start files, ForceCommand in sshd_config, command= in authorized_keys"
+            f"on {self.name}: sudo usermod --shell /bin/bash {user}  # also check the start files of the "
+            "shell, ForceCommand in sshd_config, and command= in authorized_keys"
         )
         return Unreachable(what, fix, self.name)
 
@@ -339,10 +345,6 @@ def _left(deadline: float | None) -> float | None:
 
 def _least(*limits: float | None) -> float | None:
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _no_end(timeout: float | None) -> str:
-    return f"no end after {timeout:g} s"
 
 
 def _pieces(data: bytes) -> Iterable[bytes]:

@@ -107,8 +107,8 @@ def _resolve(
         if jump == "none":
             return replace(target, proxy="")
         if target.proxy and one(options, "proxyusefdpass", "no") == "yes":
-            what = f"ssh reaches {address} by ProxyUseFdpass, which is not supported here"
-            raise Unreachable(what, "a ProxyCommand that passes the data on itself, or ProxyJump", name)
+            what = f"the ssh configuration of {address} sets ProxyUseFdpass, which toolkit does not support"
+            raise Unreachable(what, "use ProxyJump, or a ProxyCommand that forwards the data itself", name)
         return target
     hops = _hops(name, via, known_hosts, identity_file, depth)
     return replace(target, proxy="", jump=hops)
@@ -178,7 +178,7 @@ def _tokens(target: Target, address: str) -> dict[str, str]:
 
 def _hops(name: str, via: str, known_hosts: str, identity_file: str, depth: int) -> tuple[Target, ...]:
     if depth >= _MOST_HOPS:
-        what = f"its jump hosts lead in a circle, or over more than {_MOST_HOPS} hosts: {via}"
+        what = f"the jump hosts form a loop, or are more than {_MOST_HOPS}: {via}"
         raise Unreachable(what, "correct ProxyJump in ~/.ssh/config", name)
     hops: tuple[Target, ...] = ()
     for text in via.split(","):
@@ -203,7 +203,7 @@ def _ssh_g(name: str, address: str, user: str, port: int) -> Options:
     except FileNotFoundError:
         return {}
     except subprocess.TimeoutExpired:
-        what = "ssh takes longer than 10 s to read its configuration; a Match exec in it may hang"
+        what = "ssh needs more than 10 s to read its configuration; a Match exec command might hang"
         raise Unreachable(what, " ".join(line), name) from None
     if done.returncode != 0:
         said = " | ".join(s for s in done.stderr.splitlines() if not s.startswith("Pseudo-terminal"))

@@ -38,7 +38,7 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         return _login(target, error)
     if target.proxy:
         words = proxy_said or str(error) or type(error).__name__
-        return Unreachable(f"the ProxyCommand does not lead to an sshd: {words}", target.proxy, name)
+        return Unreachable(f"the ProxyCommand does not connect to an sshd: {words}", target.proxy, name)
     if isinstance(error, socket.gaierror):
         what = f"the name {host} cannot be resolved on this machine"
         return Unreachable(what, "set address: in hosts.yaml", name, UnreachableCause.UNKNOWN_NAME)
@@ -47,23 +47,25 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
     if any(getattr(e, "errno", 0) == errno.ECONNREFUSED for e in causes):
         what = f"nothing listens at {host} port {port}: connection refused"
         return Unreachable(
-            what, f"{by_hand}  # on the host: is sshd running? In hosts.yaml: is port: correct?", name
+            what, f"{by_hand}  # check that sshd runs and that port: in hosts.yaml is correct", name
         )
     gone = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
     if isinstance(error, TimeoutError) or any(getattr(e, "errno", 0) in gone for e in causes):
-        what = f"no answer from {host} port {port}: off, cut off, or behind a firewall"
+        what = f"{host} port {port} does not answer; the host is off, disconnected, or behind a firewall"
         return Unreachable(what, by_hand, name)
     # paramiko's words for a handshake that was not done in time, and for the first line of one.
     if str(error) == "No existing session" or isinstance(error.__context__, TimeoutError):
-        what = f"{host} port {port} accepts the connection and then sends nothing: hung, or overloaded"
+        what = f"{host} port {port} accepts the connection but sends nothing; the host is hung or overloaded"
         return Unreachable(
             what,
             f"{by_hand}  # check the console of the host; to continue without it: --exclude {name}",
             name,
         )
     if "banner" in str(error) or isinstance(error, EOFError):
-        what = f"{host} port {port} is not an sshd, or closes the connection at once: {error}"
-        return Unreachable(what.removesuffix(": "), f"{by_hand}  # is port: in hosts.yaml correct?", name)
+        what = f"{host} port {port} is not an sshd, or closes connections immediately: {error}"
+        return Unreachable(
+            what.removesuffix(": "), f"{by_hand}  # check that port: in hosts.yaml is correct", name
+        )
     return Unreachable(
         f"cannot connect to {target.login}: {str(error) or type(error).__name__}", by_hand, name
     )
@@ -78,43 +80,43 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
     host = target.name.partition(" ")[0]  # without the description of a jump host
     if error.verdict == "revoked":
         marks = [e.where for e in known.revoked if e.key == error.key.get_base64()]
-        what = f"its ssh host key is REVOKED ({', '.join(marks) or target.revoked_keys}): {shown}"
+        what = f"the ssh host key is REVOKED ({', '.join(marks) or target.revoked_keys}): {shown}"
         return Unreachable(
             what,
-            "another host might impersonate it; get its new key from its administrator, then remove the mark",
+            "ask the administrator of the host for its new key, then remove the revocation",
             target.name,
         )
     if error.verdict == "changed":
         was = ", ".join(f"{e.fingerprint} ({e.where})" for e in known.keys if e.kind == kind)
-        what = f"its ssh host key has CHANGED: recorded {was}, shown now {shown}"
-        fix = f"toolkit trust --replace {host}  # only if it was reinstalled"
+        what = f"the ssh host key has CHANGED: recorded {was}, received {shown}"
+        fix = f"toolkit trust --replace {host}  # only if the host was reinstalled"
         return Unreachable(what, fix, target.name, UnreachableCause.CHANGED_KEY)
-    what = f"its ssh host key is not known yet ({kind} {shown})"
+    what = f"the ssh host key is not recorded yet ({kind} {shown})"
     if known.keys:
         others = ", ".join(f"{e.kind} {e.fingerprint}" for e in known.keys)
-        what += f"; on record is one of another kind: {others}"
+        what += f"; a key of another type is recorded: {others}"
     if known.authorities:
-        what += f"; {known.authorities[0].where} leaves it to a @cert-authority, which is not supported here"
+        what += f"; {known.authorities[0].where} uses a @cert-authority, which toolkit does not support"
     if "KnownHostsCommand" in target.unsupported:
-        what += "; ssh's KnownHostsCommand is not supported here"
+        what += "; toolkit does not support KnownHostsCommand"
     return Unreachable(what, f"toolkit trust {host}", target.name, UnreachableCause.UNKNOWN_KEY)
 
 
 def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitError:
     tried = error.tried if isinstance(error, NotLetIn) else [str(error)]
     copy = f"ssh-copy-id -p {target.port} {_at(target)}"
-    fix = f"{copy}  # or set user: and identity_file: in the hosts file"
+    fix = f"{copy}  # or set user: and identity_file: in hosts.yaml"
     if not tried:
-        tried = ["there is no key to offer, neither in a file nor in an agent"]
+        tried = ["toolkit found no key in a file or in the ssh agent"]
         fix = f"ssh-keygen -t ed25519 && {fix}"
     elif isinstance(error, NotLetIn):
         if error.locked:
             fix = f"ssh-add {error.locked[0]}" + (f"; {fix}" if error.refused else "")
         elif error.more:
-            fix = f"let {target.user} in by key alone on that host: AuthenticationMethods in its sshd_config"
+            fix = f"on {target.name}: set AuthenticationMethods publickey for {target.user} in sshd_config"
         elif error.hung_up:
-            fix = "set identity_file in the hosts file: then that key alone is offered"
+            fix = "set identity_file in hosts.yaml, so that toolkit offers only that key"
     asked = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if asked:
-        tried = [*tried, f"{' and '.join(asked)} of ssh's configuration is not supported here"]
-    return Unreachable(f"ssh login refused for {target.login}: {'; '.join(tried)}", fix, target.name)
+        tried = [*tried, f"toolkit does not support {' and '.join(asked)} of the ssh configuration"]
+    return Unreachable(f"the ssh login of {target.login} was refused: {'; '.join(tried)}", fix, target.name)

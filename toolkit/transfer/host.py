@@ -126,10 +126,14 @@ class Member:
         if self._missing:
             return Declined(Obstacle.NO_PYTHON, self._missing)
         if self.ended.is_set():
-            reason = self._stderr.strip().rpartition("\n")[2] or "its transfer program did not start"
+            reason = (
+                self._stderr.strip().rpartition("\n")[2] or "the transfer program of the host did not start"
+            )
             return Declined(Obstacle.FAILED, reason)
         return (
-            None if self._ready.is_set() else Declined(Obstacle.FAILED, "its transfer program sent no answer")
+            None
+            if self._ready.is_set()
+            else Declined(Obstacle.FAILED, "the transfer program of the host sent no answer")
         )
 
     def _run(self, command: Command) -> None:
@@ -137,7 +141,9 @@ class Member:
             result = self.runner.stream(command, self._hear, self._frames())
             self._stderr = result.stderr
             reason = result.stderr.strip().rpartition("\n")[2] or f"exit status {result.status}"
-            self.fail(ToolkitError(f"its transfer program exited early: {reason}", _AGAIN, self.host))
+            self.fail(
+                ToolkitError(f"the transfer program of the host exited early: {reason}", _AGAIN, self.host)
+            )
         except Exception as error:
             self.fail(error)
         finally:
@@ -150,7 +156,7 @@ class Member:
     def _hear(self, data: bytes) -> None:
         lines = self._lines.take(data)
         for line in lines:
-            with answer_of(self.host, "the transfer"):
+            with answer_of(self.host, "the transfer report"):
                 what = decode_json(RelayMessage, line)
             if what.missing is not None:
                 self._missing = what.missing
@@ -163,7 +169,9 @@ class Member:
                 self.port = what.port
             elif what.loaded is not None:
                 if what.loaded >= len(self.segments):
-                    raise ToolkitError(f"it stored {what.loaded}, which was not sent", _AGAIN, self.host)
+                    raise ToolkitError(
+                        f"the host stored segment {what.loaded}, which was not sent", _AGAIN, self.host
+                    )
                 self._judge(what.loaded, _Load(what.status, what.said))
             else:
                 if what.at is not None and what.limit is not None:
@@ -197,9 +205,9 @@ class Member:
         if self.host in line.direct:
             note = f"not from another host: {line.direct[self.host]}"
         if self.host in line.passed:
-            note = f"after the others: {line.passed[self.host]}"
+            note = f"after the other hosts: {line.passed[self.host]}"
         put_away = tuple(self.segments[number] for number in good)
-        refused = (bad[0].strip() or "it failed without an error message") if bad else ""
+        refused = (bad[0].strip() or "the transfer failed without an error message") if bad else ""
         seconds = max(0.0, self.moved - started)
         return Brought(put_away, refused, self.wire, self.fed, seconds, self.giver, note)
 

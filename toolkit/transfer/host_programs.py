@@ -11,8 +11,8 @@ from toolkit.core.host_programs import packed
 
 _START = r"""
 no() { echo "{\"missing\": \"$1\"}"; exit; }
-command -v python3 >/dev/null || no "it has no python3"
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' || no "its python3 is older than 3.8"
+command -v python3 >/dev/null || no "the host has no python3"
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' || no "the python3 of the host is older than 3.8"
 # These variables let `toolkit down` find the program if its connection hangs, and protect the partial images
 # of the image that it receives.
 TOOLKIT_CLUSTER=$1 TOOLKIT_RELAY=$2 TOOLKIT_LOAD='docker load --quiet'
@@ -30,7 +30,7 @@ code='import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.p
 if command -v python3 >/dev/null && python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))'; then
   exec python3 -I -S -c "$code" "$@"
 fi
-docker image inspect "$image" >/dev/null 2>&1 || no "it has no python3 of 3.8 or newer, and no image with one"
+docker image inspect "$image" >/dev/null 2>&1 || no "the host and its images have no python3 3.8 or newer"
 exec docker run --rm -i --network "$network" --user "$user" @confined@ \
   --env TOOLKIT_CLUSTER --mount "type=bind,source=$folder,target=$folder" \
   --mount "type=bind,source=$account,target=$account" "$image" python3 -I -S -c "$code" "$@"

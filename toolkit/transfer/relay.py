@@ -181,7 +181,9 @@ class Relay:
         for host, member in self._members.items():
             if not member.port:
                 member.fail(
-                    ToolkitError("its transfer program did not listen", "run the same command again", host)
+                    ToolkitError(
+                        "the transfer program of the host did not listen", "run the same command again", host
+                    )
                 )
                 del self._line.at[host]
         self._apply(self._line.begin(now))
@@ -223,7 +225,7 @@ class Relay:
     def _silent(self, now: float) -> list[Order]:
         """Return orders that drop hosts which have received everything and no longer report."""
         return [
-            Drop(host, f"it received everything, and has not reported for {DROPPED_AFTER_S:.0f} s")
+            Drop(host, f"the host received all data but has not reported for {DROPPED_AFTER_S:.0f} s")
             for host, member in self._members.items()
             if self._line.has_all(host)
             and not member.finished.is_set()

@@ -90,7 +90,7 @@ def test_a_plan_that_fails_names_every_host() -> None:
 
 def test_each_fix_of_a_failed_plan_is_a_line_that_can_be_pasted() -> None:
     """An explanation after ``#`` must not swallow the next command."""
-    fixes = ("df -h /  # make room on /", "sudo systemctl start docker")
+    fixes = ("df -h /  # free space on /", "sudo systemctl start docker")
     rows = [Outcome("files", "write", f"gpu{n}", "failed", 0.0, "no", fix) for n, fix in enumerate(fixes)]
     with pytest.raises(PlanFailed) as caught:
         refuse_failed(Report("up t", tuple(rows)))

@@ -176,7 +176,7 @@ def test_what_keeps_a_plan_from_being_made_is_raised_where_it_is_looked_at(
 
     def fail(session: Session) -> None:
         asked.append(session)
-        raise ImageError("the engine cannot say what it is", "docker images")
+        raise ImageError("the engine cannot inspect image it is", "docker images")
 
     monkeypatch.setattr(Session, "find_local_image", fail)
     with cluster().prepare_up(check=False) as prepared:

@@ -83,7 +83,7 @@ def test_smoke_follows_the_hosts_file(
 ) -> None:
     image(launcher, programs)
     done = CliRunner().invoke(app, ["smoke", "--dry-run", *words], catch_exceptions=False)
-    assert done.exit_code == 0 and f"start with {used}\n" in done.stdout
+    assert done.exit_code == 0 and f"start the job with {used}\n" in done.stdout
     said = [line for line in done.stderr.splitlines() if line.startswith("smoke uses ")]
     why = (
         "ray starts one driver instead of one process per rank"
@@ -103,4 +103,4 @@ def test_a_main_that_does_not_run_is_reported_by_the_job(
 
     monkeypatch.setattr(toolkit.cluster.session.Session, "main", property(gone))
     done = CliRunner().invoke(app, ["smoke", "--dry-run"], catch_exceptions=False)
-    assert done.exit_code == 0 and "start with torchrun\n" in done.stdout
+    assert done.exit_code == 0 and "start the job with torchrun\n" in done.stdout

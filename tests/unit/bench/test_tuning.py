@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +19,9 @@ from tests.unit.each import for_each
 from tests.unit.network.test_explain import HOSTS as EXPLAINED
 from tests.unit.test_invariants import Recorder, invoke
 from tests.unit.test_invariants import recorder as recorder
-from toolkit.bench.tune import check_tune, forget, forget_plan, keep_plan, tune
+from toolkit.api.network import NetworkPart
+from toolkit.bench.tune import DEFAULT_BUDGET_S, check_tune, forget, forget_plan, keep_plan, tune
+from toolkit.cli.network import tune as tune_verb
 from toolkit.cluster.session import Session, load_inventory
 from toolkit.errors import BadInput, NotReady, Unreachable
 from toolkit.jobs.build import PlannedJob, plan_request
@@ -340,26 +343,34 @@ def test_an_explanation_tells_what_is_kept() -> None:
 
 
 @pytest.mark.parametrize("budget", [1.9, 600.5, -1.0, float("nan"), float("inf")])
-def test_what_makes_no_sense_is_refused_at_once(budget: float) -> None:
+def test_check_tune_refuses_invalid_options(budget: float) -> None:
     with pytest.raises(BadInput) as caught:
         check_tune("gloo", budget)
     assert [str(problem) for problem in caught.value.problems] == [
-        "--backend: is one of auto, mpi, nccl, found gloo",
-        f"--budget: is 2 to 600 s, found {budget:g}",
+        "--backend: should be one of auto, mpi, nccl, found gloo",
+        f"--budget: should be 2 to 600 s, found {budget:g} s",
     ]
 
 
-def test_what_is_right_passes() -> None:
+def test_the_command_line_and_the_api_have_the_same_default_budget() -> None:
+    found = [inspect.signature(each).parameters["budget"] for each in (tune_verb, NetworkPart.tune)]
+    assert [each.default for each in found] == [DEFAULT_BUDGET_S, DEFAULT_BUDGET_S]
+
+
+def test_check_tune_accepts_valid_options() -> None:
     for engine in ("auto", "mpi", "nccl"):
         check_tune(engine, 2)
         check_tune(engine, 600)
 
 
-def test_faults_of_options_and_of_hosts_are_told_together(run: Run) -> None:
+def test_tune_reports_invalid_options_and_hosts_together(run: Run) -> None:
     Path("hosts.yaml").write_text(world.HOSTS)
     status, _, err = run("network", "tune", "--backend", "gloo", "--budget", "1", "--only", "gpu9")
     assert status == 2
-    assert all(words in err for words in ("--backend: is one of", "--budget: is 2 to 600 s", "gpu9: is not"))
+    assert all(
+        words in err
+        for words in ("--backend: should be one of", "--budget: should be 2 to 600 s", "gpu9: is not")
+    )
 
 
 # Measuring and keeping

@@ -36,11 +36,14 @@ def _pulled(error: str = "", **info_: object) -> Scene:
 CASES = (
     Case("image-pull", "ok", scene()),
     Case("image-pull", "ok", _pulled()),
-    Case("image-pull", "error", _pulled("no such manifest: docker.io/none:1"), "has no such image"),
+    Case("image-pull", "error", _pulled("no such manifest: docker.io/none:1"), "does not contain the image"),
     Case(
-        "image-pull", "error", _pulled("denied: requested access to the resource is denied"), "does not let"
+        "image-pull",
+        "error",
+        _pulled("denied: requested access to the resource is denied"),
+        "denies the user of the host access",
     ),
-    Case("image-pull", "error", _pulled("dial tcp: lookup reg: no such host"), "does not reach the registry"),
+    Case("image-pull", "error", _pulled("dial tcp: lookup reg: no such host"), "cannot reach the registry"),
     Case(
         "image-pull", "not checked", _pulled("dial tcp: timeout", HttpsProxy="http://p:1"), "mirror or proxy"
     ),

@@ -66,11 +66,11 @@ CASES = (
         Case(check, "ok", scene())
         for check in ("mount-there", "mount-access", "mount-room", "mount-same", "mount-links")
     ),
-    Case("mount-there", "ok", _NO_MOUNTS, "mounts nothing"),
+    Case("mount-there", "ok", _NO_MOUNTS, "has no mounts"),
     Case("mount-there", "error", _told(_data(), _out(kind="")), "/scratch/out does not exist"),
     Case("mount-there", "error", _told(_data(), _out(kind=""), "broken\n"), "a broken symbolic link"),
     Case("mount-there", "error", scene(places=_HANGS), "/scratch/out does not respond"),
-    Case("mount-there", "not checked", scene(places=""), "did not report this folder"),
+    Case("mount-there", "not checked", scene(places=""), "did not report the folder"),
     Case("mount-access", "error", _told(_data(may="x"), _out()), "cannot read /data/digits"),
     Case(
         "mount-access",
@@ -91,7 +91,7 @@ CASES = (
     Case("mount-room", "warning", _told(_data(), _out(inodes_free=10)), "room for only 10 more files"),
     Case("mount-room", "ok", _told(_data(free=0), _out())),
     Case("mount-same", "error", _told(_data(kind="file"), _out()), "file on gpu2"),
-    Case("mount-same", "warning", _told(_EVERYWHERE), "shared folder on some hosts only"),
+    Case("mount-same", "warning", _told(_EVERYWHERE), "shared folder only on some hosts"),
     Case("mount-same", "ok", _all(gpu1=_EVERYWHERE, gpu2=_EVERYWHERE, cpu3=_EVERYWHERE)),
     Case("mount-same", "ok", _all(gpu1=_EVERYWHERE, gpu2=_SAME_BY_NAME, cpu3=_EVERYWHERE)),
     Case(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.unit.checks import net_scenes as net
 from tests.unit.checks.cases import Case
+from tests.unit.checks.recorded import place, places
 from tests.unit.checks.scenes import scene, with_host
 from tests.unit.cluster_world import gpu
 from toolkit.checks.model import Scene
@@ -297,6 +298,19 @@ NETWORK_CASES = (
         "the image toolkit:cpu has no python3",
     ),
     Case("in-start", "not checked", net.without_looks(GOOD), "skipped because of --quick"),
+    # mount-there reports a missing source, and its fix creates the folder.
+    Case(
+        "in-start",
+        "not checked",
+        net.with_looked(
+            scene(
+                places=places(mounts=place("mount", "/data/digits") + place("mount", "/scratch/out", kind=""))
+            ),
+            "gpu2",
+            Looked(error="invalid mount config: bind source path does not exist: /scratch/out"),
+        ),
+        "the mount source /scratch/out is missing or does not respond [mount-there]",
+    ),
     Case("in-programs", "ok", GOOD),
     Case("in-programs", "ok", net.with_inside(GOOD, "gpu2", lacks=["python:ray", "python:deepspeed"])),
     Case(

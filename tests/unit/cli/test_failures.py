@@ -144,7 +144,7 @@ def test_a_command_line_is_refused_once_with_every_fault(run: Run, hosts: Path) 
     assert head == "toolkit: command line: 9 problems"
     for start in (
         *("--np: ", "--timeout: ", "--env RANK: ", "--env NOT_SET: ", "--launcher: ", "--on-interrupt: "),
-        *("gpu8: is not a host", "gpu9: is not a host", "gone.py: there is no such file"),
+        *("gpu8: is not a host", "gpu9: is not a host", "gone.py: does not exist in"),
     ):
         assert sum(line.strip().startswith(start) for line in lines) == 1, start
     assert "s3cret" not in err
@@ -168,14 +168,14 @@ def test_faults_of_command_line_and_hosts_file_come_together(run: Run, hosts: Pa
             "--timeout: should be a number of seconds, 1 or more, found 'x'",
         ),
         (("exec", "--timeout", "1e300", "true"), "--timeout: should be"),
-        (("exec", "--all", "gpu1", "--", "true"), "--all: means every host; leave out gpu1"),
+        (("exec", "--all", "gpu1", "--", "true"), "--all: selects every host; remove gpu1"),
         (("run", "--np", "1e3", "true"), "--np: should be a whole number"),
         (("run", "--np", "9" * 5000, "true"), "--np: should be a whole number"),
         (("run", "--timeout", "inf", "true"), "--timeout: should be"),
-        (("render", "ssh", "-o", "hosts.yaml"), "--output: hosts.yaml is not a folder"),
+        (("render", "ssh", "-o", "hosts.yaml"), "--output: should be a folder, found hosts.yaml"),
         (("image", "build", "--tag", "A B"), "--tag: should be an image"),
         (("image", "build", "--certificate", "gone.pem"), "--certificate: there is no file gone.pem"),
-        (("image", "build", "--build-arg", "=x"), "--build-arg =x: is written NAME=VALUE"),
+        (("image", "build", "--build-arg", "=x"), "--build-arg =x: should be NAME=VALUE"),
         (("lab", "up", "--count", "two"), "--count: should be a whole number"),
         (("lab", "up", "--image", "A B"), "image: should be an image"),
         (("lab", "down", "--name", "../x"), "--name: should be up to 24 of"),
@@ -192,7 +192,7 @@ def test_hosts_file_without_an_end_and_homes_that_nobody_has(run: Run, hosts: Pa
     hosts.write_text(HOSTS.replace("{slots: 2}", "{identity_file: ~nobody-here/key}"))
     assert "hosts/gpu1/identity_file: there is no file ~nobody-here/key" in run("up")[2]
     hosts.write_text(HOSTS + "known_hosts: ~nobody-here/known_hosts\n")
-    assert "known_hosts: there is no home for ~nobody-here" in run("up")[2]
+    assert "known_hosts: the home directory of ~nobody-here" in run("up")[2]
 
 
 def test_trust_as_a_dry_run_records_nothing(

@@ -75,11 +75,27 @@ def test_accelerate_is_told_that_there_is_no_gpu(
     assert shown_env(world, **rank_env()).get("ACCELERATE_USE_CPU") == told
 
 
-def test_deepspeeds_word_stands_in_front_of_the_scripts_own_arguments(world: World) -> None:
-    folder = world.job(command=[sys.executable, "show.py", "--epochs", "3"], local_rank_word=True)
+@pytest.mark.parametrize(
+    ("env", "image", "inductor", "triton"),
+    [
+        ({}, {}, "/tmp/toolkit-compiled/inductor", "/tmp/toolkit-compiled/triton"),
+        ({"TORCHINDUCTOR_CACHE_DIR": "/file"}, {"TRITON_CACHE_DIR": "/image"}, "/file", "/image"),
+    ],
+)
+def test_ranks_share_folders_for_compiled_code_unless_others_are_named(
+    world: World, env: dict[str, str], image: dict[str, str], inductor: str, triton: str
+) -> None:
+    world.job(command=python(SHOW_ENV), env=env)
+    shown = shown_env(world, **rank_env(), **image)
+    assert (shown["TORCHINDUCTOR_CACHE_DIR"], shown["TRITON_CACHE_DIR"]) == (inductor, triton)
+
+
+@pytest.mark.parametrize("option", ["--local_rank", "--local-rank"])
+def test_the_local_rank_is_the_first_argument_of_a_script_that_takes_it(world: World, option: str) -> None:
+    folder = world.job(command=[sys.executable, "show.py", "--epochs", "3"], local_rank_word=option)
     (folder / "code" / "show.py").write_text("import sys; print(*sys.argv)")
     assert world.call("job.rank", JOB, **rank_env())[0] == 0
-    assert (folder / "logs" / "rank-0.log").read_text() == "show.py --local_rank=0 --epochs 3\n"
+    assert (folder / "logs" / "rank-0.log").read_text() == f"show.py {option}=0 --epochs 3\n"
 
 
 def test_a_launcher_may_say_what_the_rank_executes(world: World) -> None:

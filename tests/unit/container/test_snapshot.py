@@ -136,7 +136,7 @@ def test_what_a_job_does_to_its_files_reaches_no_other(code: Code) -> None:
             path.write_text("spoiled")
     shutil.rmtree(job / "code" / "lib")
     other, verdict = code.send()
-    assert same(other, code) and verdict.detail == "nothing new"
+    assert same(other, code) and verdict.detail == "no new content"
 
 
 def spoil_pack(store: Path) -> None:
@@ -460,7 +460,7 @@ def test_files_that_change_while_they_are_sent(code: Code) -> None:
         code.send(step)
     assert ".toolkitignore" in found.value.fix
     code.put(train="1")
-    with pytest.raises(ToolkitError, match="train got shorter"):
+    with pytest.raises(ToolkitError, match="train became shorter"):
         code.send(step)
     (code.source / "train").unlink()
     with pytest.raises(ToolkitError, match="cannot read the code to send"):

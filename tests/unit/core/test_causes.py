@@ -45,12 +45,12 @@ CASES = [
         + 'invalid mount config for type "bind": bind source path does not exist: /data/my sets.'
         + HINT,
         "a folder to be mounted does not exist",
-        "on gpu1: mkdir -p '/data/my sets'  # or correct mounts: in the hosts file",
+        "on gpu1: mkdir -p '/data/my sets'  # or correct mounts: in hosts.yaml",
     ),
     (
         DAEMON + 'invalid mount config for type "bind": stat /home/alice/.local/state: permission denied.',
-        "as on NFS with root_squash",
-        "state_dir: in the hosts file",
+        "for example on NFS with root_squash",
+        "state_dir: in hosts.yaml",
     ),
     (
         DAEMON + 'could not select device driver "" with capabilities: [[gpu]].',
@@ -121,12 +121,12 @@ def test_a_failure_keeps_the_words_and_names_host_and_cure() -> None:
     assert str(error) == (
         "gpu1: a folder to be mounted does not exist: "
         "bind source path does not exist: /data.\n"
-        "  fix: on gpu1: mkdir -p /data  # or correct mounts: in the hosts file"
+        "  fix: on gpu1: mkdir -p /data  # or correct mounts: in hosts.yaml"
     )
     plain = failure(Result(1, "", "odd"), HostHere("gpu1"), "ask the administrator")
     assert (plain.what, plain.fix) == ("odd", "ask the administrator")
     silent = failure(Result(9), HostHere("gpu1"))
-    assert silent.what == "ended with status 9 and printed nothing"
+    assert silent.what == "the command exited with status 9 and printed nothing"
 
 
 # Full disks
@@ -195,7 +195,7 @@ def test_a_full_disk_says_what_is_full_and_how_much_is_left() -> None:
     assert error.what.startswith("the disk is full (4.1 kB free of 1.0 MB on /mnt/my disk): sh: 4: ")
     assert (
         error.host == "gpu1"
-        and "make room on /mnt/my disk" in error.fix
+        and "free space on /mnt/my disk" in error.fix
         and error.fix.startswith("on gpu1: df -h")
     )
 
@@ -203,7 +203,7 @@ def test_a_full_disk_says_what_is_full_and_how_much_is_left() -> None:
 @pytest.mark.parametrize(
     ("said", "what", "fix"),
     [
-        ("x: Disk quota exceeded", "over the disk quota", "quota -s"),
+        ("x: Disk quota exceeded", "the disk quota is exceeded", "quota -s"),
         ("x: Read-only file system", "the file system is read-only", "dmesg"),
     ],
 )

@@ -94,9 +94,9 @@ def test_files_and_folders_in_the_way(into: Path) -> None:
     (into / "folder").mkdir()
     (into / "file").write_text("mine")
     with LocalWriter(Destination(into)) as writer:
-        with pytest.raises(ToolkitError, match="folder is a folder here and a file there"):
+        with pytest.raises(ToolkitError, match="folder is a folder, so toolkit cannot write a file"):
             put(writer, "folder")
-        with pytest.raises(BlockedPath, match="file is a file here and a folder there"):
+        with pytest.raises(BlockedPath, match="file is a file, so toolkit cannot create a folder"):
             put(writer, "file/x")
         with pytest.raises(FileExistsError):
             writer.create("file").commit(replace=False)
@@ -112,16 +112,16 @@ def test_files_and_folders_in_the_way(into: Path) -> None:
         ("a/l", "../b", ""),
         ("new/l", "../a/../a/./f", ""),
         ("a/deep/l", "..", ""),
-        ("l", "/etc/passwd", "leads out"),
-        ("l", ".", "leads out"),
-        ("l", "a/..", "leads out"),
-        ("l", "..", "leads out"),
-        ("a/l", "../../into/a", "leads out"),
-        ("l", "nothing", "leads to nothing"),
-        ("l", "nothing/../a", "leads to nothing"),
-        ("l", "a/f/..", "leads to nothing"),
-        ("l", "a/f/.", "leads to nothing"),
-        ("l", "pipe", "leads to nothing"),
+        ("l", "/etc/passwd", "points outside"),
+        ("l", ".", "points outside"),
+        ("l", "a/..", "points outside"),
+        ("l", "..", "points outside"),
+        ("a/l", "../../into/a", "points outside"),
+        ("l", "nothing", "points to no file"),
+        ("l", "nothing/../a", "points to no file"),
+        ("l", "a/f/..", "points to no file"),
+        ("l", "a/f/.", "points to no file"),
+        ("l", "pipe", "points to no file"),
         ("l", "old", "through another link, old"),
         ("l", "old/../..", "through another link, old"),
         ("l", "a/up/x", "through another link, a/up"),
@@ -145,7 +145,7 @@ def test_links_lead_to_what_is_in_the_folder(into: Path, name: str, target: str,
 def test_a_link_is_judged_below_the_whole_destination(tmp_path: Path) -> None:
     with LocalWriter(Destination(tmp_path, ("job", "gpu1"))) as writer:
         put(writer, "a")
-        assert writer.link("l", "../../secret") == "the link leads out of the folder"
+        assert writer.link("l", "../../secret") == "the link points outside the folder"
         assert writer.link("l", "a") == ""
     assert below(tmp_path) == ["job/gpu1/a", "job/gpu1/l"]
 
@@ -165,11 +165,11 @@ def _umask() -> int:
 
 def test_limits_of_size_and_number(into: Path) -> None:
     five, one = LocalWriter(Destination(into), "gpu1", size=5), LocalWriter(Destination(into), files=1)
-    with pytest.raises(ToolkitError, match="sends more than was announced") as caught, five:
+    with pytest.raises(ToolkitError, match="sent more bytes than announced") as caught, five:
         put(five, "a", b"xxx")
         put(five, "b", b"xxx")
     assert caught.value.host == "gpu1" and entries(into) == ["a"]
-    with pytest.raises(ToolkitError, match="sends more files than were announced"), one:
+    with pytest.raises(ToolkitError, match="sent more files than announced"), one:
         put(one, "a")
         put(one, "c")
     assert entries(into) == ["a"]
@@ -184,7 +184,7 @@ def test_the_free_space_is_a_limit(into: Path, monkeypatch: pytest.MonkeyPatch) 
         return os.statvfs_result(values)
 
     monkeypatch.setattr(os, "fstatvfs", almost_full)
-    with pytest.raises(ToolkitError, match="than fits into"), LocalWriter(Destination(into)) as writer:
+    with pytest.raises(ToolkitError, match="than fit into"), LocalWriter(Destination(into)) as writer:
         put(writer, "a", b"x" * 95)
         put(writer, "b")
     assert entries(into) == ["a"]
@@ -211,6 +211,6 @@ def test_a_page_with_the_id_of_a_job_replaces_a_link(into: Path, monkeypatch: py
     write_page("report-x.html", "another")
     assert (Path("report-x.html").read_text(), Path("mine").read_text()) == ("another", "precious")
     Path("report-y.html").mkdir()
-    with pytest.raises(BadInput, match="is a folder here"):
+    with pytest.raises(BadInput, match="is a folder, so toolkit"):
         write_page("report-y.html", "page")
     assert entries(into) == ["mine", "report-x.html", "report-y.html"]

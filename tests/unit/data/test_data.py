@@ -136,7 +136,7 @@ def test_what_changes_or_cannot_be_read_is_an_error_with_its_name(tmp_path: Path
 
 def test_sources_start_at_the_hosts_file_and_must_be_there(tmp_path: Path) -> None:
     inventory = parse_inventory(TEXT, str(tmp_path / "hosts.yaml"))
-    with pytest.raises(BadInput, match="data/0/source: no such folder or file:") as refused:
+    with pytest.raises(BadInput, match="data/0/source: the data source") as refused:
         read_data(inventory)
     assert "--no-data" in refused.value.fix
     (tmp_path / "set").mkdir()
@@ -287,9 +287,9 @@ def test_rows_say_how_far_each_host_is() -> None:
     rows += data_rows(inventory, held(gpu1="other", gpu2=""), {"/scratch/set": content}, {})
     text = data_text((*rows, DataRow("x", "/p", "/t", "part", 5)))
     assert (
-        "whole, differs from this machine" in text
+        "complete, differs from this machine" in text
         and "absent" in text
-        and "part, 1" in text
+        and "incomplete, 1" in text
         and "no answer" in text
     )
 

@@ -89,9 +89,9 @@ def test_names_are_unique() -> None:
 @pytest.mark.parametrize(
     ("message", "there"),
     [
-        ("user … can log in there, but runs no command", True),
-        ("its ssh host key has CHANGED", True),
-        ("no end after … s", True),
+        ("user … can log in but cannot run commands", True),
+        ("the ssh host key has CHANGED", True),
+        ("did not end within … s", True),
         ("… free of … on …", True),
         ("user … can log in there, and runs every command", False),
         ("The toolkit's own words for nothing", False),
@@ -124,7 +124,10 @@ def test_a_message_leads_to_its_entry(name: str, way: str) -> None:
     ("error", "name"),
     [
         (BadInput("hosts.yaml", (Problem("gpus", "unknown key; did you mean x?", 3),)), "unknown-key"),
-        (Unreachable("its ssh host key is not known yet", "toolkit trust gpu1", "gpu1"), "ssh-key-unknown"),
+        (
+            Unreachable("the ssh host key is not recorded yet", "toolkit trust gpu1", "gpu1"),
+            "ssh-key-unknown",
+        ),
         (
             together(
                 [
@@ -170,7 +173,7 @@ def test_explained_by_text_or_topic(run: Run) -> None:
     assert run("--explain", "gpu1: docker is not installed")[1].startswith("docker-missing\n")
     assert run("--explain", "Call to posix_fallocate failed: No space left")[1].startswith("nccl-shm\n")
     listed = run("--explain", "ssh")[1].splitlines()
-    assert listed[0] == "SSH to the hosts" and "  ssh-key-unknown: its ssh host key" in listed[1]
+    assert listed[0] == "SSH to the hosts" and "  ssh-key-unknown: the ssh host key" in listed[1]
     status, out, err = run("--explain", "no such words")
     assert (status, out) == (2, "")
     assert "no message, known error or topic matches 'no such words'" in err

@@ -324,7 +324,7 @@ def test_a_dry_run_prints_what_is_to_do_if_that_is_known(capsys: pytest.CaptureF
     prepared = FakePrepared(world.plans()["up"])
     (step,) = prepared.to_do()
     plans.carry_out(prepared, True, False, False, to_do=prepared.to_do)
-    assert f"1 of {len(prepared.plan.steps)} steps have something to do\n  {step.host}: {step.title}" in (
+    assert f"1 of {len(prepared.plan.steps)} steps need to run now:\n  {step.host}: {step.title}" in (
         capsys.readouterr().err
     )
     plans.carry_out(prepared, True, False, False)

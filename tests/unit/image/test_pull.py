@@ -151,21 +151,21 @@ def test_the_same_image_again_is_no_change(registry: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "what", "fix"),
     [
-        ("manifest for reg/a:1 not found: manifest unknown: manifest unknown", "no such image", "push the"),
-        ('failed to resolve reference "reg/a:1": reg/a:1: not found', "has no such image", "correct image:"),
+        ("manifest for reg/a:1 not found: manifest unknown: manifest unknown", "not contain", "push the"),
+        ('failed to resolve reference "reg/a:1": reg/a:1: not found', "not contain", "correct image:"),
         ('Get "https://reg/v2/": dial tcp: lookup reg on 127.0.0.11:53: no such host', "reach", "of gpu1"),
         ('Get "http://reg/v2/": dial tcp 127.0.0.1:5000: connect: connection refused', "not reach", "proxy"),
         ("context deadline exceeded", "not reach", "never"),
         ("net/http: TLS handshake timeout", "not reach", "proxy"),
-        ('Get "https://reg/v2/": no basic auth credentials', "not let", "docker login reg.example.com:5000"),
-        ("pull access denied for x, repository does not exist or may require login", "not let", "image name"),
-        ("unauthorized: authentication required", "does not let", "on gpu1: docker login"),
+        ('Get "https://reg/v2/": no basic auth credentials', "denies", "docker login reg.example.com:5000"),
+        ("pull access denied for x, repository does not exist or may require login", "denies", "image name"),
+        ("unauthorized: authentication required", "denies", "on gpu1: docker login"),
         ('Get "https://reg/v2/": http: server gave HTTP response to HTTPS client', "not trust", "certs.d"),
         ("tls: first record does not look like a TLS handshake", "not trust", "insecure-registries"),
         ("x509: certificate signed by unknown authority", "not trust", "insecure-registries"),
         ("no matching manifest for linux/arm64/v8 in the manifest list", "processor", "remove gpu1"),
         ("toomanyrequests: You have reached your pull rate limit.", "limits the number", "docker login"),
-        ("failed to register layer: write /x: no space left on device", "disk is full", "docker system df"),
+        ("failed to register layer: write /x: no space left on device", "host is full", "docker system df"),
     ],
 )  # fmt: skip
 def test_what_goes_wrong_is_told_with_its_cure(registry: Path, words: str, what: str, fix: str) -> None:

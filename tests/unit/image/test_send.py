@@ -231,8 +231,8 @@ def test_no_room_is_said_before_anything_travels(
         df.write_text("#!/bin/sh\necho 'x 9000 1000 7000 80% /small'\n")
         df.chmod(0o755)
         outcome = one(sender, host)
-        assert outcome.status == "failed" and f"loading it needs {needed}" in outcome.detail
-        assert "make room on /small" in outcome.fix and host.loads() == []
+        assert outcome.status == "failed" and f"loading needs {needed}" in outcome.detail
+        assert "free space on /small" in outcome.fix and host.loads() == []
 
 
 def test_programs_that_receive_an_image_have_its_identity_as_a_variable(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_init_from_a_hostfile(run: Run, tmp_path: Path) -> None:
     hosts = parse_inventory((tmp_path / "hosts.yaml").read_text(), "hosts.yaml").hosts
     assert [(h.name, h.user, h.slots) for h in hosts] == [("gpu1", "alice", 8), ("host2", "bob", None)]
     status, out, err = run("init", "--from-hostfile", "mpi", "--force")
-    assert "mpi gives no slots to host2" in err
+    assert "mpi sets no slots for host2" in err
 
 
 def test_everything_wrong_is_named_at_once_and_nothing_is_written(run: Run, tmp_path: Path) -> None:

@@ -391,14 +391,14 @@ def test_ctrl_c_and_the_end_of_input_write_nothing(
     typed: list[str | BaseException] = ["all", "all", "demo"][:answers]
     status, out, err = talk(typed=[*typed, *([end] if isinstance(end, KeyboardInterrupt) else [])])
     assert (status, out) == (130, "") and list(tmp_path.iterdir()) == []
-    assert err.splitlines()[-1].startswith("toolkit: ") and "no hosts file was written" in err
+    assert err.splitlines()[-1].startswith("toolkit: ") and "toolkit wrote no hosts.yaml" in err
     assert "\n\n" not in err[-80:]
 
 
 @NEEDS_SSH
 def test_no_to_the_file_and_a_file_that_is_there(talk: Run, tmp_path: Path) -> None:
     status, _, err = talk(typed=["", "", "", "no"])
-    assert status == 1 and err.endswith("no hosts file was written\n") and list(tmp_path.iterdir()) == []
+    assert status == 1 and err.endswith("toolkit wrote no hosts.yaml\n") and list(tmp_path.iterdir()) == []
     (tmp_path / "hosts.yaml").write_text("mine")
     status, out, err = talk(typed=[])
     assert status == 2 and "exists already" in err and "which of them" not in err
@@ -456,7 +456,7 @@ def test_when_no_host_can_be_used_nothing_is_written(
         scene = away(scene, name, Unreachable("no answer", f"look at {name}", name))
     monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(scene))
     status, out, err = talk(typed=["", ""])
-    assert status == 1 and "no host can be used, and no hosts file was written" in err
+    assert status == 1 and "no host is usable, so toolkit wrote no hosts.yaml" in err
     status, out, err = talk("--yes", "--json")
     said = json.loads(out)
     assert status == 1 and not said["ok"] and [f["what"] for f in said["found"]] == ["no answer"] * 3
@@ -547,7 +547,7 @@ def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
 def test_nobody_to_ask_and_nothing_found(run: Run, tmp_path: Path) -> None:
     for words in (("--find",), ("--yes",), ("--try",)):
         status, _, err = run("init", *words)
-        assert status == 2 and "names no host that could be one of a cluster" in err
+        assert status == 2 and "contains no host that can be part of a cluster" in err
     status, _, err = run("init", "gpu1", "--find")
     assert status == 2 and "--find: cannot be combined with HOST or --from-hostfile" in err
     assert list(tmp_path.iterdir()) == []

@@ -80,7 +80,7 @@ def test_up_makes_no_key_and_nothing_listens() -> None:
         assert container.argv == ("sleep", "infinity") and not container.cap_add
         assert "toolkit.port" not in dict(container.labels)
         assert not [mount for mount in container.mounts if "ssh" in mount.target]
-    with pytest.raises(BadInput, match="no sshd"):
+    with pytest.raises(BadInput, match="no SSH configuration"):
         ssh_files(place)
 
 
@@ -161,7 +161,7 @@ def test_a_host_gets_variables_with_its_daemon_alone() -> None:
     context: Any = SimpleNamespace(
         container_sessions=container_sessions, runners={name: name for name in talks}
     )
-    assert start_daemons(step, context, lambda done, total: None).detail == "1 of 2"
+    assert start_daemons(step, context, lambda done, total: None).detail == "started 1 of 2 daemons"
     start = {"do": "start", "job": JOB, "daemon": "orted", "variables": "of 2"}
     assert (talks["gpu2"].told, talks["gpu3"].told) == ([start], [])
     assert talks["gpu1"].told == [{"do": "asks", "job": JOB, "hosts": ["gpu2", "gpu3"]}, {"error": ""}]
@@ -255,7 +255,7 @@ def test_a_limit_that_is_over_ends_no_part_of_a_job(monkeypatch: pytest.MonkeyPa
             self.told, self.host = told, host
 
         def start(self) -> None:
-            self.told.put((self.host, Unreachable("the connection was closed", "", self.host)))
+            self.told.put((self.host, Unreachable("the connection to the host was closed", "", self.host)))
 
     ended: list[object] = []
     parts = Parts(JOB, Record(transport="exec"), {name: part("running", None) for name in ("gpu1", "gpu2")})
@@ -296,7 +296,7 @@ def test_a_job_of_many_parts_is_one_job_with_all_its_hosts() -> None:
     assert (parts.status.state, parts.status.exit_code) == ("unknown", None), (
         "nobody says that gpu2's is over"
     )
-    assert parts.status.reason == "nothing answers there: gpu2" and parts.status.final
+    assert parts.status.reason == "hosts of the job did not answer: gpu2" and parts.status.final
     rows["gpu1"] = [row("failed", 7, hosts={"gpu1": [0]})]
     (parts,) = all_parts(session, ask)
     assert (parts.status.state, parts.status.exit_code) == ("failed", 7), "whatever gpu2 says"
@@ -476,7 +476,7 @@ def test_without_main_the_hosts_of_a_job_confirm_each_other() -> None:
     session = Reporting(gpu2=running, cpu3=reported("failed", "gpu1", "gpu2", code=9))
     silent(session, "gpu1")
     ended = follow_job(session)
-    assert (ended.state, ended.reason) == ("unknown", "nothing answers there: gpu1")
+    assert (ended.state, ended.reason) == ("unknown", "hosts of the job did not answer: gpu1")
     assert (session.followed, session.ended) == (["gpu2"], [])
 
 
@@ -484,7 +484,7 @@ def test_no_part_ends_as_records_contradict_each_other() -> None:
     for forged in (FORGED, reported("failed", "cpu3", code=9)):
         session: Any = Reporting(gpu2=reported("running", "gpu1", "gpu2"), cpu3=forged)
         silent(session, "gpu1")
-        words = "gpu2 and cpu3 have different records of it"
+        words = "gpu2 and cpu3 have different records of the job"
         found = records.job_status(session, JOB)
         assert (found.state, found.reason) == ("running", words)
         assert dict(found.hosts) == {"gpu2": (0,), "cpu3": (0,)}

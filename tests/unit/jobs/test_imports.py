@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.each import for_each
 from toolkit.jobs.launcher import read_sources
-from toolkit.jobs.script_imports import Choice, files_of, imports_of, launcher_for, takes_local_rank
+from toolkit.jobs.script_imports import Choice, files_of, imports_of, launcher_for, local_rank_option
 from toolkit.launchers import LAUNCHERS
 
 
@@ -73,7 +73,7 @@ def test_the_files_that_a_name_may_stand_for() -> None:
     ],
 )
 def test_scripts_that_take_local_rank(source: str, takes: bool) -> None:
-    assert takes_local_rank(source) is takes
+    assert bool(local_rank_option([source])) is takes
 
 
 def test_a_script_is_read_with_what_it_imports_beside_it(tmp_path: Path) -> None:

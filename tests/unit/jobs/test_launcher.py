@@ -58,7 +58,7 @@ def start(
         (("python", "-c", HVD), "horovodrun", "the code after -c imports horovod"),
         (("python", "-uc", "print(1)"), "python", "the code after -c imports no library that connects ranks"),
         *(
-            (words, "python", "the command is no Python script of the folder")
+            (words, "python", "the command is not a Python script in the code folder")
             for words in (
                 ("nvidia-smi",),
                 ("train.sh",),
@@ -83,10 +83,24 @@ def test_a_named_launcher_is_used_without_a_reason(code: Path) -> None:
     assert start(("hvd.py", "3"), code, "torchrun") == Start("torchrun", ("python", "hvd.py", "3"))
 
 
-def test_deepspeeds_word_goes_to_scripts_that_take_it_alone(code: Path) -> None:
-    assert start(("ds.py",), code, "deepspeed").local_rank_word
-    assert not start(("ddp.py",), code, "deepspeed").local_rank_word
-    assert not start(("ds.py",), code, "torchrun").local_rank_word
+@pytest.mark.parametrize("launcher", ["deepspeed", "torchrun"])
+def test_scripts_that_declare_an_option_for_the_local_rank_receive_it(code: Path, launcher: str) -> None:
+    declared = "import torch\nparser.add_argument({}, type=int, default=-1)\n"
+    for name, options in (("hyphen", "'--local-rank'"), ("both", "'--local-rank', '--local_rank'")):
+        (code / f"{name}.py").write_text(declared.format(options))
+    (code / "imports.py").write_text("import hyphen\n")
+    expected = {
+        "ds": "--local_rank",
+        "hyphen": "--local-rank",
+        "both": "--local_rank",
+        "imports": "--local-rank",
+    }
+    for name, option in {**expected, "ddp": ""}.items():
+        assert start((f"{name}.py",), code, launcher).local_rank_word == option
+    for words in (("python", "-m", "ds"), ("python", "-c", "import ds; '--local_rank'")):
+        assert start(words, code, launcher).local_rank_word == ""
+    for other in ("horovodrun", "mpirun", "python"):
+        assert start(("ds.py",), code, other).local_rank_word == ""
 
 
 @pytest.mark.parametrize(("launcher", "named"), [("auto", True), ("accelerate", True), ("horovodrun", False)])
@@ -108,7 +122,7 @@ def test_accelerates_own_command_is_understood(code: Path, launcher: str, named:
     ],
 )
 def test_a_launcher_within_a_launcher_is_refused(code: Path, words: tuple[str, ...], fix: str) -> None:
-    with pytest.raises(BadInput, match="once for every rank") as caught:
+    with pytest.raises(BadInput, match="would start all ranks again") as caught:
         start(words, code, "horovodrun")
     assert fix in str(caught.value.problems[0])
     assert start(words, code, "mpirun", alone=True).command == words

@@ -11,7 +11,7 @@ from toolkit.jobs.logs import raise_if_failed
 
 @pytest.mark.parametrize(
     ("stderr", "words"),
-    [("[toolkit] there is no such log\n", "there is no such log"), ("", "as when its container goes down")],
+    [("[toolkit] there is no such log\n", "there is no such log"), ("", "probably with its container")],
 )
 def test_the_reason_is_never_empty(stderr: str, words: str) -> None:
     with pytest.raises(ToolkitError, match=words) as told:

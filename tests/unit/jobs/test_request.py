@@ -66,9 +66,9 @@ def test_without_a_folder_every_word_is_a_command() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "say what to run"),
-        (("gone.py",), "there is no such file"),
-        (("lib/gone.sh",), "there is no such file"),
+        ((), "a script or a command is missing"),
+        (("gone.py",), "does not exist in"),
+        (("lib/gone.sh",), "does not exist in"),
         (("../outside.py",), "outside"),
     ],
 )
@@ -116,15 +116,15 @@ def test_what_is_right_passes() -> None:
 def test_all_faults_are_named_at_once(code: Path) -> None:
     faults = refused(words=("gone.py",), workdir=code, launcher="mpiexec", ranks=99, exclude=("gpu7",))
     assert len(faults) == 3
-    assert faults[0].startswith("gpu7: is not a host of the file; there are: gpu1, gpu2")
-    assert faults[1].startswith("--launcher: is one of accelerate, auto, ")
+    assert faults[0].startswith("gpu7: is not a host in hosts.yaml; the hosts are gpu1, gpu2")
+    assert faults[1].startswith("--launcher: should be one of accelerate, auto, ")
     assert faults[1].endswith(", torchrun, found mpiexec")
-    assert faults[2].startswith("gone.py: there is no such file")
+    assert faults[2].startswith("gone.py: does not exist in")
 
 
 def test_more_ranks_than_slots() -> None:
-    assert refused(ranks=6) == ["--np: 6 ranks asked for, but there are 5 slots"]
-    assert refused(ranks=3, only=("gpu1",)) == ["--np: 3 ranks asked for, but there are 2 slots"]
+    assert refused(ranks=6) == ["--np: the job requests 6 ranks, but its hosts have 5 slots"]
+    assert refused(ranks=3, only=("gpu1",)) == ["--np: the job requests 3 ranks, but its hosts have 2 slots"]
     # Slots that the hosts are still to be asked for cannot be counted here.
     assert refused(SLOTS.replace("{slots: 2}", ""), ranks=99) == []
 
@@ -202,8 +202,8 @@ def test_everything_that_a_secret_may_not_be_is_named_at_once(tmp_path: Path) ->
         "secrets/S1: folder is not a file",
         "secrets/S2: every user of this machine can read or write open to all; chmod o= 'open to all'",
         "secrets/S3: large has 65537 bytes; at most 65536 fit into a variable",
-        "secrets/S4: binary is not text in UTF-8, and a variable is text",
-        "secrets/S5: nul holds a NUL byte, which no variable can",
+        "secrets/S4: binary is not UTF-8 text, and a variable must be text",
+        "secrets/S5: nul contains a NUL byte, which a variable cannot contain",
         "secrets/S6: empty is empty",
     ]
 

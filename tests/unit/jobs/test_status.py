@@ -42,7 +42,7 @@ def test_a_job_is_read_from_its_records() -> None:
     assert found.hosts == (("gpu1", (0, 2)), ("gpu2", (3,)))
     assert [found.host_of(rank) for rank in range(3)] == ["gpu1", "gpu1", "gpu2"]
     for rank in (-1, 3):
-        with pytest.raises(NotReady, match=f"has no rank {rank}; it has 3"):
+        with pytest.raises(NotReady, match=f"has no rank {rank}; its ranks are 0 to 2"):
             found.host_of(rank)
 
 
@@ -110,7 +110,7 @@ def test_moments(text: str, ago: float | None, epoch: float | None) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "yesterday", "5m ago", "-5m", "9" * 400 + "h", "2026-13-01"])
 def test_what_is_no_moment(text: str) -> None:
-    with pytest.raises(ValueError, match="must be a duration such as 90s"):
+    with pytest.raises(ValueError, match="should be a duration such as 90s"):
         moment(text)
 
 
@@ -135,8 +135,8 @@ def test_a_job_is_found_by_its_id_or_the_last_part_of_it() -> None:
         find_job(known, "b2")
     with pytest.raises(NotReady) as caught:
         find_job(known[:3], "a1b2")
-    assert caught.value.what == f"a1b2 is the end of 2 job ids: {ids[0]} and {ids[1]}"
-    assert "whole id" in caught.value.fix and "toolkit jobs" in caught.value.fix
+    assert caught.value.what == f"2 job ids end in a1b2: {ids[0]} and {ids[1]}"
+    assert "complete id" in caught.value.fix and "toolkit jobs" in caught.value.fix
 
 
 def test_toolkit_jobs_lists_the_last_ones_and_all_that_run(

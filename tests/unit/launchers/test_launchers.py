@@ -153,9 +153,11 @@ def test_a_second_job_takes_the_free_slots() -> None:
 def test_too_few_free_slots_are_reported_with_the_jobs_that_have_them() -> None:
     with pytest.raises(NotReady) as caught:
         take_slots(ROOMS, None, (OTHER,))
-    holders = "job 20261120-digits-a1b2 of alice has 1 of gpu1, 2 of gpu2"
-    assert caught.value.what == f"5 slots are needed and 2 are free: {holders}"
-    assert caught.value.fix.startswith("--np 2 for those that are free; toolkit stop 20261120-digits-a1b2;")
+    holders = "job 20261120-digits-a1b2 of alice uses 1 slot of gpu1, 2 slots of gpu2"
+    assert caught.value.what == f"the job needs 5 slots, but only 2 are free: {holders}"
+    assert caught.value.fix.startswith(
+        "toolkit stop 20261120-digits-a1b2  # or use the free slots with --np 2"
+    )
 
 
 @pytest.mark.parametrize(

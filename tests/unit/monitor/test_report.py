@@ -176,7 +176,7 @@ def test_what_hosts_were_busy_with() -> None:
     spans = watch.take()
     assert [(span.phase, span.host) for span in spans] == [
         ("connect", "a"),
-        ("look and plan", HERE),
+        ("query and plan", HERE),
         ("code", "a"),
     ]
     assert len(heard) == 3 and watch.take() == (), "what was taken is not told again"
@@ -259,7 +259,7 @@ def sample(**changes: Any) -> JobReport:
         ],
         "cause": {},
     }
-    spans = [["connect", "box1", -1.2, 0.3], ["look and plan", HERE, -0.9, 0.2], ["code", "box1", -0.7, 0.4]]
+    spans = [["connect", "box1", -1.2, 0.3], ["query and plan", HERE, -0.9, 0.2], ["code", "box1", -0.7, 0.4]]
     throughput = [[1000.0 + at, at * 10, 10.0 + at % 2, 640.0] for at in range(5, 30)]
     throughput += [[1033.0, None, None, None]] + [[1000.0 + at, at * 10, 12.0, 700.0] for at in range(40, 60)]
     main = host_says(

@@ -102,7 +102,10 @@ def test_a_failure_of_the_engine_is_tried_once_more(tmp_path: Path) -> None:
         return Run("a", "start", action, again=ENGINE_FAILED)
 
     (first,) = alone(step(1)).outcomes
-    assert first.status == "ok" and "at the second try; the first one said: runc: reset" in first.detail
+    assert (
+        first.status == "ok"
+        and "succeeded in the second attempt; the first attempt failed: runc: reset" in first.detail
+    )
     (second,) = alone(step(2)).outcomes
     assert second.status == "failed" and (tmp_path / "tries-2").read_text() == "x\nx\n"
     (other,) = alone(replace(step(9), again=(7,))).outcomes
@@ -137,7 +140,7 @@ def test_a_failure_says_what_the_command_said() -> None:
     (outcome,) = alone(step).outcomes
     assert (outcome.status, outcome.detail, outcome.fix) == ("failed", "one | two", "look there")
     (silent,) = alone(Run("a", "t", command("false"))).outcomes
-    assert "ended with status 1 and printed nothing" in silent.detail
+    assert "exited with status 1 and printed nothing" in silent.detail
     (missing,) = alone(Run("a", "t", command("/no/such/program"))).outcomes
     assert missing.status == "failed" and "/no/such/program" in missing.detail
 
@@ -148,7 +151,7 @@ def test_success_is_a_status_and_not_an_output() -> None:
 
 def test_a_command_that_is_late_is_a_failure() -> None:
     (outcome,) = alone(Run("a", "t", command("sleep", "5"), timeout=0.1)).outcomes
-    assert outcome.status == "failed" and "no end after" in outcome.detail
+    assert outcome.status == "failed" and "did not end within" in outcome.detail
 
 
 @pytest.mark.parametrize("status", [213, 214, 215])
@@ -193,7 +196,7 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
     before = tree(tmp_path)
     report = alone(upload(tmp_path, text="two\n"))
     after = tree(tmp_path)
-    assert report.outcomes[0].detail == "2 of 4 files"
+    assert report.outcomes[0].detail == "wrote 2 of 4 files"
     assert [n for n in after if after[n] != before[n]] == ["in_place", "plain file"]
     assert after["in_place"][0] == after["plain file"][0] == b"two\n"
     # A file that is bind-mounted alone keeps its inode, any other is replaced in one move.
@@ -204,7 +207,7 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
 def test_a_mode_that_is_wrong_is_put_right(tmp_path: Path) -> None:
     alone(upload(tmp_path))
     (tmp_path / "plain file").chmod(0o644)
-    assert alone(upload(tmp_path)).outcomes[0].detail == "1 of 4 files"
+    assert alone(upload(tmp_path)).outcomes[0].detail == "wrote 1 of 4 files"
     assert (tmp_path / "plain file").stat().st_mode & 0o777 == 0o600
 
 
@@ -239,7 +242,7 @@ def test_a_file_that_nobody_may_read_is_written_anew(tmp_path: Path) -> None:
     alone(upload(tmp_path))
     (tmp_path / "plain file").unlink()
     (tmp_path / "plain file").symlink_to("/nowhere")
-    assert alone(upload(tmp_path)).outcomes[0].detail == "1 of 4 files"
+    assert alone(upload(tmp_path)).outcomes[0].detail == "wrote 1 of 4 files"
     assert (tmp_path / "plain file").read_text() == "one\n"
 
 
@@ -282,7 +285,7 @@ def test_a_step_of_which_all_targets_failed_is_not_done(tmp_path: Path) -> None:
         ("a", "not run"),
         ("a", "ok"),
     ]
-    assert report.outcomes[2].detail == "earlier steps failed on b, c"
+    assert report.outcomes[2].detail == "an earlier step failed on b, c"
     assert not (tmp_path / "used").exists() and report.outcomes[2] in [
         event.outcome for event in heard if isinstance(event, StepEnded)
     ]
@@ -290,7 +293,7 @@ def test_a_step_of_which_all_targets_failed_is_not_done(tmp_path: Path) -> None:
 
 def test_a_step_of_which_some_targets_failed_names_them(tmp_path: Path) -> None:
     outcome = execute(keys(tmp_path, "c"), hosts("a", "b", "c")).outcomes[2]
-    assert (outcome.status, outcome.detail) == ("ok", "without c, where an earlier step failed")
+    assert (outcome.status, outcome.detail) == ("ok", "without hosts on which an earlier step failed: c")
     assert (tmp_path / "used").read_text() == "b" * 64 + "\n"
 
 
@@ -334,7 +337,9 @@ def test_a_value_of_another_type_fails_its_host_alone(
     assert [(o.host, o.status) for o in report.outcomes] == [
         *(("a", "failed"), ("b", "ok"), ("a", "not run"), ("b", "ok")),
     ]  # fmt: skip
-    assert report.outcomes[0].detail.startswith(f"invalid value for host: expected {kind.value}, found ")
+    assert report.outcomes[0].detail.startswith(
+        f"the host returned an invalid value for host: expected {kind.value}, found "
+    )
     assert "\n" not in report.outcomes[0].detail
     assert (tmp_path / "b").read_text() == f"b {world.public_key('b')}\n"
 
@@ -368,13 +373,13 @@ def test_what_dies_ends_the_wait_at_once_with_its_last_words() -> None:
     (outcome,) = alone(wait(NO, NO, deadline=600)).outcomes
     assert time.monotonic() - start < 300
     assert (outcome.status, outcome.fix) == ("failed", "look at it")
-    assert outcome.detail == "the container has died: first | last words"
+    assert outcome.detail == "the container exited: first | last words"
 
 
 def test_what_is_late_is_given_up() -> None:
     (outcome,) = alone(wait(NO, YES, deadline=0)).outcomes
     assert outcome.status == "failed"
-    assert outcome.detail == "not ready after 0 s; last words: first | last words"
+    assert outcome.detail == "the container was not ready after 0 s; last output: first | last words"
 
 
 # Several hosts
@@ -581,7 +586,7 @@ def test_a_disk_that_was_full_is_that_of_the_files(tmp_path: Path) -> None:
 
     (outcome,) = execute(plan((upload(tmp_path),)), {"a": Full("a")}).outcomes
     assert outcome.detail.startswith("the disk was full (now 61 kB free of 66 kB on /state): tar: ")
-    assert "make room on /state" in outcome.fix
+    assert "free space on /state" in outcome.fix
 
 
 def test_a_path_inside_a_layer_names_no_disk_of_the_host() -> None:
@@ -597,4 +602,4 @@ def test_a_path_inside_a_layer_names_no_disk_of_the_host() -> None:
 
     step = Run("a", "load", script("docker load"))
     (outcome,) = execute(Plan("p", (Phase("q", (step,)),)), {"a": Full("a")}).outcomes
-    assert "on /images): write /blobs/sha256/19" in outcome.detail and "make room on /images" in outcome.fix
+    assert "on /images): write /blobs/sha256/19" in outcome.detail and "free space on /images" in outcome.fix

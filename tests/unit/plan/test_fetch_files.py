@@ -132,7 +132,7 @@ def test_a_host_without_jobs_is_skipped(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "jobs").mkdir()
     for runner in (Runner(), Runner(b""), Runner(archive())):
         verdict, _ = fetch(runner, tmp_path / "saved")
-        assert (verdict.status, verdict.detail) == ("skipped", "no jobs")
+        assert (verdict.status, verdict.detail) == ("skipped", "no job records")
     assert files(tmp_path / "saved") == []
 
 
@@ -178,7 +178,7 @@ def test_a_file_replaces_a_link_of_its_name(tmp_path: Path) -> None:
 def test_only_what_was_requested_is_kept(name: str, tmp_path: Path) -> None:
     verdict, _ = fetch(Runner(archive(name, "job/x")), tmp_path / "saved")
     assert files(tmp_path) == ["saved/job/gpu1/x"]
-    assert verdict.detail == f"1 file in {tmp_path / 'saved'}; left out, as no job has them: {name!a}"
+    assert verdict.detail == f"1 file in {tmp_path / 'saved'}; skipped files that belong to no job: {name!a}"
 
 
 def member(name: str, size: int = 1, **more: Any) -> bytes:
@@ -209,7 +209,9 @@ GARBAGE = [
 def test_an_archive_that_is_not_valid_fails_on_its_host_alone(number: int, tmp_path: Path) -> None:
     with pytest.raises(ToolkitError) as caught:
         fetch(Runner(GARBAGE[number]), tmp_path / "saved")
-    assert caught.value.host == "gpu1" and caught.value.fix.endswith("toolkit down --no-save")
+    assert caught.value.host == "gpu1" and caught.value.fix.splitlines()[-1].startswith(
+        "toolkit down --no-save"
+    )
     assert set(files(tmp_path)) <= {"saved/job/gpu1/x"}
     assert not list((tmp_path / "saved").glob(".*"))
 
@@ -229,7 +231,7 @@ def test_a_host_whose_archive_is_garbage_keeps_its_cluster_and_the_others_contin
         ("gpu1", "remove", "not run"),
         ("gpu2", "remove", "ok"),
     ]
-    assert "the archive of the records cannot be read" in report.failures[0].detail
+    assert "the archive of the job records cannot be read" in report.failures[0].detail
     assert files(tmp_path) == ["gpu2", "saved/job/gpu2/x"]
 
 
@@ -244,7 +246,7 @@ def test_a_host_that_fails_is_named_with_a_way_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError) as caught:
         fetch(Runner(error="tar: short of memory"), tmp_path / "saved")
     assert caught.value.host == "gpu1"
-    assert caught.value.fix.endswith("to go on without them: toolkit down --no-save")
+    assert caught.value.fix.endswith("toolkit down --no-save  # removes the cluster without the records")
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ def test_a_job_needs_running_containers() -> None:
     said = world.facts_when_up()
     said["gpu2"] = replace(said["gpu2"], containers=(replace(said["gpu2"].containers[0], state="exited"),))
     del said["cpu3"]
-    with pytest.raises(NotReady, match=r"on gpu2 \(it was never started\), cpu3"):
+    with pytest.raises(NotReady, match=r"container: gpu2 \(it was never started\), cpu3"):
         require_running(make_layout(world.inventory(), Observed(said)), ["gpu1", "gpu2", "cpu3"])
 
 
@@ -302,7 +302,7 @@ def test_up_names_the_missing_sshd_by_the_status_of_the_container(
     plan = plan_up(world.layout(), world.INSIDE)
     (step,) = (s for s in plan.steps if isinstance(s, WaitFor) and s.host == "gpu2")
     (outcome,) = execute(Plan("up", (Phase("sshd", (step,)),)), hosts("gpu2")).outcomes
-    assert outcome.detail == "the image has no /usr/sbin/sshd (the container exited with 127)"
+    assert outcome.detail == "the image does not contain /usr/sbin/sshd (the container exited with 127)"
     assert outcome.fix.startswith("in hosts.yaml: transport: exec; or")
 
 
@@ -327,7 +327,7 @@ def test_a_launcher_that_the_image_lacks(added: str | None, launcher: str, refus
         return
     with pytest.raises(NotReady, match=f"was built without {launcher}") as caught:
         require_launcher(place, launcher)
-    assert caught.value.fix == f"toolkit image build --with {launcher}; toolkit up"
+    assert caught.value.fix == f"toolkit image build --with {launcher} && toolkit up"
 
 
 def test_horovodrun_with_mpi_is_refused_where_open_mpi_is_5() -> None:
@@ -338,7 +338,7 @@ def test_horovodrun_with_mpi_is_refused_where_open_mpi_is_5() -> None:
     for launcher in ("mpirun", "torchrun", "horovodrun-gloo"):
         require_launcher(place, launcher)
     require_launcher(place, "horovodrun", elastic=True)
-    with pytest.raises(NotReady, match=r"has 5\.0\.11") as caught:
+    with pytest.raises(NotReady, match=r"contains 5\.0\.11") as caught:
         require_launcher(place, "horovodrun")
     assert "--launcher mpirun" in caught.value.fix
 
@@ -346,7 +346,7 @@ def test_horovodrun_with_mpi_is_refused_where_open_mpi_is_5() -> None:
 def test_down_looks_at_the_port_only_if_it_is_nobody_elses() -> None:
     def port(facts: Facts) -> str:
         steps = plan_down(world.inventory(), {"gpu2": facts}).steps
-        (proof,) = (s for s in steps if isinstance(s, Run) and s.title == "nothing is left")
+        (proof,) = (s for s in steps if isinstance(s, Run) and s.title == "verify the removal")
         return str(proof.command.argv[7])
 
     own = world.facts_when_up()["gpu2"]

@@ -122,7 +122,7 @@ def test_a_host_that_gives_no_answer_is_asked_step_by_step(tmp_path: Path) -> No
         def run(self, command: Command, timeout: float | None = None) -> Result:
             if not self.ran:
                 self.ran.append(command)
-                return Result(124, "", "no end after 60 s", 60.0)
+                return Result(124, "", "the command did not end within 60 s", 60.0)
             return super().run(command, timeout)
 
     class Lost(HostHere):
@@ -185,11 +185,8 @@ def test_what_is_to_be_done_is_told_and_nothing_is_done(tmp_path: Path) -> None:
     (tmp_path / "known to b").unlink()
     left = to_do(one, runners)
     assert [(step.host, step.title) for step in left] == [("b", "known"), ("b", "ready")]
-    assert (
-        to_do_text(one, left)
-        == "p: as things are now, 2 of 6 steps have something to do\n  b: known\n  b: ready"
-    )
-    assert to_do_text(one, ()) == "p: nothing to change as things are now (6 steps)"
+    assert to_do_text(one, left) == "p: 2 of 6 steps need to run now:\n  b: known\n  b: ready"
+    assert to_do_text(one, ()) == "p: no step needs to run now (6 steps)"
     assert not (tmp_path / "known to b").exists()
 
 

@@ -100,23 +100,23 @@ def test_an_interrupted_report() -> None:
         ),
         (
             SendImage("a", "t", "x:1", "0123"),
-            ["layers of x:1 that are missing, each group | docker load; 0123"],
+            ["send the missing layers of x:1 to `docker load`; 0123"],
         ),
         (
             SendCode("a", "t", "c", "/jobs/1", "/src", CODE, "s3cret"),
-            ["1 file, 7 bytes, of /src to /jobs/1/code"],
+            ["send 1 file, 7 bytes, from /src to /jobs/1/code"],
         ),
-        (SendCode("a", "t", "c", "/jobs/1", "", CodeTree(), "s3cret"), ["no files to /jobs/1/code"]),
+        (SendCode("a", "t", "c", "/jobs/1", "", CodeTree(), "s3cret"), ["send no files to /jobs/1/code"]),
         (PullImage("a", "t", "x:1"), ["docker pull x:1"]),
         (
             SendData("a", "t", "/set", Content("0" * 32, 1, 2_000, ()), "/scratch", "/account", "x:1", "1:1"),
-            ["what is missing of /set (1 file, 2.0 kB; 000000000000) to /scratch, from host to host"],
+            ["send the missing data of /set (1 file, 2.0 kB; 000000000000) to /scratch, from host to host"],
         ),
         (
             RemoveData("a", "t", "/scratch", "/account", "x:1", "1:1"),
-            ["what the toolkit wrote to /scratch, except files that were changed since"],
+            ["remove the files that toolkit wrote to /scratch, except files that changed later"],
         ),
-        (Fetch("a", "t", "c", "runs/demo"), ["to runs/demo"]),
+        (Fetch("a", "t", "c", "runs/demo"), ["download to runs/demo"]),
     ],
 )
 def test_every_kind_of_step_has_its_lines(step: Step, lines: list[str]) -> None:
@@ -141,11 +141,19 @@ def test_a_report_that_was_cut_off_blames_nobody() -> None:
 
 def test_a_step_without_targets_is_reported_with_the_reason() -> None:
     lost = Outcome(
-        "login", "main logs in to every worker", "gpu1", "not run", 0.0, "earlier steps failed on gpu2"
+        "login",
+        "test the SSH login of main on every worker",
+        "gpu1",
+        "not run",
+        0.0,
+        "an earlier step failed on gpu2",
     )
     rows = (Outcome("sshd", "sshd listens", "gpu2", "failed", 0.0, "died", "look"), lost)
     assert outcome_line(lost).startswith(
-        " not run  gpu1: main logs in to every worker (earlier steps failed on"
+        " not run  gpu1: test the SSH login of main on every worker (an earlier step failed on"
     )
     text = report_text(Report("up demo", rows, 1.0))
-    assert "  gpu1: not done: main logs in to every worker: earlier steps failed on gpu2\n" in text
+    assert (
+        "  gpu1: not done: test the SSH login of main on every worker: an earlier step failed on gpu2\n"
+        in text
+    )

@@ -138,8 +138,8 @@ ENOUGH = "--params 1M --rate 1gbit"
         (
             f"{ENOUGH} --dtype fp8 --algorithm tree --bucket big",
             [
-                "--dtype: is one of fp32, fp16, bf16",
-                "--algorithm: is one of ring,",
+                "--dtype: should be one of fp32, fp16, bf16",
+                "--algorithm: should be one of ring,",
                 "--bucket: is ddp, horovod",
             ],
         ),
@@ -179,7 +179,7 @@ def test_a_probe_needs_a_script_and_a_hosts_file(call: Run, tmp_path: Path) -> N
     (tmp_path / "hosts.yaml").write_text("cluster: demo\nimage: toolkit:cpu\nhosts: [gpu1, gpu2]\n")
     status, _, err = call(*words)
     assert status == 2
-    assert "train.py: there is no such file" in err
+    assert "train.py: does not exist in" in err
 
 
 def options(**changes: object) -> Options:

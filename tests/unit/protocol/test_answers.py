@@ -553,7 +553,7 @@ def test_a_host_with_an_odd_list_of_jobs_stops_no_other(text: str) -> None:
     assert records.running_jobs(session) == [world.JOB_ID]
     (found,) = records.job_parts(session)
     assert tuple(found.statuses) == ("gpu2",) and found.silent == ("gpu1",)
-    with pytest.raises(ToolkitError, match="the list of its jobs cannot be read") as caught:
+    with pytest.raises(ToolkitError, match="cannot read the job list") as caught:
         records._ask(session, "gpu1")
     assert caught.value.host == "gpu1"
 
@@ -563,7 +563,7 @@ def test_a_host_with_an_odd_word_about_the_end_stops_no_other(text: str) -> None
     session: Any = Hosts(gpu1=text, gpu2=json.dumps(STATUS))
     ended, errors = parts.end_parts(session, world.JOB_ID, ("gpu1", "gpu2"))
     assert tuple(ended) == ("gpu2",) and tuple(errors) == ("gpu1",)
-    assert errors["gpu1"].host == "gpu1" and f"the end of {world.JOB_ID}" in errors["gpu1"].what
+    assert errors["gpu1"].host == "gpu1" and f"the final state of {world.JOB_ID}" in errors["gpu1"].what
 
 
 def test_the_field_is_named() -> None:
@@ -630,9 +630,9 @@ def a_talk(*messages: SessionAnswer) -> Any:
 @for_each(
     ("message", "words"),
     [
-        (SessionAnswer(buckets=(0, 1)), "asked for parts of the code 50 times"),
-        (SessionAnswer(needs=((0, 2), (0, 2))), "more files than the code has"),
-        (SessionAnswer(needs=((0, 2**32),) * 1000), "more files than the code has"),
+        (SessionAnswer(buckets=(0, 1)), "the host requested parts of the code 50 times"),
+        (SessionAnswer(needs=((0, 2), (0, 2))), "more files than the code contains"),
+        (SessionAnswer(needs=((0, 2**32),) * 1000), "more files than the code contains"),
     ],
 )
 def test_a_host_cannot_ask_for_code_without_end(message: SessionAnswer, words: str) -> None:
@@ -655,7 +655,7 @@ def test_a_launcher_starts_nothing_on_a_host_outside_of_its_job() -> None:
     step: Any = SimpleNamespace(
         others=(("gpu2", "c"),), variables=("",), host=HOST, container="c", job=world.JOB_ID
     )
-    with pytest.raises(ToolkitError, match="'gpu9', which was not asked for") as caught:
+    with pytest.raises(ToolkitError, match="'gpu9', which is not a host of") as caught:
         start_daemons(step, context, lambda done, whole: None)
     assert caught.value.host == HOST
 

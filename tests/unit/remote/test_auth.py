@@ -118,8 +118,8 @@ def test_each_file_in_turn_and_what_came_of_it(tmp_path: Path) -> None:
     error = refusal(Door({}), replace(TARGET, identity_files=files[:-1]))
     assert error.tried == [
         f"{odd} is not a usable private key",
-        f"{locked} has a passphrase and no agent holds it",
-        f"{wrong} is refused",
+        f"{locked} has a passphrase, and the ssh agent does not have the key",
+        f"sshd refused {wrong}",
     ]
     assert error.locked == [str(locked)] and error.refused
 
@@ -146,20 +146,20 @@ def test_a_certificate_goes_before_its_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "limit", "words", "fix"),
     [
-        (None, 6, "KEY is refused", "ssh-copy-id -p 2222 alice@10.0.0.1"),
+        (None, 6, "sshd refused KEY", "ssh-copy-id -p 2222 alice@10.0.0.1"),
         (
             ["keyboard-interactive"],
             6,
-            "KEY is accepted, but sshd requires more: keyboard-interactive",
+            "sshd accepted KEY, but also requires: keyboard-interactive",
             "AuthenticationMethods",
         ),
         (
             paramiko.BadAuthenticationType("", ["password"]),
             6,
-            "sshd does not accept keys, only password",
+            "sshd accepts no keys, only password",
             "ssh-copy-id",
         ),
-        (None, 1, "then sshd closed the connection: too many keys were offered", "identity_file"),
+        (None, 1, "sshd closed the connection, because toolkit offered too many keys", "identity_file"),
     ],
 )
 def test_what_people_are_told(tmp_path: Path, answer: Any, limit: int, words: str, fix: str) -> None:
@@ -168,7 +168,7 @@ def test_what_people_are_told(tmp_path: Path, answer: Any, limit: int, words: st
     error = refusal(Door(answers, limit), replace(TARGET, identity_files=(str(key),)))
     shown = explain(TARGET, error)
     assert shown.host == "gpu1" and fix in shown.fix
-    assert shown.what.startswith("ssh login refused for alice@10.0.0.1:2222: ")
+    assert shown.what.startswith("the ssh login of alice@10.0.0.1:2222 was refused: ")
     assert words.replace("KEY", str(key)) in shown.what
 
 
@@ -181,7 +181,7 @@ def test_a_key_whose_passphrase_is_missing_is_for_the_agent(tmp_path: Path) -> N
 
 def test_no_key_at_all(tmp_path: Path) -> None:
     shown = explain(TARGET, refusal(Door({}), replace(TARGET, identity_files=(str(tmp_path / "absent"),))))
-    assert "there is no key to offer, neither in a file nor in an agent" in shown.what
+    assert "toolkit found no key in a file or in the ssh agent" in shown.what
     assert shown.fix.startswith("ssh-keygen -t ed25519")
 
 
@@ -189,7 +189,7 @@ def test_what_ssh_could_do_and_we_cannot_is_named() -> None:
     target = replace(TARGET, unsupported=("HostbasedAuthentication", "PKCS11Provider", "KnownHostsCommand"))
     shown = explain(target, NotLetIn([], [], False))
     assert (
-        "HostbasedAuthentication and PKCS11Provider of ssh's configuration is not supported here"
+        "toolkit does not support HostbasedAuthentication and PKCS11Provider of the ssh configuration"
         in shown.what
     )
 
@@ -207,7 +207,7 @@ def entry(index: int, where: str) -> Any:
 
 def test_a_key_that_nobody_has_recorded() -> None:
     shown = explain(TARGET, RefusedHostKey("unknown", KEYS[0], Record()))
-    assert shown.what == f"its ssh host key is not known yet ({KIND} {KEYS[0].fingerprint})"
+    assert shown.what == f"the ssh host key is not recorded yet ({KIND} {KEYS[0].fingerprint})"
     assert shown.fix == "toolkit trust gpu1"
 
 
@@ -215,19 +215,19 @@ def test_a_key_of_another_kind_an_authority_and_a_command_are_named() -> None:
     known = Record(keys=parse_known_hosts(f"10.0.0.1 {ED25519}"), authorities=(entry(1, "kh line 3"),))
     target = replace(TARGET, name="gpu1 (jump host gate)", unsupported=("KnownHostsCommand",))
     shown = explain(target, RefusedHostKey("unknown", KEYS[0], known))
-    assert "; on record is one of another kind: ssh-ed25519 SHA256:" in shown.what
-    assert "; kh line 3 leaves it to a @cert-authority, which is not supported here" in shown.what
-    assert "; ssh's KnownHostsCommand is not supported here" in shown.what
+    assert "; a key of another type is recorded: ssh-ed25519 SHA256:" in shown.what
+    assert "; kh line 3 uses a @cert-authority, which toolkit does not support" in shown.what
+    assert "; toolkit does not support KnownHostsCommand" in shown.what
     assert shown.fix == "toolkit trust gpu1"
 
 
 def test_a_key_that_has_changed_or_is_revoked() -> None:
     known = Record(keys=(entry(1, "kh line 3"),), revoked=(entry(0, "kh line 9"),))
     shown = explain(TARGET, RefusedHostKey("changed", KEYS[0], known))
-    assert f"recorded {KEYS[1].fingerprint} (kh line 3), shown now {KEYS[0].fingerprint}" in shown.what
+    assert f"recorded {KEYS[1].fingerprint} (kh line 3), received {KEYS[0].fingerprint}" in shown.what
     assert "toolkit trust --replace gpu1" in shown.fix
     shown = explain(TARGET, RefusedHostKey("revoked", KEYS[0], known))
-    assert shown.what == f"its ssh host key is REVOKED (kh line 9): {KEYS[0].fingerprint}"
+    assert shown.what == f"the ssh host key is REVOKED (kh line 9): {KEYS[0].fingerprint}"
     assert "trust" not in shown.fix.split()
 
 
@@ -238,8 +238,11 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
             socket.gaierror(-2, "Name or service not known"),
             "the name 10.0.0.1 cannot be resolved on this machine",
         ),
-        (TimeoutError("timed out"), "no answer from 10.0.0.1 port 2222: off, cut off, or behind a firewall"),
-        (OSError(errno.EHOSTUNREACH, "No route to host"), "no answer from 10.0.0.1 port 2222"),
+        (
+            TimeoutError("timed out"),
+            "10.0.0.1 port 2222 does not answer; the host is off, disconnected, or behind a firewall",
+        ),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "10.0.0.1 port 2222 does not answer"),
         (
             ConnectionRefusedError(errno.ECONNREFUSED, "x"),
             "nothing listens at 10.0.0.1 port 2222: connection refused",
@@ -254,7 +257,7 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
             paramiko.ssh_exception.NoValidConnectionsError(
                 {("10.0.0.1", 2222): OSError(errno.EHOSTUNREACH, "x")}
             ),
-            "no answer from 10.0.0.1 port 2222",
+            "10.0.0.1 port 2222 does not answer",
         ),
         (
             paramiko.SSHException("Error reading SSH protocol banner"),
@@ -262,9 +265,9 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
         ),
         (
             paramiko.SSHException("No existing session"),
-            "10.0.0.1 port 2222 accepts the connection and then sends nothing",
+            "10.0.0.1 port 2222 accepts the connection but sends nothing",
         ),
-        (EOFError(), "10.0.0.1 port 2222 is not an sshd, or closes the connection at once"),
+        (EOFError(), "10.0.0.1 port 2222 is not an sshd, or closes connections immediately"),
         (
             paramiko.SSHException("no acceptable kex"),
             "cannot connect to alice@10.0.0.1:2222: no acceptable kex",
@@ -281,6 +284,6 @@ def test_networks_in_words(error: Exception, words: str) -> None:
 def test_a_proxy_that_leads_nowhere_shows_its_own_words() -> None:
     target = replace(TARGET, proxy="nc -x proxy 10.0.0.1 2222")
     shown = explain(target, EOFError(), "nc: Proxy error: Connection refused")
-    assert shown.what == "the ProxyCommand does not lead to an sshd: nc: Proxy error: Connection refused"
+    assert shown.what == "the ProxyCommand does not connect to an sshd: nc: Proxy error: Connection refused"
     assert shown.fix == "nc -x proxy 10.0.0.1 2222"
     assert explain(target, EOFError()).what.endswith("EOFError")

@@ -113,8 +113,8 @@ def test_a_host_that_does_not_answer_is_named_with_what_was_waited_for(
     for _ in range(2):  # at once the second time
         with pytest.raises(ToolkitError) as late:
             container_session.send({"do": "jobs"})
-            container_session.receive("the list of its jobs")
-        assert late.value.host == HOST and "waited for the list of its jobs" in late.value.what
+            container_session.receive("the job list")
+        assert late.value.host == HOST and "waited for the job list" in late.value.what
         assert "has not answered for 0.2 s" in late.value.what and "toolkit check" in late.value.fix
     assert container_session.has_ended and container_sessions.ask(HOST, {"do": "jobs"}, "jobs") == ENDED, (
         "it is of no further use"

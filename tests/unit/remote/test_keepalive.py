@@ -33,7 +33,7 @@ def test_silence_ends_the_connection() -> None:
     transport = Transport(3)
     pulse = Pulse(transport, every=0.02, silence=0.1)
     assert transport.closed.wait(PATIENCE_S) and transport.asked <= 4
-    assert pulse.lost.startswith("it has not answered for ")
+    assert pulse.lost.startswith("the host has not answered for ")
 
 
 def test_answers_keep_it() -> None:
@@ -52,4 +52,4 @@ def test_a_connection_that_cannot_be_asked_is_lost_with_the_reason() -> None:
     transport = Broken(0)
     pulse = Pulse(transport, every=0.01, silence=600.0)
     assert transport.closed.wait(5)
-    assert pulse.lost == "it cannot be asked for a sign of life: KeyError('keepalive@openssh.com')"
+    assert pulse.lost == "toolkit cannot send a keepalive request: KeyError('keepalive@openssh.com')"

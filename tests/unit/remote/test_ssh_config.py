@@ -168,13 +168,13 @@ def test_a_proxy_on_the_way_counts_for_the_first_hop_alone(home: Path) -> None:
 
 
 def test_jump_hosts_in_a_circle_are_refused(home: Path) -> None:
-    with pytest.raises(Unreachable, match="lead in a circle") as caught:
+    with pytest.raises(Unreachable, match="form a loop") as caught:
         resolve_target("gpu1", "loop-a")
     assert caught.value.host == "gpu1" and "ProxyJump" in caught.value.fix
 
 
 def test_a_proxy_that_hands_over_its_connection_is_refused_by_name(home: Path) -> None:
-    with pytest.raises(Unreachable, match="ProxyUseFdpass, which is not supported here"):
+    with pytest.raises(Unreachable, match="ProxyUseFdpass, which toolkit does not support"):
         resolve_target("gpu1", "passing")
     assert resolve_target("gpu1", "passing", jump="gate").jump, "unless the hosts file knows another way"
 

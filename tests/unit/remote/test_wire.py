@@ -214,7 +214,7 @@ def test_what_a_login_shell_says_first_is_not_the_commands(size: int) -> None:
 
 def test_a_shell_that_prints_without_end_is_an_error_of_its_host() -> None:
     framed = _Framed(lambda data: None, "gpu1")
-    with pytest.raises(ToolkitError, match="its login shell prints more than 128 KiB") as caught:
+    with pytest.raises(ToolkitError, match="the login shell of the host prints more than 128 KiB") as caught:
         for _ in range(1000):
             framed(b"x" * 1000)
     assert caught.value.host == "gpu1" and len(framed.before) < 200_000
@@ -393,7 +393,7 @@ class Ended:
     [
         (0, b"yes\n", b"", None, ""),
         (3, b"", b"no\n", 5.0, "no\n"),
-        (TIMED_OUT, b"", b"", 5.0, "no end after 5 s"),
+        (TIMED_OUT, b"", b"", 5.0, "the command did not end within 5 s"),
         (TIMED_OUT, b"", b"of its own\n", 5.0, "of its own\n"),
         (TIMED_OUT, b"", b"", None, ""),
     ],
@@ -427,7 +427,10 @@ def test_a_host_that_sends_nothing_is_given_up(feeds: bool) -> None:
     runner._link = SimpleNamespace(connection=SimpleNamespace(create_session=lambda: channel))
     inside = ContainerRunner(runner, "toolkit-demo-main")
     done = inside.stream(command("tar"), lambda data: None, [b"x"] if feeds else None, silence=30.0)
-    assert (done.status, done.stderr) == (TIMED_OUT, "no output for 30 s") and channel.closed
+    assert (done.status, done.stderr) == (
+        TIMED_OUT,
+        "the command printed nothing for 30 s",
+    ) and channel.closed
 
 
 @pytest.mark.parametrize(("status", "code"), [(255, 255), (256, 255), (2**32 - 1, 255), (512, 255)])

@@ -210,11 +210,11 @@ def test_the_log_of_a_service_is_followed_until_the_connection_ends(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("forward", "bord"), "bord: is not a service of the file; there are: board, triton, plain"),
-        (("forward", "plain"), "plain: has no ports; add them to hosts.yaml at services/plain/ports"),
-        (("forward", "--port", "7000"), "--port: needs the name of one service"),
+        (("forward", "bord"), "bord: is not a service in hosts.yaml; the services are board, triton, plain"),
+        (("forward", "plain"), "plain: has no ports; add ports to hosts.yaml at services/plain/ports"),
+        (("forward", "--port", "7000"), "--port: requires the name of one service"),
         (("forward", "board", "--port", "0"), "--port: should be a whole number from 1 to 65535"),
-        (("logs", "--service", "bord"), "--service: bord is not a service of the file"),
+        (("logs", "--service", "bord"), "--service: bord is not a service in hosts.yaml"),
         (("logs", "x", "--service", "board"), "JOB: cannot be combined with --service"),
         (("logs", "--service", "board", "--rank", "0"), "--rank: cannot be combined with --service"),
     ],

@@ -171,7 +171,7 @@ class Prints(Lost):
     [
         (b'{"missing": "it is called snake here"}\n', "", Obstacle.NO_PYTHON, "it is called snake here"),
         (b"", "mkdir: no python3 here\n", Obstacle.FAILED, "mkdir: no python3 here"),
-        (b"", "", Obstacle.FAILED, "its transfer program did not start"),
+        (b"", "", Obstacle.FAILED, "the transfer program of the host did not start"),
     ],
 )
 def test_what_keeps_a_host_out_is_known_without_its_words(
@@ -251,7 +251,7 @@ def test_a_host_that_has_all_and_falls_silent_is_given_up() -> None:
     line.at |= {"box1": 1, "box2": 1}
     assert relay._silent(159.0) == []
     (order,) = relay._silent(161.0)
-    assert order == Drop("box1", "it received everything, and has not reported for 60 s")
+    assert order == Drop("box1", "the host received all data but has not reported for 60 s")
     members["box1"].finished.set()
     assert relay._silent(161.0) == []
 

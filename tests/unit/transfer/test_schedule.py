@@ -330,7 +330,7 @@ def test_hosts_that_listen_or_have_ended_are_not_waited_for() -> None:
     relay._events = SimpleNamespace(get=waited)
     relay._begin()
     assert set(relay._line.at) == {"gpu1", "gpu3"}
-    assert [one.errors for one in members] == [[], ["its transfer program did not listen"], []]
+    assert [one.errors for one in members] == [[], ["the transfer program of the host did not listen"], []]
     assert "give" in members[0].orders and "take" in members[2].orders
 
 

@@ -29,6 +29,7 @@ RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_fi
 RECORD_BYTES = 1 << 15  # more than the longest record: 8 lines of 300 characters, each 12 bytes in JSON
 MOST_STARTS = 100  # most starts of a rank that are recorded for the report
 QUIET = "TORCH_CPP_LOG_LEVEL"
+COMPILED = "/tmp/toolkit-compiled"
 
 
 class Place(NamedTuple):
@@ -85,6 +86,17 @@ def without_gpus(job: Job, host: str) -> dict[str, str]:
     return {} if gpus else {"ACCELERATE_USE_CPU": "true"}
 
 
+def compiled_code(base: Mapping[str, str]) -> dict[str, str]:
+    """Return the folders in which torch.compile and Triton keep compiled code, unless the image sets them.
+
+    All ranks of this host and later jobs use the same folders, which are on the local disk of the container
+    and end with it. By default Triton uses the home folder, which can be on a file server: locks are slow on
+    it, files count towards a quota, and libraries cannot be loaded if it is mounted with noexec.
+    """
+    folders = {"TORCHINDUCTOR_CACHE_DIR": f"{COMPILED}/inductor", "TRITON_CACHE_DIR": f"{COMPILED}/triton"}
+    return {name: folder for name, folder in folders.items() if name not in base}
+
+
 def rank_env(
     base: Mapping[str, str], host: HostFile, job: Job, variables: Variables, place: Place
 ) -> dict[str, str]:
@@ -94,7 +106,7 @@ def rank_env(
     toolkit's.
     """
     given = {**host["network"], **own_gpus(job, host["host"])}
-    least = {**without_gpus(job, host["host"]), **tuned_env(job)}
+    least = {**compiled_code(base), **without_gpus(job, host["host"]), **tuned_env(job)}
     env = {**base, **least, **given, **variables["env"], **variables["override"]}
     env.pop(SUPERVISOR_TAG, None)
     # A variable of torchrun itself, not for its ranks.
@@ -139,9 +151,9 @@ def command_of(job: Job, given: Sequence[str], place: Place) -> list[str]:
     """Return the command of this rank: the job's, or the one that a launcher passed."""
     words = list(given or job["command"])
     if job["local_rank_word"]:
-        # The same position as with DeepSpeed's launcher: before the script's own arguments.
+        # The same position as with torch's and DeepSpeed's launchers: before the script's own arguments.
         script = next(number for number, word in enumerate(words) if word.endswith(".py"))
-        words.insert(script + 1, f"--local_rank={place.local_rank}")
+        words.insert(script + 1, f"{job['local_rank_word']}={place.local_rank}")
     return words
 
 

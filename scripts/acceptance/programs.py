@@ -1,0 +1,99 @@
+"""Programs with torch that acceptance items start as processes; a program fails if its own test fails.
+
+python scripts/acceptance/programs.py NAME      # or under torchrun
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+
+def about() -> None:
+    """Print versions and GPUs as JSON."""
+    import torch
+
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else ""
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    found = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "nccl": nccl, "gpus": names}
+    print(json.dumps(found))
+
+
+def allreduce() -> None:
+    """Run the all-reduce of `toolkit smoke`, which tests the sum on every rank."""
+    from toolkit.container.bench.allreduce import main
+
+    sys.exit(main())
+
+
+def compiles() -> None:
+    """Compile a function with torch.compile, and compare its values and gradients with eager mode."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(x @ weight).softmax(-1).square().sum()
+
+    torch.manual_seed(1)
+    x = torch.randn(128, 256, device=device)
+    weights = [torch.randn(256, 64, device=device).div_(16).requires_grad_() for _ in range(2)]
+    weights[1].data.copy_(weights[0].data)
+    began = time.monotonic()
+    values = [torch.compile(function, fullgraph=True)(x, weights[0]), function(x, weights[1])]
+    for value in values:
+        value.backward()
+    torch.testing.assert_close(values[0], values[1], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(weights[0].grad, weights[1].grad, rtol=1e-2, atol=1e-3)
+    print(f"compiled forward and backward on {device} in {time.monotonic() - began:.0f} s")
+
+
+def load() -> None:
+    """Keep the first GPU busy until standard input ends."""
+    import select
+
+    import torch
+
+    x = torch.randn(4096, 4096, device="cuda")
+    held = torch.empty(2**28, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    print(f"busy pid {os.getpid()} with {held.numel() >> 20} MiB", flush=True)
+    while not select.select([0], [], [], 0)[0]:
+        for _ in range(20):
+            x = (x @ x).div_(64).clamp_(-1, 1)
+        torch.cuda.synchronize()
+
+
+def asserts() -> None:
+    """Use an index out of range on the GPU, which a kernel refuses by a device-side assert."""
+    import torch
+
+    table = torch.zeros(4, device="cuda")
+    print(table[torch.tensor([9], device="cuda")].cpu())
+
+
+def fills() -> None:
+    """Allocate more memory than the GPU has."""
+    import torch
+
+    held = torch.empty(torch.cuda.get_device_properties(0).total_memory * 2, dtype=torch.uint8, device="cuda")
+    print(held.numel())
+
+
+PROGRAMS = {
+    "about": about,
+    "allreduce": allreduce,
+    "compile": compiles,
+    "load": load,
+    "assert": asserts,
+    "memory": fills,
+}
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[1]]()
