@@ -254,15 +254,19 @@ def test_a_worker_that_rebooted(up: Toolkit) -> None:
     assert inspect("box2", "toolkit-two-worker")["State"]["Running"] is False
     status = up.run("status")
     row = next(line for line in status.out.splitlines() if line.startswith("box2"))
-    assert status.status == 3 and "exited" in row and "the host has rebooted since, at 2" in row
+    assert (
+        status.status == 3
+        and "exited" in row
+        and "the host rebooted after the start of the container, at 2" in row
+    )
     assert "fix for box2: toolkit up" in status.out
     refused = up.run("run", "--", "true")
-    assert refused.status == 3 and "box2 (the host has rebooted since" in refused.err
+    assert refused.status == 3 and "box2 (the host rebooted after" in refused.err
     assert "fix: toolkit up" in refused.err
     healed = up.run("up", "--json", check=True).json
     assert changed(healed) - {("box2", "sshd")} == {("box2", "containers"), ("box1", "login")}
     (start,) = (o for o in healed["outcomes"] if (o["phase"], o["host"]) == ("containers", "box2"))
-    assert start["detail"].startswith("the host has rebooted since")
+    assert start["detail"].startswith("the host rebooted after")
     assert {host: keys(host) for host in before} == before and ids("two", box1="main") == main
     waiting.job_reaches(up, job, "failed")
     up.run("run", "--", "true", check=True)
@@ -278,7 +282,7 @@ def test_a_power_cut_of_all_hosts_while_a_job_runs(up: Toolkit) -> None:
     status = up.run("status", "--json")
     assert status.status == 3
     assert [h["state"] for h in status.json["hosts"]] == ["exited (255)"] * 2
-    assert all(h["note"].startswith("the host has rebooted since") for h in status.json["hosts"])
+    assert all(h["note"].startswith("the host rebooted after") for h in status.json["hosts"])
     refused = up.run("logs", job)
     assert refused.status == 3 and "rebooted" in refused.err and "toolkit up" in refused.err
     healed = up.run("up", "--json", check=True).json
@@ -376,14 +380,18 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
         # A cluster of an earlier version is reported and usable after `up`, which recreates no container.
         status = later.run("status", check=True).out
         assert (
-            f"created by toolkit {own}, this is 99.0.0" in status
+            f"created by toolkit {own}, but your version is 99.0.0" in status
             and "fix for box1, box2: toolkit up" in status
         )
         refused = later.run("run", "--", "true")
-        assert refused.status == 3 and "are not those of this toolkit (99.0.0)" in refused.err
+        assert refused.status == 3 and "differ from toolkit 99.0.0" in refused.err
         job = start_job(up)
         refused = later.run("up")
-        assert refused.status == 3 and job in refused.err and "its programs on box1, box2" in refused.err
+        assert (
+            refused.status == 3
+            and job in refused.err
+            and "would replace the programs on box1, box2" in refused.err
+        )
         assert later.run("up", "--prepare").status == 3
         up.run("stop", job, check=True)
         assert changed(later.run("up", "--json", check=True).json) == {("box1", "files"), ("box2", "files")}
@@ -391,7 +399,7 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
         later.run("run", "--", "true", check=True)
         # The other way round: a cluster of a later version.
         status = up.run("status", check=True).out
-        assert f"created by toolkit 99.0.0, newer than this one ({own})" in status
+        assert f"created by toolkit 99.0.0, which is newer than your version {own}" in status
         assert "fix for box1, box2: use toolkit 99.0.0 or later" in status
         assert state_of(up, job) == "stopped"
         for words in (("run", "--", "true"), ("up",)):

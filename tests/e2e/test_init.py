@@ -59,13 +59,13 @@ def test_a_conversation_ends_in_a_cluster_that_is_up(newcomer: Newcomer) -> None
     with newcomer.talk() as person:
         listed = person.answer("hosts of the cluster", "1-2")
         assert f"1  my-box1  trainer@{newcomer.addresses['box1']}:22" in listed
-        assert "left out: github.com (logs in as git)" in listed
+        assert "left out: github.com (the alias logs in as user git)" in listed
         for name in ("my-box1", "my-box2"):
             person.answer(f"{name}: ssh-ed25519 SHA256:", "y")
         told = person.answer("name of the cluster?")
         assert "[team]" in person.shown and "my-box2  docker 20.10" in told and "CANNOT" not in told
         shown = person.answer("write hosts.yaml?")
-        assert "image: toolkit:cpu" in shown and "ranks reach it at" in shown
+        assert "image: toolkit:cpu" in shown and "ranks reach this host at" in shown
         assert person.end() == 0 and "next: toolkit check, then toolkit up" in person.shown
     inventory = parse_inventory(newcomer.hosts.read_text(), "hosts.yaml")
     assert (inventory.cluster, inventory.names) == ("team", ("my-box1", "my-box2"))
@@ -74,7 +74,7 @@ def test_a_conversation_ends_in_a_cluster_that_is_up(newcomer: Newcomer) -> None
         newcomer.run("up", check=True)
         explained = newcomer.run("network", "explain", "--json", check=True).json
         text = newcomer.hosts.read_text()
-        assert all(f"ranks reach it at {host['address']} (" in text for host in explained["hosts"])
+        assert all(f"ranks reach this host at {host['address']} (" in text for host in explained["hosts"])
         again = newcomer.run("init", "--find", "--try", "--json", "-o", "again.yaml", check=True).json
         assert again["cluster"] == "again" and [one["usable"] for one in again["found"]] == [True] * 2 + [
             False

@@ -83,7 +83,7 @@ def test_what_needs_no_host(far: Toolkit) -> None:
     assert "Multi-node training" in far.run("--help", check=True).out
     assert far.run("version", "--json", check=True).json["libraries"]["typer"]
     assert "cluster" in far.run("schema", check=True).json["properties"]
-    assert far.run("init", "-o", "-", "gpu1", check=True).out.startswith("# The machines")
+    assert far.run("init", "-o", "-", "gpu1", check=True).out.startswith("# The hosts of one cluster")
     failed = far.run("up", "--hosts", "gone.yaml")
     more = re.search(r"^  more: toolkit (.+)$", failed.err, re.MULTILINE)
     assert failed.status == 2 and more

@@ -57,7 +57,7 @@ def test_a_labs_life(name: str, tmp_path: Path) -> None:
     spec = LabSpec(name, str(tmp_path / "lab"), hosts=2)
     lines: list[str] = []
     first = lab_up(spec, lines.append)
-    assert first.changes > 0 and any("box2: ssh and engine" in line for line in lines)
+    assert first.changes > 0 and any("box2: sshd and engine" in line for line in lines)
 
     status = lab_status(name)
     assert status.ok and [h.name for h in status.hosts] == ["box1", "box2"]
@@ -86,7 +86,7 @@ def test_a_labs_life(name: str, tmp_path: Path) -> None:
     lines.clear()
     assert lab_up(spec, lines.append).changes == 1
     assert file.read_text().endswith("mounts: [/srv/shared:/shared]\n") and beside.read_text() == written
-    assert any("hosts.yaml was edited and is kept" in line for line in lines)
+    assert any("kept your edited hosts.yaml" in line for line in lines)
     assert lab_up(spec).changes == 0
     file.write_text(written)
     lab_up(spec)

@@ -141,7 +141,7 @@ def test_the_forward_outlives_its_connection_and_its_service(up: Toolkit) -> Non
 def test_a_port_that_is_taken_is_given_up_for_another_or_refused(up: Toolkit) -> None:
     with forwarded(up, "web", "--port", "18081") as (url, _):
         done = up.run("forward", "web", "--port", "18081")
-        assert done.status == 1 and "port 18081 of this machine: Address already in use" in done.err
+        assert done.status == 1 and "port 18081 of your machine: Address already in use" in done.err
         assert get(f"{url}page") == "hello\n"
     with forwarded(up, "web") as (first, _), forwarded(up, "web") as (second, _):
         assert first != second and get(f"{second}page") == "hello\n"

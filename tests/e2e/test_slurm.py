@@ -198,7 +198,10 @@ def test_check_has_slurm_run_two_ranks(
     at = Toolkit(away.hosts, Path(here))
     words = ("render", "slurm", "--gpus", "0", "--check", "--launcher", "torchrun")
     done = at.run(*words, "tells.py", check=True, timeout=300)
-    assert "ok: bash reads the script" in done.err and "ok: sbatch takes it" in done.err
+    assert (
+        "ok: the script has valid Bash syntax (bash -n)" in done.err
+        and "ok: Slurm accepts the job (sbatch --test-only)" in done.err
+    )
     assert "ok: all-reduce over 2 ranks by torchrun under Slurm" in done.err
     assert "all-reduce over 2 ranks: sum 3 right on all" in done.err and done.out == ""
     lacks = at.run(*words, "--image", "gone:1", "--json", "tells.py", timeout=300)

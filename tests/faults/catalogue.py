@@ -39,7 +39,7 @@ PHASES = (
     Phase(
         "start",
         "up",
-        Line(r"(done|as is)  {host}: write ssh keys for logins between containers"),
+        Line(r"(done|as is)  {host}: write SSH keys for logins between containers"),
         "containers start",
     ),
     Phase("send", "send", Process(mark="TOOLKIT_RELAY"), "an image is on its way"),

@@ -152,7 +152,7 @@ def _sections(host: str, up: bool, digests: Mapping[str, str]) -> dict[str, str]
         "routes": ROUTES,
         "addresses": TRIE,
         "tcp": TCP + TCP6,
-        "gpus": GPUS if host != "cpu3" else "there is no nvidia-smi on the PATH",
+        "gpus": GPUS if host != "cpu3" else "nvidia-smi is not on the PATH",
         "runtime": "",
         "infiniband": "",
         "cdi": "",

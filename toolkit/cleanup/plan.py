@@ -41,8 +41,8 @@ _IS_OVER = r"""
 case ${3-} in *"/$1/"*) ;; '')
   ids=$(docker ps -q --filter "label=toolkit.cluster=$2") || exit 1
   [ -z "$ids" ] ||
-    { echo "cluster $2 runs, and its main host does not report that job $1 is over" >&2; exit 1; } ;;
-*) echo "the main host does not report that job $1 is over" >&2; exit 1 ;; esac
+    { echo "cluster $2 runs, and its main host does not report the end of job $1" >&2; exit 1; } ;;
+*) echo "the main host does not report the end of job $1" >&2; exit 1 ;; esac
 """
 _END = rf"""{OWN_PROCESSES}{_IS_OVER}
 job=$1
@@ -64,8 +64,9 @@ _STAYS = r"""
 # $1 the folder, $2 its cluster. A container of that cluster, of any user, might use the folder soon.
 _REMOVE_STATE = rf"""{OWN_PROCESSES}
 ids=$(docker ps -aq --filter "label=toolkit.cluster=$2") || exit 1
-[ -z "$ids" ] || {{ echo "cluster $2 has a container again" >&2; exit 1; }}
-[ -z "$(with_variable "TOOLKIT_CLUSTER=$2")" ] || {{ echo "cluster $2 is at work" >&2; exit 1; }}
+[ -z "$ids" ] || {{ echo "cluster $2 has a new container" >&2; exit 1; }}
+[ -z "$(with_variable "TOOLKIT_CLUSTER=$2")" ] ||
+  {{ echo "processes of cluster $2 run on this host" >&2; exit 1; }}
 {REMOVE_STATE}"""
 # $1 the folder of all clusters of this user, $2 minutes. The host sends no names of files. Neither the search
 # nor the removal follows links.
@@ -147,7 +148,7 @@ def plan_gc(left: Leftovers) -> Plan:
         if one.main:
             asked.setdefault(one.main, set()).add(one.job)
     ask = [
-        Run(main, "which jobs are over", script(_OVER, *sorted(jobs)), saves="over", kind=Kind.ENDED_JOBS)
+        Run(main, "query finished jobs", script(_OVER, *sorted(jobs)), saves="over", kind=Kind.ENDED_JOBS)
         for main, jobs in asked.items()
     ]
     phases = (
@@ -194,7 +195,7 @@ def _state_step(state: State, at_once: bool) -> Step:
         f"remove keys and configuration of cluster {state.cluster}",
         script(_REMOVE_STATE, state.path, state.cluster),
         unless=script(_STAYS, state.path, "0" if at_once else str(QUIET)),
-        why=f"{state.path}: no container on this host, and {records}",
+        why=f"{state.path}: the cluster has no container on this host, and the folder has {records}",
     )
 
 

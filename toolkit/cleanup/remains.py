@@ -201,10 +201,10 @@ class Remains:
                 # Only the main host decides, or each host if each has its own supervisor.
                 age = ended.get((seen.host if in_parts else main, folder.cluster, folder.job))
                 if not folder.sent and here.clock - folder.changed > QUIET * 60:
-                    why = "its code never arrived completely, so it was never started"
+                    why = "the job never started, because the transfer of its code did not finish"
                     yield OldJob(*about, why, main, folder.cluster, quiet=True)
                 elif self.days is not None and age is not None and age > self.days:
-                    yield OldJob(*about, f"it ended {age:.0f} days ago", main, folder.cluster)
+                    yield OldJob(*about, f"the job ended {age:.0f} days ago", main, folder.cluster)
 
     def kept(self, states: tuple[State, ...]) -> tuple[Kept, ...]:
         """Return possible leftovers that are kept.
@@ -216,8 +216,12 @@ class Remains:
         for state in self.states():
             if state not in states:
                 what = f"keys and configuration of cluster {state.cluster} ({_age(state.quiet)} old)"
-                why = f"it holds {jobs_text(state.records)}" if state.records else "it changed recently"
-                fix = "toolkit down with that cluster's hosts file downloads them; gc --state removes them"
+                why = (
+                    f"the folder contains {jobs_text(state.records)}"
+                    if state.records
+                    else "the folder changed recently"
+                )
+                fix = "toolkit down --hosts FILE  # downloads the records; toolkit gc --state removes them"
                 rows.append(Kept(state.host, what, why, fix))
         doomed = {(stray.host, stray.job) for stray in self._strays()}
         alive = supervised(self.scene)
@@ -225,11 +229,9 @@ class Remains:
             unsure = {(o.job, o.cluster) for o in marked(seen) if o.job and o.job not in alive}
             for job, cluster in sorted(unsure):
                 if (seen.host, job) not in doomed:
-                    why = f"only the main host of cluster {cluster} knows if it runs, and cannot be queried"
+                    why = f"cannot query the main host of cluster {cluster} about the job"
                     own = cluster == self.scene.inventory.cluster
-                    fix = (
-                        "toolkit up, then toolkit gc" if own else "toolkit gc with that cluster's hosts file"
-                    )
+                    fix = "toolkit up && toolkit gc" if own else "toolkit gc --hosts FILE"
                     rows.append(Kept(seen.host, f"processes of job {job}", why, fix))
         return tuple(rows)
 

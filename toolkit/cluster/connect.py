@@ -119,7 +119,7 @@ class Connected:
         try:
             sections = read_frames(result.raw, nonce)
         except FrameError as error:
-            what = f"the answer to the first probe is cut short or garbled: {error}"
+            what = f"the reply to the first probe is truncated or corrupt: {error}"
             raise ToolkitError(what, "toolkit status -v", name) from error
         self.replies[name] = Reply(sections, sent, received)
         facts = parse_facts(name, file.cluster, sections, engine=file.engine)
@@ -158,7 +158,7 @@ class Connected:
         fix = first.fix
         if len({error.fix for error in self.errors.values()}) > 1:
             fix = f"toolkit check  # lists the fix of each host; for {name}: {fix}"
-        raise ToolkitError(f"no host can be used{lines}", fix)
+        raise ToolkitError(f"cannot use any host{lines}", fix)
 
     def all_facts(self) -> dict[str, Facts]:
         """Return the facts of the hosts, if every host answered.

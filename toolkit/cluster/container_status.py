@@ -116,13 +116,13 @@ def why_not_running(container: ContainerFacts, facts: Facts) -> str:
     if container.state == "running":
         return ""
     if not container.started:
-        return "it was never started"
+        return "the container never started"
     if container.started < facts.booted:
-        return f"the host has rebooted since, at {_clock(facts.booted)}"
+        return f"the host rebooted after the start of the container, at {_clock(facts.booted)}"
     if container.state in ("exited", "dead"):
         when = f" at {_clock(container.ended)}" if container.ended else ""
-        return f"it exited{when} with exit code {container.exit_code}"
-    return f"it is {container.state}"
+        return f"the container exited{when} with exit code {container.exit_code}"
+    return f"the container is {container.state}"
 
 
 def fix_of(container: ContainerFacts | None) -> str:
@@ -155,8 +155,9 @@ def _why_start(container: Container, facts: Facts) -> str:
         return ""
     by = found.labels.get(LABEL_VERSION, "")
     if by != dict(container.labels).get(LABEL_VERSION):
-        return f"recreated: {f'toolkit {by}' if by else 'an earlier toolkit'} created it with other settings"
-    return "recreated: its settings have changed"
+        creator = f"toolkit {by}" if by else "an earlier toolkit"
+        return f"recreated: {creator} created the container with other settings"
+    return "recreated: the container settings changed"
 
 
 def _clock(seconds: float) -> str:

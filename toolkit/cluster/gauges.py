@@ -75,7 +75,7 @@ class Gauges:
                 pass
             for name in self._session.facts:
                 if name not in self._latest:
-                    self._silent.setdefault(name, "it did not report in time")
+                    self._silent.setdefault(name, "the host did not report in time")
 
     def _are_few(self) -> bool:
         asked = [name for name in self._session.facts if name not in self._silent]

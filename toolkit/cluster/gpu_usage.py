@@ -144,7 +144,7 @@ def refuse_held(
     if held:
         names = list(dict.fromkeys(use.host for use, _ in held))
         out = " ".join(f"--exclude {name}" for name in names)
-        fix = f"toolkit status  # wait, or exclude the hosts: {out}; or share the GPUs: --share"
+        fix = f"toolkit status  # then wait, exclude the hosts ({out}), or share the GPUs (--share)"
         raise NotReady(_sentence(held), fix, names[0] if len(names) == 1 else "")
 
 
@@ -158,7 +158,7 @@ def _sentence(held: Iterable[tuple[GpuUse, Holder]]) -> str:
         f"GPU {', '.join(gpus)}{f' on {host}' if several else ''} is held by {holder}"
         for (host, holder), gpus in reasons.items()
     ]
-    more = f"; and {len(texts) - _MOST} more" if len(texts) > _MOST else ""
+    more = f"; and {len(texts) - _MOST} more users" if len(texts) > _MOST else ""
     return "; ".join(texts[:_MOST]) + more
 
 

@@ -25,12 +25,12 @@ if command -v nvidia-smi >/dev/null 2>&1; then
   timeout 20 nvidia-smi --query-gpu=$fields --format=csv,noheader,nounits 2>&1
   if [ $? -eq 124 ]; then smi=hangs; echo "no answer within 20 s"; else timeout 20 nvidia-smi -L 2>&1; fi
 else
-  echo "there is no nvidia-smi on the PATH"
+  echo "nvidia-smi is not on the PATH"
 fi
 """
 _MOST = 1023  # the number of a GPU
 _CDI_KIND = "nvidia.com/gpu"
-_ABSENT = "there is no nvidia-smi on the PATH"
+_ABSENT = "nvidia-smi is not on the PATH"
 
 # A device of a CDI specification, which is YAML or JSON: https://github.com/cncf-tags/container-device-interface.
 _CDI_NAME = re.compile(r'^[\s\-{]*"?name"?:\s*["\']?([^"\',\s]+)', re.MULTILINE)
@@ -58,7 +58,7 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"device handle|GPU is lost|fallen off",
-        "a GPU does not respond any more",
+        "a GPU has stopped responding",
         "on {host}: sudo reboot  # if it returns: sudo dmesg | grep -i xid, and check power and cooling",
     ),
     (
@@ -157,7 +157,7 @@ _GENERATE = "on {host}: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.ya
 _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"could not select device driver \"cdi\"",
-        "CDI is switched off in the engine",
+        "CDI is disabled in the container engine",
         'on {host}: add "features": {{"cdi": true}} to /etc/docker/daemon.json, then restart docker',
     ),
     (
@@ -168,22 +168,22 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"unresolvable CDI devices|CDI device injection failed",
-        "the engine's CDI specification does not name these GPUs, so it is older than they are",
+        "the engine's CDI specification is outdated and does not contain these GPUs",
         _GENERATE,
     ),
     (
         r"nvidia-container-cli.*(driver not loaded|driver error|initialization error|nvml error)",
-        "the NVIDIA driver and the NVIDIA Container Toolkit do not work together",
+        "the NVIDIA driver and the NVIDIA Container Toolkit are incompatible",
         "on {host}: nvidia-smi  # if that works, reinstall the NVIDIA Container Toolkit",
     ),
     (
         r"nvidia-container-cli.*(device error|unknown device)",
-        "a GPU that nvidia-smi listed before cannot be given to the container",
+        "the engine cannot give the container a GPU that nvidia-smi listed earlier",
         "on {host}: nvidia-smi -L",
     ),
     (
         r"nvidia-container-cli.*(requirement error|unsatisfied condition)",
-        "the image needs a newer NVIDIA driver than the host has",
+        "the image requires a newer NVIDIA driver than the host has",
         "on {host}: update the driver, or use an image with an older CUDA",
     ),
 )
@@ -210,11 +210,11 @@ def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
         return tuple(str(gpu.index) for gpu in facts.gpus[: host.gpus])
     known = _names(facts.gpus)
     if absent := [name for name in host.gpu_ids if name not in known]:
-        raise _missing(f"gpus: names {', '.join(absent)}", facts, key)
+        raise _missing(f"hosts.yaml declares GPU {', '.join(absent)}", facts, key)
     for gpu in facts.gpus:
         parts = [mig.uuid for mig in gpu.migs if mig.uuid in host.gpu_ids]
         if parts and gpu.uuid in host.gpu_ids:
-            what = f"{parts[0]} is a part of {gpu.uuid}, and both are declared"
+            what = f"{parts[0]} is a part of {gpu.uuid}, and hosts.yaml declares both"
             raise NotReady(what, f"in hosts.yaml: keep one of them in {key}", host.name)
     return host.gpu_ids
 
@@ -234,7 +234,7 @@ def _missing(declared: str, facts: Facts, key: str) -> NotReady:
         f"{gpu.index} {gpu.uuid}" + (f" (split: {', '.join(gpu.usable)})" if gpu.migs else "")
         for gpu in facts.gpus
     )
-    trouble = f"; it also reports: {facts.gpu_trouble}" if facts.gpu_trouble else ""
+    trouble = f"; nvidia-smi also reports: {facts.gpu_trouble}" if facts.gpu_trouble else ""
     what = f"{declared}, but nvidia-smi on the host lists {len(facts.gpus)}: {listed}{trouble}"
     fix = f"on {facts.host}: nvidia-smi -L  # then correct {key} in hosts.yaml"
     return NotReady(what, fix, facts.host)
@@ -278,7 +278,9 @@ def gpu_access(given: tuple[str, ...], facts: Facts) -> tuple[str, tuple[str, ..
         return "", (f"{_CDI_KIND}=all",)
     found = [next((n for n in names if n in facts.cdi), "") for names in _cdi_names(given, facts)]
     if absent := [name for name, cdi in zip(given, found, strict=True) if not cdi]:
-        what = f"the engine gives GPUs by CDI, but its specification names no {', '.join(absent)}"
+        what = (
+            f"the container engine uses CDI, but its CDI specification does not contain {', '.join(absent)}"
+        )
         raise NotReady(what, _GENERATE.format(host=facts.host), facts.host)
     return "", tuple(f"{_CDI_KIND}={name}" for name in found)
 

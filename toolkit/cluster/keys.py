@@ -81,7 +81,7 @@ def trust_steps(layout: Layout) -> tuple[Step, ...]:
             line = authorized_keys_line(main.path.address, _KEY)
             let_in = _with_key(line, main.name, "cluster", remembered.main_key)
             files.append(File(f"{place.state}/conf/authorized_keys", (let_in,)))
-        steps.append(Upload(place.name, "write ssh keys for logins between containers", tuple(files)))
+        steps.append(Upload(place.name, "write SSH keys for logins between containers", tuple(files)))
     return tuple(steps)
 
 

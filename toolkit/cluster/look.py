@@ -134,7 +134,7 @@ def last_words(lines: Sequence[str]) -> str:
     words = [line.strip() for line in lines if line.strip()]
     # docker prints its message before its advice to read the help.
     docker = [line.removeprefix("docker: ") for line in words if line.startswith("docker: ")]
-    return (docker or words or ["it exited without a message"])[-1]
+    return (docker or words or ["the process exited without a message"])[-1]
 
 
 def _runs(layout: Layout, place: Place) -> bool:

@@ -78,7 +78,9 @@ def worker_port(
             port_holder(inventory, f, paths[f.host].address, port) for f in workers
         ):
             return port
-    raise NotReady("no port is free on all hosts", "in hosts.yaml: set worker_port:")
+    raise NotReady(
+        "no port is free on all hosts", "in hosts.yaml: set worker_port: to a port that is free on all hosts"
+    )
 
 
 def _after_a_race(inventory: Inventory, facts: Mapping[str, Facts]) -> Iterator[int]:

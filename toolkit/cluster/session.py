@@ -237,7 +237,7 @@ class Session(Connected):
         name = container_name(self.inventory.cluster, self.inventory.role(host))
         facts = self.facts[host]
         found = next((c for c in facts.containers if c.name == name), None)
-        why = why_not_running(found, facts) if found else "it does not exist"
+        why = why_not_running(found, facts) if found else "the container does not exist"
         if why:
             raise NotReady(f"container {name} does not run: {why}", "toolkit up", host)
         return ContainerRunner(self.runners[host], name, user)
@@ -259,7 +259,7 @@ class Session(Connected):
         output, beside = (bytes(kept.data).decode(errors="replace") for kept in kept_output)
         if left_out := sum(kept.left_out for kept in kept_output):
             what = f"{host} printed {size(left_out)} more than toolkit keeps in memory"
-            beside += f"\ntoolkit: {what}; to see all of it: toolkit exec {host} -- COMMAND\n"
+            beside += f"\ntoolkit: {what}; to print the complete output: toolkit exec {host} -- COMMAND\n"
         return replace(done, stdout=output, stderr=beside + done.stderr)
 
     @property

@@ -53,7 +53,7 @@ def parse_state_folders(host: str, state_dir: str, text: str) -> tuple[StateFold
         if numbers:
             found.append(StateFolder(path, int(numbers[1]), int(numbers[2], 16), outer=index >= _OWN))
         elif line != "-":
-            raise ToolkitError(f"the owners of {state_dir} cannot be read: {line[:60]!r}", "", host)
+            raise ToolkitError(f"cannot read the owners of {state_dir}: {line[:60]!r}", "", host)
         path = path.rpartition("/")[0] or "/"
     return tuple(found)
 
@@ -88,7 +88,7 @@ def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
     if folder.outer:
         if shared and not folder.mode & stat.S_ISVTX:
             return (
-                f"is writable for other users and not sticky ({mode})",
+                f"is writable by other users and has no sticky bit ({mode})",
                 f"{on}sudo chmod +t {path}{elsewhere}",
             )
         return "", ""
@@ -97,5 +97,5 @@ def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
     if shared:
         theirs = f"find {path} ! -user {facts.uid}"
         fix = f"{on}{theirs}; chmod go-w {path}  # first remove the listed files of other users"
-        return f"is writable for other users ({mode})", fix
+        return f"is writable by other users ({mode})", fix
     return "", ""

@@ -60,7 +60,7 @@ class ShownKey:
     def place(self) -> str:
         """Return the address that was queried, and the files with recorded keys."""
         if self.target is None:
-            return "its address is not known"
+            return "cannot resolve the SSH address of the host"
         files = ", ".join(self.target.known_hosts)
         return f"queried {self.target.host} port {self.target.port}; recorded keys are in {files}"
 
@@ -68,7 +68,7 @@ class ShownKey:
         """Return one line of text."""
         if self.error:
             return f"{self.host}: {self.error}"
-        state = {"good": "already trusted", "changed": f"CHANGED, recorded is {self.recorded}"}
+        state = {"good": "already trusted", "changed": f"CHANGED, the recorded key is {self.recorded}"}
         return f"{self.host}: {self.kind} {self.fingerprint} ({state.get(self.verdict, 'new')})"
 
     def as_json(self) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _look_at(target: Target) -> ShownKey:
     recorded = ", ".join(e.fingerprint for e in known.keys if e.kind == key.get_name())
     failure = None
     if verdict == "revoked":
-        what = f"its ssh host key {key.fingerprint} is REVOKED, so it is not recorded"
+        what = f"its ssh host key {key.fingerprint} is REVOKED, so toolkit does not record the key"
         failure = ToolkitError(what, host=target.name)
     return ShownKey(target.name, target, key.get_name(), key.fingerprint, recorded, verdict, failure, key=key)
 

@@ -34,14 +34,17 @@ def version_note(cluster: str, facts: Facts, inside: Mapping[str, str]) -> tuple
         return "", ""
     by = made_by(cluster, facts)
     if is_newer(by, __version__):
-        return f"created by toolkit {by}, newer than this one ({__version__})", f"use toolkit {by} or later"
+        return (
+            f"created by toolkit {by}, which is newer than your version {__version__}",
+            f"use toolkit {by} or later",
+        )
     note = ""
     if not facts.version:
         note = "created by an older toolkit that recorded no version"
     elif facts.version != __version__:
-        note = f"created by toolkit {facts.version}, this is {__version__}"
+        note = f"created by toolkit {facts.version}, but your version is {__version__}"
     elif other_programs((facts,), inside):
-        note = f"its programs differ from those of this toolkit ({__version__})"
+        note = f"the programs on the host differ from toolkit {__version__}"
     return note, "toolkit up" if note else ""
 
 
@@ -59,8 +62,10 @@ def refuse_newer(cluster: str, facts: Iterable[Facts]) -> None:
     """
     if found := newer_hosts(cluster, facts):
         version = latest(found.values())
-        what = f"toolkit {version} created the cluster on {', '.join(found)}, this one is {__version__}"
-        fix = f"use toolkit {version} or later; to recreate the cluster with this one: toolkit up --force"
+        what = (
+            f"toolkit {version} created the cluster on {', '.join(found)}, but your version is {__version__}"
+        )
+        fix = f"use toolkit {version} or later; or recreate the cluster: toolkit up --force"
         raise NotReady(what, fix)
 
 
@@ -79,7 +84,7 @@ def require_programs(cluster: str, facts: Iterable[Facts], inside: Mapping[str, 
     hosts = list(facts)
     refuse_newer(cluster, hosts)
     if others := other_programs(hosts, inside):
-        what = f"the programs on {', '.join(others)} are not those of this toolkit ({__version__})"
+        what = f"the programs on {', '.join(others)} differ from toolkit {__version__}"
         raise NotReady(what, "toolkit up  # keeps containers whose settings are unchanged")
 
 
@@ -99,6 +104,12 @@ def disturbed_jobs(layout: Layout, inside: Mapping[str, str], prepare: bool = Fa
     # A host without programs is new to the cluster, and no job runs on it.
     programs = other_programs((p.facts for p in layout.places if p.facts.programs), inside)
     changes = (
-        () if prepare or not recreated else (f"the containers on {', '.join(recreated)} would be recreated",)
+        ()
+        if prepare or not recreated
+        else (f"`toolkit up` would recreate the containers on {', '.join(recreated)}",)
     )
-    return (*changes, f"its programs on {', '.join(programs)} would be replaced") if programs else changes
+    return (
+        (*changes, f"`toolkit up` would replace the programs on {', '.join(programs)}")
+        if programs
+        else changes
+    )

@@ -77,19 +77,21 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     if launcher not in _LAUNCHERS[target]:
         known = ", ".join(_LAUNCHERS[target])
         chosen = f"auto chose {launcher} because {start.why}; " if start.why else ""
-        what = f"{chosen}{launcher} is not supported for {_CALLED[target]}: {known}"
+        what = f"{chosen}{_CALLED[target]} does not support {launcher}, only {known}"
         problems.append(Problem("--launcher", what))
         fixes.append(f"--launcher NAME, one of {known}")
     if target == KUBERNETES and batch.host_network and KIND_OF.get(launcher) == "TrainJob":
-        what = "a TrainJob cannot request its node's network; its TrainingRuntime can"
+        what = "a TrainJob cannot request the node's network; set hostNetwork in its TrainingRuntime instead"
         problems.append(Problem("--host-network", what))
     for word in batch.request.words:
         if any("\udc80" <= letter <= "\udcff" for letter in word):
-            problems.append(Problem(shown(word), "is not UTF-8; a rendered job must be UTF-8"))
+            problems.append(
+                Problem(shown(word), "contains bytes that are not UTF-8, and a rendered job must be UTF-8")
+            )
     found = _hindrances(inventory, batch, target)
     for path in batch.leave_out:
         if not any(_below(each.path, path) for each in found):
-            what = f"no unsupported part of the hosts file has this name ({_CALLED[target]})"
+            what = f"{_CALLED[target]} supports every part of the hosts file with this name"
             problems.append(Problem(f"--leave-out {path}", what))
     refused = [each for each in found if not any(_below(each.path, path) for path in batch.leave_out)]
     if refused:
@@ -188,7 +190,7 @@ def _refuse_unequal(inventory: Inventory, nodes: Sequence[BatchNode], called: st
         problems = [
             Problem(
                 f"hosts/{node.name}",
-                f"has {node.slots} slots and {node.gpus} GPUs, and {first.name} {first.slots} and "
+                f"has {node.slots} slots and {node.gpus} GPUs, but {first.name} has {first.slots} and "
                 f"{first.gpus}; {called} requires equal nodes",
             )
             for node in unequal
@@ -202,35 +204,39 @@ def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[
     called = _CALLED[target] if target == KUBERNETES or batch.runtime == "docker" else batch.runtime
     chosen = [inventory.host(name) for name in chosen_hosts(inventory, batch.request)]
     found = [
-        Problem(f"services/{each.name}", "is a separate container; a rendered job contains no services")
+        Problem(f"services/{each.name}", "is a service, and a rendered job contains no services")
         for each in inventory.services
     ]
     found += [
         Problem(
             f"hosts/{host.name}/gpus",
-            f"{_CALLED[target]} chooses the GPUs of a job; toolkit keeps only their number",
+            f"{_CALLED[target]} chooses the GPUs of a job, so a rendered job contains only their number",
         )
         for host in chosen
         if host.gpu_ids
     ]
     if target == KUBERNETES:
         found += [
-            Problem(f"hosts/{host.name}/env", "all workers are equal in Kubernetes")
+            Problem(f"hosts/{host.name}/env", "Kubernetes gives all workers of a job the same variables")
             for host in chosen
             if host.env
         ]
         if inventory.network in ("infiniband", "efa") and not batch.resources:
-            what = f"{inventory.network} requires the resource of your device plugin: --resource NAME=N"
+            what = f"{inventory.network} requires a resource of your device plugin (--resource NAME=N)"
             found.append(Problem("network", what))
         found += [
-            Problem(f"labels/{name}", "is not a valid label in Kubernetes")
+            Problem(f"labels/{name}", "is not a valid Kubernetes label")
             for name, value in inventory.labels
             if not re.fullmatch(_LABEL, name) or not re.fullmatch(f"({_WORD})?", value)
         ]
     if target == KUBERNETES or batch.runtime != "docker":
-        found += [Problem(f"ulimits/{each.name}", f"{called} sets no limits") for each in inventory.ulimits]
+        found += [
+            Problem(f"ulimits/{each.name}", f"{called} cannot set ulimits") for each in inventory.ulimits
+        ]
     if target == SLURM and batch.runtime != "docker":
-        found += [Problem(f"labels/{name}", f"{called} has no labels") for name, _ in inventory.labels]
+        found += [
+            Problem(f"labels/{name}", f"{called} does not support labels") for name, _ in inventory.labels
+        ]
         found += [
             Problem(f"mounts/{mount.target}", f"{called} accepts no path with ',' or ':'")
             for mount in inventory.all_mounts

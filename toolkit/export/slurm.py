@@ -95,7 +95,7 @@ def _pyxis(job: BatchJob) -> tuple[list[str], str, str]:
     registry, slash, rest = job.image.partition("/")
     owned = slash and ("." in registry or ":" in registry)
     image = f"{registry}#{rest}" if owned else job.image
-    return words, image, "registry#name:tag, or a file.sqsh that every node sees"
+    return words, image, "registry#name:tag, or a .sqsh file on a file system that all nodes share"
 
 
 def _apptainer(job: BatchJob) -> tuple[list[str], str, str]:
@@ -103,7 +103,11 @@ def _apptainer(job: BatchJob) -> tuple[list[str], str, str]:
     words = ["apptainer", "exec", *(["--nv"] if job.gpus else []), "--pwd", CODE]
     for each in mounts:
         words += ["--bind", f"{each.source}:{each.target}{':ro' if each.read_only else ''}"]
-    return [*words, var("image")], f"docker://{job.image}", "a file.sif that every node sees, made once"
+    return (
+        [*words, var("image")],
+        f"docker://{job.image}",
+        "a .sif file on a file system that all nodes share",
+    )
 
 
 _STARTS = {"pyxis": _pyxis, "apptainer": _apptainer}

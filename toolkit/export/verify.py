@@ -52,14 +52,17 @@ def rehearse_slurm(
     """
     if is_here("bash"):
         read = run_here(("bash", "-n"), text)
-        yield Trial("ok" if read.ok else "error", "bash reads the script", read.output)
+        yield Trial("ok" if read.ok else "error", "the script has valid Bash syntax (bash -n)", read.output)
     else:
-        yield Trial("not checked", "bash is not on this machine to read the script")
+        yield Trial("not checked", "cannot check the Bash syntax of the script: your machine has no bash")
     if not is_here("sbatch"):
-        yield Trial("not checked", "sbatch is not on this machine: the same command where it is")
+        yield Trial(
+            "not checked",
+            "cannot submit a test job: your machine has no sbatch; run this command on a login node",
+        )
         return
     planned = run_here(("sbatch", "--test-only"), text)
-    yield Trial("ok" if planned.ok else "error", "sbatch takes it", planned.output)
+    yield Trial("ok" if planned.ok else "error", "Slurm accepts the job (sbatch --test-only)", planned.output)
     if planned.ok:
         yield _two_ranks(job, render, tell)
 
@@ -81,7 +84,9 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
         while not state or state in _GOING_ON:
             if time.monotonic() > began + _PATIENCE:
                 run_here(("scancel", number))
-                return Trial("error", what, f"job {number} is {state} after {_PATIENCE:.0f} s; cancelled")
+                return Trial(
+                    "error", what, f"canceled job {number}, which was {state} after {_PATIENCE:.0f} s"
+                )
             time.sleep(1)
             about = run_here(("scontrol", "show", "job", number)).stdout
             state = next(iter(re.findall(r"JobState=(\w+)", about)), "GONE")
@@ -89,18 +94,25 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
             reason = next(iter(re.findall(r"Reason=(\S+)", about)), "None")
             standing = state if reason == "None" else f"{state} ({reason})"
             if standing != told and state in _GOING_ON:
-                tell(f"job {number} of two ranks: {standing}; at most {_PATIENCE:.0f} s, Ctrl-C cancels it")
+                tell(f"test job {number} is {standing}; limit {_PATIENCE:.0f} s, Ctrl-C cancels the job")
                 told = standing
     except KeyboardInterrupt:
         run_here(("scancel", number))
-        raise Interrupted(f"interrupted: job {number} is cancelled") from None
+        raise Interrupted(f"interrupted: toolkit canceled job {number}") from None
     said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if state == "COMPLETED" and (line := re.search(rf"all-reduce over {two.world_size} ranks.*", said)):
         log.unlink()
         return Trial("ok", what, line.group())
     if not said:
-        return Trial("error", what, f"job {number}: {state} {code}; {log} cannot be seen from here")
-    return Trial("error", what, f"job {number}: {state} {code}; {log}\n" + "\n".join(said.splitlines()[-5:]))
+        return Trial(
+            "error", what, f"job {number} is {state} with exit code {code}; your machine cannot read {log}"
+        )
+    return Trial(
+        "error",
+        what,
+        f"job {number} is {state} with exit code {code}; the end of {log}:\n"
+        + "\n".join(said.splitlines()[-5:]),
+    )
 
 
 def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] | None) -> Iterator[Trial]:
@@ -118,23 +130,31 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
         try:
             definition = decode_json(dict[str, object], got.stdout) if got.ok else None
         except DecodeError as error:
-            yield Trial("not checked", f"kubectl's definition of {kind} cannot be read", str(error))
+            yield Trial(
+                "not checked", f"cannot read the definition of {kind} that kubectl printed", str(error)
+            )
         if not got.ok:
-            yield Trial("not checked", f"kubectl has no definition of {kind}", got.output)
+            yield Trial("not checked", f"the cluster has no definition of {kind}", got.output)
     if definition is None:
-        fix = f"--crd FILE, as `kubectl get crd {_PLURALS[kind]} -o yaml` gives it"
-        yield Trial("not checked", f"no definition of {kind} is at hand: {fix}")
+        fix = f"--crd FILE, the output of `kubectl get crd {_PLURALS[kind]} -o yaml`"
+        yield Trial("not checked", f"cannot check the manifest without a definition of {kind}; add {fix}")
         return
     try:
         problems = manifest_problems(made, definition)
     except ValueError as error:
         raise BadInput("--crd", (Problem("", str(error)),)) from error
-    yield Trial("error" if problems else "ok", f"the definition of {kind} lets it in", "\n  ".join(problems))
+    yield Trial(
+        "error" if problems else "ok",
+        f"the manifest is valid by the definition of {kind}",
+        "\n  ".join(problems),
+    )
     if cluster:
         tried = run_here(("kubectl", "create", "--dry-run=server", "-f", "-"), json.dumps(made))
-        yield Trial("ok" if tried.ok else "error", "the cluster would take it", tried.output)
+        yield Trial(
+            "ok" if tried.ok else "error", "the cluster accepts the manifest (server dry run)", tried.output
+        )
     else:
-        yield Trial("not checked", "kubectl reaches no cluster from here")
+        yield Trial("not checked", "cannot do a dry run: kubectl reaches no cluster from your machine")
 
 
 def manifest_problems(manifest: Mapping[str, Any], crd: Mapping[str, Any]) -> list[str]:
@@ -155,10 +175,10 @@ def manifest_problems(manifest: Mapping[str, Any], crd: Mapping[str, Any]) -> li
         kind = crd["spec"]["names"]["kind"]
         schemas = {each["name"]: each["schema"]["openAPIV3Schema"] for each in crd["spec"]["versions"]}
     except (KeyError, TypeError) as error:
-        raise ValueError("this is no CustomResourceDefinition") from error
+        raise ValueError("the file contains no CustomResourceDefinition") from error
     if kind != manifest["kind"] or version not in schemas:
         made = f"{manifest['kind']} {version}"
-        raise ValueError(f"it defines {kind} {', '.join(schemas)}, and not {made}")
+        raise ValueError(f"the file defines {kind} {', '.join(schemas)}, but the manifest is {made}")
     schema = _closed(schemas[version])
     schema["properties"] = {**_COMMON, **schema.get("properties", {})}
     errors = jsonschema.Draft202012Validator(schema).iter_errors(manifest)

@@ -40,7 +40,7 @@ def read_hosts(text: str, listed: Sequence[str]) -> tuple[DraftHost, ...]:
     if faults:
         raise ValueError("; ".join(faults))
     if not hosts:
-        raise ValueError("name at least one")
+        raise ValueError("select at least one item")
     return tuple(hosts)
 
 
@@ -95,7 +95,7 @@ def _numbers(word: str, most: int) -> tuple[int, ...]:
         return ()
     first, last = int(match[1]), int(match[2] or match[1])
     if not 1 <= first <= last <= most:
-        raise ValueError(f"the list goes from 1 to {most}" if most else "there is no list")
+        raise ValueError(f"the number must be between 1 and {most}" if most else "there is no list")
     return tuple(range(first, last + 1))
 
 

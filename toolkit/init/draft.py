@@ -66,13 +66,13 @@ def read_host(word: str) -> DraftHost:
     """
     match = _WORD.fullmatch(word)
     if match is None:
-        raise ValueError("should be ADDRESS, with NAME= and USER@ in front of it and :SLOTS behind it")
+        raise ValueError("should be [NAME=][USER@]ADDRESS[:SLOTS]")
     name, user, address, slots = match.groups()
     return DraftHost(
         fields.address(address),
         fields.host_name(name) if name is not None else "",
         fields.user(user) if user is not None else "",
-        slots=read_slots(slots, "; a port is written in the file") if slots is not None else None,
+        slots=read_slots(slots, " (set the SSH port in hosts.yaml)") if slots is not None else None,
     )
 
 
@@ -93,11 +93,11 @@ def faults_between(hosts: Sequence[DraftHost]) -> Iterator[tuple[int, str]]:
     places: dict[tuple[str, int], int] = {}
     for index, host in enumerate(hosts):
         if places.setdefault((host.address.lower(), host.port or 22), index) != index:
-            yield index, f"{host.address} is named twice; name a machine once"
+            yield index, f"{host.address} is listed twice; list each host once"
         if host.name and names.setdefault(host.name, index) != index:
-            yield index, f"another host is called {host.name}; give each its own name"
+            yield index, f"two hosts have the name {host.name}; names must be unique"
         if host.slots == 0 and index > 0:
-            yield index, "only the first host, which is main, may have 0 slots"
+            yield index, "only the main host (the first host) can have 0 slots"
     if len(hosts) == 1 and hosts[0].slots == 0:
         yield 0, "no host has a slot"
 
@@ -146,7 +146,7 @@ def hosts_file(draft: Draft) -> str:
     return _TEXT.format(
         cluster=_scalar(draft.cluster),
         image=_scalar(draft.image),
-        advice="" if draft.hosts else "# These two stand for your own.\n",
+        advice="" if draft.hosts else "# Replace these two examples with your hosts.\n",
         hosts="\n".join(_host_lines(host) for host in hosts),
         left_out="".join(f"  # left out: {_comment(f'{name}: {why}')}\n" for name, why in draft.left_out),
         main=_scalar(hosts[0].name),
@@ -185,57 +185,57 @@ def _scalar(text: str) -> str:
 
 _NO_MOUNTS = "# mounts: [/data:/data:ro]"
 _ENGINE = """\
-# What runs containers on the hosts: docker or podman.
+# Container engine of the hosts: docker or podman.
 engine: {engine}
 
 """
 _TEXT = """\
-# The machines of one cluster, and what the containers on them are like. Take the '# ' from what you need;
-# `toolkit schema` prints every key there is, in a form by which editors check this file.
+# The hosts of one cluster and the settings of their containers. Remove the '# ' from the settings you need.
+# `toolkit schema` prints a JSON schema of all keys, with which editors check this file.
 
-# Part of the names of containers and folders on the hosts. Two clusters on the same hosts need two names.
+# Cluster name, part of container and folder names. Clusters on the same hosts need different names.
 cluster: {cluster}
 
-# What every container is made from. `toolkit image build` makes toolkit:gpu or toolkit:cpu.
+# Image of every container. `toolkit image build` builds toolkit:gpu or toolkit:cpu.
 image: {image}
 
-# The machines, under the names by which ranks find each other.
-{advice}# A name without settings is what `ssh NAME` reaches. A host has a slot per GPU, one if it has no GPU.
+# The hosts, by the names that ranks use to reach each other.
+{advice}# A name without settings is the host of `ssh NAME`. Default slots: one per GPU, or 1 without GPUs.
 hosts:
 {hosts}
 {left_out}  # example:
-  #   address: 192.0.2.11        # where ssh connects to: a name, an IPv4 address, an alias of ~/.ssh/config
+  #   address: 192.0.2.11        # SSH address: a name, an IPv4 address, or an alias from ~/.ssh/config
   #   user: alice
   #   port: 22
   #   identity_file: ~/.ssh/id_ed25519
   #   jump: alice@gate.example.com
-  #   data_address: 10.0.0.11    # where ranks reach this host, when that is another network than ssh's
+  #   data_address: 10.0.0.11    # address for training traffic, if it differs from the SSH address
   #   slots: 8
-  #   gpus: 8                    # how many the host must have
+  #   gpus: 8                    # number of GPUs that the host must have
 
-# Where the launcher runs. The first host if absent.
+# Host on which the launcher runs (default: the first host).
 # main: {main}
 
-# The port of the workers' sshd. Absent, it is 12345 and moves when that is busy; written, it never moves.
+# SSH port of worker containers (default: 12345, or a free port if 12345 is busy). A port set here is fixed.
 # worker_port: 12345
 
 {engine}\
-# What ranks see of the hosts' files: /source:/target, read-only with :ro. The source is a path on every host.
+# Bind mounts: /source:/target, read-only with :ro. The source is a path on every host.
 {mounts}
 
-# For all ranks. Values are text: numbers, true and false need quotes.
+# Environment variables of all ranks. Values are strings: quote numbers, true and false.
 # env: {{NCCL_DEBUG: WARN}}
 
-# The size of /dev/shm, which data loaders share.
+# Size of /dev/shm, which data loaders use.
 # shm_size: 8g
 
-# The program that starts the ranks. auto chooses by the script's imports. Others: torchrun, horovodrun,
-# horovodrun-gloo, mpirun, accelerate, deepspeed, ray, python.
+# Launcher, the program that starts the ranks. auto chooses by the script's imports. Others: torchrun,
+# horovodrun, horovodrun-gloo, mpirun, accelerate, deepspeed, ray, python.
 # launcher: auto
 
-# How ranks are started on workers: ssh, or exec, with which no container has an sshd or a key.
+# How the launcher starts ranks on workers: ssh, or exec (no sshd and no SSH key in containers).
 # transport: ssh
 
-# The hosts' ssh keys; `toolkit trust` records them here.
+# File with the SSH host keys, to which `toolkit trust` adds them.
 # known_hosts: ~/.ssh/known_hosts
 """

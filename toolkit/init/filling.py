@@ -74,18 +74,18 @@ def machine_text(met: Met) -> str:
 
 def _filled(host: DraftHost, met: Met | None, choice: Choice) -> DraftHost:
     if met is None or not met.usable:
-        why = () if met is None else (f"could not be used when this was written: {met.what}",)
+        why = () if met is None else (f"init could not use this host: {met.what}",)
         return replace(host, notes=(*host.notes, *why))
     parts = (gpus_text(met), machine_text(met), met.engine)
     notes = [", ".join(part for part in parts if part)]
     path = choice.paths.get(host.name)
     address = host.data_address
     if path is not None:
-        notes.append(f"ranks reach it at {path.address} ({path.interface}): {path.reason}")
+        notes.append(f"ranks reach this host at {path.address} ({path.interface}): {path.reason}")
     elif not address and (open_ones := [c for c in choice.candidates.get(host.name, ()) if not c.barred]):
         address = open_ones[0].address
         others = ", ".join(f"{c.address} ({c.interface})" for c in open_ones)
-        notes.append(f"which address the other hosts reach is not sure; it has {others}")
+        notes.append(f"init cannot confirm which address the other hosts reach; addresses: {others}")
     # What is split in parts counts otherwise: that stays to the default.
     slots = len(met.gpus) if host.slots is None and met.gpus and not met.split else host.slots
     return replace(host, slots=slots, data_address=address, notes=(*host.notes, *notes))

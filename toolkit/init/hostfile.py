@@ -61,12 +61,16 @@ def parse_hostfile(data: bytes, source: str) -> tuple[DraftHost, ...]:
         BadInput: with every problem, by line.
     """
     if len(data) > MAX_BYTES:
-        raise BadInput(source, (Problem("", f"is longer than {MAX_BYTES} bytes; this is no hostfile"),))
+        raise BadInput(
+            source, (Problem("", f"is longer than {MAX_BYTES} bytes, so the file is not a hostfile"),)
+        )
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
-        raise BadInput(source, (Problem("", "is not UTF-8; this is no hostfile", number),)) from error
+        raise BadInput(
+            source, (Problem("", "is not UTF-8, so the file is not a hostfile", number),)
+        ) from error
     # A comment may go over lines, and those behind it keep their numbers.
     plain = _COMMENT.sub(lambda match: "\n" * match[0].count("\n") or " ", text)
     lines = [_line(n, words) for n, line in enumerate(plain.split("\n"), 1) if (words := _words(line))]
@@ -106,20 +110,22 @@ def _line(number: int, words: list[str]) -> _Line:
 def _not_a_host(words: list[str]) -> str:
     first = words[0]
     if first == "rank" or words[1:2] == ["="]:
-        return f"a line begins with a host, found {shown(first)}; rankfiles are not read"
+        return f"a line should begin with a host, found {shown(first)}; toolkit does not read rankfiles"
     if first.startswith("+"):
-        return f"{shown(first)} means a host of an allocation, and there is none here; write the host's name"
+        return f"{shown(first)} refers to a scheduler allocation; toolkit requires host names"
     if first.startswith("^"):
-        return f"{shown(first)} leaves a host out; remove its lines instead"
+        return f"{shown(first)} excludes a host; delete the lines of the host instead"
     if "," in first:
-        return "one host per line"
+        return "a line should contain one host"
     return ""
 
 
 def _pairs(line: _Line, words: list[str]) -> Iterator[tuple[str, str]]:
     while words:
         if len(words) < 3 or words[1] != "=" or words[2] == "=":
-            line.faults.append(f"after the host come pairs such as slots=4, found {shown(' '.join(words))}")
+            line.faults.append(
+                f"the host should be followed by pairs such as slots=4, found {shown(' '.join(words))}"
+            )
             return
         yield words[0], words[2]
         words = words[3:]
@@ -129,7 +135,7 @@ def _take(line: _Line, word: str, value: str) -> None:
     key = word.replace("_", "-")
     if key in _SLOTS:
         if line.slots is not None:
-            line.faults.append("slots are given twice")
+            line.faults.append("the line sets slots twice")
         line.slots = _slots(line, value)
     elif key in _MOST:
         line.most = _slots(line, value)
@@ -140,7 +146,7 @@ def _take(line: _Line, word: str, value: str) -> None:
         line.read(lambda text: fields.between(int(text), 1, 65535), value)
         line.port = int(value) if re.fullmatch("[0-9]{1,5}", value) else 0
     elif _PROCESSORS.fullmatch(key):
-        line.faults.append(f"{word} describes processors, which nothing here reads; remove it")
+        line.faults.append(f"{word} describes processors, which toolkit does not read; remove the word")
     else:
         line.faults.append(f"unknown word {shown(word)}; {meant(key, _KEYS)}")
 
@@ -168,10 +174,10 @@ def _merge(lines: list[_Line]) -> tuple[list[DraftHost], list[_Line], list[tuple
             slots[key] = line.most if line.slots is None else line.slots
             continue
         if line.slots is not None or line.most is not None:
-            again = f"{line.address} has a line already, {first.number}; write all its slots there"
+            again = f"{line.address} is already in line {first.number}; write all slots in one line"
             faults.append((line.number, again))
         if (line.user or first.user, line.port or first.port) != (first.user, first.port):
-            faults.append((line.number, f"another user or port than in line {first.number}"))
+            faults.append((line.number, f"the user or port differs from line {first.number}"))
         before = slots[key]
         slots[key] = (1 if before is None else before) + 1
     hosts = [

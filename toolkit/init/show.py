@@ -44,13 +44,13 @@ def mixed_text(met: Sequence[Met]) -> str:
     if bare and len(bare) < len(met):
         verb = "has" if len(bare) == 1 else "have"
         lines.append(
-            f"  {', '.join(bare)} {verb} no GPU, the others have: a job on all of them mixes both;"
-            f" toolkit run --exclude {bare[0]} leaves it out"
+            f"  {', '.join(bare)} {verb} no GPU, unlike the other hosts; to use only hosts with GPUs:"
+            f" toolkit run --exclude {bare[0]}"
         )
     if len({one.arch for one in met}) > 1:
         each = ", ".join(f"{one.host} {one.arch}" for one in met)
         lines.append(
-            f"  processors differ ({each}), and no image serves both: make one cluster for each kind"
+            f"  processors differ ({each}), and an image supports one kind: create a cluster for each kind"
         )
     return "\n".join(lines)
 

@@ -44,7 +44,9 @@ def find_aliases(path: Path | None = None) -> tuple[Alias, ...]:
     names = tuple(dict.fromkeys(_names(path or Path("~/.ssh/config").expanduser(), 0)))
     strange = {name: bar for name in names if (bar := _no_address(name))}
     spelled = {name.lower(): name for name in reversed(names)}
-    strange |= {n: f"is {spelled[n.lower()]} in other letters" for n in names if spelled[n.lower()] != n}
+    strange |= {
+        n: f"differs from {spelled[n.lower()]} only in case" for n in names if spelled[n.lower()] != n
+    }
     targets, errors = fan_out([n for n in names if n not in strange], lambda name: resolve_target(name, name))
     strange |= {name: error.what for name, error in errors.items()}
     found: list[Alias] = []
@@ -54,11 +56,11 @@ def find_aliases(path: Path | None = None) -> tuple[Alias, ...]:
             found.append(Alias(name, bar=strange[name]))
             continue
         target = targets[name]
-        bar = "logs in as git" if target.user == "git" else ""
+        bar = "the alias logs in as user git" if target.user == "git" else ""
         if not bar:
             # Behind different jump hosts one private address is different machines.
             other = first.setdefault((target.user, target.host, target.port, target.jump), name)
-            bar = f"leads where {other} does" if other != name else ""
+            bar = f"same host as {other}" if other != name else ""
         found.append(Alias(name, target.login, bar))
     return tuple(found)
 

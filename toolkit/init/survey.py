@@ -119,7 +119,7 @@ def _met(seen: Seen, scene: Scene, errors: list[Finding]) -> Met:
     if seen.error is not None:
         other = _engine(seen)
         if other and other != scene.inventory.engine:
-            what = f"{seen.error.what}; it has {other}, and a cluster has one engine for all hosts"
+            what = f"{seen.error.what}; the host has {other}, but a cluster requires one engine"
             return replace(met, what=what, fix=seen.error.fix)
         return replace(met, what=seen.error.what, fix=seen.error.fix)
     shut = next((finding for finding in errors if finding.check in _SHUT), None)
@@ -133,11 +133,11 @@ def without_file(error: ToolkitError, scene: Scene) -> ToolkitError:
     host = error.host.partition(" ")[0]
     address = next((h.address for h in scene.inventory.hosts if h.name == host), host)
     fixes = {
-        UnreachableCause.UNKNOWN_KEY: f"ssh {address}: it shows the fingerprint and asks; "
-        "or toolkit init on a terminal, which asks too",
-        UnreachableCause.CHANGED_KEY: f"if the host was reinstalled: ssh-keygen -R {address}; "
-        "if not, suspect an intruder",
-        UnreachableCause.UNKNOWN_NAME: "correct the name, or HostName in ~/.ssh/config",
+        UnreachableCause.UNKNOWN_KEY: f"ssh {address}  # compare the fingerprint, then confirm; "
+        "or run toolkit init in a terminal",
+        UnreachableCause.CHANGED_KEY: f"ssh-keygen -R {address}  # only if the host was reinstalled; "
+        "otherwise suspect an intruder",
+        UnreachableCause.UNKNOWN_NAME: "correct the host name in the command, or HostName in ~/.ssh/config",
     }
     cause = error.cause if isinstance(error, Unreachable) else UnreachableCause.OTHER
     return ToolkitError(error.what, fixes.get(cause, error.fix), error.host)

@@ -81,7 +81,11 @@ class Builder:
         known = files.render_known_hosts((host.address, keys[host.name]) for host in hosts)
         changed = files.ensure_text(self.folder / "known_hosts", known)
         put = files.put_hosts_file(self.folder, files.render_hosts_yaml(self.spec, hosts))
-        title = f"hosts.yaml was edited and is kept; see the new {put.path}" if put.edited else str(put.path)
+        title = (
+            f"toolkit kept your edited hosts.yaml and wrote the new settings to {put.path}"
+            if put.edited
+            else str(put.path)
+        )
         self.book.note("files", title, "", changed or put.changed, since)
         return self.book.report(f"lab {self.spec.name}")
 
@@ -169,10 +173,10 @@ class Builder:
             if not answer.ok:
                 logs = self.engine.ask(command("docker", "logs", "--tail", "8", host.container))
                 last = "\n    ".join(f"{answer.output}\n{logs.output}".strip().splitlines())
-                raise LabError(f"did not start:\n    {last}", host=host.name)
+                raise LabError(f"the practice host did not start:\n    {last}", host=host.name)
             _greet(host)
             version, key = answer.stdout.strip().splitlines()[-2:]
-            title = f"ssh and engine {version} at {host.address} ({host.ssh_card.interface})"
+            title = f"sshd and engine {version} run at {host.address} ({host.ssh_card.interface})"
             self.book.note("hosts", title, host.name, changed, since, version)
             return key
 
@@ -181,7 +185,9 @@ class Builder:
             first = next(iter(errors.values()))
             if len(errors) == 1:
                 raise first
-            raise LabError("\n  ".join([f"{len(errors)} hosts did not start", *map(str, errors.values())]))
+            raise LabError(
+                "\n  ".join([f"{len(errors)} practice hosts did not start", *map(str, errors.values())])
+            )
         return {host.name: key for host, key in keys.items()}
 
 
@@ -199,9 +205,9 @@ def _greet(host: LabHost) -> None:
     except OSError:
         pass
     raise LabError(
-        f"runs, but this machine cannot reach {host.address} port 22",
-        "use Docker on Linux, not rootless, and not inside a virtual machine such as Docker Desktop's: "
-        "this machine must reach the engine's bridge networks",
+        f"the practice host runs, but your machine cannot reach {host.address} port 22",
+        "use rootful Docker on Linux outside a virtual machine such as Docker Desktop's, "
+        "so that your machine reaches Docker's bridge networks",
         host.name,
     )
 

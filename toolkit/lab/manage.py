@@ -129,15 +129,16 @@ def _remove(
     if image and not (found.empty or found.hosts.keys() - {host for host, _ in doomed}):
         since = time.monotonic()
         engine.do(cmd.sweep_command(name, image))
-        book.note("hosts", "control groups removed", "", True, since)
+        book.note("hosts", "remove control groups", "", True, since)
 
 
 def refuse_other_settings(spec: LabSpec, found: Found) -> None:
     """Raise LabError if a lab of this name exists with settings that cannot be changed to ``spec``."""
-    fix = f"toolkit lab down --name {spec.name}  # then run this command again; or choose another --name"
+    fix = f"toolkit lab down --name {spec.name}  # then run this command again, or set another --name"
     if found.folder and found.folder != spec.folder:
         raise LabError(
-            f"lab {spec.name} has its files in {found.folder}", f"--folder {found.folder}; or {fix}"
+            f"the files of lab {spec.name} are in another folder: {found.folder}",
+            f"toolkit lab up --name {spec.name} --folder {found.folder}  # or: {fix}",
         )
     wanted = {
         host.name: host_settings(spec, host) for host in lab_hosts(spec, "10.77.0.0/24", "10.77.1.0/24")
@@ -147,7 +148,9 @@ def refuse_other_settings(spec: LabSpec, found: Found) -> None:
             raise LabError(f"lab {spec.name} exists with {len(found.hosts)} hosts, not {spec.hosts}", fix)
         has = container.labels.get(LABEL_LAB_SETTINGS, "")
         if has != wanted[name]:
-            raise LabError(f"lab {spec.name} exists with other settings: {name} has {has}", fix)
+            raise LabError(
+                f"lab {spec.name} exists with other settings: host {name} was created with {has}", fix
+            )
 
 
 def preview_up(spec: LabSpec) -> tuple[str, ...]:
@@ -178,7 +181,7 @@ def missing(spec: LabSpec, found: Found) -> tuple[str, ...]:
             lines.append(f"start {host.name}: container {host.container} is {there.status}")
     # A lab of an earlier version has no record of its files, so any text counts as edited.
     kept = files.is_edited(Path(spec.folder))
-    name = "hosts.new.yaml if hosts.yaml was edited, otherwise hosts.yaml" if kept else "hosts.yaml"
+    name = "hosts.new.yaml if you edited hosts.yaml, otherwise hosts.yaml" if kept else "hosts.yaml"
     write = f"write {spec.folder}/{name}"
     return (*lines, write) if lines else ()
 

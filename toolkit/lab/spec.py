@@ -115,7 +115,7 @@ class LabSpec:
             if engine not in ENGINES:
                 yield Problem("engine", f"should be one or more of {', '.join(ENGINES)}, found {engine!r}")
         if "podman" in self.engines and not self.is_podman:
-            yield Problem("engine", "should be podman for all hosts of a lab or for none")
+            yield Problem("engine", "should be podman for all hosts of a lab or for no host")
         if self.is_podman and self.user == "root":
             yield Problem("user", "should be trainer with podman, which is rootless on practice hosts")
         for field, rate in (("rate", self.rate), ("management", self.management)):

@@ -71,7 +71,11 @@ def show_log(session: Session, service: Service, sink: Callable[[bytes], None], 
     finally:
         over.set()
     if not result.ok:
-        raise ToolkitError(f"cannot read its log: {words_of(result.stderr)}", "toolkit status", service.host)
+        raise ToolkitError(
+            f"cannot read the log of service {service.name}: {words_of(result.stderr)}",
+            "toolkit status",
+            service.host,
+        )
 
 
 def address_of(session: Session, service: Service) -> str:
@@ -88,6 +92,6 @@ def address_of(session: Session, service: Service) -> str:
     if not result.ok:
         raise NotReady(f"service {service.name} has no container", "toolkit up", service.host)
     if state != "running" or not address:
-        fix = f"toolkit logs --service {service.name}; toolkit up"
-        raise NotReady(f"service {service.name} does not run: it is {state}", fix, service.host)
+        fix = f"toolkit logs --service {service.name}  # then toolkit up"
+        raise NotReady(f"service {service.name} does not run: its container is {state}", fix, service.host)
     return address

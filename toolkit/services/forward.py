@@ -71,7 +71,7 @@ class Way:
                 again = self._session.runner(host)
                 again.open()
                 self._session.runners[host] = again
-                self._say(f"{self._service.name}: connected to {host} once more")
+                self._say(f"reconnected service {self._service.name} to {host}")
             self._address = address_of(self._session, self._service)
 
 
@@ -105,8 +105,10 @@ class Doors:
             forward = Forward(port, dial)
         except OSError as error:
             if fixed:
-                fix = "toolkit forward (without --port it uses any free port)"
-                raise ToolkitError(f"port {port} of this machine: {error.strerror}", fix) from error
+                fix = "toolkit forward  # without --port, toolkit chooses a free port"
+                raise ToolkitError(
+                    f"cannot listen on port {port} of your machine: {error.strerror}", fix
+                ) from error
             forward = Forward(0, dial)  # taken, or one that only root may have
         self._forwards.append(forward)
         return forward

@@ -31,8 +31,8 @@ NETWORK = "bridge"
 _NO_BRIDGE = (
     Failure(
         r"network bridge not found",
-        'the engine has no bridge ("bridge": "none"), on which services have their ports',
-        'remove "bridge": "none" from /etc/docker/daemon.json, restart docker',
+        'the engine has no bridge network ("bridge": "none"), which services require',
+        'remove "bridge": "none" from /etc/docker/daemon.json, then restart docker',
     ),
 )
 _PULL_SECONDS = 3600.0
@@ -110,7 +110,7 @@ def _stale_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     return tuple(
         Run(
             place.name,
-            f"remove {found.name}, which the hosts file does not name here",
+            f"remove {found.name}, which is not in the hosts file for this host",
             script(f"{REMOVE_OWN}", found.name, place.facts.user),
             unless=script('! docker container inspect "$1" >/dev/null 2>&1', found.name),
         )
@@ -130,7 +130,7 @@ def _start_steps(layout: Layout, place: Place, service: Service) -> tuple[Step, 
         command("docker", "pull", "--quiet", name),
         unless=script('docker image inspect "$1" >/dev/null 2>&1', name),
         timeout=_PULL_SECONDS,
-        fix=f"on {place.name}: docker pull {name}; or docker save {name} | ssh {place.name} docker load",
+        fix=f"on {place.name}: docker pull {name}  # or: docker save {name} | ssh {place.name} docker load",
     )
     return (pull, start)
 

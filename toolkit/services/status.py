@@ -94,7 +94,9 @@ def _state(
     if found is None:
         return replace(state, state="no container", fix="toolkit up")
     if why := why_not_running(found, facts[service.host]):
-        return replace(state, state=f"{found.state} ({found.exit_code})", note=why, fix=f"{logs}; toolkit up")
+        return replace(
+            state, state=f"{found.state} ({found.exit_code})", note=why, fix=f"{logs}  # then toolkit up"
+        )
     if service.name in unhealthy:
         return replace(state, state="not healthy", note=unhealthy[service.name], fix=logs)
     return replace(state, state="healthy" if service.health else "running")

@@ -164,7 +164,7 @@ def test_what_leaves_is_that_of_the_verb(hosts: Path, run: Run, tmp_path: Path) 
     ):
         _, out, _ = run("render", target, *words, "--gpus", "2", "--slots", "2", "train.py")
         assert json.loads(out)["files"] == made
-    with pytest.raises(BadInput, match="ray is not supported for Slurm"):
+    with pytest.raises(BadInput, match="Slurm does not support ray"):
         Cluster(hosts).render_slurm(BatchRequest(replace(request, launcher="ray"), gpus=0))
 
 

@@ -62,7 +62,7 @@ CASES = (
     ),
     Case("gpu-driver", "error", _says(_PCI + _MISMATCH), "the NVIDIA driver was updated"),
     Case("gpu-driver", "error", _says(_PCI + _NO_DRIVER), "the NVIDIA driver is not loaded"),
-    Case("gpu-driver", "error", _says(gpus(card(0)) + _LOST), "does not respond any more"),
+    Case("gpu-driver", "error", _says(gpus(card(0)) + _LOST), "has stopped responding"),
     Case("gpu-driver", "error", _says("no answer within 20 s\n"), "nvidia-smi hangs"),
     Case("gpu-driver", "warning", _says(gpus() + _INFOROM), "infoROM is corrupted"),
     Case("gpu-driver", "warning", _says(gpus(card(0))), "lists 1; missing: 0000:21:00.0"),

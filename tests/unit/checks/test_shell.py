@@ -276,7 +276,7 @@ def test_processes_are_kept_unless_main_reports_that_the_job_has_ended(
         supervisor.kill()
         supervisor.wait()
     assert report.outcomes[-1].status == "failed"
-    assert "does not report that job" in report.outcomes[-1].detail
+    assert "does not report the end of job" in report.outcomes[-1].detail
     assert process.poll() is None
 
 

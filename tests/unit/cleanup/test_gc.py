@@ -148,7 +148,7 @@ def test_processes_of_jobs_that_are_over_by_the_word_of_their_own_main() -> None
         assert left(unknown).strays == ()
         (kept,) = unknown.kept(())
         assert (kept.host, JOB in kept.what, "cluster demo" in kept.why) == ("gpu2", True, True)
-        assert kept.fix == "toolkit up, then toolkit gc"
+        assert kept.fix == "toolkit up && toolkit gc"
     # A cluster without a container on the host has no job there.
     alone = remains(seen("gpu1"), seen("gpu2", ranks=rank))
     assert left(alone).strays == (Stray("gpu2", JOB, (811,), "", "demo"),)
@@ -205,7 +205,7 @@ def test_state_folders_of_clusters_without_a_container() -> None:
     assert states.keys() == {"old", "new", "kept"}
     assert [removable(states[name]) for name in ("old", "new", "kept")] == [True, False, False]
     stay = {kept.what.split()[5]: kept.why for kept in found.kept((states["old"],)) if "keys" in kept.what}
-    assert stay == {"new": "it changed recently", "kept": "it holds the record of 1 job"}
+    assert stay == {"new": "the folder changed recently", "kept": "the folder contains the record of 1 job"}
     without = seen("gpu1", plain)
     assert without.facts is not None
     no_engine = replace(without, facts=replace(without.facts, docker=""))
@@ -236,7 +236,7 @@ def test_folders_of_jobs() -> None:
     assert left(remains(running, worker, days=0)).jobs == ()
     half = seen("gpu2", job("demo", "gpu2", "no"), job("demo", "gpu2", "no", at=NOW - 60))
     (one,) = left(remains(main, half)).jobs
-    assert (one.host, one.quiet) == ("gpu2", True) and "never arrived completely" in one.why
+    assert (one.host, one.quiet) == ("gpu2", True) and "transfer of its code did not finish" in one.why
 
 
 def test_parts_of_images_that_wait_for_nobody() -> None:
@@ -329,7 +329,7 @@ def test_processes_of_another_user_neither_end_nor_keep_anything(tmp_path: Path,
     old, keys = tmp_path / "jobs" / "old", tmp_path / "keys"
     old.mkdir(parents=True)
     keys.mkdir()
-    job = OldJob("gpu1", MARKED, str(old), "it ended 9 days ago", "gpu2", GONE)
+    job = OldJob("gpu1", MARKED, str(old), "the job ended 9 days ago", "gpu2", GONE)
     found = Leftovers(
         {}, (Stray("gpu2", MARKED, (1,), "", GONE),), jobs=(job,), states=(state(keys),), at_once=True
     )
@@ -363,7 +363,7 @@ def test_a_state_folder_goes_unless_somebody_makes_it_just_now(tmp_path: Path, e
     assert made.exists(), "it has changed within the hour"
     engine.write_text("aaaa\n")
     ((status, detail),) = carried_out(Leftovers({}, states=(state(made),), at_once=True))
-    assert (status, "has a container again" in detail) == ("failed", True) and made.exists()
+    assert (status, "has a new container" in detail) == ("failed", True) and made.exists()
     engine.write_text("")
     assert carried_out(Leftovers({}, states=(state(made),), at_once=True))[0][0] == "ok"
     assert not (tmp_path / "toolkit").exists()
@@ -375,7 +375,10 @@ def test_a_state_folder_of_a_cluster_at_work_stays(
     made = tmp_path / "toolkit/gone/gpu1"
     made.mkdir(parents=True)
     ((status, detail),) = carried_out(Leftovers({}, states=(state(made),), at_once=True))
-    assert (status, detail.endswith(f"cluster {GONE} is at work")) == ("failed", True) and made.exists()
+    assert (status, detail.endswith(f"processes of cluster {GONE} run on this host")) == (
+        "failed",
+        True,
+    ) and made.exists()
 
 
 def test_folders_of_jobs_go(tmp_path: Path, engine: Path) -> None:
@@ -383,8 +386,8 @@ def test_folders_of_jobs_go(tmp_path: Path, engine: Path) -> None:
     for made in (old, young):
         (made / "code").mkdir(parents=True)
     jobs = (
-        OldJob("gpu1", "gc-old", str(old), "it ended 9 days ago", "gpu2", "demo"),
-        OldJob("gpu1", "gc-young", str(young), "its code never arrived", "gpu2", "demo", quiet=True),
+        OldJob("gpu1", "gc-old", str(old), "the job ended 9 days ago", "gpu2", "demo"),
+        OldJob("gpu1", "gc-young", str(young), "the job never started", "gpu2", "demo", quiet=True),
     )
     assert [status for status, _ in carried_out(Leftovers({}, jobs=jobs))] == ["ok", "ok", "skipped"]
     assert not old.exists() and young.exists(), "its code may be coming"

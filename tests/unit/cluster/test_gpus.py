@@ -100,8 +100,8 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
 @for_each(
     ("wanted", "has", "trouble", "what", "fix"),
     [
-        (host("0", "5"), PLAIN, "", f"gpus: names 5, but nvidia-smi on the host lists 2: 0 {ID}", "-L"),
-        (host("GPU-x"), PLAIN, "", "gpus: names GPU-x", "hosts/gpu1/gpus"),
+        (host("0", "5"), PLAIN, "", f"declares GPU 5, but nvidia-smi on the host lists 2: 0 {ID}", "-L"),
+        (host("GPU-x"), PLAIN, "", "hosts.yaml declares GPU GPU-x", "hosts/gpu1/gpus"),
         (host("MIG-x"), SPLIT, "", f"split: {SPLIT[0].migs[0].uuid}", "hosts/gpu1/gpus"),
         (host(number=4), PLAIN, "", "in hosts.yaml, but nvidia-smi on the host lists 2", "hosts/gpu1/gpus"),
         (host(number=2), said("gpu-lost-of-two")[0], said("gpu-lost-of-two")[1], "Unknown Error", "-L"),
@@ -110,7 +110,7 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
         (host(number=1), (), said("no-devices")[1], "the NVIDIA driver finds no GPU", "lspci"),
         (host(number=1), (), said("absent")[1], "nvidia-smi is missing", "install the NVIDIA driver"),
         (host(number=1), (), said("hangs")[1], "nvidia-smi hangs", "reboot"),
-        (host(SPLIT[0].uuid, SPLIT[0].migs[0].uuid), SPLIT, "", "both are declared", "keep one of them"),
+        (host(SPLIT[0].uuid, SPLIT[0].migs[0].uuid), SPLIT, "", "declares both", "keep one of them"),
     ],
 )  # fmt: skip
 def test_gpus_that_are_not_there(
@@ -141,7 +141,10 @@ def test_when_every_host_lacks_gpus_all_are_named_at_once() -> None:
     with pytest.raises(NotReady) as caught:
         make_layout(world.inventory(lacking("gpu1", "gpu2", "cpu3")), Observed(world.cluster_facts()))
     assert "3 hosts are not ready" in caught.value.what
-    assert "gpu1: gpus: names 9" in caught.value.what and "cpu3: gpus: names 9" in caught.value.what
+    assert (
+        "gpu1: hosts.yaml declares GPU 9" in caught.value.what
+        and "cpu3: hosts.yaml declares GPU 9" in caught.value.what
+    )
 
 
 # What the engine is asked for
@@ -181,7 +184,7 @@ def test_parts_of_a_gpu_by_cdi(names: tuple[str, ...]) -> None:
 
 
 def test_a_specification_that_does_not_know_a_gpu() -> None:
-    with pytest.raises(NotReady, match="its specification names no 1") as caught:
+    with pytest.raises(NotReady, match="its CDI specification does not contain 1") as caught:
         gpu_access(("0", "1"), replace(facts(), nvidia_runtime=False, cdi=("0",)))
     assert "nvidia-ctk cdi generate" in caught.value.fix
 
@@ -230,10 +233,10 @@ def test_a_list_reaches_the_container() -> None:
         ("failed to discover GPU vendor from CDI: no known GPU vendor found", "is missing", "nvidia-ctk"),
         ("Unknown runtime specified nvidia.", "Toolkit is missing", "restart docker"),
         ("unknown or invalid runtime name: nvidia.", "Toolkit is missing", "restart docker"),
-        ('could not select device driver "cdi" with capabilities: [].', "switched off", '{"cdi": true}'),
-        ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=7.", "older", "cdi generate"),
-        ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "together", "smi"),
-        ("nvidia-container-cli: device error: GPU-1: unknown device: unknown", "cannot be given", "smi -L"),
+        ('could not select device driver "cdi" with capabilities: [].', "is disabled", '{"cdi": true}'),
+        ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=7.", "outdated", "generate"),
+        ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "incompatible", "smi"),
+        ("nvidia-container-cli: device error: GPU-1: unknown device: unknown", "cannot give", "smi -L"),
         ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8", "newer", "CUDA"),
     ],
 )  # fmt: skip
@@ -299,8 +302,8 @@ def test_a_container_that_sees_others() -> None:
 
 
 def test_a_container_without_nvidia_smi_or_with_a_driver_in_trouble() -> None:
-    problem = judged("there is no nvidia-smi on the PATH", ALL)[0]
-    assert "sees 0 of them" in problem and "no nvidia-smi on the PATH" in problem and "fix:" in problem
+    problem = judged("nvidia-smi is not on the PATH", ALL)[0]
+    assert "sees 0 of them" in problem and "nvidia-smi is not on the PATH" in problem and "fix:" in problem
     problem = judged((SAID / "mismatch-550.txt").read_text(), ALL)[0]
     assert "the kernel still runs the old one" in problem and "on gpu1: sudo reboot" in problem
 

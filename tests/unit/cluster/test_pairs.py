@@ -184,7 +184,7 @@ def test_lines_of_the_program_and_of_others() -> None:
         with pytest.raises(DecodeError):
             parse_line(b'{"ports": %s}' % ports)
     assert last_words(["", "docker: no space left.", "See 'docker run --help'."]) == "no space left."
-    assert last_words(["a", "b", ""]) == "b" and last_words([]) == "it exited without a message"
+    assert last_words(["a", "b", ""]) == "b" and last_words([]) == "the process exited without a message"
 
 
 class FakeHost:

@@ -29,7 +29,7 @@ def test_the_output_of_a_command_is_kept_up_to_a_limit(monkeypatch: pytest.Monke
     assert done.stderr == (
         "its own words\n"
         "toolkit: gpu1 printed 2.1 MB more than toolkit keeps in memory; "
-        "to see all of it: toolkit exec gpu1 -- COMMAND\n"
+        "to print the complete output: toolkit exec gpu1 -- COMMAND\n"
     )
     passed: list[bytes] = []
     whole = session.run_inside("gpu1", ["ls"], None, passed.append, passed.append)

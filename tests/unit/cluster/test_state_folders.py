@@ -85,13 +85,13 @@ SHARED = f"1000 {DIR | 0o770:x}"
         # The outermost first: what is in it counts for nothing.
         ((FOREIGN, FOREIGN, FOREIGN, FOREIGN, TMP), "/scratch/alice belongs", "sudo mv /scratch/alice "),
         (("-", "-", "-", f"0 {DIR | 0o755:x}", TMP), "/scratch/alice belongs to user ID 0", "sudo mv"),
-        ((OWN, OWN, OWN, SHARED, TMP), "alice is writable for other users (mode 0770)", "chmod go-w"),
-        ((f"1000 {DIR | 0o1777:x}", OWN, OWN), "gpu1 is writable for other users (mode 1777)", "chmod go-w"),
+        ((OWN, OWN, OWN, SHARED, TMP), "alice is writable by other users (mode 0770)", "chmod go-w"),
+        ((f"1000 {DIR | 0o1777:x}", OWN, OWN), "gpu1 is writable by other users (mode 1777)", "chmod go-w"),
         ((f"1000 {LINK | 0o777:x}", OWN, OWN), f"{STATE} is a symbolic link", f"rm {STATE}  #"),
         (("-", "-", "-", f"2000 {LINK | 0o777:x}", TMP), "alice is a symbolic link", "rm /scratch/alice  #"),
         (("-", "-", f"1000 {FILE | 0o600:x}"), "/scratch/alice/toolkit is not a directory", "sudo mv"),
-        ((OWN, OWN, OWN, OWN, f"0 {DIR | 0o777:x}"), "/scratch is writable for other users and not", "+t /"),
-        ((OWN, OWN, OWN, OWN, f"0 {DIR | 0o2775:x}"), "/scratch is writable for other users and not", "+t /"),
+        ((OWN, OWN, OWN, OWN, f"0 {DIR | 0o777:x}"), "is writable by other users and has no", "+t /"),
+        ((OWN, OWN, OWN, OWN, f"0 {DIR | 0o2775:x}"), "is writable by other users and has no", "+t /"),
         (("-", "-", "-", "-", f"0 {FILE | 0o644:x}"), "/scratch is not a directory", "sudo mv"),
     ],
 )  # fmt: skip

@@ -77,15 +77,15 @@ def test_the_latest_of_none_is_nothing() -> None:
         (host(), ""),
         (world.facts(), ""),  # nothing of the cluster is there
         (host("", OTHERS, ""), "created by an older toolkit that recorded no version"),
-        (host("0.0.9", OTHERS), f"created by toolkit 0.0.9, this is {__version__}"),
+        (host("0.0.9", OTHERS), f"created by toolkit 0.0.9, but your version is {__version__}"),
         # Only the programs are from elsewhere: two checkouts of one version.
         (
             host(programs=OTHERS),
-            f"its programs differ from those of this toolkit ({__version__})",
+            f"the programs on the host differ from toolkit {__version__}",
         ),
-        (host(LATER, OTHERS), f"created by toolkit {LATER}, newer than this one ({__version__})"),
+        (host(LATER, OTHERS), f"created by toolkit {LATER}, which is newer than your version {__version__}"),
         # The container was made by a later one, the files by this one since.
-        (host(label=LATER), f"created by toolkit {LATER}, newer than this one ({__version__})"),
+        (host(label=LATER), f"created by toolkit {LATER}, which is newer than your version {__version__}"),
         # An earlier version created the container, and nothing required recreating it.
         (host(label="0.0.9"), ""),
     ],
@@ -115,7 +115,7 @@ def test_a_job_needs_the_programs_of_the_toolkit_that_starts_it() -> None:
     require_programs("demo", [host("0.0.9"), host("")], world.INSIDE)
     require_programs("demo", [host(programs=(*OURS, ("gone.py", "00ff")))], world.INSIDE)
     for facts in (host("", ()), host("0.0.9", OTHERS), host(programs=OURS[1:])):
-        with pytest.raises(NotReady, match="programs on gpu2 are not those of this toolkit") as error:
+        with pytest.raises(NotReady, match="programs on gpu2 differ from toolkit") as error:
             require_programs("demo", [facts], world.INSIDE)
         assert error.value.fix.startswith("toolkit up")
     with pytest.raises(NotReady, match=f"toolkit {LATER} created"):
@@ -138,12 +138,14 @@ def test_what_up_would_take_from_a_running_job() -> None:
     assert taken() == ()
     # A host that has only just been added to the file.
     assert taken(cpu3=world.cluster_facts()["cpu3"]) == ()
-    assert taken(gpu2=host()) == ("the containers on gpu2 would be recreated",)
+    assert taken(gpu2=host()) == ("`toolkit up` would recreate the containers on gpu2",)
     assert taken(gpu2=host(programs=OTHERS)) == (
-        "the containers on gpu2 would be recreated",
-        "its programs on gpu2 would be replaced",
+        "`toolkit up` would recreate the containers on gpu2",
+        "`toolkit up` would replace the programs on gpu2",
     )
-    assert taken(prepare=True, gpu2=host(programs=OTHERS)) == ("its programs on gpu2 would be replaced",)
+    assert taken(prepare=True, gpu2=host(programs=OTHERS)) == (
+        "`toolkit up` would replace the programs on gpu2",
+    )
 
 
 def test_the_version_is_on_the_container_and_makes_none_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,16 +190,16 @@ def test_the_digest_changes_with_every_place_of_a_container() -> None:
         (
             {"state": "exited", "exit_code": 255},
             9000.0,
-            "the host has rebooted since, at 1970-01-01 02:30 UTC",
+            "the host rebooted after the start of the container, at 1970-01-01 02:30 UTC",
         ),
         (
             {"state": "exited", "exit_code": 137, "ended": 5400.0},
             1000.0,
-            "it exited at 1970-01-01 01:30 UTC with",
+            "the container exited at 1970-01-01 01:30 UTC with",
         ),
-        ({"state": "exited", "exit_code": 1}, 0.0, "it exited with exit code 1"),
-        ({"state": "paused"}, 1000.0, "it is paused"),
-        ({"state": "created", "started": 0.0}, 9000.0, "it was never started"),
+        ({"state": "exited", "exit_code": 1}, 0.0, "the container exited with exit code 1"),
+        ({"state": "paused"}, 1000.0, "the container is paused"),
+        ({"state": "created", "started": 0.0}, 9000.0, "the container never started"),
     ],
 )
 def test_why_a_container_does_not_run(changes: dict[str, object], booted: float, why: str) -> None:
@@ -224,15 +226,16 @@ def test_up_says_why_it_starts_a_container_in_the_place_of_another() -> None:
     there = ContainerFacts("c" * 64, wanted.name, "running", dict(wanted.labels), started=2000.0)
     assert _why_start(there) == ""
     assert _why_start(replace(there, name="another")) == ""
-    assert _why_start(replace(there, state="exited", started=500.0)).startswith("the host has rebooted since")
+    assert _why_start(replace(there, state="exited", started=500.0)).startswith("the host rebooted after")
     other = {**there.labels, "toolkit.digest": "0" * 16}
-    assert _why_start(replace(there, labels=other)) == "recreated: its settings have changed"
+    assert _why_start(replace(there, labels=other)) == "recreated: the container settings changed"
     older = {**other, LABEL_VERSION: "0.0.9"}
     assert (
-        _why_start(replace(there, labels=older)) == "recreated: toolkit 0.0.9 created it with other settings"
+        _why_start(replace(there, labels=older))
+        == "recreated: toolkit 0.0.9 created the container with other settings"
     )
     del older[LABEL_VERSION]
-    assert "an earlier toolkit created it" in _why_start(replace(there, labels=older))
+    assert "an earlier toolkit created the container" in _why_start(replace(there, labels=older))
 
 
 def test_status_of_every_kind_of_host() -> None:
@@ -246,7 +249,7 @@ def test_status_of_every_kind_of_host() -> None:
     rows = {r.host: r for r in standing.host_states(world.inventory(), said, errors, container_programs())}
     assert (rows["gpu1"].state, rows["gpu1"].note, rows["gpu1"].version) == ("running", "", __version__)
     assert rows["gpu2"].state == "exited (255)" and not rows["gpu2"].ok
-    assert rows["gpu2"].note == "the host has rebooted since, at 1970-01-01 00:16 UTC"
+    assert rows["gpu2"].note == "the host rebooted after the start of the container, at 1970-01-01 00:16 UTC"
     assert rows["gpu2"].fix == "toolkit up" and not rows["gpu1"].fix
     assert (rows["cpu3"].state, rows["cpu3"].note) == ("unreachable", "no answer")
 

@@ -53,9 +53,9 @@ def test_a_host_on_the_command_line() -> None:
     [
         ("", "should be a host name"),
         ("gpu1:", "slots should be 0 to 1024, found ''"),
-        ("gpu1:2222", "a port is written in the file"),
-        ("gpu1:8:9", "should be ADDRESS, with"),
-        ("a@b@c", "should be ADDRESS, with"),
+        ("gpu1:2222", "set the SSH port in hosts.yaml"),
+        ("gpu1:8:9", "should be [NAME=][USER@]ADDRESS[:SLOTS]"),
+        ("a@b@c", "should be [NAME=][USER@]ADDRESS[:SLOTS]"),
         ("=gpu1", "should be a host name"),
         ("@gpu1", "should be a user name"),
         ("GPU1=10.0.0.1", "host names are lower-case"),
@@ -167,7 +167,7 @@ def test_everything_wrong_is_named_at_once_and_nothing_is_written(run: Run, tmp_
     words = ("--cluster", "No!", "--image", "X", "--user", "-x", "--from-hostfile", "mpi", "a:b", "a", "a")
     status, out, err = run("init", *words)
     assert (status, out) == (2, "")
-    assert all(w in err for w in ("--cluster", "--image", "--user", "--from-hostfile", "a:b", "named twice"))
+    assert all(w in err for w in ("--cluster", "--image", "--user", "--from-hostfile", "a:b", "listed twice"))
     assert "line 2: '+e'" in err
     assert [p.name for p in tmp_path.iterdir()] == ["mpi"]
 

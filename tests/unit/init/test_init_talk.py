@@ -74,11 +74,11 @@ def test_aliases_with_what_they_include_and_those_that_are_no_hosts(ssh_config: 
     )
     found = {alias.name: alias for alias in find_aliases()}
     assert list(found) == ["gpu2", "gpu1", "box", "github.com", "my box", "GPU1"]
-    assert found["GPU1"].bar == "is gpu1 in other letters"
+    assert found["GPU1"].bar == "differs from gpu1 only in case"
     assert (found["gpu1"].place, found["gpu1"].bar) == ("alice@192.0.2.11:2222", "")
     assert found["gpu2"].place == "bob@192.0.2.12:2222"
-    assert found["box"].bar == "leads where gpu1 does"
-    assert found["github.com"].bar == "logs in as git"
+    assert found["box"].bar == "same host as gpu1"
+    assert found["github.com"].bar == "the alias logs in as user git"
     assert "should be a host name" in found["my box"].bar
 
 
@@ -100,12 +100,12 @@ def test_hosts_that_an_answer_picks() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("5", ["from 1 to 2"]),
-        ("0 9-1", ["'0': the list", "'9-1': the list"]),
-        ("gpu1 a b@c@d :", ["'b@c@d': should be ADDRESS", "':': should be a host name"]),
+        ("5", ["between 1 and 2"]),
+        ("0 9-1", ["'0': the number", "'9-1': the number"]),
+        ("gpu1 a b@c@d :", ["'b@c@d': should be [NAME=", "':': should be a host name"]),
         ("1 \x1b[A", ["should be a host name"]),
-        ("x GPU1=y X", ["named twice", "lower-case"]),
-        (",", ["name at least one"]),
+        ("x GPU1=y X", ["listed twice", "lower-case"]),
+        (",", ["select at least one item"]),
     ],
 )
 def test_answers_that_pick_no_hosts_name_every_fault(text: str, words: list[str]) -> None:
@@ -117,7 +117,7 @@ def test_answers_that_pick_no_hosts_name_every_fault(text: str, words: list[str]
 def test_some_of_a_list_and_one_of_several_words() -> None:
     assert read_some("none", ("/a", "/b")) == ()
     assert read_some("all", ("/a", "/b")) == read_some("2 /a", ("/a", "/b")) == ("/a", "/b")
-    with pytest.raises(ValueError, match="'/c' is not in the list; '7': the list goes from 1 to 2"):
+    with pytest.raises(ValueError, match="'/c' is not in the list; '7': the number must be between 1 and 2"):
         read_some("/c 7", ("/a", "/b"))
     assert read_choice("L", ("leave", "try")) == "leave"
     for text in ("", "x"):
@@ -183,7 +183,7 @@ def test_the_image_fits_drivers_and_gpus_of_the_hosts_that_are_kept() -> None:
     [
         (
             Unreachable("unknown", "toolkit trust gpu2", "gpu2", UnreachableCause.UNKNOWN_KEY),
-            "ssh 10.77.0.3: it shows",
+            "ssh 10.77.0.3  # compare the fingerprint",
         ),
         (
             Unreachable("changed", "toolkit trust --replace gpu2", "gpu2", UnreachableCause.CHANGED_KEY),
@@ -225,7 +225,7 @@ def test_the_engine_that_more_hosts_have_is_the_cluster_s() -> None:
     assert engine_of(scene) == "podman"
     one = replace(scene, seen={n: s for n, s in scene.seen.items() if n != "cpu3"})
     assert engine_of(one) == "docker"
-    assert "it has podman, and a cluster has one engine" in meeting_of(one).met["gpu2"].what
+    assert "the host has podman, but a cluster requires one engine" in meeting_of(one).met["gpu2"].what
 
 
 # Shared file systems
@@ -315,7 +315,7 @@ def test_an_address_that_the_toolkit_cannot_choose_becomes_a_setting() -> None:
     meeting = meeting_of(scene)
     made = filled(draft(), meeting.met, choice_of(draft(), scene, meeting.met, Evidence()))
     assert [host.data_address for host in made.hosts if host.name == "gpu2"] == ["198.51.100.7"]
-    assert "is not sure" in hosts_file(made)
+    assert "cannot confirm" in hosts_file(made)
 
 
 def test_words_of_hosts_cannot_leave_their_comment() -> None:
@@ -376,7 +376,7 @@ def test_enter_takes_every_default(talk: Run, tmp_path: Path) -> None:
 @NEEDS_SSH
 def test_a_wrong_answer_is_asked_again(talk: Run, tmp_path: Path) -> None:
     status, _, err = talk(typed=["9", "all", "/x", "none", "No!", "mine", "maybe", "y"])
-    assert status == 0 and "from 1 to 3" in err and "'/x' is not in the list" in err
+    assert status == 0 and "between 1 and 3" in err and "'/x' is not in the list" in err
     assert "should be 1 to 32 of a-z" in err and "should be one of yes, no" in err
     inventory = parse_inventory((tmp_path / "hosts.yaml").read_text(), "hosts.yaml")
     assert inventory.cluster == "mine" and inventory.mounts == ()
@@ -427,7 +427,7 @@ def test_a_host_that_cannot_be_used_is_left_out_kept_or_tried_again(
     assert talk("--force", typed=["", "keep", "", "a", ""])[0] == 0
     text = (tmp_path / "hosts.yaml").read_text()
     assert parse_inventory(text, "x").names == ("gpu1", "gpu2", "cpu3")
-    assert "# could not be used when this was written: no answer from it" in text
+    assert "# init could not use this host: no answer from it" in text
 
 
 @NEEDS_SSH

@@ -290,4 +290,4 @@ def test_what_a_new_lab_would_make_is_told_once() -> None:
 def test_the_preview_names_the_file_beside_an_edited_one(tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text("edited\n")
     lines = missing(spec(folder=str(tmp_path)), Found({}, (), (), ()))
-    assert lines[-1] == f"write {tmp_path}/hosts.new.yaml if hosts.yaml was edited, otherwise hosts.yaml"
+    assert lines[-1] == f"write {tmp_path}/hosts.new.yaml if you edited hosts.yaml, otherwise hosts.yaml"

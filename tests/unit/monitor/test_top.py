@@ -391,7 +391,7 @@ def test_a_host_that_is_not_read_in_time_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("toolkit.cluster.gauges._PATIENCE_S", 0.0)
     gauges = Gauges(session, 0.0)
     gauges.wait_for_rates()
-    assert gauges.now() == ((), {"gpu1": "it did not report in time"})
+    assert gauges.now() == ((), {"gpu1": "the host did not report in time"})
 
 
 # What is made of it

@@ -263,7 +263,7 @@ def test_a_job_needs_running_containers() -> None:
     said = world.facts_when_up()
     said["gpu2"] = replace(said["gpu2"], containers=(replace(said["gpu2"].containers[0], state="exited"),))
     del said["cpu3"]
-    with pytest.raises(NotReady, match=r"container: gpu2 \(it was never started\), cpu3"):
+    with pytest.raises(NotReady, match=r"container: gpu2 \(the container never started\), cpu3"):
         require_running(make_layout(world.inventory(), Observed(said)), ["gpu1", "gpu2", "cpu3"])
 
 

@@ -121,7 +121,8 @@ def test_one_that_the_file_does_not_name_any_more_goes() -> None:
     said = facts(old=service("old", "gpu2"), board=service("board", "gpu1"))
     plan = plan_up(make_layout(inventory(), Observed(said)), world.INSIDE)
     titles = [(step.host, step.title) for step in plan.steps if step.title.startswith("remove ")]
-    assert titles == [("gpu2", "remove toolkit-demo-service-old, which the hosts file does not name here")]
+    title = "remove toolkit-demo-service-old, which is not in the hosts file for this host"
+    assert titles == [("gpu2", title)]
 
 
 def test_services_are_no_places_for_ranks() -> None:
@@ -171,8 +172,8 @@ def test_the_address_of_a_service_that_runs() -> None:
 @pytest.mark.parametrize(
     ("status", "output", "message"),
     [
-        (0, "running \n", "service board does not run: it is running"),
-        (0, "exited 172.17.0.5\n", "service board does not run: it is exited"),
+        (0, "running \n", "service board does not run: its container is running"),
+        (0, "exited 172.17.0.5\n", "service board does not run: its container is exited"),
         (1, "", "service board has no container"),
     ],
 )

@@ -4,7 +4,7 @@
 #   sbatch demo-train.sh     from the folder that holds the code; every node must see that folder, and
 #                  ranks run in it. CODE=/another/folder sbatch demo-train.sh uses another.
 #
-# IMAGE=… sbatch demo-train.sh uses another image: a file.sif that every node sees, made once.
+# IMAGE=… sbatch demo-train.sh uses another image: a .sif file on a file system that all nodes share.
 #SBATCH --job-name=demo-train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
@@ -52,7 +52,7 @@ elif [ -z "${RANK:-}" ]; then
 fi
 export RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
-    echo "rank ${RANK:-?} on $(hostname): a world of ${WORLD_SIZE:-0} ranks, the job asked for 4" >&2
+    echo "rank ${RANK:-?} on $(hostname): a world of ${WORLD_SIZE:-0} ranks, the job requires 4" >&2
     exit 64
 fi
 # Interfaces differ from node to node, so these are never passed from one node to another.

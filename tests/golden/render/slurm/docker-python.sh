@@ -73,7 +73,7 @@ if [ -n "${OMPI_COMM_WORLD_SIZE:-}" ]; then
 fi
 export RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
-    echo "rank ${RANK:-?} on $(hostname): a world of ${WORLD_SIZE:-0} ranks, the job asked for 4" >&2
+    echo "rank ${RANK:-?} on $(hostname): a world of ${WORLD_SIZE:-0} ranks, the job requires 4" >&2
     exit 64
 fi
 "$@" &
@@ -260,7 +260,7 @@ if [ "$ended" -eq 0 ]; then
         [ "$word" = code ] && { ended=$code_of; break; }
     done
 else
-    echo "not all containers have started; what is above says where and why" >&2
+    echo "not all containers started; the lines above contain the node and the error" >&2
 fi
 # Without a signal to srun, which would kill its tasks before their cleanup.
 srun --overlap --input=none --kill-on-bad-exit=0 touch "$folder/end" 2> /dev/null

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Run this script on gpu1 after `toolkit up --prepare`, which sends image, keys and configurations.
 # Then run `toolkit up`, which tests that main reaches all workers. `toolkit down` removes the container.
-# To change the container, change hosts.yaml and render the script again: the label toolkit.digest tells
-# toolkit which settings the container was created from.
+# To change the container, change hosts.yaml and render the script again. The label toolkit.digest identifies
+# the settings of the container.
 set -eu
 exec docker run \
     --detach \
