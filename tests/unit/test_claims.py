@@ -29,7 +29,7 @@ def dotted(numbers: tuple[int, ...]) -> str:
 
 
 def cuda() -> int:
-    return int(recipe("NVIDIA_REQUIRE_CUDA").removeprefix("cuda>=").partition(".")[0])
+    return int(recipe("CUDA_REQUIRED").partition(".")[0])
 
 
 def oldest_capability() -> str:

@@ -24,6 +24,7 @@ from toolkit.core.command import TIMED_OUT
 from toolkit.errors import EXIT_CODES
 from toolkit.hostsfile.fields import LAUNCHER_NAMES, NETWORKS
 from toolkit.hostsfile.inventory import Inventory
+from toolkit.image.cuda import CUDA_VARIANTS, CudaVariant
 from toolkit.jobs.logs import _PAUSES
 from toolkit.jobs.request import Request
 from toolkit.jobs.script_imports import _EXPECTED, FALLBACK
@@ -41,6 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIFE, HOW = "explanation/job-lifecycle.md", "explanation/how-it-works.md"
 NETWORK, TRANSPORT = "explanation/network.md", "explanation/transport.md"
 MATRIX, EXITS = "reference/support-matrix.md", "reference/exit-codes.md"
+IMAGES = "how-to/images.md"
 LAUNCHERS, CHECK, ENV = "reference/launchers.md", "reference/checks.md", "reference/environment.md"
 
 
@@ -71,9 +73,26 @@ def table_version(name: str) -> str:
     return found[1]
 
 
-CUDA = dockerfile("Dockerfile.gpu", "NVIDIA_REQUIRE_CUDA").removeprefix("cuda>=")
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+def _cells(variant: CudaVariant) -> tuple[str, ...]:
+    """Return cells of the table that compares the GPU images."""
+    torch = variant.arguments.get("TORCH_VERSION", dockerfile("Dockerfile.gpu", "TORCH_VERSION"))
+    return (
+        f"`{variant.image}`",
+        f"`{variant.build}`",
+        f"| {torch}, ",
+        f"| {variant.driver} |",
+        f"| {_dotted(variant.oldest)} to {variant.newest}.x |",
+    )
+
+
+CUDA = dockerfile("Dockerfile.gpu", "CUDA_REQUIRED")
 MAJOR = int(CUDA.partition(".")[0])
 OLDEST = ".".join(map(str, OLDEST_GPU[MAJOR]))
+OLDER = CUDA_VARIANTS[1]
 FAST, SLOW, HORIZON = 5, 20, 15  # seconds that pages state for a lost host, and for ranks without main
 
 CLAIMS = [
@@ -82,6 +101,13 @@ CLAIMS = [
         MATRIX,
         f"**NVIDIA driver {FIRST_DRIVER[MAJOR]} or newer** and GPUs of **compute capability {OLDEST} or",
     ),
+    (
+        MATRIX,
+        f"needs driver {OLDER.driver} or newer and GPUs of compute capability {_dotted(OLDER.oldest)} to"
+        f" {OLDER.newest}.x",
+    ),
+    (MATRIX, f"GPU image with CUDA {OLDER.major}, torch {OLDER.arguments['TORCH_VERSION']}"),
+    *((IMAGES, cell) for variant in CUDA_VARIANTS for cell in _cells(variant)),
     (MATRIX, f"Driver older than {FIRST_DRIVER[MAJOR]}, compute capability below {OLDEST}"),
     (MATRIX, f"Docker {'.'.join(map(str, OLDEST_ENGINE))} or Podman {'.'.join(map(str, OLDEST_PODMAN))}"),
     (MATRIX, f"Horovod {dockerfile('Dockerfile.cpu', 'HOROVOD_VERSION')} | not supported"),
@@ -89,7 +115,7 @@ CLAIMS = [
     (CHECK, f"by more than {WARN_AHEAD:g} s (warning) or {STOP_AHEAD:g} s (error)"),
     (CHECK, f"`/dev/shm` below {shown_bytes(LEAST_SHM)}"),
     (CHECK, f"fewer than {LEAST_FILES} open files for ranks"),
-    (CHECK, f"({FIRST_DRIVER[MAJOR]} for the GPU image)"),
+    (CHECK, f"({FIRST_DRIVER[MAJOR]} for the GPU image, {FIRST_DRIVER[12]} with `--cuda 12`)"),
     (CHECK, f"({OLDEST} for the GPU image)"),
     (CHECK, f"for at most {CONNECT_SECONDS:g} s, once more"),
     (CHECK, f"or after {LIFE_SECONDS} s"),

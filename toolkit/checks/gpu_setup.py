@@ -14,8 +14,7 @@ from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, war
 from toolkit.cluster.gpus import explain, is_known
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
-
-Version = tuple[int, ...]
+from toolkit.image.cuda import CUDA_VARIANTS, CudaVariant, Version, cuda_variant, fitting_cuda
 
 # The driver branch and the newest CUDA that it supports: "CUDA Toolkit and Corresponding Driver Versions",
 # https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/. A branch between two rows supports the older CUDA.
@@ -27,7 +26,7 @@ BRANCHES: tuple[tuple[int, Version], ...] = (
 )
 # The first driver that runs programs of a whole CUDA major version, by "minor version compatibility":
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
-FIRST_DRIVER: Mapping[int, int] = {11: 450, 12: 525, 13: 580}
+FIRST_DRIVER: Mapping[int, int] = {11: 450, **{variant.major: variant.driver for variant in CUDA_VARIANTS}}
 # The oldest GPUs (compute capability) that a CUDA major version makes programs for: its release notes.
 OLDEST_GPU: Mapping[int, Version] = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
 
@@ -172,20 +171,27 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     first = first_driver(cuda) if cuda else 0
     newer = f"driver {first} or newer" if first else "a driver of a newer branch"
-    fix = f"on {seen.host}: install {newer}, or use an image with an older CUDA"
+    install = f"on {seen.host}: install {newer}"
     if condition and satisfied(condition, driver) is False:
-        yield error(f"{supports}, but the image needs {condition.split()[0]}", fix)
+        yield error(f"{supports}, but the image needs {condition.split()[0]}", _fix(scene, install))
     elif condition and satisfied(condition, driver) is None:
         yield unchecked(f"{supports}, but the image has a condition on the GPU brand: {condition}")
     elif cuda and first and version(driver)[:1] < (first,) and not condition and not unknown_branch(driver):
         what = f"{supports}, but the image has CUDA {dotted(cuda)}, which needs driver {first} or newer"
-        yield warning(what, fix)
+        yield warning(what, _fix(scene, install))
+
+
+def _fix(scene: Scene, install: str) -> str:
+    other = _other_variant(scene)
+    return f"{other}; or {install}" if other else f"{install}, or use an image with an older CUDA"
 
 
 @of_cards
 def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    cuda = image_cuda(dict(scene.image.env)) if scene.image else ()
+    env = dict(scene.image.env) if scene.image else {}
+    cuda = image_cuda(env)
     oldest = OLDEST_GPU.get(cuda[0], ()) if cuda else ()
+    own_image = cuda_variant(cuda[0]) if cuda and "TOOLKIT_WITH" in env else None
     for card in answers(seen).cards:
         own = version(card.get("compute_cap", ""))
         if not own or not oldest:
@@ -194,7 +200,33 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if own < oldest:
             what = f"{card.get('name')} (compute capability {dotted(own)}) is too old for CUDA {cuda[0]}"
             fix = f"toolkit run --exclude {seen.host} ...  # or use an image with CUDA {cuda[0] - 1}"
-            yield error(what, fix, subject=label(card))
+            yield error(what, _other_variant(scene) or fix, subject=label(card))
+        elif own_image is not None and not own_image.runs_on(own):
+            what = (
+                f"the image has no code for {card.get('name')} (compute capability {dotted(own)}): "
+                f"its torch supports {dotted(own_image.oldest)} to {own_image.newest}.x"
+            )
+            fix = f"toolkit run --exclude {seen.host} ..."
+            yield error(what, _other_variant(scene) or fix, subject=label(card))
+
+
+def fitting_variant(scene: Scene) -> CudaVariant | None:
+    """Return the newest CUDA variant of the GPU image that fits the GPUs of all hosts, None if none does."""
+    used = {name: f for name, f in scene.facts.items() if f.gpus and not unwanted(scene.seen[name], scene)}
+    drivers = [version(gpu.driver) for facts in used.values() for gpu in facts.gpus]
+    cards = [card for name in used for card in answers(scene.seen[name]).cards]
+    capabilities = [version(card.get("compute_cap", "")) for card in cards]
+    arches = {facts.arch for facts in used.values()}
+    return fitting_cuda(drivers, capabilities, arches)
+
+
+def _other_variant(scene: Scene) -> str:
+    """Return the fix for an image with the wrong CUDA, empty if no other variant fits the hosts."""
+    cuda = image_cuda(dict(scene.image.env)) if scene.image else ()
+    fits = fitting_variant(scene)
+    if fits is None or (cuda and fits.major == cuda[0]):
+        return ""
+    return f"{fits.build}  # then in hosts.yaml: image: {fits.image}"
 
 
 def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from toolkit.hostsfile.fields import LAUNCHER_NAMES
+from toolkit.image.cuda import CUDA_NAMES
 from toolkit.jobs.id_cache import knows_jobs, recall_jobs
 
 Completer = Callable[[str], list[str]]
@@ -57,6 +58,11 @@ def flavors(incomplete: str) -> list[str]:
     from toolkit.image.build_plan import FLAVOURS
 
     return _matching(FLAVOURS, incomplete)
+
+
+def cudas(incomplete: str) -> list[str]:
+    """Return the CUDA versions of the GPU image."""
+    return _matching(CUDA_NAMES, incomplete)
 
 
 def extras(incomplete: str) -> list[str]:

@@ -32,6 +32,7 @@ from toolkit.hostsfile.fields import image as image_name
 from toolkit.hostsfile.load import is_file
 from toolkit.image.build_plan import FLAVOURS
 from toolkit.image.build_values import build_progress
+from toolkit.image.cuda import CUDA_NAMES, DEFAULT_CUDA
 from toolkit.image.inventory import images_text
 from toolkit.image.manage import ImageRecipe, known_flavor, make_build, own_arch
 from toolkit.image.manage import build as build_now
@@ -49,6 +50,14 @@ def build(
             metavar="cpu|gpu",
             help="Kind of image (default: gpu if this machine has a GPU, otherwise cpu)",
             autocompletion=complete.flavors,
+        ),
+    ] = "",
+    cuda: Annotated[
+        str,
+        typer.Option(
+            metavar="12|13",
+            help="CUDA version of the GPU image; 12 is for older drivers and GPUs (default: 13)",
+            autocompletion=complete.cudas,
         ),
     ] = "",
     tag: Annotated[
@@ -96,11 +105,14 @@ def build(
     Examples:
         toolkit image build
         toolkit image build --flavor gpu --with transformers,deepspeed
+        toolkit image build --cuda 12
         toolkit image build --flavor cpu --tag my-image:1 --pip requirements.txt
     """
     line = CommandLine()
     if flavor:
         line.one_of("--flavor", flavor, FLAVOURS)
+    if cuda:
+        line.one_of("--cuda", cuda, CUDA_NAMES)
     if tag:
         line.value("--tag", image_name, tag)
     if base_image:
@@ -114,7 +126,7 @@ def build(
     if certificate and not is_file(certificate):
         line.refuse("--certificate", f"there is no file {certificate}")
     line.end()
-    known = known_flavor(flavor)
+    known = known_flavor(flavor or ("gpu" if cuda else ""))
     arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
     if base_image:
         arguments.append(("BASE_IMAGE", base_image))
@@ -126,6 +138,7 @@ def build(
         torch_index=torch_index,
         no_cache=no_cache,
         extras=extras,
+        cuda=int(cuda or DEFAULT_CUDA),
     )
     subject = make_build(recipe, certificate, pip)
     if dry_run:
@@ -135,7 +148,7 @@ def build(
             put_text("\n".join(subject.lines()))
         return
     start = time.monotonic()
-    say(f"building {subject.tag} ({known})")
+    say(f"building {subject.tag} ({recipe.kind})")
     size = build_now(subject, _notifier(verbose))
     seconds = time.monotonic() - start
     limit = f", at most {subject.limit_bytes / 1e6:.0f} MB allowed" if subject.limit_bytes else ""

@@ -19,7 +19,7 @@ from toolkit.errors import ToolkitError
 from toolkit.hostsfile import fields
 from toolkit.init.answers import cluster_name, read_choice
 from toolkit.init.draft import Draft, DraftHost, faults_between, hosts_file, named, read_host
-from toolkit.init.filling import CPU_IMAGE, GPU_IMAGE
+from toolkit.init.filling import build_of
 from toolkit.init.meet import Meeting, fill, read_hostfile
 from toolkit.init.show import essence
 from toolkit.init.ssh_aliases import find_aliases
@@ -209,7 +209,7 @@ def _next(draft: Draft, file: str) -> str:
 
     engine = Engine.find()
     there = engine is not None and engine.image(draft.image) is not None
-    flavor = {CPU_IMAGE: "cpu", GPU_IMAGE: "gpu"}.get(draft.image, "")
-    build = f"toolkit image build --flavor {flavor}, then " if flavor and not there else ""
+    command = "" if there else build_of(draft.image)
+    build = f"{command}, then " if command else ""
     where = "" if file == "hosts.yaml" else f" --hosts {file}"
     return f"{build}toolkit check{where}, then toolkit up{where}"

@@ -16,7 +16,7 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.init.answers import ALL, NONE, free_name, read_choice, read_hosts, read_some
 from toolkit.init.draft import Draft, DraftHost, named
 from toolkit.init.meet import Meeting, inventory_of, leave_out, meet
-from toolkit.init.show import aliases_text, met_text, mixed_text, shares_text
+from toolkit.init.show import aliases_text, met_text, mixed_text, shares_text, variant_text
 from toolkit.init.ssh_aliases import Alias
 
 LEAVE, AGAIN, KEEP = "leave", "try", "keep"
@@ -79,6 +79,8 @@ def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[
     kept = [met for name, met in meeting.met.items() if met.usable]
     if mixed := mixed_text(kept):
         say(mixed)
+    if variant := variant_text(kept, meeting.cuda_variant([met.host for met in kept])):
+        say(variant)
     return draft, meeting
 
 

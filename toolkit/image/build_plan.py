@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from toolkit.core.command import Command, command
 from toolkit.errors import BadInput, ImageError, Problem
 from toolkit.image.build_values import ImageBuild, Wheelhouse
+from toolkit.image.cuda import CUDA_VARIANTS, DEFAULT_CUDA, CudaVariant, cuda_variant
 from toolkit.image.wheelhouse import (
     Pin,
     Source,
@@ -38,11 +39,15 @@ class Extra:
         source: a package that is compiled from its released source; its ARGs are NAME_VERSION and
             NAME_SHA256.
         into: folder of the build context for its wheels.
+        cudas: CUDA versions of the GPU images that can contain it.
+        reason: the reason why other images cannot contain it.
     """
 
     name: str
     about: str
     flavors: tuple[str, ...] = ("cpu", "gpu")
+    cudas: tuple[int, ...] = tuple(variant.major for variant in CUDA_VARIANTS)
+    reason: str = ""
     source: str = ""
     into: str = "more"
 
@@ -54,19 +59,31 @@ class Extra:
 
 _ALL = (
     Extra("accelerate", "Hugging Face Accelerate"),
-    Extra("deepspeed", "DeepSpeed with prebuilt operators", source="deepspeed"),
+    Extra(
+        "deepspeed",
+        "DeepSpeed with prebuilt operators",
+        source="deepspeed",
+        cudas=(13,),
+        reason="its operators need nvcc of CUDA 12, which neither PyPI nor Debian has",
+    ),
     Extra("jupyterlab", "JupyterLab"),
     Extra("lightning", "PyTorch Lightning"),
     Extra("ray", "Ray with Ray Train"),
     Extra("tensorboard", "TensorBoard"),
-    # torch and TensorFlow need different releases of the same CUDA libraries.
-    Extra("tensorflow", "TensorFlow and Keras 2, with Horovod built for them", ("cpu",), into="tensorflow"),
+    Extra(
+        "tensorflow",
+        "TensorFlow and Keras 2, with Horovod built for them",
+        ("cpu",),
+        into="tensorflow",
+        reason="torch and TensorFlow need different releases of the same CUDA libraries",
+    ),
     Extra("transformers", "Hugging Face Transformers, with Accelerate"),
 )
 EXTRAS: Mapping[str, Extra] = {extra.name: extra for extra in _ALL}
 
 # Files that a build needs besides its Dockerfile, as paths in both the source folder and the context.
 CONTEXT_FILES = (
+    "image/cuda-compiler.sh",
     "image/edit-horovod.sh",
     "image/install-more.sh",
     "image/openmpi-mca-params.conf",
@@ -80,6 +97,9 @@ CONTEXT_FILES = (
     "image/ssh_config",
     *(extra.file for extra in EXTRAS.values()),
 )
+# Files that replace others of the context in a variant of the GPU image; see ``source_files``.
+_VARIANT_FILES = tuple(path for variant in CUDA_VARIANTS for path in variant.requirements.values())
+SOURCE_FILES = (*CONTEXT_FILES, *_VARIANT_FILES)
 
 # Size limits, slightly above the measured sizes; an image is sent to every host.
 LIMIT_BYTES: Mapping[Flavor, int] = {"cpu": 1_400_000_000, "gpu": 6_500_000_000}
@@ -107,7 +127,8 @@ class ImageRecipe:
     """A user's choices for an image build.
 
     Args:
-        tag: empty means ``toolkit:<flavor>``, or ``toolkit:<target>`` when there is a target.
+        tag: empty means ``toolkit:<flavor>``, or ``toolkit:<target>`` when there is a target; the tag of
+            another CUDA variant than the default ends with ``-cuda<major>``.
         arguments: values that replace the defaults of Dockerfile ARGs.
         arch: architecture of the image, as ``uname -m`` prints it: x86_64 or aarch64.
         torch_index: source of torch's CPU wheel: an index URL, a folder, or empty for pip's own
@@ -115,6 +136,7 @@ class ImageRecipe:
         target: the last stage to build.
         extras: names of ``EXTRAS`` to add.
         own: the user's own packages to add, as exact pins; see ``resolved_pins``.
+        cuda: major version of the GPU image's CUDA, one of ``CUDA_VARIANTS``.
     """
 
     flavor: Flavor
@@ -126,6 +148,17 @@ class ImageRecipe:
     target: str = ""
     extras: tuple[str, ...] = ()
     own: str = ""
+    cuda: int = DEFAULT_CUDA
+
+    @property
+    def variant(self) -> CudaVariant | None:
+        """The CUDA variant of the image, None for the default."""
+        return None if self.cuda == DEFAULT_CUDA else cuda_variant(self.cuda)
+
+    @property
+    def kind(self) -> str:
+        """The flavor, with the CUDA version if it is not the default: cpu, gpu or gpu-cuda12."""
+        return self.variant.kind if self.variant else self.flavor
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -135,7 +168,7 @@ class ImageRecipe:
     @property
     def reference(self) -> str:
         """The reference of the image in the engine."""
-        return self.tag or f"toolkit:{self.target or self.flavor}"
+        return self.tag or f"toolkit:{self.target or self.kind}"
 
 
 def parse_arguments(dockerfile: str) -> dict[str, str]:
@@ -162,7 +195,8 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
         problems.append(
             Problem("OPENMPI", f"should be 4.1 (of the base image) or a release of 5, found '{openmpi}'")
         )
-    problems += extra_problems(recipe.extras, recipe.flavor)
+    problems += extra_problems(recipe.extras, recipe.flavor, recipe.cuda)
+    problems += _cuda_problems(recipe)
     if recipe.arch not in ("x86_64", "aarch64"):
         problems.append(Problem("arch", f"should be x86_64 or aarch64, found '{recipe.arch}'"))
     if problems:
@@ -170,7 +204,8 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
     # The default flags are for x86; compilers for other processors reject them.
     foreign = {} if recipe.arch == "x86_64" else {"HOROVOD_ARCH_FLAGS": ""}
     added = {_WITH: ",".join(recipe.added)} if recipe.added else {}
-    return {**known, **foreign, **dict(recipe.arguments), **added}
+    variant = recipe.variant.arguments if recipe.variant else {}
+    return {**known, **foreign, **variant, **dict(recipe.arguments), **added}
 
 
 def plan_image(
@@ -187,7 +222,7 @@ def plan_image(
     """Return the complete plan of one build.
 
     Args:
-        sources: text of ``Dockerfile.<flavor>`` and of each of ``CONTEXT_FILES``, by path.
+        sources: text of ``Dockerfile.<flavor>`` and of each of ``SOURCE_FILES``, by path.
         present: for each wheelhouse (``wheelhouses_of``), its files by name; False for a damaged file.
         cache: absolute folder for wheelhouses and contexts.
         python: local interpreter whose pip fetches the packages.
@@ -199,6 +234,7 @@ def plan_image(
     """
     dockerfile = sources[f"Dockerfile.{recipe.flavor}"]
     arguments = arguments_of(recipe, dockerfile)
+    sources = _of_variant(recipe, sources)
     target = Target(arguments["PYTHON_VERSION"], recipe.arch)
     base, *_ = folders = wheelhouses_of(recipe, dockerfile, cache)
     houses = []
@@ -214,7 +250,7 @@ def plan_image(
         if recipe.target == "tools":
             fetches = ()  # that stage installs no wheel
         houses.append(Wheelhouse(folder, content.into, tuple(sorted(set(there) - set(wanted))), fetches))
-    context = str(PurePosixPath(cache) / f"context-{recipe.flavor}")
+    context = str(PurePosixPath(cache) / f"context-{recipe.kind}")
     own = ((f"image/with/{OWN}.txt", recipe.own),) if recipe.own else ()
     files = (("Dockerfile", dockerfile), *((path, sources[path]) for path in CONTEXT_FILES), *own)
     return ImageBuild(
@@ -262,7 +298,7 @@ def wheelhouses_of(recipe: ImageRecipe, dockerfile: str, cache: str) -> tuple[st
     Each extra has its own wheelhouse, so that another choice of extras refetches no package.
     """
     target = Target(arguments_of(recipe, dockerfile)["PYTHON_VERSION"], recipe.arch)
-    folder = f"{recipe.flavor}-{target.folder}"
+    folder = f"{recipe.kind}-{target.folder}"
     base = PurePosixPath(cache)
     more = (base / "more" / folder / name for name in recipe.added)
     return (str(base / "wheels" / folder), *map(str, more))
@@ -271,6 +307,7 @@ def wheelhouses_of(recipe: ImageRecipe, dockerfile: str, cache: str) -> tuple[st
 def held_pins(recipe: ImageRecipe, sources: Mapping[str, str]) -> tuple[tuple[Pin, ...], Target]:
     """Return the pins of the image with its extras, without the user's own packages, and its target."""
     arguments = arguments_of(recipe, sources[f"Dockerfile.{recipe.flavor}"])
+    sources = _of_variant(recipe, sources)
     more = extra_pins(sorted(set(recipe.extras)), sources, arguments).values()
     pins = (*_pins(recipe, sources, arguments), *(pin for each in more for pin in each))
     return pins, Target(arguments["PYTHON_VERSION"], recipe.arch)
@@ -307,8 +344,30 @@ def _pins(recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[st
     return tuple(pin for name in names for pin in parse_pins(sources[name], arguments))
 
 
-def extra_problems(names: Collection[str], flavor: str) -> list[Problem]:
-    """Return the problems of a choice of extras."""
+def _of_variant(recipe: ImageRecipe, sources: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the sources with the requirements of the recipe's CUDA variant."""
+    replaced = recipe.variant.requirements if recipe.variant else {}
+    return {**sources, **{path: sources[other] for path, other in replaced.items()}}
+
+
+def _cuda_problems(recipe: ImageRecipe) -> list[Problem]:
+    known = cuda_variant(recipe.cuda)
+    if known is None:
+        majors = " or ".join(str(variant.major) for variant in CUDA_VARIANTS)
+        return [Problem("--cuda", f"should be {majors}, found {recipe.cuda}")]
+    if recipe.variant and recipe.flavor != "gpu":
+        return [Problem("--cuda", f"is available only for flavor gpu, found {recipe.flavor}")]
+    if recipe.variant and recipe.arch not in known.arches:
+        torch = known.arguments["TORCH_VERSION"]
+        what = (
+            f"needs x86_64, found {recipe.arch}: PyPI has torch {torch} for {recipe.arch} only without CUDA"
+        )
+        return [Problem(f"--cuda {recipe.cuda}", what)]
+    return []
+
+
+def extra_problems(names: Collection[str], flavor: str, cuda: int) -> list[Problem]:
+    """Return the problems of a choice of extras for a flavor, or for a GPU image with this CUDA version."""
     problems = []
     for name in names:
         extra = EXTRAS.get(name)
@@ -316,7 +375,11 @@ def extra_problems(names: Collection[str], flavor: str) -> list[Problem]:
             problems.append(Problem("--with", f"should be one of {', '.join(EXTRAS)}, found {name}"))
         elif flavor not in extra.flavors:
             known = " or ".join(extra.flavors)
-            what = f"{name} is available only for flavor {known}, found {flavor}"
+            what = f"{name} is available only for flavor {known}, found {flavor}: {extra.reason}"
+            problems.append(Problem("--with", what))
+        elif flavor == "gpu" and cuda not in extra.cudas:
+            known = " or ".join(map(str, extra.cudas))
+            what = f"{name} is available only for CUDA {known}, found {cuda}: {extra.reason}"
             problems.append(Problem("--with", what))
     return problems
 

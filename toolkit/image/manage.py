@@ -26,9 +26,9 @@ from toolkit.image.build import (
 )
 from toolkit.image.build_plan import (
     BUILDER_VARIABLE,
-    CONTEXT_FILES,
     FLAVOURS,
     PROXY_VARIABLES,
+    SOURCE_FILES,
     Flavor,
     ImageRecipe,
     held_pins,
@@ -96,7 +96,7 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         ImageError: pip finds no versions that are compatible with the image.
     """
     name = f"Dockerfile.{recipe.flavor}"
-    sources = read_sources(source_folder(), (name, *CONTEXT_FILES))
+    sources = read_sources(source_folder(), (name, *SOURCE_FILES))
     cache = default_cache(os.environ)
     if requirements:
         held, target = held_pins(recipe, sources)

@@ -7,17 +7,29 @@ from dataclasses import replace
 
 from toolkit.checks.model import Scene
 from toolkit.core.facts import Remembered
+from toolkit.image.cuda import CUDA_VARIANTS, CudaVariant
 from toolkit.init.draft import Draft, DraftHost, named
 from toolkit.init.survey import Met
 from toolkit.network.choose import Choice, choose
 from toolkit.network.evidence import Evidence
 
-CPU_IMAGE, GPU_IMAGE = "toolkit:cpu", "toolkit:gpu"
+CPU_IMAGE = "toolkit:cpu"
 
 
-def image_for(met: Sequence[Met]) -> str:
-    """Return the image that these hosts need: that for GPUs where one of them has any."""
-    return GPU_IMAGE if any(one.gpus for one in met) else CPU_IMAGE
+def build_of(image: str) -> str:
+    """Return the command that builds an image of toolkit, empty for another image."""
+    if image == CPU_IMAGE:
+        return "toolkit image build --flavor cpu"
+    return next((variant.build for variant in CUDA_VARIANTS if variant.image == image), "")
+
+
+def image_for(met: Sequence[Met], fits: CudaVariant | None) -> str:
+    """Return the image that these hosts need: a GPU image if one of them has a GPU.
+
+    Args:
+        fits: the CUDA variant that fits drivers and GPUs; None if no variant does.
+    """
+    return (fits or CUDA_VARIANTS[0]).image if any(one.gpus for one in met) else CPU_IMAGE
 
 
 def choice_of(draft: Draft, scene: Scene, met: Mapping[str, Met], evidence: Evidence) -> Choice:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from toolkit.checks.gpu_setup import fitting_variant
 from toolkit.checks.model import Scene
 from toolkit.checks.registry import host_probes, judge
 from toolkit.checks.run import first_look
@@ -19,6 +20,7 @@ from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import read_some, unreadable
 from toolkit.hostsfile.parse import parse_inventory
+from toolkit.image.cuda import CudaVariant
 from toolkit.init.answers import cluster_name, free_name
 from toolkit.init.draft import Draft, DraftHost, faults_between, hosts_file, named, read_host
 from toolkit.init.filling import CPU_IMAGE, choice_of, filled, image_for
@@ -64,6 +66,11 @@ class Meeting:
         for host, facts in self.scene.facts.items():
             for labels in (container.labels for container in facts.containers):
                 yield host, labels.get(LABEL_CLUSTER, ""), labels.get(LABEL_OWNER, facts.user)
+
+    def cuda_variant(self, hosts: Collection[str]) -> CudaVariant | None:
+        """Return the CUDA variant of the GPU image that fits these hosts, None if no variant does."""
+        seen = {name: one for name, one in self.scene.seen.items() if name in hosts}
+        return fitting_variant(replace(self.scene, seen=seen))
 
     def shares(self, hosts: Collection[str]) -> tuple[CommonShare, ...]:
         """Return the file systems that these hosts have in common."""
@@ -135,7 +142,11 @@ def fill(
     usable = [met[host.name] for host in named(draft.hosts) if met[host.name].usable]
     choice = choice_of(draft, meeting.scene, met, meeting.evidence)
     draft = replace(
-        draft, cluster=cluster, image=image or image_for(usable), mounts=mounts, engine=meeting.engine
+        draft,
+        cluster=cluster,
+        image=image or image_for(usable, meeting.cuda_variant([one.host for one in usable])),
+        mounts=mounts,
+        engine=meeting.engine,
     )
     return filled(draft, met, choice), choice
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from toolkit.image.cuda import CUDA_VARIANTS, CudaVariant
 from toolkit.init.filling import gpus_text, machine_text
 from toolkit.init.shares import CommonShare
 from toolkit.init.survey import Met
@@ -52,6 +53,26 @@ def mixed_text(met: Sequence[Met]) -> str:
             f"  processors differ ({each}), and an image supports one kind: create a cluster for each kind"
         )
     return "\n".join(lines)
+
+
+def variant_text(met: Sequence[Met], fits: CudaVariant | None) -> str:
+    """Return a text about the CUDA version that these hosts need; empty for the default version.
+
+    Args:
+        fits: the CUDA variant that fits drivers and GPUs; None if no variant does.
+    """
+    newest = CUDA_VARIANTS[0]
+    if fits is newest or not any(one.gpus for one in met):
+        return ""
+    if fits is None:
+        return (
+            "  no GPU image of toolkit fits the drivers and GPUs of all hosts; toolkit check names the hosts"
+        )
+    oldest = ".".join(map(str, newest.oldest))
+    return (
+        f"  these hosts need the image {fits.image}: CUDA {newest.major} requires driver {newest.driver} and"
+        f" compute capability {oldest} on every host"
+    )
 
 
 def shares_text(shares: Sequence[CommonShare]) -> str:

@@ -38,6 +38,14 @@ def _driver(version: str) -> Scene:
     return with_host(scene(), "gpu2", {"gpus": tuple(replace(g, driver=version) for g in facts.gpus)})
 
 
+def _drivers(version: str, base: Scene | None = None) -> Scene:
+    """A scene in which all hosts have this driver."""
+    all_ = base or scene()
+    for name, facts in all_.facts.items():
+        all_ = with_host(all_, name, {"gpus": tuple(replace(g, driver=version) for g in facts.gpus)})
+    return all_
+
+
 _NONE = with_host(scene(gpu_health=_PCI), "gpu2", {"gpus": ()})
 _KERNELS = TAIL + "kernel:6.8.0-51-generic\nkernel:6.8.0-99-lowlatency\nkernel:5.15.0-99-generic\n"
 
@@ -92,6 +100,20 @@ CASES = (
         _asks(NVIDIA_REQUIRE_CUDA="cuda>=13.0", NVIDIA_DISABLE_REQUIRE="true", CUDA_VERSION="12.8.1"),
     ),
     Case("gpu-cuda", "warning", _asks(CUDA_VERSION="13.0.1"), "needs driver 580 or newer"),
+    # The fix names the image for the drivers and GPUs of all hosts.
+    Case(
+        "gpu-cuda",
+        "error",
+        _asks(NVIDIA_REQUIRE_CUDA="cuda>=13.0", TOOLKIT_WITH=""),
+        fix="toolkit image build --cuda 12  # then in hosts.yaml: image: toolkit:gpu-cuda12; or on gpu2",
+    ),
+    Case(
+        "gpu-cuda",
+        "error",
+        _asks(_drivers("520.61.05"), NVIDIA_REQUIRE_CUDA="cuda>=12.0", TOOLKIT_WITH=""),
+        fix="on gpu2: install driver 525 or newer, or use an image with an older CUDA",
+    ),
+    Case("gpu-cuda", "ok", _asks(_drivers("525.60.13"), NVIDIA_REQUIRE_CUDA="cuda>=12.0", TOOLKIT_WITH="")),
     # Programs of one major version run with the driver of its first release.
     Case("gpu-cuda", "ok", _asks(CUDA_VERSION="12.9.0")),
     Case("gpu-generation", "not checked", scene(), "not known"),
@@ -101,6 +123,31 @@ CASES = (
         "error",
         _asks(_says(gpus(card(0, compute_cap="7.0", name="Tesla V100"))), CUDA_VERSION="13.0.1"),
         "Tesla V100 (compute capability 7.0) is too old for CUDA 13",
+        fix="toolkit image build --cuda 12  # then in hosts.yaml: image: toolkit:gpu-cuda12",
+    ),
+    # Kepler: no variant fits.
+    Case(
+        "gpu-generation",
+        "error",
+        _asks(_says(gpus(card(0, compute_cap="3.7", name="Tesla K80"))), CUDA_VERSION="13.0.1"),
+        fix="toolkit run --exclude gpu2",
+    ),
+    Case(
+        "gpu-generation",
+        "error",
+        _asks(
+            _drivers("580.65.06", _says(gpus(card(0, compute_cap="12.0", name="RTX 5090")))),
+            NVIDIA_REQUIRE_CUDA="cuda>=12.0",
+            TOOLKIT_WITH="",
+        ),
+        "no code for RTX 5090 (compute capability 12.0): its torch supports 5.0 to 9.x",
+        fix="toolkit image build --flavor gpu  # then in hosts.yaml: image: toolkit:gpu",
+    ),
+    # The CUDA 12 of another image can have code for newer GPUs.
+    Case(
+        "gpu-generation",
+        "ok",
+        _asks(_says(gpus(card(0, compute_cap="12.0", name="RTX 5090"))), NVIDIA_REQUIRE_CUDA="cuda>=12.8"),
     ),
     Case(
         "gpu-containers",

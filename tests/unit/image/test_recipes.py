@@ -14,12 +14,16 @@ from toolkit.image.build_plan import (
     CONTEXT_FILES,
     EXTRAS,
     FLAVOURS,
+    SOURCE_FILES,
     Extra,
     Flavor,
+    ImageRecipe,
+    arguments_of,
     extra_pins,
     parse_arguments,
 )
 from toolkit.image.build_values import CONTEXT_FOLDERS
+from toolkit.image.cuda import CUDA_VARIANTS, CudaVariant
 from toolkit.image.wheelhouse import parse_pins
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -129,7 +133,7 @@ def test_every_copied_file_is_in_the_context(flavor: Flavor) -> None:
 
 
 def test_context_files_exist() -> None:
-    assert [name for name in CONTEXT_FILES if not (ROOT / name).is_file()] == []
+    assert [name for name in SOURCE_FILES if not (ROOT / name).is_file()] == []
 
 
 @pytest.mark.parametrize("flavor", FLAVOURS)
@@ -267,7 +271,105 @@ def test_a_failed_base_pull_prints_the_error_of_the_registry(tmp_path: Path) -> 
 
 def test_the_gpu_image_says_which_cuda_it_needs() -> None:
     text = DOCKERFILES["gpu"]
-    made_with = parse_arguments(text)["CUDA_NVCC_VERSION"].rpartition(".")[0]
-    assert f'ENV NVIDIA_REQUIRE_CUDA="cuda>={made_with}"' in text
-    assert satisfied(f"cuda>={made_with}", "580.65.06") is True
-    assert satisfied(f"cuda>={made_with}", "575.57.08") is False
+    assert 'ENV NVIDIA_REQUIRE_CUDA="cuda>=${CUDA_REQUIRED}"' in text
+    needed = parse_arguments(text)["CUDA_REQUIRED"]
+    assert parse_arguments(text)["CUDA_NVCC_VERSION"].rpartition(".")[0] == needed
+    assert satisfied(f"cuda>={needed}", "580.65.06") is True
+    assert satisfied(f"cuda>={needed}", "575.57.08") is False
+
+
+def arguments_of_variant(variant: CudaVariant) -> dict[str, str]:
+    return arguments_of(ImageRecipe("gpu", cuda=variant.major), DOCKERFILES["gpu"])
+
+
+@pytest.mark.parametrize("variant", CUDA_VARIANTS, ids=lambda variant: variant.kind)
+def test_a_variant_declares_its_oldest_driver_and_compiles_for_the_gpus_of_its_table(
+    variant: CudaVariant,
+) -> None:
+    arguments = arguments_of_variant(variant)
+    needed = f"cuda>={arguments['CUDA_REQUIRED']}"
+    assert satisfied(needed, f"{variant.driver}.10") is True
+    assert satisfied(needed, f"{variant.driver - 1}.10") is False
+    archs = [divmod(int(arch), 10) for arch in arguments["CUDA_ARCHS"].split(",")]
+    assert min(archs) == variant.oldest and max(archs)[0] == variant.newest
+
+
+@pytest.mark.parametrize("variant", CUDA_VARIANTS, ids=lambda variant: variant.kind)
+def test_the_packages_of_a_variant_are_exact_pins_of_its_cuda(variant: CudaVariant) -> None:
+    arguments = arguments_of_variant(variant)
+    names = ["image/requirements.txt"]
+    for name in ("image/requirements-gpu.txt", "image/requirements-gpu-build.txt"):
+        names.append(variant.requirements.get(name, name))
+    pins = [pin for name in names for pin in parse_pins((ROOT / name).read_text(), arguments)]
+    assert len({pin.key for pin in pins}) == len(pins)
+    assert f"torch==={arguments['TORCH_VERSION']}" in [pin.line for pin in pins]
+    majors = {found[1] for pin in pins if (found := re.search(r"-cu(\d+)$", pin.key))}
+    assert majors == {str(variant.major)}
+    assert {"nvidia-nccl-cu", "nvidia-cudnn-cu"} <= {pin.key.rstrip("0123456789") for pin in pins}
+
+
+def cuda_folder(
+    site: Path, wheels: dict[str, str], bin_folder: Path, nvcc: bool
+) -> subprocess.CompletedProcess[str]:
+    """Run cuda-compiler.sh on a folder of wheels, with an apt-get that has Debian's package or has none."""
+    for name, text in wheels.items():
+        path = site / "nvidia" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    bin_folder.mkdir()
+    unpack = """
+for name in bin2c cudafe++ fatbinary nvlink ptxas; do install -D /dev/null "$3/usr/bin/$name"; done
+for name in nvcc cicc crt/link.stub; do install -D /dev/null "$3/usr/lib/nvidia-cuda-toolkit/bin/$name"; done
+install -D /dev/null "$3/usr/lib/nvidia-cuda-toolkit/libdevice/libdevice.10.bc"
+"""
+    programs = {
+        "python3": f"echo {site}",
+        "apt-get": f'[ "$1" != download ] || {"touch nvcc.deb" if nvcc else "exit 100"}',
+        "dpkg-deb": unpack,
+        "find": '[ "$1" != /etc/apt ] || exit 0; exec /usr/bin/find "$@"',
+    }
+    for name, text in programs.items():
+        (bin_folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (bin_folder / name).chmod(0o755)
+    script = (ROOT / "image/cuda-compiler.sh").read_text()
+    script = script.replace("/tmp/nvcc", str(bin_folder / "nvcc")).replace(
+        "/var/lib/apt/lists", str(bin_folder / "lists")
+    )
+    environ = {"PATH": f"{bin_folder}:/usr/bin:/bin"}
+    return subprocess.run(["sh", "-c", script], env=environ, capture_output=True, text=True, check=False)
+
+
+NCCL = {"nccl/lib/libnccl.so.2": "nccl"}
+CUDA_12 = {
+    "cuda_runtime/include/cuda.h": "",
+    "cuda_runtime/lib/libcudart.so.12": "cudart",
+    "cuda_nvcc/include/crt/host_config.h": "",
+    "cuda_cccl/include/nv/target": "",
+    **NCCL,
+}
+
+
+def test_the_cuda_folder_of_the_cuda_13_wheels(tmp_path: Path) -> None:
+    wheels = {"cu13/bin/nvcc": "", "cu13/lib/libcudart.so.13": "cudart", **NCCL}
+    done = cuda_folder(tmp_path / "site", wheels, tmp_path / "bin", nvcc=False)
+    assert done.returncode == 0, done.stderr
+    cuda = tmp_path / "site/nvidia/cuda"
+    assert (cuda / "bin/nvcc").exists() and (cuda / "lib64/libcudart.so").read_text() == "cudart"
+    assert (tmp_path / "site/nvidia/nccl/lib/libnccl.so").read_text() == "nccl"
+
+
+def test_the_cuda_folder_of_the_cuda_12_wheels_gets_nvcc_from_debian(tmp_path: Path) -> None:
+    done = cuda_folder(tmp_path / "site", CUDA_12, tmp_path / "bin", nvcc=True)
+    assert done.returncode == 0, done.stderr
+    cuda = tmp_path / "site/nvidia/cuda"
+    for name in ("bin/nvcc", "bin/cicc", "bin/crt/link.stub", "bin/ptxas", "nvvm/libdevice/libdevice.10.bc"):
+        assert (cuda / name).exists(), name
+    for name in ("include/cuda.h", "include/crt/host_config.h", "include/nv/target"):
+        assert (cuda / name).exists(), name
+    assert (cuda / "lib64/libcudart.so").read_text() == "cudart"
+    assert "NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice" in (cuda / "bin/nvcc.profile").read_text()
+
+
+def test_without_debians_nvcc_the_build_fails_with_the_reason(tmp_path: Path) -> None:
+    done = cuda_folder(tmp_path / "site", CUDA_12, tmp_path / "bin", nvcc=False)
+    assert done.returncode != 0 and "no nvidia-cuda-toolkit (Debian: non-free)" in done.stderr

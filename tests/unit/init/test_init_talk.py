@@ -27,12 +27,13 @@ from toolkit.core.facts import ContainerFacts
 from toolkit.errors import NotReady, ToolkitError, Unreachable, UnreachableCause
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.parse import parse_inventory
+from toolkit.image.cuda import CUDA_VARIANTS
 from toolkit.init.answers import cluster_name, free_name, read_choice, read_hosts, read_some
 from toolkit.init.draft import Draft, DraftHost, hosts_file
 from toolkit.init.filling import choice_of, filled, image_for
 from toolkit.init.meet import Meeting
 from toolkit.init.shares import SHARES, common_shares
-from toolkit.init.show import met_text
+from toolkit.init.show import met_text, variant_text
 from toolkit.init.ssh_aliases import find_aliases, parse_aliases
 from toolkit.init.survey import PODMAN_INFO, engine_of, survey
 from toolkit.network.evidence import Evidence
@@ -155,8 +156,26 @@ def test_hosts_that_can_be_used() -> None:
     met = meeting_of(met_scene()).met
     assert [one.usable for one in met.values()] == [True] * 3
     assert met["gpu1"].gpus and met["gpu1"].processors and met["gpu1"].memory
-    assert image_for(list(met.values())) == "toolkit:gpu"
-    assert image_for([replace(one, gpus=()) for one in met.values()]) == "toolkit:cpu"
+    newest, older = CUDA_VARIANTS
+    assert image_for(list(met.values()), newest) == "toolkit:gpu"
+    assert image_for(list(met.values()), older) == "toolkit:gpu-cuda12"
+    assert image_for(list(met.values()), None) == "toolkit:gpu"
+    assert image_for([replace(one, gpus=()) for one in met.values()], newest) == "toolkit:cpu"
+
+
+def test_the_image_fits_drivers_and_gpus_of_the_hosts_that_are_kept() -> None:
+    scene = met_scene()
+    meeting = meeting_of(scene)
+    hosts = list(meeting.met)
+    assert {gpu.driver for facts in scene.facts.values() for gpu in facts.gpus} == {"550.54.14"}
+    older = meeting.cuda_variant(hosts)
+    assert older is not None and older.major == 12
+    text = variant_text(list(meeting.met.values()), older)
+    assert "the image toolkit:gpu-cuda12: CUDA 13 requires driver 580" in text
+    assert "no GPU image of toolkit fits" in variant_text(list(meeting.met.values()), None)
+    assert meeting.cuda_variant([]) is CUDA_VARIANTS[0]
+    assert variant_text(list(meeting.met.values()), CUDA_VARIANTS[0]) == ""
+    assert variant_text([replace(one, gpus=()) for one in meeting.met.values()], None) == ""
 
 
 @pytest.mark.parametrize(
@@ -350,7 +369,7 @@ def test_enter_takes_every_default(talk: Run, tmp_path: Path) -> None:
     assert (status, out) == (0, "")
     check_golden("init/talk.txt", err)
     inventory = parse_inventory((tmp_path / "team.yaml").read_text(), "team.yaml")
-    assert inventory.names == ("gpu1", "gpu2", "cpu3") and inventory.image == "toolkit:gpu"
+    assert inventory.names == ("gpu1", "gpu2", "cpu3") and inventory.image == "toolkit:gpu-cuda12"
     assert [mount.source for mount in inventory.mounts] == ["/data"]
 
 

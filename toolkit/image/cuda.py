@@ -1,0 +1,108 @@
+"""CUDA variants of the GPU image, and the choice of the variant that fits drivers and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CudaVariant:
+    """One variant of the GPU image: CUDA libraries of one major version, and a torch release built with them.
+
+    Args:
+        major: major version of CUDA.
+        driver: branch of the oldest NVIDIA driver that runs programs of this major version.
+        oldest: compute capability of the oldest GPU that torch's wheel contains code for.
+        newest: major compute capability of the newest such GPU.
+        arguments: values of Dockerfile ARGs that differ from their defaults.
+        requirements: files that replace others in the build context, by the replaced path.
+        arches: processor architectures that have CUDA wheels of this torch release on PyPI.
+    """
+
+    major: int
+    driver: int
+    oldest: Version
+    newest: int
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    requirements: Mapping[str, str] = field(default_factory=dict)
+    arches: tuple[str, ...] = ("x86_64", "aarch64")
+
+    @property
+    def kind(self) -> str:
+        """The flavor of the image with its CUDA version, if it is not the default: gpu or gpu-cuda12."""
+        return "gpu" if self.major == DEFAULT_CUDA else f"gpu-cuda{self.major}"
+
+    @property
+    def image(self) -> str:
+        """The default reference of the image."""
+        return f"toolkit:{self.kind}"
+
+    @property
+    def build(self) -> str:
+        """The command that builds the image."""
+        option = "--flavor gpu" if self.major == DEFAULT_CUDA else f"--cuda {self.major}"
+        return f"toolkit image build {option}"
+
+    def runs_on(self, capability: Version) -> bool:
+        """Return True if the image contains code for GPUs of this compute capability."""
+        return self.oldest <= capability and capability[0] <= self.newest
+
+
+DEFAULT_CUDA = 13
+
+# driver: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
+# oldest, newest: the -gencode flags in libtorch_cuda.so of the wheel, as torch.cuda.get_arch_list() reports.
+# Code for sm_XY runs on GPUs of the same major compute capability with an equal or higher minor one.
+CUDA_VARIANTS: tuple[CudaVariant, ...] = (
+    # torch 2.13.0+cu130: sm_75 sm_80 sm_86 sm_90 sm_100 sm_120.
+    CudaVariant(major=13, driver=580, oldest=(7, 5), newest=12),
+    # torch 2.7.1+cu126: sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90. The wheel for aarch64 is a CPU build.
+    CudaVariant(
+        major=12,
+        driver=525,
+        oldest=(5, 0),
+        newest=9,
+        arguments={
+            "TORCH_VERSION": "2.7.1",
+            "CUDA_REQUIRED": "12.0",
+            "CUDA_NVCC_VERSION": "12.6.85",
+            "CUDA_CCCL_VERSION": "12.6.77",
+            "CUDA_ARCHS": "50,60,70,75,80,86,90",
+        },
+        requirements={
+            "image/requirements-gpu.txt": "image/requirements-gpu-cuda12.txt",
+            "image/requirements-gpu-build.txt": "image/requirements-gpu-cuda12-build.txt",
+        },
+        arches=("x86_64",),
+    ),
+)
+
+CUDA_NAMES = tuple(str(variant.major) for variant in CUDA_VARIANTS)
+
+
+def cuda_variant(major: int) -> CudaVariant | None:
+    """Return the variant of a CUDA major version, None if there is none."""
+    return next((variant for variant in CUDA_VARIANTS if variant.major == major), None)
+
+
+def fitting_cuda(
+    drivers: Collection[Version], capabilities: Collection[Version], arches: Collection[str] = ()
+) -> CudaVariant | None:
+    """Return the newest variant that runs on all these drivers and GPUs, None if there is none.
+
+    Args:
+        drivers: versions of the NVIDIA drivers; an empty version is unknown and excludes no variant.
+        capabilities: compute capabilities of the GPUs; an empty one is unknown and excludes no variant.
+        arches: processor architectures of the hosts, as ``uname -m`` prints them.
+    """
+    for variant in CUDA_VARIANTS:
+        if (
+            all(arch in variant.arches for arch in arches if arch)
+            and all(driver[0] >= variant.driver for driver in drivers if driver)
+            and all(variant.runs_on(capability) for capability in capabilities if capability)
+        ):
+            return variant
+    return None
