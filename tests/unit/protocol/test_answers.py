@@ -581,10 +581,10 @@ def test_an_odd_end_of_a_followed_job_is_an_error(monkeypatch: pytest.MonkeyPatc
             container_sessions=SimpleNamespace(take=lambda host: None),
             main=None,
         )
-        with pytest.raises(ToolkitError, match=f"the end of {world.JOB_ID} cannot be read"):
+        with pytest.raises(ToolkitError, match=f"cannot read the final state of {world.JOB_ID}"):
             logs.follow(session, world.JOB_ID, print)
         part: Any = SimpleNamespace(_sink=print, host=HOST, _job=world.JOB_ID)
-        with pytest.raises(ToolkitError, match=f"the end of {world.JOB_ID} cannot be read"):
+        with pytest.raises(ToolkitError, match=f"cannot read the final state of {world.JOB_ID}"):
             logs._Part._follow(part, None, ())  # type: ignore[arg-type]
     assert Status().state == ""
 
@@ -596,7 +596,7 @@ def test_a_host_with_odd_images_stops_no_other() -> None:
     session: Any = Hosts(gpu1="", gpu2="")
     session.replies = {name: SimpleNamespace(sections=one) for name, one in sections.items()}
     assert images._held(session) == {"gpu2": ()}
-    assert "its images cannot be read: [0]: not an object" in session.errors["gpu1"].what
+    assert "cannot read the image list that the host sent: [0]: not an object" in session.errors["gpu1"].what
 
 
 @for_each("label", ("x", "\u00b2", "-1", "9" * 5000, "70000", ""))
