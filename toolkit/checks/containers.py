@@ -47,7 +47,7 @@ def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _build(scene: Scene) -> str:
     """Return the command that builds an image with all tools, and the line of hosts.yaml that names it."""
     flavor = "gpu" if any(facts.gpus for facts in scene.facts.values()) else "cpu"
-    return f"toolkit image build --flavor {flavor}, then in hosts.yaml: image: toolkit:{flavor}"
+    return f"toolkit image build --flavor {flavor}  # then in hosts.yaml: image: toolkit:{flavor}"
 
 
 def _programs(scene: Scene) -> Iterator[Finding]:
@@ -155,7 +155,7 @@ def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     size = _limits(scene, seen.host).memlock
     if size >= 0:
-        what = f"ranks can lock {size // 1024} KiB of memory; RDMA needs an unlimited memlock"
+        what = f"ranks can lock {size // 1024} KiB of memory; RDMA needs an unlimited memlock limit"
         limit = '"default-ulimits": {"memlock": {"Name": "memlock", "Soft": -1, "Hard": -1}}'
         fix = f"on {seen.host}: add {limit} to /etc/docker/daemon.json, restart docker, then: toolkit up"
         yield error(what, fix)
@@ -214,7 +214,7 @@ def _mounts(seen: Seen, scene: Scene) -> Iterator[Finding]:
     faults = scene.inside[seen.host].report.mounts
     for mount in (mount for target, mount in mounts.items() if target in faults):
         if mount.source in reported:
-            yield unchecked("the host reports the reason [mount-access]", subject=mount.source)
+            yield unchecked("the check mount-access reports the reason", subject=mount.source)
         else:
             yield unwritable(seen, mount, faults[mount.target])
 
@@ -260,7 +260,12 @@ CHECKS = (
     Check("in-files", "ranks can open enough files", host=_files, stage="inside"),
     Check("in-gpus", "containers see the GPUs", host=_gpus, stage="inside"),
     Check("in-versions", "libraries have the same version on all hosts", whole=_versions, stage="inside"),
-    Check("in-mounts", "ranks can write, rename and delete on mounts", host=_mounts, stage="inside"),
+    Check(
+        "in-mounts",
+        "ranks can write, rename and delete files on mounts",
+        host=_mounts,
+        stage="inside",
+    ),
     Check("in-shared", "a mount is shared by all hosts or by none", whole=_shared, stage="inside"),
     Check("in-clock", "clocks in containers agree with clocks of hosts", host=_clock, stage="inside"),
 )

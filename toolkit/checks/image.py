@@ -43,7 +43,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     tag, wanted = scene.inventory.image, scene.image
     if scene.inventory.pull != "never":
-        yield fine(f"in `up`, the host pulls {tag}")
+        yield fine(f"`toolkit up` pulls {tag} on this host")
         return
     if not seen.facts.docker or wanted is None:
         yield unchecked("docker cannot be used" if wanted else "no host has the image")
@@ -59,7 +59,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif held is not None:
         yield fine(f"`up` replaces the different image {tag} on this host ({held.identity})")
     else:
-        yield fine(f"`up` sends {tag} to this host")
+        yield fine(f"`toolkit up` sends {tag} to this host")
 
 
 def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:

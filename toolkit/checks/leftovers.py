@@ -176,7 +176,7 @@ def _processes(scene: Scene) -> Iterator[Finding]:
         many = "1 process" if len(stray.pids) == 1 else f"{len(stray.pids)} processes"
         pids = ", ".join(map(str, stray.pids[:5])) + (", …" if len(stray.pids) > 5 else "")
         verb = "runs" if len(stray.pids) == 1 else "run"
-        what = f"{many} of job {stray.job} still {verb} after its end (pid {pids})"
+        what = f"{many} of job {stray.job} still {verb} after the job's end (pid {pids})"
         yield warning(what, "toolkit gc  # ends these processes", stray.host, stray.job)
 
 

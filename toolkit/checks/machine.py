@@ -258,7 +258,12 @@ _HOST = (
     Check("slots", "the host has at least one processor per slot", host=_slots, probes=(MACHINE,)),
 )
 CHECKS = (
-    Check("same-machine", "each name is a different host", whole=_one_machine, probes=(MACHINE,)),
-    Check("host-names", "host names are unique and no loopback addresses", whole=_names, probes=(MACHINE,)),
+    Check("same-machine", "each name belongs to a different host", whole=_one_machine, probes=(MACHINE,)),
+    Check(
+        "host-names",
+        "host names are unique and not loopback addresses",
+        whole=_names,
+        probes=(MACHINE,),
+    ),
     *_HOST,
 )

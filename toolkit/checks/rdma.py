@@ -27,7 +27,7 @@ def _common(scene: Scene) -> Iterator[Finding]:
                 name,
             )
     elif fabric.kind == "tcp only" and scene.inventory.network == "auto":
-        who = ", ".join(fabric.lacking) or "the hosts together"
+        who = ", ".join(fabric.lacking) or "all hosts together"
         fix = f"on {fabric.lacking[0]}: {_LOOK}" if fabric.lacking else "in hosts.yaml: set network:"
         yield warning(f"{fabric.reason}, so all hosts use TCP", fix, "", who)
 

@@ -272,7 +272,7 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> Engine
         info = parse_info(text)
     if info is not None:
         if info.engine == PODMAN and engine == DOCKER:
-            what = "the command docker runs Podman on this host"
+            what = "the command `docker` starts Podman on this host"
             raise NotReady(what, f"in hosts.yaml: engine: podman; or on {host}: install Docker", host)
         if info.version:
             return info

@@ -139,7 +139,7 @@ def main() -> int:
         caller.say(refused=error.what, fix=error.fix)
         return 1
     except EOFError:
-        caller.say(refused="the caller has gone", fix="run the same command again")
+        caller.say(refused="the caller disconnected", fix="run the same command again")
         return 1
     except OSError as error:
         sys.stderr.write(f"{error}\n")

@@ -95,7 +95,7 @@ def _numbers(word: str, most: int) -> tuple[int, ...]:
         return ()
     first, last = int(match[1]), int(match[2] or match[1])
     if not 1 <= first <= last <= most:
-        raise ValueError(f"the number must be between 1 and {most}" if most else "there is no list")
+        raise ValueError(f"the number must be between 1 and {most}" if most else "no list was printed")
     return tuple(range(first, last + 1))
 
 

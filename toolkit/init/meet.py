@@ -83,7 +83,7 @@ def inventory_of(draft: Draft) -> Inventory:
     Raises:
         BadInput: the file would be refused.
     """
-    return parse_inventory(hosts_file(draft), "what init would write")
+    return parse_inventory(hosts_file(draft), "the draft of toolkit init")
 
 
 def meet(draft: Draft, away: Mapping[str, ToolkitError]) -> Meeting:

@@ -105,7 +105,7 @@ def survey(scene: Scene, findings: Iterable[Finding]) -> dict[str, Met]:
 def _met(seen: Seen, scene: Scene, errors: list[Finding]) -> Met:
     facts = seen.facts
     if facts is None:
-        error = without_file(seen.error or ToolkitError("it said nothing"), scene)
+        error = without_file(seen.error or ToolkitError("the host reported nothing"), scene)
         return Met(seen.host, error.what, error.fix)
     met = Met(
         host=seen.host,

@@ -145,7 +145,9 @@ def refuse_other_settings(spec: LabSpec, found: Found) -> None:
     }
     for name, container in found.hosts.items():
         if name not in wanted:
-            raise LabError(f"lab {spec.name} exists with {len(found.hosts)} hosts, not {spec.hosts}", fix)
+            raise LabError(
+                f"lab {spec.name} exists with {len(found.hosts)} hosts, expected {spec.hosts}", fix
+            )
         has = container.labels.get(LABEL_LAB_SETTINGS, "")
         if has != wanted[name]:
             raise LabError(

@@ -73,7 +73,9 @@ def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
 def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Facts) -> list[Setting]:
     names = [port.name for port in ports]
     # By default UCX uses every device, including those without a route to a peer.
-    found = [Setting("UCX_NET_DEVICES", ",".join((*names, path.interface)), "UCX would try every device")]
+    found = [
+        Setting("UCX_NET_DEVICES", ",".join((*names, path.interface)), "UCX tries every device by default")
+    ]
     if fabric.kind == "tcp only":
         found.append(Setting("NCCL_IB_DISABLE", "1", fabric.reason))
     if names:

@@ -171,7 +171,7 @@ class _Reader:
             option = f"--rate {path_text((host,))}" if host else "--rate"
             value = self.read(option, text, units.rate)
             if host in single or (not host and every is not None):
-                self.bad(option, "is given twice")
+                self.bad(option, "is set twice")
             if value is not None and host:
                 single[host] = value
             elif value is not None:

@@ -56,7 +56,7 @@ CASES = (
     Case("image", "error", _unsendable(_DIFFERENT), "gpu2 has fedcba9876543210"),
     Case("image", "ok", _DIFFERENT),
     Case("image", "not checked", _SILENT, "no host answered", host=""),
-    Case("image-there", "ok", scene(), "`up` sends toolkit:cpu to this host", host="cpu3"),
+    Case("image-there", "ok", scene(), "`toolkit up` sends toolkit:cpu to this host", host="cpu3"),
     Case("image-there", "ok", _DIFFERENT, "replaces the different image"),
     Case("image-there", "error", _unsendable(scene()), "is missing", host="cpu3"),
     Case("image-there", "not checked", _unsendable(_DIFFERENT), "different images with the tag"),

@@ -702,5 +702,5 @@ def test_two_at_once_are_refused(tmp_path: Path, source: Path) -> None:
     fcntl.flock(held, fcntl.LOCK_EX)
     refused = ask("remove", root)
     os.close(held)
-    assert refused.returncode == 3 and "another command is at work in" in refused.stderr
+    assert refused.returncode == 3 and "another command uses" in refused.stderr
     assert json.loads(ask("remove", root).stdout) == {"gone": 5, "stay": 0, "left": 0}

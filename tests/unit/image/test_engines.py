@@ -114,7 +114,7 @@ def test_what_podman_says_of_itself() -> None:
 
 
 def test_what_stands_where_another_engine_was_meant() -> None:
-    with pytest.raises(NotReady, match="the command docker runs Podman on this host"):
+    with pytest.raises(NotReady, match="the command `docker` starts Podman on this host"):
         docker_info("box1", "trainer", json.dumps(INFO))
     with pytest.raises(NotReady, match="podman is not installed"):
         docker_info("box1", "trainer", "sh: 12: podman: not found", PODMAN)

@@ -136,7 +136,7 @@ ENOUGH = "--params 1M --rate 1gbit"
         ),
         (
             f"{ENOUGH} --rate 1gbit --rate a=1gbit --rate a=2gbit",
-            ["--rate: is given twice", "--rate a: is given twice"],
+            ["--rate: is set twice", "--rate a: is set twice"],
         ),
         (
             f"{ENOUGH} --dtype fp8 --algorithm tree --bucket big",

@@ -152,7 +152,7 @@ TRANSFER: list[dict[str, Any]] = [
     {"loaded": 0, "status": 0, "said": "Loaded image"},
     {"at": 3, "limit": 9, "busy": False, "wire": 12},
     {"takes": "gpu2", "at": 3},
-    {"lost": "gpu2", "begun": True, "gone": 2, "why": "it fell behind"},
+    {"lost": "gpu2", "begun": True, "gone": 2, "why": "the host is too slow"},
     {"missing": "no python3"},
 ]
 RANK = {

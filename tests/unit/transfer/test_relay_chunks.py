@@ -57,7 +57,7 @@ def test_a_chunk_that_came_before_is_left_out(relay) -> None:  # type: ignore[no
 
 def test_a_chunk_after_a_gap_is_a_fault(relay) -> None:  # type: ignore[no-untyped-def]
     made = filled(relay, 3)
-    with pytest.raises(relay.Fault, match="chunk 4 came before 3"):
+    with pytest.raises(relay.Fault, match="chunk 4 arrived before chunk 3"):
         made.keep(4, 0, chunk(4))
 
 

@@ -84,7 +84,7 @@ class World:
                 self.apply(self.line.lost(giver, host, False, False, "Connection refused", self.now))
             elif self.at[host] < self.at[giver] - KEPT:
                 del self.takers[giver]
-                self.apply(self.line.lost(giver, host, True, True, "it fell behind", self.now))
+                self.apply(self.line.lost(giver, host, True, True, "the host is too slow", self.now))
 
     def step(self) -> None:
         self.now += TICK

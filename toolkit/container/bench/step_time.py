@@ -140,8 +140,13 @@ def leave_mpi() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="measure a step of a training script on one slot")
     parser.add_argument("--steps", type=int, default=10, help="steps to measure")
-    parser.add_argument("--warm-up", type=int, default=3, help="steps before these, which are often slower")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which fewer steps suffice")
+    parser.add_argument("--warm-up", type=int, default=3, help="warm-up steps before the measured steps")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=60.0,
+        help="seconds until fewer steps suffice",
+    )
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()

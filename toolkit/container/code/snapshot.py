@@ -151,7 +151,7 @@ class Snapshot:
                 continue  # contents lost with a pack are requested again
         if lacks:
             raise Refused(
-                f"{jobs_folder()}/.code cannot be read back as it was written",
+                f"{jobs_folder()}/.code differs from the data that was written",
                 "check the disk of this host: sudo dmesg",
             )
 

@@ -62,7 +62,7 @@ def ask(job: Path, host: str, command: str, patience: float = PATIENCE_S) -> str
     until = time.monotonic() + patience
     while not answer.exists():
         if time.monotonic() > until:
-            return "the client that started the job has gone, so the command cannot be started"
+            return "the client that started the job has exited, so the command cannot be started"
         time.sleep(POLL_S)
     return str(read(answer).get("error", ""))
 

@@ -80,7 +80,7 @@ class Lease:
                 return f"main sent no heartbeat for {LEASE_S:.0f} s"
             data = os.read(0, 1 << 16)
             if not data:
-                return "" if self.released else "main is gone"
+                return "" if self.released else "main closed the connection"
             heard = now
             self.renew(heard)
             *lines, rest = (rest + data).split(b"\n")
@@ -107,7 +107,7 @@ class Lease:
         try:
             keep(self.folder, variables)
         except OSError as error:
-            why = f"it cannot keep the job's variables in memory: {error.strerror}"
+            why = f"the lease cannot keep the job's variables in memory: {error.strerror}"
             self.say({"n": 0, "failed": why})
 
     def take(self, request: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class Lease:
         """End the job's processes on this host, and record that in the job's logs."""
         grace = min(load_job(self.job_id)["grace"], LAPSE_GRACE_S)
         left = end(self.job_id, grace)
-        what = f"still alive: {left}" if left else "the ranks here were ended"
+        what = f"still alive: {left}" if left else "toolkit ended the ranks on this host"
         with suppress(OSError), (self.folder / "logs" / "lease.log").open("a") as log:
             log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {why}; {what}\n")
 

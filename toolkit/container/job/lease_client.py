@@ -110,7 +110,7 @@ class Held:
         # Do not read to the end: another process can hold the pipe open.
         text = (self.process.stderr.read() or b"").decode(errors="replace").strip().splitlines()
         if code == 0 and not text:
-            return "it received no heartbeat from main for too long, and has ended its ranks"
+            return "the host received no heartbeat from main in time, and ended its ranks"
         return text[-1].rstrip(".") if text else f"its lease ended with exit code {code}"
 
 

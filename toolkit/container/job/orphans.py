@@ -216,7 +216,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
     parser.add_argument("--signal", choices=["TERM", "KILL"], default="TERM")
-    parser.add_argument("--interrupt", action="store_true", help="first send SIGINT to the supervisor here")
+    parser.add_argument("--interrupt", action="store_true", help="first send SIGINT to the job's supervisor")
     parser.add_argument("--list", action="store_true", help="list the processes without signalling them")
     parser.add_argument("--keep", action="store_true", help="keep the job's variables for another attempt")
     parser.add_argument("--ranks", action="store_true", help="spare the launcher and its daemons")

@@ -113,7 +113,7 @@ class Regroup:
                 running.process.kill()
         hang_up(self._job["id"], host)
         if self._leases.is_lost(host):
-            self.left[host] = "it was lost and left out"
+            self.left[host] = "the host was lost and excluded"
             self._leases.leave(host)
         else:
             self._leases.interrupt([host])

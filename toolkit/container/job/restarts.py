@@ -51,7 +51,7 @@ class Restarts:
         most = self._job["max_restarts"]
         if end.state != "failed" or not most:
             return ""
-        return f"; given up after {count(len(self.done), 'restart')} of {most}"
+        return f"; toolkit gave up after {count(len(self.done), 'restart')} of {most}"
 
     def note(self, end: End, hosts: Sequence[Host], lasted: float) -> float:
         """Record a failure; return the seconds to wait (backoff)."""
@@ -126,7 +126,7 @@ def too_few(there: Sequence[Host], least: int) -> str:
     """Describe why a job cannot start on too few hosts."""
     names = ", ".join(host["name"] for host in there)
     who = f"only {names} {'answer' if len(there) > 1 else 'answers'}" if there else "no host answers"
-    return f"{who}, and --min-hosts is {least}"
+    return f"{who}, but --min-hosts is {least}"
 
 
 def count(number: int, what: str) -> str:

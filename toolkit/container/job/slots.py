@@ -38,5 +38,5 @@ def taken_by_another(job: Job) -> str:
         for host in job["hosts"]:
             both = sorted(set(host["taken"]) & set(theirs.get(host["name"], ())))
             if both:
-                return f"slot {both[0]} of {host['name']} was taken by job {other} a moment ago"
+                return f"slot {both[0]} of {host['name']} was reserved by job {other} after the check"
     return ""

@@ -43,7 +43,7 @@ def _first_status(job_id: str) -> Status:
         if status is not None:
             return status
         if time.monotonic() > deadline:
-            fail(EXIT_NO_INPUT, f"job {job_id} has not been started here")
+            fail(EXIT_NO_INPUT, f"job {job_id} was not started on this host")
         time.sleep(POLL_S)
 
 
@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--failed", action="store_true", help="the job has failed on another host")
     parser.add_argument("--why", default="", help="with --failed: the reason to record")
     parser.add_argument("--lost", default="", help="with --why: the host whose loss ended the job")
-    parser.add_argument("--ranks", action="store_true", help="wait only until the ranks here have ended")
+    parser.add_argument("--ranks", action="store_true", help="wait only until the ranks on this host end")
     parser.add_argument("--grace", type=float, help="seconds between TERM and KILL (default: the job's)")
     args = parser.parse_args()
     signum = PEER_FAILED if args.failed else signal.SIGINT if args.interrupt else signal.SIGTERM

@@ -311,7 +311,7 @@ def main() -> int:
     try:
         path.open("xb").close()
     except FileExistsError:
-        fail(EXIT_STARTED, f"job {job_id} has been started before")
+        fail(EXIT_STARTED, f"job {job_id} was already started")
     supervisor = Supervisor(job, Log(path, job["log_bytes"]))
     # a function and not SIG_IGN, which the launches would inherit
     signal.signal(signal.SIGHUP, lambda _signum, _frame: None)
@@ -323,7 +323,7 @@ def main() -> int:
             supervisor.variables = receive()
         except ValueError:
             supervisor.refuse(
-                "the job's variables did not arrive, because the client that started the job has gone"
+                "the job's variables did not arrive, because the client that started the job has exited"
             )
             return EXIT_STARTED
     if reason := too_few_descriptors(job, raise_limit()):

@@ -137,7 +137,7 @@ def _follow() -> int:
     path = folder / LOG if args.rank is None else folder / "logs" / f"rank-{args.rank}.log"
     end = path.with_suffix(".exit")
     if args.now and not path.exists():
-        fail(EXIT_NO_INPUT, f"there is no {path}")
+        fail(EXIT_NO_INPUT, f"{path} does not exist")
     _wait_for(path, args.job_id)
     log = Reader(path, _start(path, args))
     fold = args.fold and load_job(args.job_id)["world_size"] >= FOLDED_RANKS

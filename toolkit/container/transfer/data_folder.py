@@ -194,7 +194,7 @@ class Folder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Fault(f"another command is at work in {self.root}; wait until it has finished") from None
+            raise Fault(f"another command uses {self.root}; wait until this command has finished") from None
 
     def unlock(self) -> None:
         lock, self._lock = self._lock, -1

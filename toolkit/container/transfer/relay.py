@@ -86,7 +86,7 @@ def _receive(link: ssl.SSLSocket, count: int) -> bytes:
     while done < count:
         size = link.recv_into(room[done:])
         if not size:
-            raise EOFError("it closed the connection")
+            raise EOFError("the host closed the connection")
         done += size
     return bytes(room)
 
@@ -231,7 +231,7 @@ class Downstream:
                     if self.ended:
                         return
                     if number not in relay.wire:
-                        relay.say(lost=self.host, begun=True, gone=relay.first, why="it fell behind")
+                        relay.say(lost=self.host, begun=True, gone=relay.first, why="the host is too slow")
                         return
                     flags, data = relay.wire[number]
                 link.sendall(HEAD.pack(b"C", flags, number, len(data)))
@@ -361,7 +361,7 @@ class Relay:
         """Accept a chunk if it is the next one and matches its digest."""
         if number != self.at:
             if number > self.at:
-                raise Fault(f"chunk {number} came before {self.at}")
+                raise Fault(f"chunk {number} arrived before chunk {self.at}")
             return
         with self.changed:
             expected = self.digests.get(number)
