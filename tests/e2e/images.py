@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tarfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -62,8 +62,19 @@ def layer(name: str, size: int, seed: int = 0) -> bytes:
     return out.getvalue()
 
 
-def make(base: ImageLayers, tag: str, layers: Sequence[bytes], tools: int = TOOLS, **labels: str) -> Made:
-    """Load an image made of the first N layers of the base, and these layers, into this machine's engine."""
+def make(
+    base: ImageLayers,
+    tag: str,
+    layers: Sequence[bytes],
+    tools: int = TOOLS,
+    config: Mapping[str, object] | None = None,
+    **labels: str,
+) -> Made:
+    """Load an image made of the first N layers of the base, and these layers, into this machine's engine.
+
+    Args:
+        config: keys of the image's configuration that replace those of the test.
+    """
     own = tuple(Layer(digest(one), len(one)) for one in layers)
     whole = (*base.layers[:tools], *own)
     conf = json.loads(base.config)
@@ -71,7 +82,7 @@ def make(base: ImageLayers, tag: str, layers: Sequence[bytes], tools: int = TOOL
     about = {
         **{key: conf[key] for key in ("architecture", "os")},
         "created": datetime.now(timezone.utc).isoformat().replace("+00:00", "Z"),
-        "config": {"Env": env, "Labels": {"toolkit.flavor": "images", **labels}},
+        "config": {"Env": env, "Labels": {"toolkit.flavor": "images", **labels}, **(config or {})},
         "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in whole]},
         "history": [],
     }

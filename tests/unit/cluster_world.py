@@ -189,6 +189,7 @@ def container(**changes: object) -> Container:
         hostname="gpu2",
         image="toolkit.local/verified:0123456789abcdef",
         argv=("/usr/sbin/sshd", "-D", "-f", "/a b"),
+        entrypoint="env",
         user="1000:1001",
         userns="keep-id",
         groups=(44, 998),

@@ -8,7 +8,7 @@ from toolkit import __version__
 from toolkit.cluster.files import home_of, sshd_config
 from toolkit.cluster.gpus import CAPABILITIES, NONE_VISIBLE, gpu_access, gpu_failures
 from toolkit.cluster.layout import Layout, Place
-from toolkit.core.container import Container, Mount, Ulimit
+from toolkit.core.container import ENTRYPOINT, Container, Mount, Ulimit
 from toolkit.hostsfile.fields import ULIMITS, UNLIMITED
 from toolkit.plan.steps import Failure
 from toolkit.protocol.names import (
@@ -66,6 +66,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         hostname=place.name,
         image=layout.reference,
         argv=SSHD_ARGV if sshd else IDLE_ARGV,
+        entrypoint=ENTRYPOINT,
         user=f"{facts.uid}:{facts.gid}",
         userns=facts.userns,
         # A separate user namespace has none of the host's groups.

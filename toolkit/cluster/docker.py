@@ -26,6 +26,8 @@ def docker_run_args(container: Container) -> tuple[str, ...]:
         args += ["--init"]  # an sshd or a launcher as PID 1 would leave dead children as zombies
     if container.userns:
         args += ["--userns", container.userns]
+    if container.entrypoint:
+        args += ["--entrypoint", container.entrypoint]
     args += ["--user", container.user]
     for group in container.groups:
         args += ["--group-add", str(group)]

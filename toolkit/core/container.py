@@ -13,11 +13,15 @@ from toolkit.protocol.names import LABEL_DIGEST, LABEL_VERSION
 # Labels that say something about a container and decide nothing.
 _REMARKS = (LABEL_DIGEST, LABEL_VERSION)
 
-# What every container is started with that runs a program of an image for a moment: nothing more than the
-# program needs, and a fork bomb ends in the container.
+# Executes its arguments. In place of the image's ENTRYPOINT, which can print a banner into the output of a
+# program, or start another program.
+ENTRYPOINT = "env"
+
+# Options of every container that runs one program of an image: only what the program needs, with a limit that
+# stops fork bombs.
 CONFINED = (
     *("--init", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-    *("--pids-limit", "4096"),
+    *("--pids-limit", "4096", "--entrypoint", ENTRYPOINT),
 )
 
 
@@ -47,6 +51,7 @@ class Container:
 
     Args:
         image: a reference that stands for one identity (see ``toolkit.core.image``).
+        entrypoint: the program that receives ``argv`` in place of the image's ENTRYPOINT; empty to keep that.
         user: ``uid:gid`` of the processes.
         groups: supplementary group ids.
         gpus: for ``--gpus``: empty for none, ``all``, or a comma-separated list of indexes or UUIDs.
@@ -62,6 +67,7 @@ class Container:
     image: str
     argv: tuple[str, ...]
     user: str
+    entrypoint: str = ""
     groups: tuple[int, ...] = ()
     workdir: str = "/"
     env: tuple[tuple[str, str], ...] = ()

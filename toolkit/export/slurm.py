@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from toolkit.cluster.docker import docker_run_args
-from toolkit.core.container import Container, Mount
+from toolkit.core.container import ENTRYPOINT, Container, Mount
 from toolkit.core.templates import render_template
 from toolkit.export.job import BY_MPI, CODE, FOLDER, BatchJob, network_lines, rank_text
 from toolkit.launchers.mpirun import mpirun_words
@@ -153,6 +153,7 @@ def _container(job: BatchJob) -> Container:
         hostname=var("SLURMD_NODENAME"),
         image="",
         argv=(),
+        entrypoint=ENTRYPOINT,
         user=f"{var('uid')}:{var('gid')}",
         workdir=CODE,
         env=tuple(sorted(env.items())),

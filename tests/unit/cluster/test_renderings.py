@@ -130,6 +130,7 @@ FIELDS: dict[str, Reader] = {
     "hostname": (lambda d: d["--hostname"], lambda c: [c["hostname"]], lambda x: [x.hostname]),
     "image": (lambda d: d["image"], lambda c: [c["image"]], lambda x: [x.image]),
     "argv": (lambda d: d["argv"], lambda c: c["command"], lambda x: list(x.argv)),
+    "entrypoint": (lambda d: d["--entrypoint"], lambda c: c["entrypoint"], lambda x: [x.entrypoint]),
     "user": (lambda d: d["--user"], lambda c: [c["user"]], lambda x: [x.user]),
     "userns": (lambda d: d["--userns"], lambda c: [c["userns_mode"]], lambda x: [x.userns]),
     "groups": (lambda d: d["--group-add"], lambda c: c["group_add"], lambda x: [str(g) for g in x.groups]),

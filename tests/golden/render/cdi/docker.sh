@@ -11,6 +11,7 @@ exec docker run \
     --network host \
     --init \
     --userns keep-id \
+    --entrypoint env \
     --user 1000:1001 \
     --group-add 44 \
     --group-add 998 \

@@ -148,6 +148,7 @@ END-OF-NETWORK
         --hostname "$SLURMD_NODENAME" \
         --network host \
         --init \
+        --entrypoint env \
         --user "$uid"':'"$gid" \
         --workdir /workspace \
         --cap-drop ALL \

@@ -10,6 +10,7 @@ exec docker run \
     --hostname cpu3 \
     --network host \
     --init \
+    --entrypoint env \
     --user 1000:1000 \
     --group-add 998 \
     --workdir /home/alice \
@@ -35,7 +36,7 @@ exec docker run \
     --mount type=bind,source=/scratch/out,target=/out \
     --label toolkit.cluster=demo \
     --label toolkit.config=030e607a9fd09766 \
-    --label toolkit.digest=581d847031317b7c \
+    --label toolkit.digest=a7fa1f1e38a0d269 \
     --label toolkit.host=cpu3 \
     --label toolkit.owner=alice \
     --label toolkit.port=12345 \

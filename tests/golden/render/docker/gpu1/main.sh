@@ -10,6 +10,7 @@ exec docker run \
     --hostname gpu1 \
     --network host \
     --init \
+    --entrypoint env \
     --user 1000:1000 \
     --group-add 998 \
     --workdir /home/alice \
@@ -36,7 +37,7 @@ exec docker run \
     --mount type=bind,source=/data/digits,target=/data,readonly \
     --mount type=bind,source=/scratch/out,target=/out \
     --label toolkit.cluster=demo \
-    --label toolkit.digest=84898d39ee257487 \
+    --label toolkit.digest=3731974db4b415bc \
     --label toolkit.host=gpu1 \
     --label toolkit.owner=alice \
     --label toolkit.role=main \

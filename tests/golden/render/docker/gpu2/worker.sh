@@ -10,6 +10,7 @@ exec docker run \
     --hostname gpu2 \
     --network host \
     --init \
+    --entrypoint env \
     --user 1000:1000 \
     --group-add 44 \
     --group-add 997 \
@@ -39,7 +40,7 @@ exec docker run \
     --mount type=bind,source=/scratch/out,target=/out \
     --label toolkit.cluster=demo \
     --label toolkit.config=0e3135a67af0eac9 \
-    --label toolkit.digest=06d9fa3da8cfa25c \
+    --label toolkit.digest=9a390d944dab39b4 \
     --label toolkit.host=gpu2 \
     --label toolkit.owner=alice \
     --label toolkit.port=12345 \
