@@ -209,7 +209,7 @@ def test_an_image_for_which_there_is_no_room(base: Toolkit, blob: str, tmp_path:
     with faults.small_engine(SICK, "150m"):
         # Seen before the first byte travels.
         refused = big.run("image", "send", "--json")
-        words = f"no room for the image in {faults.IMAGES}: "
+        words = f"{faults.IMAGES} has too little space for the image: "
         one_error(refused, "image", words, f"free space on {faults.IMAGES}")
         assert "loading needs 200 MB" in refused.err and refused.seconds < 10
         # A part of the disk that df does not tell of: then docker's own words, and what is left.

@@ -55,7 +55,7 @@ def test_the_table_of_open_mpi_is_what_the_image_says() -> None:
     told = in_image("ompi_info", "--all", "--parsable")
     make = [sys.executable, "scripts/variable_tables.py", "openmpi"]
     lines = subprocess.run(make, input=told, capture_output=True, text=True, check=True).stdout
-    head, mark, rest = (TABLES / "openmpi.txt").read_text().partition("# What is read.\n")
+    head, mark, rest = (TABLES / "openmpi.txt").read_text().partition("# Names that are read.\n")
     assert head and mark
     assert rest == lines
 

@@ -1,4 +1,4 @@
-"""Images that toolkit did not build, in the layout of a vendor: no sshd, an ENTRYPOINT, a USER, another MPI."""
+"""Images in the layout of a vendor, which toolkit did not build: no sshd, ENTRYPOINT, USER, another MPI."""
 
 from __future__ import annotations
 

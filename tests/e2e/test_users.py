@@ -190,7 +190,7 @@ def test_an_account_that_runs_no_command(two: Toolkit, tmp_path: Path) -> None:
     forced = 'command="echo only for backups"'
     with account("box2", "locked", "/home/locked", "/usr/sbin/nologin", 1701):
         for change, words in (
-            ("true", "; it says: This account is currently not available."),
+            ("true", "; output: This account is currently not available."),
             (f"usermod -s /bin/sh locked; sed -i '1s/^/{forced} /' .ssh/authorized_keys", "only for backups"),
             ("sed -i 's/echo only for backups/exit 3/' .ssh/authorized_keys", "but cannot run commands"),
         ):
@@ -200,7 +200,7 @@ def test_an_account_that_runs_no_command(two: Toolkit, tmp_path: Path) -> None:
             assert done.status == 1 and [(o["host"], o["phase"]) for o in failed] == [("box2", "connect")]
             assert "user locked can log in but cannot run commands" in failed[0]["detail"]
             assert failed[0]["detail"].endswith(words)
-            assert "on box2: give locked a shell" in failed[0]["fix"] and "ForceCommand" in failed[0]["fix"]
+            assert "on box2: sudo usermod --shell /bin/bash locked" in failed[0]["fix"] and "ForceCommand" in failed[0]["fix"]
             own = {o["status"] for o in done.json["outcomes"] if o["host"] == "box1"}
             assert own and own <= {"ok", "skipped"}
     assert locked.run("down").status == 1
