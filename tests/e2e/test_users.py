@@ -200,7 +200,8 @@ def test_an_account_that_runs_no_command(two: Toolkit, tmp_path: Path) -> None:
             assert done.status == 1 and [(o["host"], o["phase"]) for o in failed] == [("box2", "connect")]
             assert "user locked can log in but cannot run commands" in failed[0]["detail"]
             assert failed[0]["detail"].endswith(words)
-            assert "on box2: sudo usermod --shell /bin/bash locked" in failed[0]["fix"] and "ForceCommand" in failed[0]["fix"]
+            fix = failed[0]["fix"]
+            assert "on box2: sudo usermod --shell /bin/bash locked" in fix and "ForceCommand" in fix
             own = {o["status"] for o in done.json["outcomes"] if o["host"] == "box1"}
             assert own and own <= {"ok", "skipped"}
     assert locked.run("down").status == 1
