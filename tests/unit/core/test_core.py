@@ -161,6 +161,7 @@ OTHER_VALUES: dict[str, Any] = {
     "hostname": "x",
     "image": "x",
     "argv": ("x",),
+    "entrypoint": "sh",
     "user": "5:5",
     "userns": "host",
     "groups": (5,),
