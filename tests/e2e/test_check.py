@@ -212,7 +212,12 @@ def test_leftovers_are_found_and_removed_and_nothing_else(checked: Toolkit, befo
             checked,
             ("left-containers", "warning", "box2", "toolkit-gone-worker belongs to a removed cluster"),
             ("left-processes", "warning", "box2", "2 processes of job 20260101-000000-over-aaaa"),
-            ("left-state", "warning", "box2", "cluster gone-too, which has no container"),
+            (
+                "left-state",
+                "warning",
+                "box2",
+                "keys and records of cluster gone-too, but no container of this cluster",
+            ),
             ("cluster-version", "warning", "box2", "toolkit 0.0.1"),
             ("left-containers", "warning", "box2", "toolkit-checked-worker does not run"),
         )

@@ -145,7 +145,7 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
     ),
     "apart": (
         {"data_address": ("DATA1", "CONTROL2")}, "", "",
-        {"net-shared": "different networks", "net-speeds": "box2 runs at 100 Mb/s"},
+        {"net-shared": "different networks", "net-speeds": "box2 has 100 Mb/s"},
     ),
     "no carrier": (
         {"data_address": ("10.98.0.1", "10.98.0.2")}, CABLE, "ip link del lan9",
@@ -176,7 +176,7 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
         {"worker_port": 23456},
         f"case N in 2) {LISTEN} & echo $! >/run/fault;; esac",
         "case N in 2) kill $(cat /run/fault); rm /run/fault;; esac",
-        {"net-worker-port": "uses port 12345, the worker_port"},
+        {"net-worker-port": "uses port 23456, the worker_port"},
     ),
     "bound": (
         {},

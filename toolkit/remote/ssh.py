@@ -284,8 +284,10 @@ class SshRunner:
         except TimeoutError as error:
             if error in broken:
                 raise
-            quiet = f"the command printed nothing for {silence:g} s"
-            why = timeout_text(timeout) if timeout is not None else quiet
+            if timeout is not None:
+                why = timeout_text(timeout)
+            else:
+                why = f"the command printed nothing for {silence:g} s"
             return Result(TIMED_OUT, "", why, time.monotonic() - start)
         except (OSError, EOFError, paramiko.SSHException) as error:
             if error in broken:
