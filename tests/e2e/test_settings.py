@@ -217,7 +217,7 @@ def test_an_image_for_another_processor_is_not_sent(lab: Path, tmp_path: Path) -
         foreign = cluster(lab, tmp_path, "foreign", ("box1", "box2"), image=name)
         assert foreign.run("up").status == 3, "told by a check"
         done = foreign.run("up", "--no-check")
-        assert done.status == 1 and f"the image {name} is for {other}, and box1 is" in done.err
+        assert done.status == 1 and f"the image {name} is for {other}, but box1 is" in done.err
         assert "box2 is" in done.err and "fix:" in done.err
         assert on("box1", "docker", "images", "-q", name) == ""
     finally:
