@@ -34,7 +34,10 @@ pull() {
         sleep 1
         waited=$((waited + 1))
     done
-    wait "$puller" 2> /dev/null
+    status=0
+    wait "$puller" 2> /dev/null || status=$?
+    puller=  # its number can belong to another process from now on
+    return "$status"
 }
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/toolkit-base.XXXXXX")

@@ -41,7 +41,7 @@ def _depth_of_caller() -> int:
     return depth
 
 
-def _expect_nothing(event: object) -> None:
+def _ignore_event(event: object) -> None:
     pass
 
 
@@ -64,10 +64,10 @@ class Connection:
     def __init__(
         self,
         hosts: str | Path | Inventory = "hosts.yaml",
-        listen: Listener = _expect_nothing,
+        listen: Listener = _ignore_event,
         warn: Warn = _warn,
         trace: Trace | None = None,
-        met: Callable[[Session], None] = _expect_nothing,
+        met: Callable[[Session], None] = _ignore_event,
         notice: Callable[[Notice], None] | None = None,
     ) -> None:
         self.inventory = hosts if isinstance(hosts, Inventory) else load_inventory(hosts)

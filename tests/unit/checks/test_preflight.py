@@ -126,7 +126,7 @@ def test_refusing_counts() -> None:
     with pytest.raises(NotReady, match="2 errors on gpu1 would"):
         raise_if_errors([one, one])
     with pytest.raises(NotReady, match="2 errors would"):
-        raise_if_errors([one, Finding("image", "error", "nobody has it", "f")])
+        raise_if_errors([one, Finding("image", "error", "no host has the image", "f")])
 
 
 def test_the_refusal_lists_errors_that_were_not_printed_before() -> None:

@@ -148,7 +148,7 @@ def test_what_up_would_take_from_a_running_job() -> None:
     )
 
 
-def test_the_version_is_on_the_container_and_makes_none_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_label_recreates_no_container(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = world.layout()
     before = cluster_container(layout, layout.places[0])
     assert dict(before.labels)[LABEL_VERSION] == __version__
@@ -167,7 +167,7 @@ class Later(Container):
     read_only: bool = False
 
 
-def test_a_field_that_a_later_version_adds_makes_no_container_anew() -> None:
+def test_a_field_of_a_later_version_recreates_no_container() -> None:
     base = world.container()
     values = {f.name: getattr(base, f.name) for f in fields(Container)}
     assert Later(**values).digest() == base.digest()

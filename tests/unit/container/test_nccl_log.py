@@ -120,7 +120,7 @@ def test_a_log_that_the_user_configures_is_left_alone(tmp_path: Path, name: str)
     assert log_settings({name: "x"}, tmp_path) == {}
 
 
-# Stands for NCCL: it writes its log where NCCL_DEBUG_FILE says, and waits until toolkit has removed the file.
+# In place of NCCL: writes the log to NCCL_DEBUG_FILE, and waits until toolkit has removed the file.
 WRITES = """
 import os, time
 path = os.environ.get("NCCL_DEBUG_FILE")

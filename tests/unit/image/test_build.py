@@ -90,7 +90,7 @@ def test_when_none_succeeds_the_error_says_what_to_set(tmp_path: Path) -> None:
     assert caught.value.fix == "set X"
 
 
-def test_the_context_is_made_anew_from_files_wheels_and_certificate(tmp_path: Path) -> None:
+def test_the_context_is_recreated_from_files_wheels_and_certificate(tmp_path: Path) -> None:
     wheelhouse = tmp_path / "wheels"
     wheelhouse.mkdir()
     (wheelhouse / "a-1.whl").write_text("wheel")

@@ -209,13 +209,13 @@ def test_a_host_whose_pull_failed_takes_no_further_part(
     broken = replace(plan.steps[1], reference="--no-such")  # type: ignore[arg-type]
     steps = (plan.steps[0], broken, plan.steps[2])
     monkeypatch.setenv("STORE", str(registry / "store"))
-    again = {name: replace(f, docker="asked anew") for name, f in session.facts.items()}
+    again = {name: replace(f, docker="probed again") for name, f in session.facts.items()}
     monkeypatch.setattr(session, "_ask", lambda name: again[name])
     (registry / "bin" / "docker").write_text(DOCKER.replace("cp ", '[ "$3" != --no-such ] || exit 1; cp '))
     report = session.pull(replace(plan, phases=(replace(plan.phases[0], steps=steps),)))
     assert [o.status for o in report.outcomes].count("failed") == 1
     assert list(session.facts) == ["gpu1", "cpu3"] and session.errors == {}
-    assert {f.docker for f in session.facts.values()} == {"asked anew"}
+    assert {f.docker for f in session.facts.values()} == {"probed again"}
     layout = make_layout(session.inventory, Observed(session.facts))
     whole = execute(plan_up(layout, {}), {}).after(report)
     assert [o.host for o in whole.outcomes[:3]] == ["gpu1", "gpu2", "cpu3"]

@@ -198,9 +198,7 @@ def age(folder: Path) -> None:
         os.utime(path, ns=(1, time.time_ns() - 60 * 10**9))
 
 
-def test_sums_are_made_anew_when_anything_of_a_file_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_file_is_hashed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, cache = tmp_path / "code", tmp_path / "cache"
     put(code, "a.py", "b.py")
     read: list[str] = []
@@ -231,7 +229,7 @@ def test_a_file_of_this_moment_is_read_again(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a.py": 3}', '{"a.py": ["x"]}', '{"a.py": [1,2,3,4]}'])
-def test_a_cache_that_is_no_cache_is_made_anew(tmp_path: Path, text: str) -> None:
+def test_an_invalid_cache_is_recreated(tmp_path: Path, text: str) -> None:
     code, cache = tmp_path / "code", tmp_path / "cache"
     put(code, "a.py")
     first = read_tree(code, cache)

@@ -118,11 +118,11 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
 
 
 def up(session: Session, hosts: Hosts, monkeypatch: pytest.MonkeyPatch, **words: Any) -> Report:
-    def anew(own: Session, names: list[str]) -> None:
+    def probe(own: Session, names: list[str]) -> None:
         own.facts = {name: hosts.seen.get(name, own.facts[name]) for name in names}
 
     monkeypatch.setattr(Session, "execute", lambda own, *rest, **more: hosts.execute(own, *rest, **more))
-    monkeypatch.setattr(Session, "probe_again", anew)
+    monkeypatch.setattr(Session, "probe_again", probe)
     layout = observe_layout(session)
     plan = plan_up(layout, container_programs())
     return bring_up(session, layout, plan, lambda event: None, **words)
@@ -185,7 +185,7 @@ def test_with_a_port_of_the_file_up_names_who_has_it(
 
 def test_another_port_ends_no_running_job(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(session: Session, layout: Layout, prepare: bool) -> None:
-        raise NotReady("job j1 is running, and its container would be made anew", "toolkit stop j1")
+        raise NotReady("job j1 is running, and its container would be recreated", "toolkit stop j1")
 
     monkeypatch.setattr(toolkit.lifecycle.port_race, "refuse_to_end_jobs", refuse)
     hosts = Hosts({"gpu2": {12345}})

@@ -123,7 +123,9 @@ def test_a_pace_that_nobody_prints_is_taken_from_the_steps() -> None:
     assert throughput.steps_per_s == pytest.approx(4.0)
     throughput.feed(b"step 1\n", 60.0)
     throughput.feed(b"step 3\nhalf a li", 61.0)
-    assert (throughput.step, throughput.steps_per_s) == (3, pytest.approx(2.0)), "another epoch begins anew"
+    assert (throughput.step, throughput.steps_per_s) == (3, pytest.approx(2.0)), (
+        "the step number restarts with an epoch"
+    )
     throughput.feed(b"ne 5\rprogress\r", 62.0)
     assert throughput.line == "progress", "a bar writes over its line"
     throughput.feed(b"step 4, 9 it/s\nstep 5\n", 63.0)

@@ -137,11 +137,11 @@ class Child:
     ) -> int:
         """Copy the output until the child has exited; return the exit code, 128+n for signal n.
 
-        Args:
-            notice: called between two copies; a text that it returns is added to the output as a line.
-
         Orphaned processes of the child can hold its output open and print forever. Their output is
         copied for at most DRAIN_S after the exit.
+
+        Args:
+            notice: called between two copies; a text that it returns is added to the output as a line.
         """
         assert self._process is not None
         self._output = Output(self._process, streams, log)
