@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import hosts_file
-from tests.e2e.images import NAME, base_parts, make
+from tests.e2e.images import base_parts, make
 from tests.e2e.world import Toolkit, on
 
 pytestmark = pytest.mark.lab
@@ -88,4 +88,3 @@ def test_a_vendor_image_runs_jobs(lab: Path, folder: Path, images: dict[str, str
         vendor.run("down", "--no-save", check=True)
     names = on("box1", "docker", "ps", "--all", "--format", "{{.Names}}").split()
     assert not [name for name in names if name.startswith("toolkit-vendor-")]
-    on("box1", "docker", "image", "prune", "--all", "--force", "--filter", f"reference={NAME}:vendor*")
