@@ -25,6 +25,7 @@ from toolkit.remote.fanout import fan_out
 
 if TYPE_CHECKING:
     from toolkit.hostsfile.inventory import Inventory
+    from toolkit.remote.connect import Gateways
     from toolkit.remote.ssh import SshRunner, Trace
 
 _PROBE_SECONDS = 60.0
@@ -63,6 +64,7 @@ class Connected:
         self.trace = trace
         self.executors = executors
         self.runners: dict[str, SshRunner] = {}
+        self._gateways: Gateways = {}
         self.facts: dict[str, Facts] = {}
         self.errors: dict[str, ToolkitError] = {}
         self.timings: dict[str, float] = {}
@@ -104,7 +106,12 @@ class Connected:
         """Return a runner for a host that is not connected yet."""
         from toolkit.remote.ssh import SshRunner
 
-        return SshRunner(target_of(self.inventory, name), trace=self.trace, engine=self.inventory.engine)
+        return SshRunner(
+            target_of(self.inventory, name),
+            trace=self.trace,
+            engine=self.inventory.engine,
+            gateways=self._gateways,
+        )
 
     def _ask(self, name: str, questions: Questions = ()) -> Facts:
         sources = [mount.source for mount in self.inventory.mounts]

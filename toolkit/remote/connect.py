@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 import socket
 import subprocess
 import tempfile
+import threading
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fabric
 import paramiko
 
-from toolkit.errors import Unreachable
+from toolkit.errors import ToolkitError, Unreachable
 from toolkit.remote import keepalive
 from toolkit.remote.auth import KeyLogin
 from toolkit.remote.host_keys import judge, key_shown, plain_socket, prefer_recorded, record
@@ -76,14 +79,23 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class Link:
-    """One SSH connection with its route to the host: jump hosts, or a ProxyCommand."""
+    """One SSH connection with its route to the host: jump hosts, or a ProxyCommand.
+
+    Args:
+        gateways: the connections to jump hosts, shared with other links; None for one of its own.
+    """
 
     def __init__(
-        self, target: Target, connect_timeout: float = 10.0, silence: float = keepalive.SILENCE_S
+        self,
+        target: Target,
+        connect_timeout: float = 10.0,
+        silence: float = keepalive.SILENCE_S,
+        gateways: Gateways | None = None,
     ) -> None:
         self.target, self._timeout, self._silence = target, connect_timeout, silence
         self._pulse: keepalive.Pulse | None = None
-        self._gateway = Link(target.jump[-1], connect_timeout) if target.jump else None
+        self._gateways: Gateways = {} if gateways is None else gateways
+        self._through = False
         self._proxy: _Proxy | None = None
         self._known = record(target)
         self.connection = fabric.Connection(
@@ -155,8 +167,7 @@ class Link:
             self.connection.close()
         if self._proxy is not None:
             self._proxy.close()
-        if self._gateway is not None:
-            self._gateway.close()
+        self._leave()
 
     def _way(self) -> Any:
         """Return what leads to the host, None for a plain connection.
@@ -164,17 +175,17 @@ class Link:
         Raises:
             Unreachable: a jump host is not reached, or does not lead on; names it.
         """
-        if self._gateway is not None:
-            self._gateway.open()
-            to = (self.target.host, self.target.port)
+        if self.target.jump:
+            hop, to = self.target.jump[-1], (self.target.host, self.target.port)
+            self._leave()
+            self._through = True
+            gateway = _enter(self._gateways, hop, self._timeout)
             try:
-                return self._gateway.transport.open_channel(
-                    "direct-tcpip", to, ("", 0), timeout=self._timeout
-                )
+                return gateway.transport.open_channel("direct-tcpip", to, ("", 0), timeout=self._timeout)
             except (OSError, EOFError, paramiko.SSHException) as error:
                 what = f"the jump host cannot connect to {to[0]} port {to[1]}: {error}"
                 fix = f"nc -vz {to[0]} {to[1]}  # on the jump host; its sshd needs AllowTcpForwarding yes"
-                raise Unreachable(what, fix, self._gateway.target.name) from error
+                raise Unreachable(what, fix, hop.name) from error
         if self.target.proxy:
             try:
                 self._proxy = _Proxy(self.target.proxy)
@@ -182,6 +193,11 @@ class Link:
                 raise explain(self.target, error) from error
             return self._proxy.socket
         return None
+
+    def _leave(self) -> None:
+        if self._through:
+            self._through = False
+            _leave(self._gateways, self.target.jump[-1])
 
     def _proxy_words(self) -> str:
         return self._proxy.last_words() if self._proxy else ""
@@ -196,3 +212,77 @@ class Link:
         security.kex = (*cheap, *(k for k in security.kex if k not in cheap))
         prefer_recorded(transport, self._known)
         return transport
+
+
+@dataclass
+class Gateway:
+    """The connection to one jump host, with one channel for every host behind it.
+
+    Args:
+        users: links that use the connection, or wait for it.
+        failures: number of attempts that failed.
+        failure: the error of the last attempt, None after a success.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    link: Link | None = None
+    users: int = 0
+    failures: int = 0
+    failure: ToolkitError | None = None
+
+
+# One connection to each jump host. One for each host behind it would exceed MaxStartups of the jump host's
+# sshd from about 12 hosts on.
+Gateways = dict[Target, Gateway]
+_gateways_lock = threading.Lock()
+
+
+def _enter(gateways: Gateways, hop: Target, connect_timeout: float) -> Link:
+    """Return the open connection to a jump host for one more user, who calls ``_leave`` in any case.
+
+    Users that wait for the connection share the result of one attempt, also its failure. The next user
+    after a failure, or after a loss of the connection, connects again.
+
+    Raises:
+        Unreachable: the jump host is not reached.
+    """
+    with _gateways_lock:
+        gateway = gateways.setdefault(_place(hop), Gateway())
+        gateway.users += 1
+        failures = gateway.failures
+    with gateway.lock:
+        if gateway.link is not None and gateway.link.transport.is_active():
+            return gateway.link
+        if gateway.failure is not None and gateway.failures > failures:
+            failure = copy.copy(gateway.failure)
+            failure.host = hop.name
+            raise failure
+        if gateway.link is not None:
+            gateway.link.close()
+        gateway.link, gateway.failure = None, None
+        link = Link(hop, connect_timeout, gateways=gateways)
+        try:
+            link.open()
+        except ToolkitError as error:
+            link.close()
+            gateway.failures, gateway.failure = gateway.failures + 1, error
+            raise
+        gateway.link = link
+        return link
+
+
+def _leave(gateways: Gateways, hop: Target) -> None:
+    """Close the connection to a jump host if this was its last user."""
+    with _gateways_lock:
+        gateway = gateways[_place(hop)]
+        gateway.users -= 1
+        if gateway.users:
+            return
+        del gateways[_place(hop)]
+    if gateway.link is not None:
+        gateway.link.close()
+
+
+def _place(hop: Target) -> Target:
+    """Return a jump host without the names of the hosts behind it, so that equal ones compare equal."""
+    return replace(hop, name="", jump=tuple(map(_place, hop.jump)))

@@ -21,7 +21,7 @@ from toolkit.core.command import TIMED_OUT, Command, Result, timeout_text
 from toolkit.core.engines import DOCKER, translate_engine
 from toolkit.core.runner import Sink
 from toolkit.errors import NotReady, ToolkitError, Unreachable
-from toolkit.remote.connect import Link
+from toolkit.remote.connect import Gateways, Link
 from toolkit.remote.keepalive import SILENCE_S
 from toolkit.remote.ssh_config import Target
 
@@ -107,7 +107,11 @@ class _Framed:
 
 
 class SshRunner:
-    """Runs commands on one host over one connection; see ``toolkit.core.runner.Runner``."""
+    """Runs commands on one host over one connection; see ``toolkit.core.runner.Runner``.
+
+    Args:
+        gateways: see ``Link``.
+    """
 
     def __init__(
         self,
@@ -116,11 +120,12 @@ class SshRunner:
         trace: Trace | None = None,
         silence: float = SILENCE_S,
         engine: str = DOCKER,
+        gateways: Gateways | None = None,
     ) -> None:
         self.target = target
         self.engine = engine
         self._trace = trace
-        self._link = Link(target, connect_timeout, silence)
+        self._link = Link(target, connect_timeout, silence, gateways)
         self._closed = False
 
     @property
