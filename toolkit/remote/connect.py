@@ -28,6 +28,8 @@ from toolkit.remote.ssh_errors import RefusedHostKey, explain
 _WINDOW = 2**21
 # Seconds without a TCP acknowledgment after which a host is lost; keepalive.py limits silence of its sshd.
 _SILENCE = 60
+# Key exchanges and logins at a time: they need this machine's processor, and their time limits are for hosts.
+_LOGINS = threading.BoundedSemaphore(64)
 # Authenticated ciphers first: AES-GCM needs no second pass over the data for an HMAC, AES-CTR does.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
@@ -95,7 +97,7 @@ class Link:
         self.target, self._timeout, self._silence = target, connect_timeout, silence
         self._pulse: keepalive.Pulse | None = None
         self._gateways: Gateways = {} if gateways is None else gateways
-        self._through = False
+        self._through = self._closed = False
         self._proxy: _Proxy | None = None
         self._known = record(target)
         self.connection = fabric.Connection(
@@ -132,12 +134,15 @@ class Link:
         sock = self._way()
         if sock is not None:
             self.connection.connect_kwargs["sock"] = sock
-        try:
-            self.connection.open()
-        except Exception as error:
-            # Not left to wait: sshd counts connections that never log in against our address.
-            self.connection.client.close()
-            raise explain(self.target, error, self._proxy_words()) from error
+        with _LOGINS:
+            if self._closed:
+                raise Unreachable("the connection to the host was closed", "", self.target.name)
+            try:
+                self.connection.open()
+            except Exception as error:
+                # Not left to wait: sshd counts connections that never log in against our address.
+                self.connection.client.close()
+                raise explain(self.target, error, self._proxy_words()) from error
         self._pulse = keepalive.Pulse(self.transport, silence=self._silence)
         under = self.transport.sock
         if self._proxy is None and isinstance(under, socket.socket) and hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -157,12 +162,15 @@ class Link:
             Unreachable: the host does not answer or is not an sshd, or a jump host refuses the connection.
         """
         try:
-            sock = self._way() or plain_socket(self.target, self._timeout)
-            return key_shown(sock, self._known, self._timeout)
+            way = self._way()
+            with _LOGINS:
+                sock = way or plain_socket(self.target, self._timeout)
+                return key_shown(sock, self._known, self._timeout)
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise explain(self.target, error, self._proxy_words()) from error
 
     def close(self) -> None:
+        self._closed = True
         with contextlib.suppress(Exception):
             self.connection.close()
         if self._proxy is not None:
