@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from toolkit.remote.ssh import SshRunner, Trace
 
 _PROBE_SECONDS = 60.0
-# Open files of this process: a connection and the channels over it, and everything else.
-_FILES_PER_HOST, _OTHER_FILES = 4, 256
+# Open files of this process: of a connection at most, and of everything else. With few open files a command
+# needs at least one for each connection, and _LEAST_OTHERS.
+_FILES_PER_HOST, _OTHER_FILES, _LEAST_OTHERS = 4, 256, 48
 
 # As (name, shell text); see ``toolkit.cluster.probe``.
 Questions = Sequence[tuple[str, str]]
@@ -82,9 +83,12 @@ class Connected:
         Args:
             questions: further probes, see ``toolkit.cluster.probe``; their output is in ``replies``.
             container_sessions: open a session in each host's container as well, for a job.
+
+        Raises:
+            NotReady: this machine allows fewer open files than the connections need.
         """
         names = list(hosts)
-        allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names))
+        allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names), _LEAST_OTHERS + len(names))
         facts, self.errors = fan_out(names, lambda name: self._meet(name, questions, container_sessions))
         self.facts = {name: facts[name] for name in names if name in facts}
 
