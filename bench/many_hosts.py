@@ -169,6 +169,8 @@ def many(count: int, jump: bool = False) -> Iterator[Cluster]:
         _run("ip", "-n", NET, "link", "add", "switch", "type", "bridge")
         _run("ip", "-n", NET, "link", "set", "switch", "up")
         _run("ip", "link", "add", NET, "type", "veth", "peer", "name", "client", "netns", NET)
+        # A namespace loses its cards some time after its removal.
+        ends.callback(_run, "ip", "link", "del", NET)
         _run("ip", "addr", "add", f"{HERE}/16", "dev", NET)
         _run("ip", "link", "set", NET, "up")
         _run("ip", "-n", NET, "link", "set", "client", "master", "switch", "up")
