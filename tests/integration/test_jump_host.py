@@ -133,7 +133,7 @@ def key() -> paramiko.PKey:
 
 
 def targets(folder: Path, key: paramiko.PKey, gate: Sshd, host: Sshd) -> list[Target]:
-    """Hosts with names of their own, which are all the same server, behind one jump host."""
+    """Hosts with different names behind one jump host; one server plays all of them."""
     key_file, known = folder / "key", folder / "known_hosts"
     key.write_private_key_file(str(key_file))
     known.write_text(
