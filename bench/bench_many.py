@@ -6,7 +6,8 @@
 
 As root, with the program sshd; see many_hosts.py. All hosts share the processors of this machine, so the
 time contains the work of all hosts; "client" is the processor time of the command alone. The anchor is one
-`ssh HOST true` to each host, all at once, with the key exchange that toolkit uses.
+`ssh HOST true` to each host, all at once, with the key exchange that toolkit uses; "ssh cpu" is the processor
+time of these programs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -76,15 +78,16 @@ def measured(cluster: Cluster, words: list[str]) -> Run:
     return Run(seconds, client, memory, most[0], most[1], (cluster.received() - before) / 1024)
 
 
-def anchor(cluster: Cluster) -> float:
-    """Return the seconds of one `ssh HOST true` to every host, all at once."""
-    start = time.perf_counter()
+def anchor(cluster: Cluster) -> tuple[float, float]:
+    """Return the seconds of one `ssh HOST true` to every host, all at once, and their processor time."""
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     ssh = ["ssh", "-F", str(cluster.config)]
     every = [subprocess.Popen([*ssh, name, "true"], stdin=subprocess.DEVNULL) for name in cluster.names]
     failed = sum(process.wait() != 0 for process in every)
     if failed:
         print(f"{len(every):>5}  ssh HOST true failed on {failed} hosts", flush=True)
-    return time.perf_counter() - start
+    seconds, usage = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
@@ -99,8 +102,8 @@ def main() -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the hosts are removed
     print(
-        f"{'hosts':>5}  {'command':<14}{'ssh true':>9}{'seconds':>9}{'ratio':>7}{'client':>8}{'MiB':>6}"
-        f"{'threads':>9}{'files':>7}{'to main':>9}"
+        f"{'hosts':>5}  {'command':<14}{'ssh true':>9}{'seconds':>9}{'ratio':>7}{'ssh cpu':>9}{'client':>8}"
+        f"{'MiB':>6}{'threads':>9}{'files':>7}{'to main':>9}"
     )
     for count in [int(word) for word in options.hosts.split(",")]:
         with many(count, options.jump) as cluster:
@@ -110,12 +113,12 @@ def main() -> None:
                     if command == "up":
                         cluster.forget()
                     pairs.append((anchor(cluster), measured(cluster, command.split())))
-                ratio = statistics.median(run.seconds / ssh for ssh, run in pairs)
-                ssh = statistics.median(ssh for ssh, _ in pairs)
+                ratio = statistics.median(run.seconds / seconds for (seconds, _), run in pairs)
+                ssh, cpu = (statistics.median(found[n] for found, _ in pairs) for n in (0, 1))
                 run = sorted((run for _, run in pairs), key=lambda run: run.seconds)[len(pairs) // 2]
                 print(
-                    f"{count:>5}  {command:<14}{ssh:>9.2f}{run.seconds:>9.2f}{ratio:>7.2f}{run.client:>8.2f}"
-                    f"{run.memory:>6.0f}{run.threads:>9}{run.files:>7}{run.to_main:>9.0f}",
+                    f"{count:>5}  {command:<14}{ssh:>9.2f}{run.seconds:>9.2f}{ratio:>7.2f}{cpu:>9.2f}"
+                    f"{run.client:>8.2f}{run.memory:>6.0f}{run.threads:>9}{run.files:>7}{run.to_main:>9.0f}",
                     flush=True,
                 )
             if options.jump:
