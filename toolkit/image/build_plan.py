@@ -101,6 +101,9 @@ CONTEXT_FILES = (
 _VARIANT_FILES = tuple(path for variant in CUDA_VARIANTS for path in variant.requirements.values())
 SOURCE_FILES = (*CONTEXT_FILES, *_VARIANT_FILES)
 
+# The file that a build on another image needs besides ``Dockerfile.onto``.
+ONTO_FILE = "image/ssh_config"
+
 # Size limits, slightly above the measured sizes; an image is sent to every host.
 LIMIT_BYTES: Mapping[Flavor, int] = {"cpu": 1_400_000_000, "gpu": 6_500_000_000}
 
@@ -333,6 +336,52 @@ def build_command(
         *(("--target", recipe.target) if recipe.target else ()),
         context,
     )
+
+
+def plan_onto(
+    image: str,
+    user: str,
+    tag: str,
+    sources: Mapping[str, str],
+    *,
+    cache: str,
+    proxies: Collection[str] = (),
+    certificate: str = "",
+    no_cache: bool = False,
+    other_builder: bool = False,
+) -> ImageBuild:
+    """Return the plan of a build that adds sshd and the other tools to an image, and nothing else.
+
+    Args:
+        image: the image to build on; ``user`` is its USER.
+        tag: name of the new image; empty means the name of the image with ``-ssh`` after its tag.
+        sources: text of ``Dockerfile.onto`` and of ``image/ssh_config``, by path.
+        others: see ``plan_image``.
+    """
+    recipe = ImageRecipe("cpu", tag or with_ssh_tag(image), no_cache=no_cache)
+    arguments = {"BASE_IMAGE": image, **({"IMAGE_USER": user} if user else {})}
+    context = str(PurePosixPath(cache) / "context-onto")
+    return ImageBuild(
+        flavor="onto",
+        tag=recipe.reference,
+        wheelhouses=(),
+        context=context,
+        files=(("Dockerfile", sources["Dockerfile.onto"]), (ONTO_FILE, sources[ONTO_FILE])),
+        certificate=certificate,
+        command=build_command(recipe, arguments, {}, context, proxies, other_builder),
+        limit_bytes=0,
+    )
+
+
+def with_ssh_tag(image: str) -> str:
+    """Return the name of an image to which toolkit adds sshd.
+
+    >>> with_ssh_tag("host:5000/team/trainer:1.0"), with_ssh_tag("trainer")
+    ('host:5000/team/trainer:1.0-ssh', 'trainer:latest-ssh')
+    """
+    name = image.partition("@")[0]
+    tagged = ":" in name.rpartition("/")[2]
+    return f"{name if tagged else f'{name}:latest'}-ssh"
 
 
 def _pins(recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[str, str]) -> tuple[Pin, ...]:

@@ -27,6 +27,7 @@ from toolkit.image.build import (
 from toolkit.image.build_plan import (
     BUILDER_VARIABLE,
     FLAVOURS,
+    ONTO_FILE,
     PROXY_VARIABLES,
     SOURCE_FILES,
     Flavor,
@@ -34,6 +35,7 @@ from toolkit.image.build_plan import (
     held_pins,
     of_another_torch,
     plan_image,
+    plan_onto,
     resolve_command,
     resolved_pins,
     wheelhouses_of,
@@ -50,6 +52,7 @@ __all__ = [
     "known_flavor",
     "list_images",
     "make_build",
+    "make_onto",
     "own_arch",
     "pick_flavor",
     "prune_plan",
@@ -119,6 +122,23 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         python=sys.executable,
         proxies=[name for name in PROXY_VARIABLES if os.environ.get(name)],
         certificate=certificate,
+        other_builder=BUILDER_VARIABLE in os.environ,
+    )
+
+
+def make_onto(
+    image: str, user: str, tag: str = "", certificate: str = "", no_cache: bool = False
+) -> ImageBuild:
+    """Return the plan of a build that adds sshd and the other tools to an image; see ``plan_onto``."""
+    return plan_onto(
+        image,
+        user,
+        tag,
+        read_sources(source_folder(), ("Dockerfile.onto", ONTO_FILE)),
+        cache=default_cache(os.environ),
+        proxies=[name for name in PROXY_VARIABLES if os.environ.get(name)],
+        certificate=certificate,
+        no_cache=no_cache,
         other_builder=BUILDER_VARIABLE in os.environ,
     )
 
