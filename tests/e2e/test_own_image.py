@@ -121,13 +121,21 @@ def test_keys_that_need_ssh_are_refused_before_any_change(
 @pytest.mark.rare
 def test_sshd_added_to_the_image(lab: Path, folder: Path, images: dict[str, str]) -> None:
     """It installs packages, so it needs the network."""
-    tag = "toolkit-lab-vendor:with-sshd"
+    without, tag = "toolkit-images:vendor-purged", "toolkit-images:vendor-with-sshd"
+    purge = f"FROM {images['ssh']}\nUSER 0\nRUN dpkg --purge openssh-server openssh-sftp-server\nUSER 1234\n"
+    subprocess.run(
+        ["docker", "build", "-q", "--network", "none", "-t", without, "-"],
+        input=purge.encode(),
+        check=True,
+        capture_output=True,
+    )
     tool = cluster(lab, folder, tag)
     try:
-        tool.run("image", "build", "--onto", images["exec"], "--tag", tag, check=True, timeout=600)
+        assert tool.run("image", "inspect", without, "--json", check=True).json["transport"] == "exec"
+        tool.run("image", "build", "--onto", without, "--tag", tag, check=True, timeout=600)
         seen = tool.run("image", "inspect", "--json", check=True).json
         assert (seen["transport"], seen["user"]) == ("ssh", "1234")
         assert seen["executable"] == "/opt/venv/bin/python3"
         runs_jobs(tool, "ssh")
     finally:
-        subprocess.run(["docker", "rmi", "-f", tag], check=False, capture_output=True)
+        subprocess.run(["docker", "rmi", "-f", tag, without], check=False, capture_output=True)
