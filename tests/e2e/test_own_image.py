@@ -28,6 +28,10 @@ _WORLD = (
     "import os; e = os.environ; "
     "print('I am', e['RANK'], 'of', e['WORLD_SIZE'], 'on', e['TOOLKIT_HOST'], flush=True)"
 )
+_HOROVOD = (
+    "import torch, horovod.torch as hvd; hvd.init(); "
+    "print('sum', float(hvd.allreduce(torch.ones(1), op=hvd.Sum)), 'of', hvd.size(), flush=True)"
+)
 _PATH = "/usr/local/mpi/bin:/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -119,10 +123,14 @@ def test_keys_that_need_ssh_are_refused_before_any_change(
 
 
 @pytest.mark.rare
-def test_sshd_added_to_the_image(lab: Path, folder: Path, images: dict[str, str]) -> None:
+def test_sshd_and_horovod_added_to_the_image(lab: Path, folder: Path, images: dict[str, str]) -> None:
     """It installs packages, so it needs the network."""
-    without, tag = "toolkit-images:vendor-purged", "toolkit-images:vendor-with-sshd"
-    purge = f"FROM {images['ssh']}\nUSER 0\nRUN dpkg --purge openssh-server openssh-sftp-server\nUSER 1234\n"
+    without, tag = "toolkit-images:vendor-purged", "toolkit-images:vendor-with-horovod"
+    purge = (
+        f"FROM {images['ssh']}\nUSER 0\n"
+        "RUN dpkg --purge openssh-server openssh-sftp-server && pip uninstall -y horovod cloudpickle\n"
+        "USER 1234\n"
+    )
     subprocess.run(
         ["docker", "build", "-q", "--network", "none", "-t", without, "-"],
         input=purge.encode(),
@@ -131,11 +139,18 @@ def test_sshd_added_to_the_image(lab: Path, folder: Path, images: dict[str, str]
     )
     tool = cluster(lab, folder, tag)
     try:
-        assert tool.run("image", "inspect", without, "--json", check=True).json["transport"] == "exec"
-        tool.run("image", "build", "--onto", without, "--tag", tag, check=True, timeout=600)
+        seen = tool.run("image", "inspect", without, "--json", check=True).json
+        assert (seen["transport"], seen["launchers"]["horovodrun"]) == ("exec", False)
+        build = ("image", "build", "--onto", without, "--with", "horovod", "--tag", tag)
+        tool.run(*build, check=True, timeout=1200)
         seen = tool.run("image", "inspect", "--json", check=True).json
         assert (seen["transport"], seen["user"]) == ("ssh", "1234")
         assert seen["executable"] == "/opt/venv/bin/python3"
         runs_jobs(tool, "ssh")
+        tool.run("up", check=True)
+        for launcher in ("horovodrun", "horovodrun-gloo"):
+            done = tool.run("run", "--launcher", launcher, "--", "python", "-c", _HOROVOD, check=True)
+            assert done.out.count("sum 2.0 of 2") == 2
     finally:
+        tool.run("down", "--no-save", check=True)
         subprocess.run(["docker", "rmi", "-f", tag, without], check=False, capture_output=True)

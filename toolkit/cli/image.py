@@ -27,11 +27,11 @@ from toolkit.cli.common import (
 )
 from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.plans import carry_out, carry_out_after_pull, exit_with
-from toolkit.cluster.image_look import image_here, inspect_here
+from toolkit.cluster.image_look import inspect_here
 from toolkit.core.printable import without_color
 from toolkit.hostsfile.fields import image as image_name
 from toolkit.hostsfile.load import is_file
-from toolkit.image.build_plan import FLAVOURS
+from toolkit.image.build_plan import FLAVOURS, HOROVOD
 from toolkit.image.build_values import build_progress
 from toolkit.image.capabilities import capabilities_json, capabilities_text
 from toolkit.image.cuda import CUDA_NAMES, DEFAULT_CUDA
@@ -71,7 +71,7 @@ def build(
     ] = "",
     onto: Annotated[
         str,
-        typer.Option(metavar="IMAGE", help="Add only sshd, ssh, iproute2 and rsync to this image"),
+        typer.Option(metavar="IMAGE", help="Add sshd, ssh, iproute2 and rsync to this image"),
     ] = "",
     build_arg: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set an ARG of the Dockerfile")
@@ -115,6 +115,7 @@ def build(
         toolkit image build --cuda 12
         toolkit image build --flavor cpu --tag my-image:1 --pip requirements.txt
         toolkit image build --onto registry.example.com/pytorch:1.0
+        toolkit image build --onto registry.example.com/pytorch:1.0 --with horovod
     """
     line = CommandLine()
     if flavor:
@@ -135,11 +136,13 @@ def build(
             "--cuda": cuda,
             "--base-image": base_image,
             "--build-arg": build_arg,
-            "--with": with_,
+            "--pip": pip,
         }
-        for option, value in (others | {"--pip": pip}).items():
+        for option, value in others.items():
             if value:
-                line.refuse(option, "cannot be combined with --onto, which adds no Python package")
+                line.refuse(option, "cannot be combined with --onto")
+        for name in {*filter(None, listed(with_))} - {HOROVOD}:
+            line.refuse(f"--with {name}", f"cannot be combined with --onto, which can add only {HOROVOD}")
     extras = tuple(filter(None, listed(with_)))
     if pip and not is_file(pip):
         line.refuse("--pip", f"there is no file {pip}")
@@ -147,8 +150,8 @@ def build(
         line.refuse("--certificate", f"there is no file {certificate}")
     line.end()
     if onto:
-        known, kind = "onto", f"tools for {onto}"
-        subject = make_onto(onto, image_here(onto).user, tag, certificate, no_cache)
+        known, kind = "onto", f"additions to {onto}"
+        subject = make_onto(onto, tag, HOROVOD in extras, certificate, no_cache)
     else:
         arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
         if base_image:

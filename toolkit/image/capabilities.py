@@ -12,9 +12,9 @@ from toolkit.protocol.looks import ImageReport
 from toolkit.protocol.transport import EXEC, WITHOUT_SSH, transport_for, transport_text
 
 _APT = "RUN apt-get update && apt-get install -y --no-install-recommends"
-# Lines of a Dockerfile that add a part to an image, by its name in ``NEEDS``.
+# Lines of a Dockerfile, or a command, that add a part to an image, by its name in ``NEEDS``.
 _ADDED_BY = {
-    "horovodrun": "toolkit image build  # the images that toolkit builds contain Horovod",
+    "horovodrun": "toolkit image build --onto {image} --with horovod",
     "mpirun": f"{_APT} openmpi-bin",
     "torchrun": "RUN pip install torch",
     "python:accelerate": "RUN pip install accelerate",
@@ -51,7 +51,7 @@ def capabilities(name: str, report: ImageReport) -> tuple[Capability, ...]:
     return (
         Capability("python", True, f"{_python(report)} ({report.executable})"),
         Capability("transport", True, transport_text(transport), add_ssh if transport == EXEC else ""),
-        *(_launcher(launcher, report, transport, add_ssh) for launcher in NEEDS),
+        *(_launcher(name, launcher, report, transport, add_ssh) for launcher in NEEDS),
         _optional("torch", report.versions.get("torch", ""), "RUN pip install torch"),
         _optional("CUDA of torch", report.cuda, ""),
         _optional("NCCL", report.nccl, ""),
@@ -102,12 +102,12 @@ def _python(report: ImageReport) -> str:
     return ".".join(map(str, report.python))
 
 
-def _launcher(launcher: str, report: ImageReport, transport: str, add_ssh: str) -> Capability:
+def _launcher(image: str, launcher: str, report: ImageReport, transport: str, add_ssh: str) -> Capability:
     part = f"launcher {launcher}"
     missing = [need for need in NEEDS[launcher] if need in report.lacks]
     if missing:
         names = ", ".join(need.removeprefix("python:") for need in missing)
-        return Capability(part, False, f"{names} not found", _ADDED_BY[missing[0]])
+        return Capability(part, False, f"{names} not found", _ADDED_BY[missing[0]].format(image=image))
     if transport == EXEC and launcher not in WITHOUT_SSH:
         return Capability(part, False, "needs ssh and sshd", add_ssh)
     return Capability(part, True, report.mpirun if launcher == "mpirun" else "")
