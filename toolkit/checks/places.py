@@ -56,8 +56,7 @@ for source; do
 done
 echo looked
 '
-root=/var/lib/docker
-case $engine in *'"DockerRootDir":"'*) root=${engine#*'"DockerRootDir":"'}; root=${root%%'"'*} ;; esac
+root=${root:-/var/lib/docker}
 timeout -s KILL 10 sh -c "$inner" sh "$root" "${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4" "$@"
 """.replace("@cell@", CELL.strip()),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 
@@ -20,6 +21,7 @@ from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
 from toolkit.core.engines import DOCKER, PODMAN, parse_info
 from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered
+from toolkit.core.host_programs import packed
 from toolkit.core.image import ImageFacts, image_facts, image_id
 from toolkit.core.text import json_list
 from toolkit.core.typed import Kind
@@ -85,6 +87,50 @@ say claims "$(claims)"
 # A device node below /dev/infiniband.
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
+# The sections of the engine by docker commands. The first argument is 124 for an engine that did not respond.
+_BY_COMMANDS = r"""
+hangs() { engine='no answer within 20 s'; docker() { :; }; }
+by_commands() {
+  # An engine that hangs must not take the other questions along.
+  if [ "$1" = 124 ]; then
+    hangs
+  else
+    engine=$(timeout -k 2 20 docker info --format '{{json .}}' 2>&1)
+    case $? in 124|137) hangs ;; esac
+  fi
+  shift
+  say docker "$engine"
+  # A container that is removed meanwhile makes inspect fail.
+  list() { docker ps -aq --no-trunc --filter label=@label@; }
+  unlisted=
+  # A list that failed is not an empty one.
+  ids=$(list 2>/dev/null) || ids=$(list 2>/dev/null) || unlisted="status $? $(list 2>&1 >/dev/null)"
+  said=
+  [ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null) || said=$(docker inspect $(list) 2>/dev/null)
+  say containers "$said"
+  say unlisted "$unlisted"
+  # Images of containers too: another user can have removed their tags, and toolkit need not send them again.
+  used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
+  # What an engine with the containerd store can inspect need not be whole; what it lists is.
+  case $engine in
+    *io.containerd.snapshotter*) say listed "$(docker images -aq --no-trunc 2>/dev/null)" ;;
+  esac
+  ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
+  say images "$(docker image inspect "$1" $ids $used 2>/dev/null)"
+  root=
+  case $engine in *'"DockerRootDir":"'*) root=${engine#*'"DockerRootDir":"'}; root=${root%%'"'*} ;; esac
+  seen=$(printf '%s\n' "$said" |
+    sed -n '/"Running": true/,/"Running": false/s/^ *"Source": "\(.*\)",$/|\1|/p')
+}
+""".replace("@label@", LABEL_CLUSTER)
+# The same sections by one process, see ``toolkit.container.check.engine_api``. Both set variables for other
+# probes, see ``toolkit.checks.model.Probe``.
+_BY_API = """
+{ seen=$(python3 -I -S -c @program@ "$nonce" "$(command -v docker)" 3 "$1" "$2" @label@ 3>&1 >&4 2>/dev/null)
+asked=$?; } 4>&1
+case $asked in 0) root=${seen%%"|"*} ;; *) by_commands $asked "$@" ;; esac
+""".replace("@label@", LABEL_CLUSTER)
+
 # Each section is a call of `say`, see ``toolkit.protocol.frames``. Code with `case` is in a function, because
 # old shells end a command substitution at its first bracket.
 _SCRIPT = (
@@ -103,23 +149,7 @@ say who "$(id -un; id -u; id -g; id -G
   printf '%s\n' "$groups" "$(cell "$HOME")" "$(cell "${XDG_STATE_HOME:-$HOME/.local/state}")")"
 say machine "$(uname -n; uname -m)"
 say ssh "$SSH_CONNECTION"
-engine=$(timeout -k 2 20 docker info --format '{{json .}}' 2>&1)
-# An engine that hangs must not take the other questions along.
-case $? in 124|137) engine='no answer within 20 s'; docker() { :; } ;; esac
-say docker "$engine"
-# A list that failed is not an empty one. A container that is removed meanwhile makes inspect fail.
-list() { docker ps -aq --no-trunc --filter label=toolkit.cluster; }
-unlisted=; ids=$(list 2>/dev/null) || ids=$(list 2>/dev/null) || unlisted="status $? $(list 2>&1 >/dev/null)"
-said=
-[ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null) || said=$(docker inspect $(list) 2>/dev/null)
-say containers "$said"
-say unlisted "$unlisted"
-# Images of containers too: another user can have removed their tags, and toolkit need not send them again.
-used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
-# What an engine with the containerd store can inspect need not be whole; what it lists is.
-case $engine in *io.containerd.snapshotter*) say listed "$(docker images -aq --no-trunc 2>/dev/null)" ;; esac
-ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
-say images "$(docker image inspect "$1" $ids $used 2>/dev/null)"
+@@ENGINE@@
 say interfaces "$(ip -o -4 addr show 2>/dev/null)"
 say routes "$(cat /proc/net/route 2>/dev/null)"
 say addresses "$(cat /proc/net/fib_trie 2>/dev/null)"
@@ -163,6 +193,7 @@ def probe_command(
     more: Sequence[tuple[str, str]] = (),
     sources: Sequence[str] = (),
     state_dir: str = "",
+    engine: str = DOCKER,
 ) -> Command:
     """Return the command whose output ``toolkit.protocol.frames.read_frames`` reads. It changes nothing.
 
@@ -171,10 +202,15 @@ def probe_command(
         more: further probes as (name, shell text), which become sections of these names.
         sources: of the mounts; probes have them as ``$5`` and the following.
         state_dir: of the hosts file.
+        engine: of the hosts, see ``toolkit.core.engines``. Podman usually has no socket.
     """
     # Each in a separate shell: none can end the script, or change the environment of the next one.
     asked = "\n".join(f'ask() {{\n{text}\n}}\nsay {name} "$(ask "$@" 2>/dev/null)"' for name, text in more)
-    text = framed_script(_SCRIPT.replace("@@MORE@@", asked), nonce)
+    program = shlex.quote(packed("check.engine_api"))
+    by_engine = _BY_COMMANDS + (
+        'by_commands 0 "$@"\n' if engine == PODMAN else _BY_API.replace("@program@", program)
+    )
+    text = framed_script(_SCRIPT.replace("@@MORE@@", asked).replace("@@ENGINE@@", by_engine.strip()), nonce)
     asking = script(text, image, IDENTITY_REPOSITORY, cluster, host, *sources)
     return asking.within("env", f"TOOLKIT_STATE_DIR={state_dir}") if state_dir else asking
 

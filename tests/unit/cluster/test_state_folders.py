@@ -169,7 +169,7 @@ class Answering:
         self.name, self.lines = name, lines
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
-        (nonce,) = set(re.findall(r"\\n([0-9a-f]{8,64}) %s", str(command.argv[2])))
+        (nonce,) = set(re.findall(r"nonce=([0-9a-f]{8,64})\n", str(command.argv[2])))
         sections = {**test_probe.answer(state=self.lines, containers="[]"), "end": ""}
         framed = "".join(f"\n{nonce} {name} {len(s.encode())}\n{s}" for name, s in sections.items())
         return Result(0, framed, "", 0.0, framed.encode())
