@@ -160,7 +160,7 @@ def _sections(host: str, up: bool, digests: Mapping[str, str]) -> dict[str, str]
         "cluster": f"127.0.0.1 localhost\n{remembered}" if up else "",
         "version": __version__ if up else "",
         "tuned": '{"tuned": []}',
-        "programs": "".join(f"{sum_}  {name}\n" for name, sum_ in sums.items()) if up else "",
+        "files": "".join(f"81a4 inside/{name}\n{sum_}  inside/{name}\n" for name, sum_ in sums.items() if up),
         "boot": BOOT,
         "disk": DISK,
         "apps": "",

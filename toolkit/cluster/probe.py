@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 from toolkit.cluster import interfaces, state_folders
@@ -20,7 +20,7 @@ from toolkit.core.answers import answer_of
 from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
 from toolkit.core.engines import DOCKER, PODMAN, parse_info
-from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered
+from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered, StateFile
 from toolkit.core.host_programs import packed
 from toolkit.core.image import ImageFacts, image_facts, image_id
 from toolkit.core.text import json_list
@@ -169,10 +169,12 @@ say cdi "$(for f in /etc/cdi/* /var/run/cdi/*; do
 done)"
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 say cluster "$(cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null)"
-say version "$(cat "$mine/version" 2>/dev/null)"
-say applied "$(cat "$mine/applied.json" 2>/dev/null)"
-say tuned "$(cat "$mine/conf/tuned.json" 2>/dev/null)"
-say programs "$( (cd "$mine/inside" && find * -type f -exec sha256sum {} +) 2>/dev/null)"
+version=
+[ ! -r "$mine/version" ] || read -r version <"$mine/version"
+say version "$version"
+say applied "$([ ! -f "$mine/applied.json" ] || cat "$mine/applied.json" 2>/dev/null)"
+say tuned "$([ ! -f "$mine/conf/tuned.json" ] || cat "$mine/conf/tuned.json" 2>/dev/null)"
+@@FILES@@
 say boot "$(grep '^btime' /proc/stat 2>/dev/null; cat /proc/1/stat 2>/dev/null)"
 say infiniband "$(for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done)"
 say disk "$(df -Pk "${HOME:-/}" 2>/dev/null)"
@@ -181,6 +183,7 @@ say ended "$(date +%s.%N)"
 """.replace("@@SMI@@", SMI.strip())
     .replace("@@USES@@", USES.strip())
     .replace("@@STATE@@", state_folders.QUESTION.strip())
+    .replace("@@FILES@@", state_folders.FILES.strip())
     .replace("@network@", interfaces.LINK_QUESTIONS.strip())
 )
 
@@ -257,6 +260,7 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
     gpus, gpu_trouble = parse_smi(parts["gpus"])
     listed = map(_container_facts, json_list(ContainerInspect, parts["containers"]))
     containers = tuple(filter(_is_named_as_labeled, listed))
+    files = state_folders.parse_state_files(parts["files"])
     return Facts(
         host=host,
         user=who.user,
@@ -287,7 +291,10 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
         version=parts["version"].strip(),
         applied=parse_applied(parts.get("applied", "")),
         tuned=parts["tuned"],
-        programs=_programs(parts["programs"]),
+        programs=_programs(files),
+        state_files=files,
+        proved=parts.get("proved", ""),
+        public_keys=_public_keys(parts.get("keys", "")),
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split() if _DEVICE.fullmatch(n)),
         free_bytes=_free(parts["disk"]),
         links=interfaces.parse_links(parts.get("links", ""), parts.get("shaping", "")),
@@ -447,10 +454,16 @@ def _remembered(text: str) -> Remembered:
     return Remembered(tuple(addresses), tuple(keys), main_key)
 
 
-def _programs(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the lines of ``sha256sum`` as names and sums."""
-    lines = (line.split(maxsplit=1) for line in lines_of(text))
-    return tuple((words[1], words[0]) for words in lines if len(words) == 2)
+def _programs(files: Iterable[StateFile]) -> tuple[tuple[str, str], ...]:
+    """Return name and sum of each program in the folder that containers see as /run/toolkit/inside."""
+    inside = "inside/"
+    return tuple((f.path.removeprefix(inside), f.sum) for f in files if f.sum and f.path.startswith(inside))
+
+
+def _public_keys(text: str) -> tuple[tuple[str, str], ...]:
+    """Return name and public key in each line; a line of another form counts as no key."""
+    pairs = (line.partition(" ") for line in lines_of(text))
+    return tuple((name, key) for name, _, key in pairs if Kind.PUBLIC_KEY.accepts(key))
 
 
 def parse_processes(text: str) -> tuple[GpuProcess, ...]:
