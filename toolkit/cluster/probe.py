@@ -147,7 +147,9 @@ groups=$(id -Gnz 2>/dev/null | tr '\0' '\t')
 [ -n "$groups" ] || groups=$(id -Gn | tr ' ' '\t')
 say who "$(id -un; id -u; id -g; id -G
   printf '%s\n' "$groups" "$(cell "$HOME")" "$(cell "${XDG_STATE_HOME:-$HOME/.local/state}")")"
-say machine "$(uname -n; uname -m)"
+machine=$(uname -n -m)
+say machine "${machine% *}
+${machine##* }"
 say ssh "$SSH_CONNECTION"
 @@ENGINE@@
 say interfaces "$(ip -o -4 addr show 2>/dev/null)"
@@ -165,7 +167,7 @@ say gpus "$gpus"
 @@STATE@@
 say runtime "$(command -v nvidia-container-runtime-hook)"
 say cdi "$(for f in /etc/cdi/* /var/run/cdi/*; do
-  ! grep -q 'nvidia\.com/gpu' "$f" 2>/dev/null || grep -h 'name"*:' "$f"
+  [ ! -f "$f" ] || ! grep -q 'nvidia\.com/gpu' "$f" 2>/dev/null || grep -h 'name"*:' "$f"
 done)"
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 say cluster "$(cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null)"
@@ -175,7 +177,7 @@ say version "$version"
 say applied "$([ ! -f "$mine/applied.json" ] || cat "$mine/applied.json" 2>/dev/null)"
 say tuned "$([ ! -f "$mine/conf/tuned.json" ] || cat "$mine/conf/tuned.json" 2>/dev/null)"
 @@FILES@@
-say boot "$(grep '^btime' /proc/stat 2>/dev/null; cat /proc/1/stat 2>/dev/null)"
+say boot "$(grep -sh -e '^btime' -e '^1 (' /proc/stat /proc/1/stat)"
 say infiniband "$(for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done)"
 say disk "$(df -Pk "${HOME:-/}" 2>/dev/null)"
 @@MORE@@

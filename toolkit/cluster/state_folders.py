@@ -22,9 +22,13 @@ QUESTION = r"""
 numbers() { stat "$@" 2>/dev/null || echo -; }
 state() {
   outer="${XDG_STATE_HOME:-$HOME/.local/state}"
-  for folder in "$outer/toolkit/$3/$4" "$outer/toolkit/$3" "$outer/toolkit"; do
-    numbers -c '%u %f' -- "$folder"
-  done
+  set -- "$outer/toolkit/$3/$4" "$outer/toolkit/$3" "$outer/toolkit"
+  # One process is enough if all exist.
+  if all=$(stat -c '%u %f' -- "$@" 2>/dev/null); then
+    printf '%s\n' "$all"
+  else
+    for folder; do numbers -c '%u %f' -- "$folder"; done
+  fi
   if [ -n "${TOOLKIT_STATE_DIR-}" ]; then
     numbers -c '%u %f' -- "$outer"
     numbers -L -c '%u %f' -- "$TOOLKIT_STATE_DIR"
