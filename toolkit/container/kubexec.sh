@@ -40,6 +40,9 @@ if [ -n "${TOOLKIT_JOB-}" ]; then
   case $TOOLKIT_JOB in
     [!A-Za-z0-9]* | *[!A-Za-z0-9._-]*) refuse "'$TOOLKIT_JOB' is not a job id" ;;
   esac
+  # horovodrun first logs in to every host only to run `true`. In a job the leases log in to the same hosts, and
+  # report a host that does not answer.
+  [ "$command" != true ] || exit 0
   [ "${TOOLKIT_TRANSPORT-}" != exec ] || exec python3 "$root/inside/run.py" job.exec_mode "$host" "$command"
   tag="export TOOLKIT_JOB=$TOOLKIT_JOB"
   # The folder of this job for files of launchers has the same path on every host.

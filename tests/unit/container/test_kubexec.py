@@ -71,5 +71,14 @@ def test_a_job_id_that_a_shell_could_misinterpret_is_refused(tmp_path: Path, job
     assert (code, given) == (64, []) and "is not a job id" in error
 
 
+@pytest.mark.parametrize("transport", ["ssh", "exec"])
+def test_in_a_job_the_login_that_horovodrun_tries_is_that_of_the_lease(
+    tmp_path: Path, transport: str
+) -> None:
+    env = {"TOOLKIT_JOB": "j1", "TOOLKIT_TRANSPORT": transport}
+    assert call(tmp_path, "gpu2", "true", **env) == (0, [], "")
+    assert call(tmp_path, "gpu2", "true")[1] == ["gpu2", *SSH, "gpu2", "true"]
+
+
 def test_the_folder_of_toolkit_can_be_another(tmp_path: Path) -> None:
     assert call(tmp_path, "gpu2", "true", TOOLKIT_ROOT="/other")[1][2] == "/other/conf/ssh_config"
