@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -30,7 +29,7 @@ from tests.unit.container_world import JOB, World, host_entry
 
 STEP_S = 0.1
 # Writes what it prints to a file as well, and how long its steps took.
-RANK = r'''
+RANK = r"""
 import os, random, sys, time
 kinds, steps, share, wait, folder = sys.argv[1].split(","), *map(float, sys.argv[2:5]), sys.argv[5]
 rank, steps, share = int(os.environ["RANK"]), int(steps), int(share)
@@ -67,7 +66,7 @@ for step in range(steps):
 took = time.monotonic() - begun
 with open(f"{os.path.dirname(sys.argv[0])}/times.{rank}", "w") as file:
     file.write(f"{took} {printed}")
-'''
+"""
 
 
 @dataclass
@@ -177,11 +176,14 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--rate", type=float, default=10.0, help="MB/s of all ranks together")
     parser.add_argument("--seconds", type=float, default=10.0, help="nominal duration of a job")
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--kinds", default="text,long,binary,bars,mixed")
     options = parser.parse_args()
     print(f"log path: {options.ranks} ranks, {options.rate:g} MB/s in total, {options.pairs} pairs")
-    print(f"    {'output':<8}{'silent':>9}{'printing':>10}{'slower':>9}{'worst':>8}{'lost':>6}{'MiB':>7}{'CPU':>7}")
+    print(
+        f"    {'output':<8}{'silent':>9}{'printing':>10}{'slower':>9}{'worst':>8}"
+        f"{'lost':>6}{'MiB':>7}{'CPU':>7}"
+    )
     for kind in options.kinds.split(","):
         kinds = "text,long,binary,bars" if kind == "mixed" else kind
         pairs = [(run(options, kinds, False), run(options, kinds, True)) for _ in range(options.pairs)]

@@ -13,12 +13,12 @@ sent, on a connection of the client.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -92,7 +92,7 @@ def name_of(path: str, words: str) -> str:
     name = path.rpartition("/")[2]
     if name.startswith("exe") or path.startswith("/proc/"):
         name = f"{argv[0].rpartition('/')[2]} (again)" if argv else name
-    for first, second in zip(argv, argv[1:], strict=False):
+    for first, second in itertools.pairwise(argv):
         if first.endswith("/run.py"):
             return f"{name} {second}"
     if name.startswith(("python", "docker", "runc", "git")):

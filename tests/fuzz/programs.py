@@ -106,7 +106,7 @@ class Cluster:
 
     def become(self, process: Process) -> None:
         words = process.argv
-        if words[0] == "ssh" or words[1:] and words[1].endswith("/kubexec.sh"):
+        if words[0] == "ssh" or (words[1:] and words[1].endswith("/kubexec.sh")):
             self._ssh(process)
         elif (name := program_of(words)) == "monitor.gauge_log":
             self.sim.call(0.0, lambda: process.die(0))  # what the host does meanwhile is not simulated

@@ -120,7 +120,9 @@ class Merger:
     def feed(self, data: bytes) -> bytes:
         """Return the lines that `data` completes."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MOST_UNENDED:  # ranks print shorter lines; a launcher can print one without an end
+        if (
+            len(self._rest) > MOST_UNENDED
+        ):  # ranks print shorter lines; a launcher can print one without an end
             lines.append(self._rest)
             self._rest = b""
         return b"".join(self._line(line) for line in lines)
