@@ -147,7 +147,7 @@ class HostSettings(_Strict):
     identity_file: IdentityFile = _absent(str, "Private SSH key; '~' is the home folder on your machine.")
     jump: Jump = _absent(str, "Jump host for SSH: [user@]host[:port].")
     slots: Count = _absent(
-        int, "Number of ranks (default: one per GPU, or 1 without GPUs). Only main can have 0."
+        int, "Number of ranks (default: one per GPU, or 1 without GPUs). Only the main host can have 0 slots."
     )
     gpus: Gpus = _absent(
         int, "Number of GPUs that the host must have, or a list of indexes or UUIDs (default: all GPUs)."
@@ -204,9 +204,11 @@ class ServiceSettings(_Strict):
     command: CommandItem = _absent(
         str, "Command as a list of words, or as text that is split at spaces (default: that of the image)."
     )
-    host: HostName = _absent(str, "Host of the service (default: main).")
+    host: HostName = _absent(str, "Host of the service (default: the main host).")
     ports: list[Port] | None = _absent(
-        list, "Ports in the container, which are not published. `toolkit forward` makes them available."
+        list,
+        "Ports of the service in the container. Docker does not publish the ports. "
+        "`toolkit forward` makes the ports available.",
     )
     gpus: Gpus = _absent(int, "Number of GPUs of the service, or a list of GPUs (default: 0).")
     health: Health = _absent(
@@ -275,14 +277,15 @@ class HostsFile(_Strict):
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
         default=SSH,
-        description="Start of ranks on workers: ssh, or exec without sshd and keys in containers.",
+        description="How the launcher starts ranks on workers: ssh, or exec without sshd and without SSH "
+        "keys in containers.",
     )
     network: Network = Field(default="auto", description="Network between ranks: TCP, or RDMA in addition.")
     services: dict[ServiceName, ServiceSettings] | None = _absent(
         dict, "Containers beside training, by name. `toolkit forward` makes them available."
     )
     state_dir: StateDir = _absent(
-        str, "Folder on a local disk of the hosts for keys and jobs (default: in the home folder)."
+        str, "Folder on a local disk of the hosts for SSH keys and job records (default: in the home folder)."
     )
     known_hosts: LocalPath = _absent(
         str, "File with SSH host keys (default: the files of the SSH configuration)."
