@@ -34,7 +34,7 @@ def scaling(
         ),
     ] = "",
     seconds: Annotated[
-        str, typer.Option(metavar="SECONDS", help="Measure each number of hosts for SECONDS")
+        str, typer.Option(metavar="SECONDS", help="Duration of the measurement for each number of hosts")
     ] = "20",
     warm_up: Annotated[
         str, typer.Option(metavar="SECONDS", help="Warm-up time between the first step and the measurement")

@@ -153,14 +153,14 @@ class HostSettings(_Strict):
         int, "Number of GPUs that the host must have, or a list of indexes or UUIDs (default: all GPUs)."
     )
     env: Env | None = _absent(
-        dict, "Variables for the ranks on this host, in addition to those of the cluster."
+        dict, "Environment variables for the ranks on this host, in addition to the variables of the cluster."
     )
 
 
 class MountSettings(_Strict):
     """A folder or file of each host, mounted in its container."""
 
-    source: MountSource = Field(description="Absolute path on the hosts.")
+    source: MountSource = Field(description="Absolute path of the mounted folder or file on the hosts.")
     target: MountTarget = Field(description="Absolute path in the containers.")
     read_only: bool = Field(default=False, description="Mount the source read-only.")
 
@@ -188,8 +188,8 @@ class ImageSettings(_Strict):
 class LimitSettings(_Strict):
     """Soft and hard value of a limit."""
 
-    soft: Limit = Field(description="Limit at the start of a process.")
-    hard: Limit = Field(description="Maximum to which a process can raise its limit.")
+    soft: Limit = Field(description="Soft limit, which applies when a process starts.")
+    hard: Limit = Field(description="Hard limit, the maximum to which a process can raise the limit.")
 
 
 Words = Annotated[list[str], Field(min_length=1)]
@@ -218,7 +218,8 @@ class ServiceSettings(_Strict):
         default=120, description="Seconds from the start of the container until `health` must succeed."
     )
     env: Env | None = _absent(
-        dict, "Variables of the service as text. The service does not get the variables of ranks."
+        dict,
+        "Environment variables of the service, as text. The service does not get the variables of ranks.",
     )
     mounts: list[MountItem] | None = _absent(
         list, "Mounts of the service, in addition to those of ranks: /source:/target[:ro]."
@@ -255,9 +256,11 @@ class HostsFile(_Strict):
     data: list[DataSettings] | None = _absent(
         list, "Data that `up` and `data send` copy from your machine to the hosts."
     )
-    env: Env | None = _absent(dict, "Variables for all ranks; values are text.")
+    env: Env | None = _absent(dict, "Environment variables of all ranks, as text.")
     secrets: dict[EnvName, SecretFile] | None = _absent(
-        dict, "Variables for all ranks, with values from files on your machine, relative to hosts.yaml."
+        dict,
+        "Environment variables of all ranks, each with the content of a file on your machine. Paths are "
+        "relative to hosts.yaml.",
     )
     labels: dict[LabelName, LabelValue] | None = _absent(dict, "Additional labels for every container.")
     ulimits: dict[LimitName, LimitItem] | None = _absent(
