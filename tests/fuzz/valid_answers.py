@@ -536,6 +536,18 @@ def look(host: str, skip: int) -> Lines:
     return Lines(answer, skip)
 
 
+def image_look(skip: int) -> Lines:
+    """The probe of an image: toolkit/container/check/image_probe.py."""
+
+    def answer(line: bytes, say: Say) -> None:
+        nonce = json.loads(line)["nonce"].encode()
+        report = {"executable": "/usr/bin/python3", "python": [3, 12, 1], "lacks": ["horovodrun"]}
+        text = json.dumps(report).encode()
+        say.out(b"a banner\n\n%s image %d\n%s\n%s end 0\n" % (nonce, len(text), text, nonce))
+
+    return Lines(answer, skip)
+
+
 class Give:
     """`send_files send`: as many bytes as each file has."""
 
@@ -671,6 +683,8 @@ def sound(host: str, words: list[str], inside: bool, world: World) -> Any:
     if "ended %s" in text:
         skip = re.findall(r"\b[0-9]{3,}\b", shlex.join(words[-1:]))
         return look(host, int(skip[-1]) if skip else 0)
+    if words[:2] == ["docker", "run"] and "--interactive" in words:
+        return image_look(int(words[-1]))
     if "/dev/tcp/" in text:
         return Printed(_ways(words))
     if "docker logs" in text:

@@ -9,8 +9,18 @@ import posixpath
 from collections.abc import Collection, Iterator
 
 from toolkit.checks.disk import GIB, NOTHING
-from toolkit.checks.groups import grouped, groups_text
-from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, unchecked, warning
+from toolkit.checks.model import (
+    Check,
+    Probe,
+    Scene,
+    Seen,
+    error,
+    fine,
+    grouped,
+    groups_text,
+    unchecked,
+    warning,
+)
 from toolkit.checks.places import PLACES, Place, places
 from toolkit.core.command import quoted
 from toolkit.core.container import Mount

@@ -39,7 +39,16 @@ def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
 def _without_ssh(data: Mapping[str, Any]) -> Iterator[Fault]:
     if data.get("transport") != EXEC:
         return
-    launcher = data.get("launcher")
+    yield from without_ssh(data.get("launcher"), "worker_port" in data, bool(data.get("spares")))
+
+
+def without_ssh(launcher: object, worker_port: bool, spares: bool) -> Iterator[Fault]:
+    """Yield the keys of a hosts file that need SSH between containers.
+
+    Args:
+        launcher: value of the key.
+        worker_port, spares: whether the file has the key.
+    """
     if (
         isinstance(launcher, str)
         and launcher in fields.LAUNCHER_NAMES
@@ -47,9 +56,9 @@ def _without_ssh(data: Mapping[str, Any]) -> Iterator[Fault]:
     ):
         instead = INSTEAD.get(launcher) or f"one of {', '.join(WITHOUT_SSH)}"
         yield ("launcher",), f"{launcher} requires SSH, but transport is {EXEC}; write {instead}"
-    if "worker_port" in data:
+    if worker_port:
         yield ("worker_port",), f"has no effect, because no sshd runs with transport: {EXEC}; remove the key"
-    if data.get("spares"):
+    if spares:
         yield ("spares",), f"spares require restarts over SSH, but transport is {EXEC}; remove the spares"
 
 

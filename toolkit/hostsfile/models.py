@@ -20,7 +20,7 @@ from toolkit.core.engines import ENGINES
 from toolkit.hostsfile import fields
 from toolkit.hostsfile.errors import FORM, Path, fault
 from toolkit.protocol.names import DEFAULT_WORKER_PORT
-from toolkit.protocol.transport import SSH, TRANSPORTS
+from toolkit.protocol.transport import AUTO, TRANSPORTS
 
 
 def _text(pattern: str) -> WithJsonSchema:
@@ -279,9 +279,9 @@ class HostsFile(_Strict):
     )
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
-        default=SSH,
+        default=AUTO,
         description="How the launcher starts ranks on workers: ssh, or exec without sshd and without SSH "
-        "keys in containers.",
+        "keys in containers. auto selects ssh if the image contains sshd and ssh.",
     )
     network: Network = Field(default="auto", description="Network between ranks: TCP, or RDMA in addition.")
     services: dict[ServiceName, ServiceSettings] | None = _absent(

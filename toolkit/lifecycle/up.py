@@ -20,7 +20,7 @@ from toolkit.core.command import Ref, command, script
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.report import FailureCause
 from toolkit.data.plan import folder_steps, plan_data
-from toolkit.hostsfile.inventory import DataSet, Inventory
+from toolkit.hostsfile.inventory import DataSet
 from toolkit.network.settings import variables
 from toolkit.plan.steps import (
     Failure,
@@ -106,7 +106,7 @@ def plan_up(
             Phase("login", (_prove_step(layout, main),) if main and workers and layout.port else ()),
             *service_phases(layout),
             # Last, so that a host on which `up` failed keeps the record of what it still runs.
-            Phase("record", tuple(_record_step(layout.inventory, p) for p in places)),
+            Phase("record", tuple(_record_step(layout, p) for p in places)),
         ]
     return Plan(f"up {layout.inventory.cluster}", tuple(p for p in phases if p.steps))
 
@@ -255,8 +255,9 @@ def _wait_step(layout: Layout, place: Place) -> Step:
     )
 
 
-def _record_step(inventory: Inventory, place: Place) -> Step:
-    file = File(f"{place.state}/{APPLIED}", (applied_text(inventory, place.name),))
+def _record_step(layout: Layout, place: Place) -> Step:
+    text = applied_text(layout.inventory, place.name, layout.image.identity)
+    file = File(f"{place.state}/{APPLIED}", (text,))
     return Upload(place.name, "record the settings", (file,))
 
 

@@ -346,7 +346,11 @@ NETWORK_CASES = (
     Case(
         "in-programs",
         "error",
-        net.with_inside(GOOD, "gpu2", lacks=["/usr/sbin/sshd", "ssh"]),
+        net.with_inside(
+            replace(GOOD, inventory=replace(GOOD.inventory, transport="ssh")),
+            "gpu2",
+            lacks=["/usr/sbin/sshd", "ssh"],
+        ),
         "the image toolkit:cpu has no ssh and no /usr/sbin/sshd, which transport: ssh needs",
     ),
     Case(
