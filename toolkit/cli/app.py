@@ -57,7 +57,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
         Verb("status", "status:status", "Show hosts, services, GPUs and jobs."),
         Verb("forward", "forward:forward", "Make services available at 127.0.0.1 of this machine."),
         Verb("down", "down:down", "Stop all jobs and remove the cluster from the hosts."),
-        Verb("gc", "gc:gc", "Remove the leftovers of dead runs from the hosts."),
+        Verb("gc", "gc:gc", "Remove leftovers of interrupted runs from the hosts."),
     ),
     *panel(
         "Jobs",

@@ -273,7 +273,7 @@ def prune(
     """Remove old images that toolkit sent to the hosts.
 
     toolkit removes layers of interrupted transfers, and all but the two newest images of each name.
-    Images that a running or stopped container uses, and images with a tag that you set, stay.
+    toolkit keeps images that a running or stopped container uses, and images with a tag that you set.
 
     Examples:
         toolkit image prune --dry-run

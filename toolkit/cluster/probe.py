@@ -235,7 +235,7 @@ def parse_facts(
     Raises:
         ToolkitError: docker is missing, stopped or forbidden on the host, or a section is invalid.
     """
-    with answer_of(host, "the description of its user, engine and devices"):
+    with answer_of(host, "the description of the user, engine and devices"):
         return _facts(host, cluster, Sections(parts), need_docker, engine)
 
 
@@ -313,7 +313,7 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> Engine
     Raises:
         ToolkitError: docker is missing, stopped or forbidden to that user, or its answer is invalid.
     """
-    with answer_of(host, "the description of its engine"):
+    with answer_of(host, "the description of the container engine"):
         info = parse_info(text)
     if info is not None:
         if info.engine == PODMAN and engine == DOCKER:

@@ -259,7 +259,7 @@ class Session(Connected):
             raise self.errors[host]
         if host not in self.inventory.names:  # a job's record can name any host
             raise NotReady(
-                f"{host} is not in the hosts file", "toolkit jobs  # or add the host to hosts.yaml", host
+                f"{host} is not in hosts.yaml", "toolkit jobs  # or add the host to hosts.yaml", host
             )
         name = container_name(self.inventory.cluster, self.inventory.role(host))
         facts = self.facts[host]

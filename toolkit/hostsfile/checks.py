@@ -125,7 +125,10 @@ def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]
             continue
         empty += slots == 0
         if slots == 0 and name != main and main in hosts:
-            yield ("hosts", name, "slots"), f"only main ({shown(main)}) can have 0 slots; write 1 or more"
+            yield (
+                ("hosts", name, "slots"),
+                f"only the main host ({shown(main)}) can have 0 slots; write 1 or more",
+            )
         if type(gpus) is int and 0 < gpus < slots:
             most = f"a slot is one GPU, so write at most {gpus}, or gpus: 0 for ranks on the CPU"
             yield (

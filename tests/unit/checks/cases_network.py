@@ -154,7 +154,7 @@ NETWORK_CASES = (
         "net-port-range",
         "warning",
         scene(**{"network-settings": kernel("10000 60999", "29500")}),
-        "because it is in the kernel's ephemeral range 10000 to 60999",
+        "because it is in the kernel's ephemeral port range 10000 to 60999",
     ),
     Case("net-port-range", "not checked", scene(**{"network-settings": ""}), "not known"),
     Case("rdma", "ok", GOOD),

@@ -231,7 +231,7 @@ def main() -> int:
     try:
         why = lease.hear()
     except Exception as error:  # otherwise main would learn neither of failed ranks nor of this error
-        why = f"its lease failed: {error!r}"
+        why = f"the lease process failed: {error!r}"
         lease.say({"n": 0, "failed": why})
     try:
         if why:

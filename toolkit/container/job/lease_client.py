@@ -104,13 +104,13 @@ class Held:
         self.closed_at = now if self.closed_at is None else self.closed_at
         code = self.process.poll()
         if code is None:
-            return "" if now < self.closed_at + ENDING_S else "its lease has closed its output"
+            return "" if now < self.closed_at + ENDING_S else "the lease process has closed its output"
         assert self.process.stderr is not None
         # Do not read to the end: another process can hold the pipe open.
         text = (self.process.stderr.read() or b"").decode(errors="replace").strip().splitlines()
         if code == 0 and not text:
             return "the host received no heartbeat from main in time, and ended its ranks"
-        return text[-1].rstrip(".") if text else f"its lease ended with exit code {code}"
+        return text[-1].rstrip(".") if text else f"the lease process ended with exit code {code}"
 
 
 def start_lease(job: Job, host: str) -> subprocess.Popen[bytes]:
@@ -428,7 +428,7 @@ class Leases:
             except (ValueError, RecursionError):
                 # Its other messages cannot be trusted either. The other hosts continue.
                 held.garbled = True
-                self._lose(held, f"its lease sent a line that does not follow the protocol: {line[:80]!r}")
+                self._lose(held, f"the lease process sent an invalid line: {line[:80]!r}")
                 return
             if reply["n"] == held.unsure:
                 held.unsure = 0
