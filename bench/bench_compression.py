@@ -31,7 +31,7 @@ from toolkit.api.connection import Connection
 from toolkit.cluster.session import observe_layout
 from toolkit.lifecycle.up import plan_image_send
 from toolkit.transfer import feeder as relay_supply
-from toolkit.transfer.compress import Packer
+from toolkit.transfer.feeder import Packer
 
 MIB = 2**20
 LIBRARY = "/opt/venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so"

@@ -144,7 +144,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
             "disk-state",
             f"{_OVER_STATE}size=64k,mode=777 none {_STATE_HOME}",
             f"umount {_STATE_HOME}",
-            "free for keys and job records",
+            "free for SSH keys and job records",
         ),
     ),
 )

@@ -169,7 +169,7 @@ def test_a_state_folder_on_a_full_disk(base: Toolkit) -> None:
         # Reported before anything is changed; and in a run that continues anyway.
         refused = base.run("up", "--json")
         assert refused.status == 3 and refused.json["ok"] is False
-        assert f"ERROR  {SICK}: " in refused.err and "free for keys and job records" in refused.err
+        assert f"ERROR  {SICK}: " in refused.err and "free for SSH keys and job records" in refused.err
         assert sh(SICK, f"find {faults.STATE_PARENT} -mindepth 1") == ""
         # What had come by then is gone again.
         words = f" free of 66 kB on {faults.STATE_PARENT}): tar: "

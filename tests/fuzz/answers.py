@@ -123,7 +123,9 @@ LINES: dict[str, tuple[tuple[str, ...], ...]] = {
 # Second names of verbs.
 LINES |= {"bench tune": LINES["network tune"], "bench predict": LINES["predict"]}
 # Verbs that contact no host of hosts.yaml.
-WITHOUT_HOSTS = frozenset(("image build", "lab up", "lab down", "lab status", "schema", "version"))
+WITHOUT_HOSTS = frozenset(
+    ("image build", "image inspect", "lab up", "lab down", "lab status", "schema", "version")
+)
 # Those of the Python API that no verb calls in the same way.
 METHODS: dict[str, Callable[[Cluster], object]] = {
     "api job.wait": lambda cluster: cluster.job(JOB).wait(5),

@@ -160,7 +160,7 @@ def _sections(host: str, up: bool, digests: Mapping[str, str]) -> dict[str, str]
         "cluster": f"127.0.0.1 localhost\n{remembered}" if up else "",
         "version": __version__ if up else "",
         "tuned": '{"tuned": []}',
-        "programs": "".join(f"{sum_}  {name}\n" for name, sum_ in sums.items()) if up else "",
+        "files": "".join(f"81a4 inside/{name}\n{sum_}  inside/{name}\n" for name, sum_ in sums.items() if up),
         "boot": BOOT,
         "disk": DISK,
         "apps": "",
@@ -536,6 +536,18 @@ def look(host: str, skip: int) -> Lines:
     return Lines(answer, skip)
 
 
+def image_look(skip: int) -> Lines:
+    """The probe of an image: toolkit/container/check/image_probe.py."""
+
+    def answer(line: bytes, say: Say) -> None:
+        nonce = json.loads(line)["nonce"].encode()
+        report = {"executable": "/usr/bin/python3", "python": [3, 12, 1], "lacks": ["horovodrun"]}
+        text = json.dumps(report).encode()
+        say.out(b"a banner\n\n%s image %d\n%s\n%s end 0\n" % (nonce, len(text), text, nonce))
+
+    return Lines(answer, skip)
+
+
 class Give:
     """`send_files send`: as many bytes as each file has."""
 
@@ -612,12 +624,12 @@ def _data(words: list[str]) -> Any:
 
 def _framed(host: str, script: str, up: bool) -> bytes:
     """Return the sections that a script asks for, none for steps of a plan: they have something to do."""
-    found = re.search(r"printf '\\n([0-9a-f]{8,64}) %s %s", script)
+    found = re.search(r"nonce=([0-9a-f]{8,64})\n", script)
     nonce = found[1].encode() if found else b""
     now = f"{time.time():.9f}"
     known = {**sections(host, up), "begun": now, "ended": now}
     out = b"Welcome!\n"
-    for name in dict.fromkeys(re.findall(r"(?:^|&& |; |\) )say ([a-z0-9-]+) ", script, re.MULTILINE)):
+    for name in dict.fromkeys(re.findall(r"(?:^ *|&& |; |\) )say ([a-z0-9-]+) ", script, re.MULTILINE)):
         if name.isdecimal():
             continue
         text = known.get(name, "").encode()
@@ -637,7 +649,7 @@ def sound(host: str, words: list[str], inside: bool, world: World) -> Any:
     """Return what a sound host does with a command; None if nothing is known of it."""
     up = world.state != "down"
     text = words[2] if words[:2] == ["sh", "-c"] and len(words) > 2 else ""
-    if re.search(r"printf '\\n[0-9a-f]{8,64} %s %s", text):
+    if re.search(r"nonce=[0-9a-f]{8,64}\n", text):
         return Printed(_framed(host, text, up))
     if text.lstrip().startswith("folder=$1 account="):
         return _data(words)
@@ -671,6 +683,8 @@ def sound(host: str, words: list[str], inside: bool, world: World) -> Any:
     if "ended %s" in text:
         skip = re.findall(r"\b[0-9]{3,}\b", shlex.join(words[-1:]))
         return look(host, int(skip[-1]) if skip else 0)
+    if words[:2] == ["docker", "run"] and "--interactive" in words:
+        return image_look(int(words[-1]))
     if "/dev/tcp/" in text:
         return Printed(_ways(words))
     if "docker logs" in text:

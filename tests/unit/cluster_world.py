@@ -60,7 +60,7 @@ IMAGE = ImageFacts(
     identity="0123456789abcdef",
     diff_ids=("sha256:" + "a" * 64, "sha256:" + "b" * 64),
     tags=("toolkit:cpu",),
-    env=(("PATH", "/opt/venv/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("NOTE", "two words")),
+    env=(("PATH", "/opt/venv/bin:/usr/bin:/bin"), ("NOTE", "two words"), ("TOOLKIT_OPENMPI", "4.1")),
     size=900_000_000,
 )
 NAMED = replace(IMAGE, tags=("toolkit:cpu", identity_reference(IMAGE.identity)))

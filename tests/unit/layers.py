@@ -30,7 +30,7 @@ _ACTING = {
     "bench": "network scaling smoke step_time tune",
     "checks": "preflight run",
     "cleanup": "gc",
-    "cluster": "connect container_probe gauges reachability session trust",
+    "cluster": "connect container_probe gauges image_look reachability session trust",
     "core": "background files here local_writer runner",
     "data": "manage send source",
     "diagnose": "why",
@@ -43,7 +43,7 @@ _ACTING = {
     "monitor": "report",
     "plan": "context execute executors fetch_files precheck timing",
     "services": "control forward",
-    "transfer": "compress feeder host keys relay tee_reader",
+    "transfer": "feeder host keys relay tee_reader",
 }
 ACTING = frozenset(f"{folder}.{name}" for folder, names in _ACTING.items() for name in names.split())
 # What a pure module may import besides the toolkit.

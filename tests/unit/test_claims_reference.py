@@ -119,8 +119,8 @@ CLAIMS = [
     (CHECK, f"({OLDEST} for the GPU image)"),
     (CHECK, f"for at most {CONNECT_SECONDS:g} s, once more"),
     (CHECK, f"or after {LIFE_SECONDS} s"),
-    (LIFE, f"SIGTERM, {Request.grace:g} s of grace, SIGKILL"),
-    (LIFE, f"Detected within {FAST} s once ranks run, and up to {SLOW} s while they start"),
+    (LIFE, f"SIGTERM to the ranks, and SIGKILL after {Request.grace:g} s"),
+    (LIFE, f"detects the loss within {FAST} s once ranks run, and within {SLOW} s while ranks start"),
     (LIFE, f"otherwise within {HORIZON} s"),
     (LIFE, f"on which {SUSPECT} attempts failed"),
     (LIFE, f"{FIRST_WAIT_S:g} s after the first failure, then 2 s, 4 s and so on, at most {MOST_WAIT_S:g} s"),
@@ -128,11 +128,11 @@ CLAIMS = [
     (LIFE, f"one line per {BAR_S:g} s"),
     (LIFE, f"`log_size` (default {DEFAULT_LOG_BYTES >> 20} MiB)"),
     (HOW, f"port {DEFAULT_WORKER_PORT}"),
-    (NETWORK, f"port {DEFAULT_WORKER_PORT} of the workers"),
+    (NETWORK, f"port {DEFAULT_WORKER_PORT} of the worker hosts"),
     (NETWORK, f"from {FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + _MASTER_PORTS - 1}"),
     (LAUNCHERS, f"from {FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + _MASTER_PORTS - 1}"),
-    (NETWORK, f"gain at least {LEAST_GAIN:.0%} at".replace("%", " %")),
-    (NETWORK, f"lose at most {MOST_LOSS:.0%} at".replace("%", " %")),
+    (NETWORK, f"at least {LEAST_GAIN:.0%} faster for".replace("%", " %")),
+    (NETWORK, f"at most {MOST_LOSS:.0%} slower for".replace("%", " %")),
     (NETWORK, ", ".join(map(shown_bytes, SIZES[:-1])) + f" and {shown_bytes(SIZES[-1])}"),
     (TRANSPORT, f"{SILENCE_S + EVERY_S:g} s of silence, then three more"),
     (TRANSPORT, f"within about {SILENCE_S + EVERY_S + sum(_PAUSES) + len(_PAUSES) * _DIAL_S:g} s"),
@@ -209,7 +209,7 @@ def test_the_page_has_every_state_of_a_job() -> None:
 
 
 def test_the_page_has_every_profile_and_trial_of_the_network() -> None:
-    profiles = [row[0] for row in rows(NETWORK, "## Profiles") if row[0].startswith("`")]
+    profiles = [row[0] for row in rows(NETWORK, "## Network profiles") if row[0].startswith("`")]
     assert [name.split("`")[1] for name in profiles] == list(NETWORKS)
     for trial in trials("mpi"):
         assert all(name in text_of(NETWORK) for name, _ in trial.env), trial.name

@@ -125,7 +125,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     """The real commands on hosts that said what the test's facts say; nothing is connected to."""
     recorder = Recorder()
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "hosts.yaml").write_text(world.HOSTS)
+    (tmp_path / "hosts.yaml").write_text(f"{world.HOSTS}transport: ssh\n")
     (tmp_path / "train.py").write_text("import torch\n")
 
     def opened(inventory: Any, *more: Any) -> Session:

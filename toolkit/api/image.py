@@ -8,7 +8,9 @@ from pathlib import Path
 from toolkit.api.connection import Connection
 from toolkit.api.part import Part
 from toolkit.api.prepared import Notices, PreparedAfterPull, PreparedPlan, closed_on_error, report_silent
+from toolkit.cluster.image_look import inspect_here
 from toolkit.cluster.layout import Layout
+from toolkit.cluster.look import InspectedImage
 from toolkit.core.report import Report, refuse_failed
 from toolkit.image.inventory import ImageRow
 from toolkit.image.manage import (
@@ -90,6 +92,14 @@ class ImagePart(Part):
             extras=tuple(extras),
         )
         return build(make_build(recipe, str(certificate), str(requirements)), lambda title, line: None)
+
+    def inspect(self) -> InspectedImage:
+        """Run the probe in the image of the hosts file on this machine.
+
+        Raises:
+            ToolkitError: the image is not on this machine, or cannot run jobs.
+        """
+        return inspect_here(self._cluster.inventory.image)
 
     def rows(self) -> tuple[ImageRow, ...]:
         """Return the images of toolkit that each host has."""

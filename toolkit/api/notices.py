@@ -18,6 +18,7 @@ class Topic(Enum):
     CODE = "files that are not sent"
     JOB = "problems of the job"
     HOSTS = "problems of the hosts"
+    TRANSPORT = "choice of the transport"
     PULL = "hosts that pull the image first"
     ENDING = "a running job that toolkit stops first"
 

@@ -177,8 +177,11 @@ class PreparedAfterPull(Prepared[Report]):
         return self._made(self._observed)
 
     def _made(self, observed: Observed) -> tuple[Layout, Plan]:
-        layout = make_layout(self.session.inventory, observed)
+        layout = self._layout(observed)
         return layout, self._plan(layout)
+
+    def _layout(self, observed: Observed) -> Layout:
+        return make_layout(self.session.inventory, observed)
 
     @abstractmethod
     def _plan(self, layout: Layout) -> Plan:

@@ -22,7 +22,7 @@ from toolkit.jobs.build import (
 )
 from toolkit.jobs.control import start
 from toolkit.jobs.launcher import launcher_findings
-from toolkit.jobs.request import CheckedRequest, environment_findings
+from toolkit.jobs.request import CheckedRequest, environment_findings, with_transport
 from toolkit.launchers.job import Job
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
@@ -80,6 +80,7 @@ def prepare_run(cluster: Connection, checked: CheckedRequest, check: bool = True
     )
     with closed_on_error(session):
         session.require_some()
+        checked = with_transport(checked, session.inventory)
         notices.add(Topic.CHANGES, change_finding(inventory, session.facts))
         layout = job_layout(session, checked)
         job = make_job(session, checked, layout)

@@ -6,8 +6,8 @@ from toolkit.api.connection import Connection
 from toolkit.api.notices import Topic
 from toolkit.api.prepared import Notices, PreparedAfterPull, closed_on_error, report_silent
 from toolkit.checks.preflight import preflight, questions, raise_if_errors
-from toolkit.cluster.layout import Layout
-from toolkit.cluster.session import Session
+from toolkit.cluster.layout import Layout, Observed
+from toolkit.cluster.session import Session, wanted_layout
 from toolkit.cluster.versions import refuse_newer
 from toolkit.core.finding import Finding
 from toolkit.core.host_programs import container_programs
@@ -19,6 +19,7 @@ from toolkit.lifecycle.port_race import bring_up
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
+from toolkit.protocol.transport import EXEC, transport_text
 
 
 class PreparedUp(PreparedAfterPull):
@@ -36,6 +37,12 @@ class PreparedUp(PreparedAfterPull):
     ) -> None:
         super().__init__(cluster, session, notices)
         self._found, self._data, self._prepare, self._force = found, data, prepare, force
+
+    def _layout(self, observed: Observed) -> Layout:
+        layout = wanted_layout(self.session, observed)
+        if layout.inventory.chosen_transport == EXEC:
+            self._notices.add(Topic.TRANSPORT, text=f"transport: {transport_text(EXEC)}")
+        return layout
 
     def _plan(self, layout: Layout) -> Plan:
         return plan_up(layout, container_programs(), self._prepare, self._data)

@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from toolkit.checks.gpu_setup import cannot_give_gpus
-from toolkit.checks.groups import grouped, groups_text
-from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
+from toolkit.checks.model import Check, Scene, Seen, error, fine, grouped, groups_text, unchecked, warning
 from toolkit.checks.mounts import access, lost_source, unwritable
 from toolkit.cluster.docker import mount_argument
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
+from toolkit.hostsfile.checks import without_ssh
+from toolkit.hostsfile.errors import path_text
 from toolkit.launchers import NEEDS
 from toolkit.protocol.looks import Limits
-from toolkit.protocol.transport import EXEC, INSTEAD, NOT_FOUND, needs_of
+from toolkit.protocol.transport import (
+    AUTO,
+    EXEC,
+    INSTEAD,
+    NOT_FOUND,
+    WITHOUT_SSH,
+    needs_of,
+    transport_for,
+    transport_text,
+)
 
 # Smaller sizes broke jobs of several ranks; this size fixed one of these jobs (pytorch/torchtitan#853).
 LEAST_SHM = 1024**3
@@ -65,6 +75,15 @@ def _programs(scene: Scene) -> Iterator[Finding]:
         """Return the launcher itself if the image has it, otherwise the first one that the image has."""
         return next(filter(meets, dict.fromkeys((launcher, *launchers))), "python")
 
+    transport = file.transport
+    if transport == AUTO and len(file.hosts) > 1:
+        transport = transport_for(lacks)
+        yield fine(f"transport: {transport_text(transport)}")
+        for path, fault in (
+            without_ssh("auto", file.worker_port_fixed, bool(file.spares)) if transport == EXEC else ()
+        ):
+            what = f"transport: {transport_text(EXEC)}; {path_text(path)}: {fault}"
+            yield error(what, f"toolkit image build --onto {file.image}", subject=path_text(path))
     named = INSTEAD.get(file.launcher, file.launcher)
     exec_launcher = instead(_BY_EXEC, named if named in (*_BY_EXEC, "auto") else _BY_EXEC[0])
     if missing := [name for name in needs_of(file.transport, len(file.hosts)) if name in lacks]:
@@ -73,11 +92,15 @@ def _programs(scene: Scene) -> Iterator[Finding]:
         yield error(
             what, f"in hosts.yaml: transport: exec{launcher}; or {_build(scene)}", subject="transport"
         )
-    if missing := [name.removeprefix("python:") for name in NEEDS.get(file.launcher, ()) if name in lacks]:
+    if transport == EXEC != file.transport and file.launcher not in (*WITHOUT_SSH, "auto"):
+        what = f"launcher: {file.launcher} needs SSH, and transport is {transport_text(EXEC)}"
+        fix = f"in hosts.yaml: launcher: {exec_launcher}; or toolkit image build --onto {file.image}"
+        yield error(what, fix, subject="launcher")
+    elif missing := [name.removeprefix("python:") for name in NEEDS.get(file.launcher, ()) if name in lacks]:
         what = (
             f"the image {file.image} has no {' and no '.join(missing)}, which launcher: {file.launcher} needs"
         )
-        other = instead(_BY_EXEC if file.transport == EXEC else _BY_SSH, named)
+        other = instead(_BY_EXEC if transport == EXEC else _BY_SSH, named)
         yield error(what, f"in hosts.yaml: launcher: {other}; or {_build(scene)}", subject="launcher")
 
 

@@ -108,7 +108,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         folder = there.locked[0] if there.locked else there.path
         own = f"on {seen.host}: sudo chown -R {quoted(user, folder)}"
         fix = own if folder.startswith(wanted) else elsewhere
-        yield error(f"user {user} cannot write to {folder}, which contains keys and job records", fix)
+        yield error(f"user {user} cannot write to {folder}, which contains SSH keys and job records", fix)
     elif there.type.startswith("fuse.") and "allow_other" not in there.options and seen.facts.uid:
         what = f"the engine (root) cannot access {there.path}, because the folder is on {there.type}"
         yield error(what, elsewhere)
@@ -121,7 +121,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield warning(f"{there.path} is mounted noexec, so mpirun and horovodrun would fail", fix)
     elif there.size and there.free < NOTHING:
         yield error(
-            f"{there.path} has only {_size(there.free)} free for keys and job records",
+            f"{there.path} has only {_size(there.free)} free for SSH keys and job records",
             _usage(seen, there),
         )
     elif there.size and there.free < LOW:
@@ -167,6 +167,6 @@ CHECKS = (
     Check(
         "disk-inodes", "the file system has room for the files of the image", host=_inodes, probes=(PLACES,)
     ),
-    Check("disk-state", "keys and job records can be written", host=_state, probes=(PLACES,)),
-    Check("disk-home", "the home folder has room", host=_home, probes=(PLACES, QUOTA)),
+    Check("disk-state", "SSH keys and job records can be written", host=_state, probes=(PLACES,)),
+    Check("disk-home", "the home folder has free space", host=_home, probes=(PLACES, QUOTA)),
 )

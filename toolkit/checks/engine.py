@@ -77,7 +77,10 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not info.version:
         yield unchecked("docker cannot be used")
     elif "name=userns" in options:
-        what = "docker maps user ids (userns-remap), so ranks can neither read the keys nor write as you"
+        what = (
+            "docker maps user ids (userns-remap), so ranks can neither read their SSH keys "
+            "nor write files as your user"
+        )
         yield error(what, f"on {seen.host}: remove userns-remap from {_DAEMON}, restart docker")
     elif "name=rootless" in options and info.engine != PODMAN:
         what = "docker runs in rootless mode, and toolkit was not tested in this mode"

@@ -10,9 +10,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 
-from toolkit.checks.groups import grouped, groups_text
 from toolkit.checks.leftovers import MARKS, marked, strays
-from toolkit.checks.model import Check, HostJudge, Probe, Scene, Seen, error, fine, unchecked, warning
+from toolkit.checks.model import (
+    Check,
+    HostJudge,
+    Probe,
+    Scene,
+    Seen,
+    error,
+    fine,
+    grouped,
+    groups_text,
+    unchecked,
+    warning,
+)
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.protocol.frames import CELL, lines_of, rows

@@ -188,7 +188,10 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     alive = {c.labels.get(LABEL_CLUSTER) for c in seen.facts.containers}
     for (cluster, host), folder in state_folders(seen).items():
         if host == seen.host and cluster != scene.inventory.cluster and cluster not in alive:
-            what = f"the host has keys and records of cluster {cluster}, but no container of this cluster"
+            what = (
+                f"the host has SSH keys and job records of cluster {cluster}, "
+                "but no container of this cluster"
+            )
             fix = f"on {seen.host}: rm -rf {quoted(folder)}  # or `toolkit down` with its hosts.yaml"
             yield warning(what, fix, subject=folder)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -30,9 +30,10 @@ class Probe:
 
     It uses POSIX sh, coreutils and grep, runs as the ssh user with LC_ALL=C, and prints nothing if the
     requested information is missing. ``$1`` is the image's name, ``$3`` the cluster's, ``$4`` the host's,
-    ``$5`` and the following are the sources of the mounts; ``$engine`` is the output of `docker info` as
-    JSON. A probe runs once, even if several checks share it. A probe without text is one that every
-    command runs (``toolkit.cluster.probe``).
+    ``$5`` and the following are the sources of the mounts. ``$root`` is the engine's data root, empty if
+    docker cannot be used; ``$seen`` has a line ``|PATH|`` for each mounted folder of a running container with
+    a label of toolkit. A probe runs once, even if several checks share it. A probe without text is one that
+    every command runs (``toolkit.cluster.probe``).
     """
 
     name: str
@@ -175,3 +176,16 @@ def unchecked(what: str, fix: str = "", host: str = "", subject: str = "") -> Fi
 
 def _finding(verdict: Verdict, what: str, fix: str, host: str, subject: str) -> Finding:
     return Finding("", verdict, what, fix, host, subject)
+
+
+def grouped(values: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return, from pairs of host and word, the hosts of each word in their order."""
+    groups: dict[str, list[str]] = {}
+    for host, word in values:
+        groups.setdefault(word, []).append(host)
+    return groups
+
+
+def groups_text(groups: Mapping[str, Sequence[str]]) -> str:
+    """Return the groups in one line, such as ``550.54 on gpu1, gpu2; 535.183 on gpu3``."""
+    return "; ".join(f"{word} on {', '.join(hosts)}" for word, hosts in groups.items())

@@ -63,8 +63,8 @@ def _given_out(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for port, use in used.items():
         if low <= port <= high and not any(first <= port <= last for first, last in reserved):
             what = (
-                f"other programs can use port {port} ({use}), because it is in the kernel's ephemeral range "
-                f"{low} to {high}"
+                f"other programs can use port {port} ({use}), because it is in the kernel's "
+                f"ephemeral port range {low} to {high}"
             )
             keep = ",".join((*filter(None, (before,)), *map(str, used)))
             fix = f"on {seen.host}: sudo sysctl -w {quoted(f'net.ipv4.ip_local_reserved_ports={keep}')}"
@@ -80,7 +80,7 @@ CHECKS = (
     Check("net-worker-port", "the port of the worker containers is free", host=_taken),
     Check(
         "net-port-range",
-        "ports of toolkit are not in the kernel's ephemeral range",
+        "ports that toolkit uses are not in the kernel's ephemeral port range",
         host=_given_out,
         probes=(KERNEL,),
     ),

@@ -192,7 +192,7 @@ def _state_step(state: State, at_once: bool) -> Step:
     records = counted(state.records, "job record")
     return Run(
         state.host,
-        f"remove keys and configuration of cluster {state.cluster}",
+        f"remove SSH keys and configuration of cluster {state.cluster}",
         script(_REMOVE_STATE, state.path, state.cluster),
         unless=script(_STAYS, state.path, "0" if at_once else str(QUIET)),
         why=f"{state.path}: the cluster has no container on this host, and the folder has {records}",

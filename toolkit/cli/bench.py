@@ -69,8 +69,8 @@ def network(
 ) -> None:
     """Measure bandwidth, latency and all-reduce.
 
-    toolkit measures every ordered pair of hosts, then all-reduce over all slots, from 1 KiB up to --most.
-    The cluster must be up.
+    toolkit measures every ordered pair of hosts, then all-reduce over all slots with messages from 1 KiB
+    up to --most. The cluster must be up.
 
     Examples:
         toolkit bench network

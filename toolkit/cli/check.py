@@ -44,9 +44,14 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="Also exit with 1 if a check finds a warning")
     ] = False,
-    fix: Annotated[bool, typer.Option("--fix", hidden=True, help="Run `toolkit gc` afterwards")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", hidden=True, help="Run `toolkit gc` after the checks")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", hidden=True, help="With --fix, print the plan only")
+        bool,
+        typer.Option(
+            "--dry-run", hidden=True, help="With --fix, print the plan of `toolkit gc` and remove nothing"
+        ),
     ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Start no test containers and skip the checks that need them")

@@ -50,7 +50,7 @@ def send(
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show which host has which data set.
 
-    toolkit compares the copy on each host with the data on this machine, and changes nothing.
+    toolkit compares the copy on each host with the data set on this machine, and changes nothing.
 
     Examples:
         toolkit data ls

@@ -47,7 +47,8 @@ def execute(
 ) -> None:
     """Run a command in the container of one host or all hosts.
 
-    Without HOST, the command runs in the main container. There is no time limit unless you set --timeout.
+    Without HOST, toolkit runs the command in the main container. toolkit sets no time limit unless you
+    use --timeout.
 
     - On one host, toolkit prints the output immediately and exits with the exit code of the command.
     - With --all or --json, toolkit prints the output at the end, at most 4 MiB of each stream per host.
@@ -115,7 +116,9 @@ def shell(
     host: Annotated[
         str,
         typer.Argument(
-            metavar="[HOST]", help="A host (default: the main host)", autocompletion=complete.hosts
+            metavar="[HOST]",
+            help="Host of the container (default: the main host)",
+            autocompletion=complete.hosts,
         ),
     ] = "",
     hosts: HostsFile = DEFAULT_HOSTS,
@@ -123,8 +126,8 @@ def shell(
 ) -> None:
     """Open a shell in a host's container.
 
-    Without HOST, the shell opens in the main container. If standard input is not a terminal, the shell runs
-    the commands that it reads.
+    Without HOST, toolkit opens the shell in the main container. If standard input is not a terminal,
+    the shell runs the commands from standard input.
 
     Examples:
         toolkit shell

@@ -39,18 +39,18 @@ def gc(
     state: Annotated[
         bool,
         typer.Option(
-            "--state", help="Also remove keys and job records of clusters without a container on the host"
+            "--state", help="Also remove SSH keys and job records of clusters without a container on the host"
         ),
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Remove the leftovers of dead runs from the hosts.
+    """Remove leftovers of interrupted runs from the hosts.
 
     toolkit removes processes, containers and files of all your clusters on these hosts, not only of the
-    cluster in hosts.yaml. Running jobs, and files and processes of other users, stay. On a terminal,
-    toolkit asks before it removes keys and job records of another cluster.
+    cluster in hosts.yaml. toolkit keeps running jobs, and files and processes of other users. On a
+    terminal, toolkit asks before it removes SSH keys and job records of another cluster.
 
     Examples:
         toolkit gc --dry-run

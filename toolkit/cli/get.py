@@ -89,10 +89,11 @@ def get(
 ) -> None:
     """Download files that a job wrote.
 
-    toolkit skips files that exist locally with the same size and time. The job can still be running.
+    toolkit skips files that exist locally with the same size and modification time. You can download
+    files of a running job.
 
     - toolkit downloads files that it sent as code only if the job changed them.
-    - toolkit never sends ./runs as code. toolkit sends other folders of the project with each job.
+    - toolkit does not send ./runs with the code of later jobs, but sends other folders of the project.
     - toolkit creates a link only if the target is a file or folder below the local folder.
 
     Examples:

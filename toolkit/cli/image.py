@@ -1,4 +1,4 @@
-"""toolkit image: build, send, list and remove images."""
+"""toolkit image: build, inspect, send, list and remove images."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ from toolkit.cli.common import (
 )
 from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.plans import carry_out, carry_out_after_pull, exit_with
+from toolkit.cluster.image_look import inspect_here
 from toolkit.core.printable import without_color
 from toolkit.hostsfile.fields import image as image_name
 from toolkit.hostsfile.load import is_file
-from toolkit.image.build_plan import FLAVOURS
+from toolkit.image.build_plan import FLAVOURS, HOROVOD
 from toolkit.image.build_values import build_progress
+from toolkit.image.capabilities import capabilities_json, capabilities_text
 from toolkit.image.cuda import CUDA_NAMES, DEFAULT_CUDA
 from toolkit.image.inventory import images_text
-from toolkit.image.manage import ImageRecipe, known_flavor, make_build, own_arch
+from toolkit.image.manage import ImageRecipe, known_flavor, make_build, make_onto, own_arch
 from toolkit.image.manage import build as build_now
 
 app = typer.Typer(
-    no_args_is_help=True, help="Build the image on this machine, send it to the hosts, see who has what."
+    no_args_is_help=True,
+    help="Build and inspect images on this machine, and send, list and remove them on the hosts.",
 )
 
 
@@ -65,6 +68,10 @@ def build(
     ] = "",
     base_image: Annotated[
         str, typer.Option(metavar="IMAGE", help="Base image (default: debian:bookworm-slim)")
+    ] = "",
+    onto: Annotated[
+        str,
+        typer.Option(metavar="IMAGE", help="Add sshd, ssh, iproute2 and rsync to this image"),
     ] = "",
     build_arg: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set an ARG of the Dockerfile")
@@ -107,6 +114,8 @@ def build(
         toolkit image build --flavor gpu --with transformers,deepspeed
         toolkit image build --cuda 12
         toolkit image build --flavor cpu --tag my-image:1 --pip requirements.txt
+        toolkit image build --onto registry.example.com/pytorch:1.0
+        toolkit image build --onto registry.example.com/pytorch:1.0 --with horovod
     """
     line = CommandLine()
     if flavor:
@@ -120,27 +129,45 @@ def build(
     for argument in build_arg or []:
         if not re.match("[^=]+=", argument):
             line.refuse(f"--build-arg {argument}", "should be NAME=VALUE")
+    if onto:
+        line.value("--onto", image_name, onto)
+        others = {
+            "--flavor": flavor,
+            "--cuda": cuda,
+            "--base-image": base_image,
+            "--build-arg": build_arg,
+            "--pip": pip,
+        }
+        for option, value in others.items():
+            if value:
+                line.refuse(option, "cannot be combined with --onto")
+        for name in {*filter(None, listed(with_))} - {HOROVOD}:
+            line.refuse(f"--with {name}", f"cannot be combined with --onto, which can add only {HOROVOD}")
     extras = tuple(filter(None, listed(with_)))
     if pip and not is_file(pip):
         line.refuse("--pip", f"there is no file {pip}")
     if certificate and not is_file(certificate):
         line.refuse("--certificate", f"there is no file {certificate}")
     line.end()
-    known = known_flavor(flavor or ("gpu" if cuda else ""))
-    arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
-    if base_image:
-        arguments.append(("BASE_IMAGE", base_image))
-    recipe = ImageRecipe(
-        known,
-        tag,
-        tuple(arguments),
-        arch=own_arch(),
-        torch_index=torch_index,
-        no_cache=no_cache,
-        extras=extras,
-        cuda=int(cuda or DEFAULT_CUDA),
-    )
-    subject = make_build(recipe, certificate, pip)
+    if onto:
+        known, kind = "onto", f"additions to {onto}"
+        subject = make_onto(onto, tag, HOROVOD in extras, certificate, no_cache)
+    else:
+        arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
+        if base_image:
+            arguments.append(("BASE_IMAGE", base_image))
+        recipe = ImageRecipe(
+            known_flavor(flavor or ("gpu" if cuda else "")),
+            tag,
+            tuple(arguments),
+            arch=own_arch(),
+            torch_index=torch_index,
+            no_cache=no_cache,
+            extras=extras,
+            cuda=int(cuda or DEFAULT_CUDA),
+        )
+        known, kind = recipe.flavor, recipe.kind
+        subject = make_build(recipe, certificate, pip)
     if dry_run:
         if as_json:
             put_json({"title": f"image build {subject.tag}", "dry_run": True, "plan": list(subject.lines())})
@@ -148,7 +175,7 @@ def build(
             put_text("\n".join(subject.lines()))
         return
     start = time.monotonic()
-    say(f"building {subject.tag} ({recipe.kind})")
+    say(f"building {subject.tag} ({kind})")
     size = build_now(subject, _notifier(verbose))
     seconds = time.monotonic() - start
     limit = f", at most {subject.limit_bytes / 1e6:.0f} MB allowed" if subject.limit_bytes else ""
@@ -172,6 +199,32 @@ def _notifier(verbose: bool) -> Callable[[str, str], None]:
             say(f"  {time.monotonic() - start:5.0f} s  {' '.join(shown.split())[:110]}")
 
     return notify
+
+
+@app.command("inspect")
+def inspect(
+    image: Annotated[
+        str, typer.Argument(metavar="[IMAGE]", help="Name of the image (default: the image of hosts.yaml)")
+    ] = "",
+    hosts: HostsFile = DEFAULT_HOSTS,
+    as_json: Json = False,
+) -> None:
+    """Show what jobs can do with an image.
+
+    toolkit starts one short-lived container of the image on this machine, without network and without the
+    image's ENTRYPOINT. The output lists launchers, transport, libraries and compilers, with a fix for each
+    missing part.
+
+    Examples:
+        toolkit image inspect
+        toolkit image inspect registry.example.com/team/trainer:1.0
+    """
+    name = image or load(hosts).image
+    found = inspect_here(name)
+    if as_json:
+        put_json(capabilities_json(found))
+    else:
+        put_text(capabilities_text(found))
 
 
 @app.command("send")
@@ -220,7 +273,7 @@ def prune(
     """Remove old images that toolkit sent to the hosts.
 
     toolkit removes layers of interrupted transfers, and all but the two newest images of each name.
-    Images that a running or stopped container uses, and images with a tag that you set, stay.
+    toolkit keeps images that a running or stopped container uses, and images with a tag that you set.
 
     Examples:
         toolkit image prune --dry-run

@@ -35,7 +35,7 @@ def init(
             help="[NAME=][USER@]ADDRESS[:SLOTS] (default: ask on a terminal, otherwise two placeholders)",
         ),
     ] = None,
-    find: Annotated[bool, typer.Option("--find", help="Use all hosts in ~/.ssh/config")] = False,
+    find: Annotated[bool, typer.Option("--find", help="Use all SSH hosts in ~/.ssh/config")] = False,
     meet: Annotated[
         bool,
         typer.Option(
@@ -45,7 +45,7 @@ def init(
     yes: Annotated[
         bool,
         typer.Option(
-            "--yes", "-y", help="Use the default of every question, and trust no unknown SSH host key"
+            "--yes", "-y", help="Answer every question with its default, and trust no unknown SSH host key"
         ),
     ] = False,
     from_hostfile: Annotated[
@@ -55,20 +55,20 @@ def init(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Name of the cluster (default: demo, or after the file or folder with --try)",
+            help="Name of the cluster (default: demo; with --try, the name of the file or folder)",
         ),
     ] = None,
     image: Annotated[
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Image of the containers (default: toolkit:gpu, or by the GPUs of the hosts with --try)",
+            help="Image of the containers (default: toolkit:gpu; with --try, the image that fits the GPUs)",
         ),
     ] = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="SSH user of hosts without USER@")] = "",
     output: Annotated[
         str,
-        typer.Option("-o", "--output", metavar="FILE", help="Write to this file; - means standard output"),
+        typer.Option("-o", "--output", metavar="FILE", help="File to write; `-` means standard output"),
     ] = "hosts.yaml",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file")] = False,
     dry_run: DryRun = False,

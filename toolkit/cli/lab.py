@@ -43,7 +43,8 @@ def up(
     management: Annotated[
         str,
         typer.Option(
-            metavar="RATE", help="Add a second network card for SSH with this rate limit, such as 100mbit"
+            metavar="RATE",
+            help="Add a second network interface for SSH with this rate limit, such as 100mbit",
         ),
     ] = "",
     interfaces: Annotated[

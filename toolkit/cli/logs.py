@@ -42,7 +42,9 @@ def logs(
     ] = None,
     host: Annotated[
         str,
-        typer.Option(metavar="HOST", help="Print only ranks on HOST", autocompletion=complete.hosts),
+        typer.Option(
+            metavar="HOST", help="Print only the output of ranks on HOST", autocompletion=complete.hosts
+        ),
     ] = "",
     since: Annotated[
         str, typer.Option(metavar="TIME", help="Print only output after TIME: 10m, 1h30m, 2026-11-21T09:30")
@@ -52,7 +54,9 @@ def logs(
     raw: Raw = False,
     save: Annotated[
         str,
-        typer.Option(metavar="DIR", help="Download the complete log of every rank to DIR/JOB/HOST"),
+        typer.Option(
+            metavar="DIR", help="Download the complete log of every rank to the folder DIR/JOB/HOST"
+        ),
     ] = "",
     service: Annotated[
         str,
@@ -66,8 +70,8 @@ def logs(
 ) -> None:
     """Print the output of a job, a rank or a service.
 
-    Without JOB, toolkit prints the newest job. The log merges the output of all ranks. Ctrl-C does not
-    affect the job.
+    Without JOB, toolkit prints the newest job. The job log contains the output of all ranks.
+    Ctrl-C ends the command and does not affect the job.
 
     Examples:
         toolkit logs

@@ -36,8 +36,9 @@ from toolkit.network.tuning import tuning_json
 def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show the network choice of each host and its reasons.
 
-    toolkit prints the chosen address, the rejected addresses, and the variables that ranks receive. To test
-    the network, the hosts connect to each other. The command exits with 3 if a host has no usable address.
+    For each host, toolkit prints the chosen address, the rejected addresses, and the environment
+    variables that ranks receive. To test the network, the hosts connect to each other. The command exits
+    with 3 if a host has no usable address.
 
     Examples:
         toolkit network explain
@@ -74,7 +75,7 @@ def tune(
         list[str] | None,
         typer.Option(
             metavar="HOST[,HOST]",
-            help="Tune jobs that use only these hosts",
+            help="Tune for jobs that use only these hosts",
             autocompletion=complete.host_list,
         ),
     ] = None,
@@ -89,8 +90,8 @@ def tune(
     """Find the fastest all-reduce settings and keep them.
 
     toolkit measures several settings on the cluster. Do not use the network for other traffic during the
-    measurement. Later jobs on the same ranks receive the fastest settings until `toolkit down`. Variables in
-    hosts.yaml and --env override these settings.
+    measurement. Later jobs on the same ranks receive the fastest settings until `toolkit down`.
+    Environment variables in hosts.yaml and --env override these settings.
 
     Examples:
         toolkit network tune

@@ -55,19 +55,19 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="Overhead per message (default: measured value, or 30us)",
+            help="Fixed overhead per network message (default: measured value, or 30us)",
             rich_help_panel=_NET,
         ),
     ] = "",
     mtu: Annotated[
         int,
-        typer.Option(metavar="BYTES", help="Packet size in bytes, such as 9000", rich_help_panel=_NET),
+        typer.Option(metavar="BYTES", help="Packet size (MTU) in bytes, such as 9000", rich_help_panel=_NET),
     ] = 1500,
     inside_rate: Annotated[
         str,
         typer.Option(
             metavar="RATE",
-            help="Rate between two ranks of one host (default: 64gbit)",
+            help="Data rate between two ranks of one host (default: 64gbit)",
             rich_help_panel=_NET,
         ),
     ] = "",
@@ -91,7 +91,7 @@ def predict(
         str,
         typer.Option(
             metavar="NAME",
-            help="A known model, such as resnet50",
+            help="Name of a built-in model, such as resnet50",
             rich_help_panel=_LOAD,
             autocompletion=complete.one_of(*MODELS),
         ),

@@ -37,7 +37,7 @@ Env = Annotated[
         help="Set a variable for all ranks. Without VALUE, use the value in the submitting environment",
     ),
 ]
-Workdir = Annotated[str, typer.Option(metavar="DIR", help="Folder that contains SCRIPT")]
+Workdir = Annotated[str, typer.Option(metavar="DIR", help="Folder that contains SCRIPT and its modules")]
 Only = Annotated[
     list[str] | None,
     typer.Option(metavar="HOST[,HOST]", help="Use only these hosts", autocompletion=complete.host_list),

@@ -50,7 +50,8 @@ def kubernetes(
         typer.Option(metavar="NAME=N", help="Request a resource for every worker, such as rdma/hca=1"),
     ] = None,
     node_selector: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL=VALUE", help="Use only nodes with this label")
+        list[str] | None,
+        typer.Option(metavar="LABEL=VALUE", help="Use only Kubernetes nodes with this label"),
     ] = None,
     runtime: Annotated[
         str, typer.Option(metavar="NAME", help="ClusterTrainingRuntime of a TrainJob")

@@ -33,7 +33,9 @@ def report(
     ] = "",
     compare: Annotated[
         str,
-        typer.Option(metavar="JOB", help="Compare with another job", autocompletion=complete.jobs),
+        typer.Option(
+            metavar="JOB", help="Compare the report with this other job", autocompletion=complete.jobs
+        ),
     ] = "",
     scaling: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Include this JSON file of `toolkit bench scaling`")
@@ -44,7 +46,7 @@ def report(
     """Write an HTML page about a job.
 
     The page shows hosts and ranks, the use of time, throughput, load, restarts and versions. The page is a
-    single file without external resources. The report of a running job ends at the current time.
+    single file without external resources. The page of a running job ends at the current time.
 
     Examples:
         toolkit report

@@ -30,14 +30,14 @@ def scaling(
         str,
         typer.Option(
             metavar="N[,N]",
-            help="Numbers of hosts to measure (default: all up to 16, then powers of two)",
+            help="Numbers of hosts to measure (default: all numbers up to 16, then powers of two)",
         ),
     ] = "",
     seconds: Annotated[
-        str, typer.Option(metavar="SECONDS", help="Measure each number of hosts for SECONDS")
+        str, typer.Option(metavar="SECONDS", help="Duration of the measurement for each number of hosts")
     ] = "20",
     warm_up: Annotated[
-        str, typer.Option(metavar="SECONDS", help="Warm-up time after the first step, before the measurement")
+        str, typer.Option(metavar="SECONDS", help="Warm-up time between the first step and the measurement")
     ] = "5",
     patience: Annotated[str, typer.Option(metavar="SECONDS", help="Time limit for the first step")] = "300",
     batch: Annotated[
@@ -74,8 +74,8 @@ def scaling(
     """Measure how a script's throughput grows with hosts.
 
     toolkit runs the script on 1, 2, … hosts, measures the steps per second of each run, and prints speedup
-    and efficiency. toolkit stops each run after the measurement. The ranks must print their steps, as for
-    `toolkit top`.
+    and efficiency. toolkit stops each run after the measurement. The ranks must print the number
+    of each step, as for `toolkit top`.
 
     Examples:
         toolkit bench scaling train.py

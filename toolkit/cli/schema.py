@@ -20,7 +20,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of hosts.yaml for editors.
 
-    With the schema, many editors complete keys and mark mistakes.
+    Many editors use the schema to complete keys of hosts.yaml and to mark mistakes.
 
     Examples:
         toolkit schema --output hosts.schema.json

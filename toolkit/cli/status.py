@@ -28,6 +28,7 @@ from toolkit.errors import ToolkitError
 from toolkit.jobs.records import job_statuses
 from toolkit.jobs.status import JobStatus, job_json, jobs_table
 from toolkit.plan.show import table
+from toolkit.protocol.transport import transport_text
 from toolkit.services.control import states as service_states
 from toolkit.services.status import services_text
 
@@ -46,6 +47,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     """
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
+        inventory = session.inventory
         rows = host_states(inventory, session.facts, session.errors, container_programs())
         changes = change_finding(inventory, session.facts)
         services = service_states(session)
@@ -54,6 +56,9 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     up = all(r.ok for r in rows) and all(s.ok for s in services)
     if as_json:
         value: dict[str, Any] = {"cluster": inventory.cluster, "up": up}
+        value |= {
+            "transport": inventory.used_transport if inventory.chosen_transport else inventory.transport
+        }
         value |= {"hosts": [asdict(r) for r in rows], "gpus": gpus_json(facts)}
         value["services"] = [asdict(s) for s in services]
         value |= as_warnings(changes)
@@ -62,6 +67,8 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
         say_changes(changes)
         cells = [(r.host, r.role, r.state, r.address, r.image, r.docker, r.note) for r in rows]
         put_text(table(("host", "role", "state", "data address", "image", "docker", "note"), cells))
+        if inventory.chosen_transport:
+            put_text(f"transport: {transport_text(inventory.chosen_transport)}")
         for fix in dict.fromkeys(r.fix for r in rows if r.fix):
             put_text(f"fix for {', '.join(r.host for r in rows if r.fix == fix)}: {fix}")
         if services:

@@ -38,8 +38,8 @@ def top(
     """Show live load, GPU use and step rates of all hosts.
 
     toolkit shows CPU, memory, network, disks and GPUs of every host, and the steps per second of each rank.
-    On a terminal, toolkit updates the table until Ctrl-C. Otherwise toolkit prints one reading. The
-    cluster must be up.
+    On a terminal, toolkit updates the table until Ctrl-C. If the output is not a terminal, toolkit prints
+    one reading. The cluster must be up.
 
     Examples:
         toolkit top

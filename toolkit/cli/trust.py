@@ -18,7 +18,9 @@ def trust(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[HOST]...", help="A host (default: all hosts)", autocompletion=complete.hosts
+            metavar="[HOST]...",
+            help="Host whose SSH key toolkit records (default: all hosts)",
+            autocompletion=complete.hosts,
         ),
     ] = None,
     hosts: HostsFile = DEFAULT_HOSTS,

@@ -29,7 +29,7 @@ def up(
     prepare: Annotated[
         bool,
         typer.Option(
-            "--prepare", help="Write keys and configurations only. You start the containers yourself"
+            "--prepare", help="Write SSH keys and configurations only. You start the containers yourself"
         ),
     ] = False,
     force: Annotated[
@@ -48,10 +48,10 @@ def up(
 ) -> None:
     """Start or repair the cluster.
 
-    toolkit copies the image, data sets and its programs to every host, creates SSH keys there, and starts one
-    container per host. toolkit then verifies that the main container reaches every worker container. With
-    `pull: missing` or `pull: always` in hosts.yaml, hosts pull the image instead. A second run changes
-    nothing, except that it repairs hosts without their container or files.
+    toolkit copies the image, the data sets and its own programs to every host, creates SSH keys on the
+    hosts, and starts one container per host. toolkit then verifies that the main container reaches every
+    worker container. With `pull: missing` or `pull: always` in hosts.yaml, hosts pull the image instead.
+    A second run changes nothing, except that it repairs hosts without their container or files.
 
     Examples:
         toolkit up --hosts hosts.yaml

@@ -20,7 +20,9 @@ _ENGINE_SECONDS = 2.0
 
 def version(
     as_json: Json = False,
-    engine: Annotated[bool, typer.Option(help="Also query the Docker engine of this machine")] = True,
+    engine: Annotated[
+        bool, typer.Option(help="Also print the version of the Docker engine of this machine")
+    ] = True,
 ) -> None:
     """Print the versions of toolkit, libraries, SSH and Docker.
 

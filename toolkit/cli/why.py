@@ -33,7 +33,7 @@ def why(
 ) -> None:
     """Explain which rank blocks a job, or what ended the job.
 
-    toolkit queries all hosts in parallel and changes nothing there. toolkit also writes a bundle with
+    toolkit queries all hosts in parallel and changes nothing on the hosts. toolkit also writes a bundle with
     stacks and logs, which you can attach to a problem report.
 
     Examples:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from toolkit.core.container import without_empty
 from toolkit.core.facts import Facts
@@ -15,16 +16,19 @@ from toolkit.core.finding import Finding
 from toolkit.core.text import counted
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.protocol.decode import DecodeError, decode_json
+from toolkit.protocol.transport import AUTO, EXEC, SSH
 
 # Below a host's state folder.
 FILE = "applied.json"
+# In a record: the image for which `up` chose the transport.
+_CHOSEN_FOR = "transport chosen for"
 
 _OF_ALL: Mapping[str, Callable[[Inventory], object]] = {
     "image": lambda file: file.image,
     "main": lambda file: file.main,
     "hosts": lambda file: sorted(file.names),
     "engine": lambda file: file.engine,
-    "transport": lambda file: file.transport,
+    "transport": lambda file: file.used_transport,
     "worker_port": lambda file: [file.worker_port, file.worker_port_fixed],
     "network": lambda file: file.network,
     "mounts": lambda file: file.mounts,
@@ -43,9 +47,34 @@ _OF_HOST: Mapping[str, Callable[[Host], object]] = {
 _NAMED = 3
 
 
-def applied_text(inventory: Inventory, host: str) -> str:
-    """Return the content of a host's record: values are digests, since a variable can hold a secret."""
-    return json.dumps(_digests(inventory, host), indent=1, sort_keys=True) + "\n"
+def applied_text(inventory: Inventory, host: str, image: str = "") -> str:
+    """Return the content of a host's record: values are digests, since a variable can hold a secret.
+
+    Args:
+        image: content digest of the image of the containers.
+    """
+    chosen = {_CHOSEN_FOR: _digest(image)} if inventory.transport == AUTO and image else {}
+    return json.dumps(_digests(inventory, host) | chosen, indent=1, sort_keys=True) + "\n"
+
+
+def with_recorded_transport(inventory: Inventory, facts: Mapping[str, Facts], image: str = "") -> Inventory:
+    """Return the inventory with the transport that the last `up` chose for ``transport: auto``.
+
+    The record of main takes precedence, then the first record of another host.
+
+    Args:
+        image: if given, accept only a choice of `up` for this content digest.
+    """
+    if inventory.transport != AUTO:
+        return inventory
+    names = sorted((name for name in inventory.names if name in facts), key=lambda n: n != inventory.main)
+    for record in (dict(facts[name].applied) for name in names if facts[name].applied):
+        if image and record.get(_CHOSEN_FOR) != _digest(image):
+            break
+        for transport in (SSH, EXEC):
+            if record.get("transport") == _digest(transport):
+                return replace(inventory, chosen_transport=transport)
+    return replace(inventory, chosen_transport="")
 
 
 def parse_applied(text: str) -> tuple[tuple[str, str], ...]:
@@ -62,6 +91,8 @@ def changed_keys(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[str,
     A key that differs on some hosts only is followed by their names. Hosts without a record, and keys that
     an earlier toolkit did not record, are left out.
     """
+    if not inventory.chosen_transport:
+        inventory = with_recorded_transport(inventory, facts)
     kept = {name: dict(said.applied) for name, said in facts.items() if said.applied}
     differ: dict[str, list[str]] = {}
     known: dict[str, int] = {}

@@ -122,7 +122,14 @@ class Connected:
         file = self.inventory
         nonce = secrets.token_hex(8)
         asking = probe_command(
-            file.image, file.cluster, name, nonce, (*questions, *self.always), sources, file.state_dir
+            file.image,
+            file.cluster,
+            name,
+            nonce,
+            (*questions, *self.always),
+            sources,
+            file.state_dir,
+            file.engine,
         )
         sent = time.time()
         result = self.runners[name].run(asking, _PROBE_SECONDS)

@@ -62,7 +62,7 @@ class _Round:
 
         def sink(data: bytes) -> None:
             for line in came.take(data):
-                with answer_of(look.host, "the report of its test container"):
+                with answer_of(look.host, "the report of the test container"):
                     self._hear(look.host, line, lines)
 
         try:

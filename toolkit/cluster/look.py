@@ -13,10 +13,13 @@ from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import running
 from toolkit.cluster.ports import FIRST_MASTER_PORT, free_port
 from toolkit.core.command import Command, script
-from toolkit.core.container import Container
+from toolkit.core.container import CONFINED, Container
+from toolkit.core.image import ImageFacts
+from toolkit.errors import ImageError
 from toolkit.launchers import NEEDS
-from toolkit.protocol.decode import DecodeError, decode, load_json
-from toolkit.protocol.looks import Listening, LookReport
+from toolkit.protocol.decode import DecodeError, decode, decode_json, load_json
+from toolkit.protocol.frames import FrameError, read_frames
+from toolkit.protocol.looks import ImageReport, Listening, LookReport
 from toolkit.protocol.names import MAIN, container_name
 from toolkit.protocol.transport import SSH, needs_of
 
@@ -28,6 +31,8 @@ _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 # The last line shows the end even while standard input is still open.
 _WRAPPED = r"""timeout -k 2 "$@"; printf '\nended %s\n' "$?" """
 ENDED = "ended "
+# The programs of every launcher: if one is missing, `check` names a launcher that the image has.
+_PROGRAMS = sorted({*needs_of(SSH, 2), *(name for names in NEEDS.values() for name in names)})
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,6 @@ def plan_looks(layout: Layout, program: str, token: str) -> tuple[Look, ...]:
     there = [p for p in layout.places if _runs(layout, p) or _image_id(layout, p)]
     names = {path.host: path.address for path in layout.paths}
     workers = [p.name for p in layout.workers if layout.has_sshd(p) and _runs(layout, p)]
-    # The programs of every launcher: if one is missing, `check` names a launcher that the image has.
-    programs_of_image = sorted({*needs_of(SSH, 2), *(name for names in NEEDS.values() for name in names)})
     looks = []
     for place in there:
         up = _runs(layout, place)
@@ -93,7 +96,7 @@ def plan_looks(layout: Layout, program: str, token: str) -> tuple[Look, ...]:
             # Before `up` has written the containers' own files, names do not resolve.
             "names": sorted(names) if up else [],
             "gpus": bool(place.gpus),
-            "programs": programs_of_image,
+            "programs": _PROGRAMS,
             "logins": workers if up and place.role == MAIN else [],
         }
         head = text + json.dumps(settings).encode() + b"\n"
@@ -102,6 +105,43 @@ def plan_looks(layout: Layout, program: str, token: str) -> tuple[Look, ...]:
         command = script(_WRAPPED, str(KILL_SECONDS), *argv)
         looks.append(Look(place.name, command, head, place.path.address, up))
     return tuple(looks)
+
+
+@dataclass(frozen=True)
+class InspectedImage:
+    """An image of this machine's engine: its name, the engine's facts, and the report of the probe."""
+
+    name: str
+    facts: ImageFacts
+    report: ImageReport
+
+
+def plan_image_look(image: str, user: Sequence[str], program: str, nonce: str) -> Command:
+    """Return the command that runs image_probe.py in a container of an image.
+
+    Args:
+        image: reference or Id.
+        user: options of `docker run` for the user of the container.
+        program: the text of image_probe.py with all of its imports.
+        nonce: 16 hexadecimal digits, see ``parse_image_look``.
+    """
+    text = program.encode()
+    head = text + json.dumps({"programs": _PROGRAMS, "nonce": nonce}).encode() + b"\n"
+    run = ("docker", "run", "--rm", "--interactive", "--network", "none", *CONFINED, *user)
+    return Command((*run, image, "python3", "-I", "-c", _LOADER, str(len(text))), head)
+
+
+def parse_image_look(image: str, output: bytes, nonce: str) -> ImageReport:
+    """Return the report of image_probe.py; other output of the container is ignored.
+
+    Raises:
+        ToolkitError: the output contains no valid report.
+    """
+    try:
+        return decode_json(ImageReport, read_frames(output, nonce)["image"])
+    except (FrameError, KeyError, DecodeError) as error:
+        what = f"the probe of the image {image} printed no valid report: {error}"
+        raise ImageError(what, f"docker run -it --rm --entrypoint sh {image}") from error
 
 
 def targets_line(host: str, looks: Sequence[Look], ports: Mapping[str, Mapping[str, int]]) -> bytes:

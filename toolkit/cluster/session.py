@@ -7,12 +7,15 @@ with Connection("hosts.yaml").connect() as session:  # toolkit.api.connection
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from toolkit.cluster.applied import with_recorded_transport
 from toolkit.cluster.connect import NO_EXECUTORS, Connected, Questions, Reply
 from toolkit.cluster.container_status import why_not_running
+from toolkit.cluster.image_look import choose_transport
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.ownership import refuse_foreign
 from toolkit.cluster.reachability import try_networks
@@ -28,7 +31,7 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import choose_hosts, load_inventory
 from toolkit.network.evidence import Evidence
 from toolkit.plan.context import Executors
-from toolkit.plan.execute import Listener, execute, reported_after
+from toolkit.plan.execute import STALE_S, Listener, execute, reported_after
 from toolkit.plan.steps import Plan
 from toolkit.protocol.names import container_name
 
@@ -96,11 +99,32 @@ class Session(Connected):
         try:
             if local_image:
                 session._begin_local_image()
-            session.meet(inventory.names if hosts is None else hosts, questions, container_sessions)
+            names = tuple(inventory.names if hosts is None else hosts)
+            session.meet(names, questions, container_sessions)
+            session._know_transport(names, questions, container_sessions)
         except BaseException:
             session.close()
             raise
         return session
+
+    def _know_transport(self, asked: tuple[str, ...], questions: Questions, container_sessions: bool) -> None:
+        """Set the transport that the last `up` chose for ``transport: auto``, as the hosts have recorded it.
+
+        With exec all hosts report jobs, so the others are connected if only the reporting host was asked for.
+        """
+        file = self.inventory
+        self.inventory = with_recorded_transport(file, self.facts)
+        others = tuple(name for name in file.names if name not in asked)
+        if not others or set(asked) != set(file.answering):
+            return
+        if not self.facts or self.inventory.in_parts:
+            facts, errors = dict(self.facts), dict(self.errors)
+            self.meet(others, questions, container_sessions)
+            known = with_recorded_transport(file, {**facts, **self.facts})
+            # A host that only ssh would need reports no jobs.
+            self.facts = {**facts, **self.facts} if known.in_parts else facts
+            self.errors = {**errors, **self.errors} if known.in_parts else errors
+            self.inventory = known
 
     # Observed and wanted state
 
@@ -197,10 +221,13 @@ class Session(Connected):
         timed, engine = self.stopwatch.heard_by(listen), self.inventory.engine
         runners = {name: runner for name, runner in self.runners_in_use().items() if name not in without}
         silent = Report(plan.title, self.connect_outcomes())
+        now = time.time()
+        recent = all(
+            0 <= now - self.replies[name].received < STALE_S for name in runners if name in self.replies
+        )
+        beside = (self.close, self.container_sessions, engine, precheck, recent)
         with reported_after(silent):
-            report = execute(
-                plan, runners, self.executors, timed, self.close, self.container_sessions, engine, precheck
-            )
+            report = execute(plan, runners, self.executors, timed, *beside)
         return report.after(silent)
 
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
@@ -232,7 +259,7 @@ class Session(Connected):
             raise self.errors[host]
         if host not in self.inventory.names:  # a job's record can name any host
             raise NotReady(
-                f"{host} is not in the hosts file", "toolkit jobs  # or add the host to hosts.yaml", host
+                f"{host} is not in hosts.yaml", "toolkit jobs  # or add the host to hosts.yaml", host
             )
         name = container_name(self.inventory.cluster, self.inventory.role(host))
         facts = self.facts[host]
@@ -268,13 +295,29 @@ class Session(Connected):
         return self.container(self.inventory.main)
 
 
+def wanted_layout(session: Session, observed: Observed) -> Layout:
+    """Return the layout of the hosts file, and choose the transport for ``transport: auto``.
+
+    Raises:
+        ToolkitError: see ``make_layout`` and ``choose_transport``.
+    """
+    layout = make_layout(session.inventory, observed)
+    local = observed.local_image
+    here = local is not None and local.identity == layout.image.identity
+    chosen = choose_transport(session.inventory, layout, here, session.runners)
+    same = chosen.in_parts == session.inventory.in_parts
+    session.inventory = chosen
+    return replace(layout, inventory=chosen) if same else make_layout(chosen, observed)
+
+
 def observe_layout(session: Session, running: bool = False) -> Layout:
     """Observe the hosts, return their layout, and leave out the hosts that it refuses.
 
     Args:
         running: see ``Session.observe``.
     """
-    layout = make_layout(session.inventory, session.observe(running))
+    observed = session.observe(running)
+    layout = make_layout(session.inventory, observed) if running else wanted_layout(session, observed)
     session.leave_out(layout.refused)
     return layout
 

@@ -38,8 +38,15 @@ def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0) -> Res
     """Run a program of this machine to its end; one that outlives the limit is ended."""
     began = time.monotonic()
     try:
+        # Programs of an image can print any bytes.
         done = subprocess.run(
-            list(argv), input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+            list(argv),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         out = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""

@@ -24,6 +24,7 @@ class ImageFacts:
         tags: references under which the engine knows it, by tag and by digest.
         env: its ENV lines as pairs.
         size: bytes as the engine reports them; the two stores count differently.
+        entrypoint: its ENTRYPOINT; user: its USER. Containers of toolkit use neither.
         arch: the processor it is for, in Go's words: amd64, arm64 …
     """
 
@@ -34,6 +35,8 @@ class ImageFacts:
     env: tuple[tuple[str, str], ...] = ()
     size: int = 0
     arch: str = ""
+    entrypoint: tuple[str, ...] = ()
+    user: str = ""
 
 
 def image_identity(image: ImageInspect, engine: str = DOCKER) -> str:
@@ -117,7 +120,8 @@ def image_facts(image: ImageInspect, engine: str = DOCKER) -> ImageFacts:
     Args:
         engine: of the cluster's hosts.
     """
-    env = (image.config.env if image.config else None) or ()
+    config = image.config or ImageConfig()
+    env = config.env or ()
     return ImageFacts(
         id=image_id(image.id),
         identity=image_identity(image, engine),
@@ -126,6 +130,8 @@ def image_facts(image: ImageInspect, engine: str = DOCKER) -> ImageFacts:
         env=tuple((line.partition("=")[0], line.partition("=")[2]) for line in env),
         size=image.size or 0,
         arch=image.arch or "",
+        entrypoint=config.entrypoint or (),
+        user=config.user or "",
     )
 
 

@@ -195,7 +195,7 @@ def _silent(name: str, error: str, container: str = "", is_predicate: bool = Fal
 
 def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) -> InspectedHost:
     if name not in session.inventory.names:
-        return _silent(name, "is no longer in the hosts file", is_predicate=True)
+        return _silent(name, "is no longer in hosts.yaml", is_predicate=True)
     if name in session.errors:
         raise session.errors[name]
     container = masked_text(_container_words(session, name), secrets)
@@ -210,7 +210,7 @@ def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) ->
             found = _silent(name, masked_text(words_of(result.output), secrets), container)
             is_older = result.status == _CANNOT_OPEN and _lacks_program(session, name)
             return replace(found, is_older=is_older)
-        what = "the state of its ranks"
+        what = "the state of the ranks"
         raw = masked(read_answer(dict[str, object], result.stdout, name, what, MOST_BYTES), secrets)
         with answer_of(name, what):
             return InspectedHost(decode(InspectedNow, raw), container, {**raw, "container": container})

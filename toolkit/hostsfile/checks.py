@@ -39,7 +39,16 @@ def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
 def _without_ssh(data: Mapping[str, Any]) -> Iterator[Fault]:
     if data.get("transport") != EXEC:
         return
-    launcher = data.get("launcher")
+    yield from without_ssh(data.get("launcher"), "worker_port" in data, bool(data.get("spares")))
+
+
+def without_ssh(launcher: object, worker_port: bool, spares: bool) -> Iterator[Fault]:
+    """Yield the keys of a hosts file that need SSH between containers.
+
+    Args:
+        launcher: value of the key.
+        worker_port, spares: whether the file has the key.
+    """
     if (
         isinstance(launcher, str)
         and launcher in fields.LAUNCHER_NAMES
@@ -47,9 +56,9 @@ def _without_ssh(data: Mapping[str, Any]) -> Iterator[Fault]:
     ):
         instead = INSTEAD.get(launcher) or f"one of {', '.join(WITHOUT_SSH)}"
         yield ("launcher",), f"{launcher} requires SSH, but transport is {EXEC}; write {instead}"
-    if "worker_port" in data:
+    if worker_port:
         yield ("worker_port",), f"has no effect, because no sshd runs with transport: {EXEC}; remove the key"
-    if data.get("spares"):
+    if spares:
         yield ("spares",), f"spares require restarts over SSH, but transport is {EXEC}; remove the spares"
 
 
@@ -116,7 +125,10 @@ def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]
             continue
         empty += slots == 0
         if slots == 0 and name != main and main in hosts:
-            yield ("hosts", name, "slots"), f"only main ({shown(main)}) can have 0 slots; write 1 or more"
+            yield (
+                ("hosts", name, "slots"),
+                f"only the main host ({shown(main)}) can have 0 slots; write 1 or more",
+            )
         if type(gpus) is int and 0 < gpus < slots:
             most = f"a slot is one GPU, so write at most {gpus}, or gpus: 0 for ranks on the CPU"
             yield (

@@ -130,7 +130,7 @@ def _ipv4(text: str) -> ipaddress.IPv4Address:
 def data_address(text: str) -> str:
     parsed = _ipv4(text)
     if parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast or parsed.is_reserved:
-        raise ValueError(f"ranks on other hosts cannot reach {text}; write an address of a network card")
+        raise ValueError(f"ranks on other hosts cannot reach {text}; write an address of a network interface")
     return text
 
 

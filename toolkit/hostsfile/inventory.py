@@ -8,7 +8,7 @@ from functools import cached_property
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.engines import DOCKER
 from toolkit.protocol.names import DEFAULT_LOG_BYTES, DEFAULT_WORKER_PORT, MAIN, WORKER
-from toolkit.protocol.transport import EXEC, SSH
+from toolkit.protocol.transport import AUTO, EXEC, SSH
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Inventory:
         main: the name of the host on which the launcher runs.
         engine: what runs containers on the hosts: docker or podman.
         transport: how ranks are started on workers, see ``toolkit.protocol.transport``.
+        chosen_transport: ssh or exec, as `up` chose for auto; empty if it is not known yet.
         pull: ``never`` (the image is sent to hosts that lack it), ``missing`` or ``always``.
         hosts: in the file's order, main included.
         spares: names of hosts that take no ranks until a job is started again without one of its own.
@@ -128,7 +129,8 @@ class Inventory:
     known_hosts: str = ""
     services: tuple[Service, ...] = ()
     engine: str = DOCKER
-    transport: str = SSH
+    transport: str = AUTO
+    chosen_transport: str = ""
     pull: str = "never"
     # Two files that say the same describe the same cluster.
     source: str = field(default="", compare=False)
@@ -139,9 +141,14 @@ class Inventory:
         return (*self.mounts, *(Mount(one.path, one.target, one.read_only) for one in self.data))
 
     @property
+    def used_transport(self) -> str:
+        """The transport of jobs, ssh or exec. For auto, ssh is assumed until `up` has chosen."""
+        return (self.chosen_transport or SSH) if self.transport == AUTO else self.transport
+
+    @property
     def in_parts(self) -> bool:
         """True if each host has a part of every job and reports it. Otherwise main reports for all."""
-        return self.transport == EXEC
+        return self.used_transport == EXEC
 
     @property
     def answering(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from toolkit.core.engines import ENGINES
 from toolkit.hostsfile import fields
 from toolkit.hostsfile.errors import FORM, Path, fault
 from toolkit.protocol.names import DEFAULT_WORKER_PORT
-from toolkit.protocol.transport import SSH, TRANSPORTS
+from toolkit.protocol.transport import AUTO, TRANSPORTS
 
 
 def _text(pattern: str) -> WithJsonSchema:
@@ -147,20 +147,20 @@ class HostSettings(_Strict):
     identity_file: IdentityFile = _absent(str, "Private SSH key; '~' is the home folder on your machine.")
     jump: Jump = _absent(str, "Jump host for SSH: [user@]host[:port].")
     slots: Count = _absent(
-        int, "Number of ranks (default: one per GPU, or 1 without GPUs). Only main can have 0."
+        int, "Number of ranks (default: one per GPU, or 1 without GPUs). Only the main host can have 0 slots."
     )
     gpus: Gpus = _absent(
         int, "Number of GPUs that the host must have, or a list of indexes or UUIDs (default: all GPUs)."
     )
     env: Env | None = _absent(
-        dict, "Variables for the ranks on this host, in addition to those of the cluster."
+        dict, "Environment variables for the ranks on this host, in addition to the variables of the cluster."
     )
 
 
 class MountSettings(_Strict):
     """A folder or file of each host, mounted in its container."""
 
-    source: MountSource = Field(description="Absolute path on the hosts.")
+    source: MountSource = Field(description="Absolute path of the mounted folder or file on the hosts.")
     target: MountTarget = Field(description="Absolute path in the containers.")
     read_only: bool = Field(default=False, description="Mount the source read-only.")
 
@@ -188,8 +188,8 @@ class ImageSettings(_Strict):
 class LimitSettings(_Strict):
     """Soft and hard value of a limit."""
 
-    soft: Limit = Field(description="Limit at the start of a process.")
-    hard: Limit = Field(description="Maximum to which a process can raise its limit.")
+    soft: Limit = Field(description="Soft limit, which applies when a process starts.")
+    hard: Limit = Field(description="Hard limit, the maximum to which a process can raise the limit.")
 
 
 Words = Annotated[list[str], Field(min_length=1)]
@@ -204,9 +204,11 @@ class ServiceSettings(_Strict):
     command: CommandItem = _absent(
         str, "Command as a list of words, or as text that is split at spaces (default: that of the image)."
     )
-    host: HostName = _absent(str, "Host of the service (default: main).")
+    host: HostName = _absent(str, "Host of the service (default: the main host).")
     ports: list[Port] | None = _absent(
-        list, "Ports in the container, which are not published. `toolkit forward` makes them available."
+        list,
+        "Ports of the service in the container. Docker does not publish the ports. "
+        "`toolkit forward` makes the ports available.",
     )
     gpus: Gpus = _absent(int, "Number of GPUs of the service, or a list of GPUs (default: 0).")
     health: Health = _absent(
@@ -216,7 +218,8 @@ class ServiceSettings(_Strict):
         default=120, description="Seconds from the start of the container until `health` must succeed."
     )
     env: Env | None = _absent(
-        dict, "Variables of the service as text. The service does not get the variables of ranks."
+        dict,
+        "Environment variables of the service, as text. The service does not get the variables of ranks.",
     )
     mounts: list[MountItem] | None = _absent(
         list, "Mounts of the service, in addition to those of ranks: /source:/target[:ro]."
@@ -253,9 +256,11 @@ class HostsFile(_Strict):
     data: list[DataSettings] | None = _absent(
         list, "Data that `up` and `data send` copy from your machine to the hosts."
     )
-    env: Env | None = _absent(dict, "Variables for all ranks; values are text.")
+    env: Env | None = _absent(dict, "Environment variables of all ranks, as text.")
     secrets: dict[EnvName, SecretFile] | None = _absent(
-        dict, "Variables for all ranks, with values from files on your machine, relative to hosts.yaml."
+        dict,
+        "Environment variables of all ranks, each with the content of a file on your machine. Paths are "
+        "relative to hosts.yaml.",
     )
     labels: dict[LabelName, LabelValue] | None = _absent(dict, "Additional labels for every container.")
     ulimits: dict[LimitName, LimitItem] | None = _absent(
@@ -274,15 +279,16 @@ class HostsFile(_Strict):
     )
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
-        default=SSH,
-        description="Start of ranks on workers: ssh, or exec without sshd and keys in containers.",
+        default=AUTO,
+        description="How the launcher starts ranks on workers: ssh, or exec without sshd and without SSH "
+        "keys in containers. auto selects ssh if the image contains sshd and ssh.",
     )
     network: Network = Field(default="auto", description="Network between ranks: TCP, or RDMA in addition.")
     services: dict[ServiceName, ServiceSettings] | None = _absent(
         dict, "Containers beside training, by name. `toolkit forward` makes them available."
     )
     state_dir: StateDir = _absent(
-        str, "Folder on a local disk of the hosts for keys and jobs (default: in the home folder)."
+        str, "Folder on a local disk of the hosts for SSH keys and job records (default: in the home folder)."
     )
     known_hosts: LocalPath = _absent(
         str, "File with SSH host keys (default: the files of the SSH configuration)."

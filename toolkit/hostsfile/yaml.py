@@ -115,7 +115,7 @@ class _Reader:
             return
         for number, line_text in enumerate(self.text.split("\n"), 1):
             if found := _BAD.search(line_text.removesuffix("\r")):
-                what = f"holds the invisible character U+{ord(found[0]):04X}; remove it"
+                what = f"contains the invisible character U+{ord(found[0]):04X}; remove it"
                 self.problems.append(Problem("", f"this line {what}", number))
         self.text = _BAD_IN_TEXT.sub("", self.text)
 
@@ -218,7 +218,7 @@ class _Reader:
         if event.anchor is not None or event.tag is not None:
             self._say(here, event, "anchors and tags on keys are not read; remove it")
         if key != event.value:
-            self._opaque((*here, KEY), event, "this key holds a control character; remove it")
+            self._opaque((*here, KEY), event, "this key contains a control character; remove it")
         elif complaint:
             self._opaque((*here, KEY), event, f"this key {complaint.partition(';')[0]}; put it in quotes")
         elif not isinstance(value, str):

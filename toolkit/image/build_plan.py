@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
@@ -100,6 +100,17 @@ CONTEXT_FILES = (
 # Files that replace others of the context in a variant of the GPU image; see ``source_files``.
 _VARIANT_FILES = tuple(path for variant in CUDA_VARIANTS for path in variant.requirements.values())
 SOURCE_FILES = (*CONTEXT_FILES, *_VARIANT_FILES)
+
+# Context files of a build on another image, and all files that are read for it. Those of the CPU image have
+# the versions of Horovod and of the packages that it needs.
+ONTO_CONTEXT = ("image/build-horovod.sh", "image/edit-horovod.sh", "image/ssh_config")
+ONTO_FILES = ("Dockerfile.onto", "Dockerfile.cpu", "image/requirements.txt", *ONTO_CONTEXT)
+# The only extra that can be added to another image, and the packages that it needs to be built and to run.
+HOROVOD = "horovod"
+_HOROVOD_NEEDS = (
+    *("setuptools", "wheel", "packaging", "cffi", "pycparser"),
+    *("cloudpickle", "psutil", "pyyaml"),
+)
 
 # Size limits, slightly above the measured sizes; an image is sent to every host.
 LIMIT_BYTES: Mapping[Flavor, int] = {"cpu": 1_400_000_000, "gpu": 6_500_000_000}
@@ -239,17 +250,20 @@ def plan_image(
     base, *_ = folders = wheelhouses_of(recipe, dockerfile, cache)
     houses = []
     for folder, content in zip(folders, _contents(recipe, sources, arguments), strict=True):
-        there = present.get(folder, {})
-        packages = (*content.pins, *((content.source.pin,) if content.source else ()))
-        wanted = [n for n, intact in there.items() if intact and any(pin.is_in(n) for pin in packages)]
-        missing = [pin for pin in packages if not any(pin.is_in(name) for name in wanted)]
-        wheels = [pin for pin in missing if pin in content.pins]
-        fetches = wheel_fetches(wheels, target, folder, python, recipe.torch_index, content.about)
-        if content.source and content.source.pin in missing:
-            fetches += source_fetches(content.source, folder, python, base)
-        if recipe.target == "tools":
-            fetches = ()  # that stage installs no wheel
-        houses.append(Wheelhouse(folder, content.into, tuple(sorted(set(there) - set(wanted))), fetches))
+        house = _wheelhouse(
+            folder,
+            content.into,
+            content.pins,
+            content.source,
+            present.get(folder, {}),
+            target,
+            python,
+            recipe.torch_index,
+            content.about,
+            base,
+        )
+        # The stage tools installs no wheel.
+        houses.append(replace(house, fetches=()) if recipe.target == "tools" else house)
     context = str(PurePosixPath(cache) / f"context-{recipe.kind}")
     own = ((f"image/with/{OWN}.txt", recipe.own),) if recipe.own else ()
     files = (("Dockerfile", dockerfile), *((path, sources[path]) for path in CONTEXT_FILES), *own)
@@ -333,6 +347,110 @@ def build_command(
         *(("--target", recipe.target) if recipe.target else ()),
         context,
     )
+
+
+@dataclass(frozen=True)
+class OntoRecipe:
+    """A user's choices for a build on an image that toolkit did not build.
+
+    Args:
+        image: the image to build on; ``user`` is its USER.
+        tag: empty means the name of the image with ``-ssh``, or ``-horovod``, after its tag.
+        horovod: what Horovod is built for, the Python version and architecture of the image; None without
+            Horovod.
+    """
+
+    image: str
+    user: str = ""
+    tag: str = ""
+    horovod: Target | None = None
+    no_cache: bool = False
+
+    @property
+    def reference(self) -> str:
+        """The reference of the new image in the engine.
+
+        >>> OntoRecipe("host:5000/team/trainer:1.0").reference, OntoRecipe("trainer").reference
+        ('host:5000/team/trainer:1.0-ssh', 'trainer:latest-ssh')
+        """
+        name = self.image.partition("@")[0]
+        tagged = ":" in name.rpartition("/")[2]
+        suffix = HOROVOD if self.horovod else "ssh"
+        return self.tag or f"{name if tagged else f'{name}:latest'}-{suffix}"
+
+    def wheelhouse(self, cache: str) -> str:
+        """Return the absolute path of the folder with Horovod's source and the wheels that it needs."""
+        target = self.horovod
+        return str(PurePosixPath(cache) / "wheels" / f"onto-{target.folder}") if target else ""
+
+
+def plan_onto(
+    recipe: OntoRecipe,
+    sources: Mapping[str, str],
+    present: Mapping[str, bool],
+    *,
+    cache: str,
+    python: str,
+    proxies: Collection[str] = (),
+    certificate: str = "",
+    other_builder: bool = False,
+) -> ImageBuild:
+    """Return the plan of a build that adds sshd, and Horovod if wanted, to another image.
+
+    Args:
+        sources: text of each of ``ONTO_FILES``, by path.
+        present: files in the recipe's wheelhouse by name; False for a damaged file.
+        others: see ``plan_image``.
+    """
+    arguments = {"BASE_IMAGE": recipe.image, **({"IMAGE_USER": recipe.user} if recipe.user else {})}
+    houses: tuple[Wheelhouse, ...] = ()
+    if target := recipe.horovod:
+        known = parse_arguments(sources["Dockerfile.cpu"])
+        version, digest = known["HOROVOD_VERSION"], known["HOROVOD_SHA256"]
+        flags = known["HOROVOD_ARCH_FLAGS"] if target.arch == "x86_64" else ""
+        arguments |= {"HOROVOD_VERSION": version, "HOROVOD_SHA256": digest, "HOROVOD_ARCH_FLAGS": flags}
+        source = Source("horovod", version, digest)
+        pins = [p for p in parse_pins(sources["image/requirements.txt"], known) if p.key in _HOROVOD_NEEDS]
+        houses = (_wheelhouse(recipe.wheelhouse(cache), "wheels", pins, source, present, target, python),)
+    context = str(PurePosixPath(cache) / "context-onto")
+    image = ImageRecipe("cpu", recipe.reference, no_cache=recipe.no_cache)
+    return ImageBuild(
+        flavor="onto",
+        tag=recipe.reference,
+        wheelhouses=houses,
+        context=context,
+        files=(("Dockerfile", sources["Dockerfile.onto"]), *((name, sources[name]) for name in ONTO_CONTEXT)),
+        certificate=certificate,
+        command=build_command(image, arguments, {}, context, proxies, other_builder),
+        limit_bytes=0,
+    )
+
+
+def _wheelhouse(
+    folder: str,
+    into: str,
+    pins: Collection[Pin],
+    source: Source | None,
+    present: Mapping[str, bool],
+    target: Target,
+    python: str,
+    torch_index: str = "",
+    about: str = "",
+    tools_from: str = "",
+) -> Wheelhouse:
+    """Return a wheelhouse with the fetches of what it lacks.
+
+    Args:
+        tools_from: see ``source_fetches``; by default this wheelhouse.
+    """
+    packages = (*pins, *((source.pin,) if source else ()))
+    wanted = [n for n, intact in present.items() if intact and any(pin.is_in(n) for pin in packages)]
+    missing = [pin for pin in packages if not any(pin.is_in(name) for name in wanted)]
+    wheels = [pin for pin in missing if pin in pins]
+    fetches = wheel_fetches(wheels, target, folder, python, torch_index, about)
+    if source and source.pin in missing:
+        fetches += source_fetches(source, folder, python, tools_from or folder)
+    return Wheelhouse(folder, into, tuple(sorted(set(present) - set(wanted))), fetches)
 
 
 def _pins(recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[str, str]) -> tuple[Pin, ...]:

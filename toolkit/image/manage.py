@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 
+from toolkit.cluster.image_look import image_here, inspect_here
 from toolkit.cluster.layout import reference_image
 from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of
@@ -27,20 +28,23 @@ from toolkit.image.build import (
 from toolkit.image.build_plan import (
     BUILDER_VARIABLE,
     FLAVOURS,
+    ONTO_FILES,
     PROXY_VARIABLES,
     SOURCE_FILES,
     Flavor,
     ImageRecipe,
+    OntoRecipe,
     held_pins,
     of_another_torch,
     plan_image,
+    plan_onto,
     resolve_command,
     resolved_pins,
     wheelhouses_of,
 )
 from toolkit.image.build_values import ImageBuild
 from toolkit.image.inventory import QUESTIONS, HeldImage, ImageRow, image_rows, parse_held, plan_prune
-from toolkit.image.wheelhouse import TORCH_CPU_INDEX, beside_torch
+from toolkit.image.wheelhouse import TORCH_CPU_INDEX, Target, beside_torch
 from toolkit.plan.steps import Plan
 
 __all__ = [
@@ -50,6 +54,7 @@ __all__ = [
     "known_flavor",
     "list_images",
     "make_build",
+    "make_onto",
     "own_arch",
     "pick_flavor",
     "prune_plan",
@@ -115,6 +120,35 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         recipe,
         sources,
         {folder: wheelhouse_files(folder) for folder in wheelhouses_of(recipe, sources[name], cache)},
+        cache=cache,
+        python=sys.executable,
+        proxies=[name for name in PROXY_VARIABLES if os.environ.get(name)],
+        certificate=certificate,
+        other_builder=BUILDER_VARIABLE in os.environ,
+    )
+
+
+def make_onto(
+    image: str, tag: str = "", horovod: bool = False, certificate: str = "", no_cache: bool = False
+) -> ImageBuild:
+    """Return the plan of a build on an image of this machine that toolkit did not build; see ``plan_onto``.
+
+    Raises:
+        ToolkitError: the image is not on this machine; with Horovod also if its Python cannot run jobs.
+    """
+    target = None
+    if horovod:
+        found = inspect_here(image)
+        facts, (major, minor, _) = found.facts, found.report.python
+        target = Target(f"{major}.{minor}", own_arch())
+    else:
+        facts = image_here(image)
+    recipe = OntoRecipe(image, facts.user, tag, target, no_cache)
+    cache = default_cache(os.environ)
+    return plan_onto(
+        recipe,
+        read_sources(source_folder(), ONTO_FILES),
+        wheelhouse_files(recipe.wheelhouse(cache)) if recipe.horovod else {},
         cache=cache,
         python=sys.executable,
         proxies=[name for name in PROXY_VARIABLES if os.environ.get(name)],

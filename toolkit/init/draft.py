@@ -233,8 +233,9 @@ hosts:
 # horovodrun, horovodrun-gloo, mpirun, accelerate, deepspeed, ray, python.
 # launcher: auto
 
-# How the launcher starts ranks on workers: ssh, or exec (no sshd and no SSH key in containers).
-# transport: ssh
+# How the launcher starts ranks on workers: ssh, or exec (no sshd and no SSH key in containers). auto: ssh if
+# the image contains sshd, otherwise exec.
+# transport: auto
 
 # File with the SSH host keys, to which `toolkit trust` adds them.
 # known_hosts: ~/.ssh/known_hosts

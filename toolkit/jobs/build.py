@@ -85,7 +85,7 @@ def job_layout(
 
 def _needed(inventory: Inventory, checked: CheckedRequest) -> tuple[str, ...]:
     """Return the hosts that a job needs: that of its launcher, and those of its ranks."""
-    from_main = starts_from_main(checked.start.launcher, inventory.transport)
+    from_main = starts_from_main(checked.start.launcher, inventory.used_transport)
     return (*((inventory.main,) if from_main else ()), *chosen_hosts(inventory, checked.request))
 
 
@@ -151,7 +151,7 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
         stall_after=request.stall_after,
         elastic=request.elastic,
         local_rank_word=start.local_rank_word,
-        transport=inventory.transport,
+        transport=inventory.used_transport,
         token=secrets.token_hex(32) if start.launcher in WITH_TOKEN else "",
     )
 

@@ -270,18 +270,21 @@ def without_ssh(start: Start) -> Start:
     return replace(start, launcher=instead) if instead else start
 
 
-def transport_problems(launcher: str, max_restarts: int) -> list[Problem]:
-    """Return the problems that prevent the job with ``transport: exec``."""
+def transport_problems(launcher: str, max_restarts: int, why: str = "") -> list[Problem]:
+    """Return the problems that prevent the job with ``transport: exec``.
+
+    Args:
+        why: the reason for exec if ``transport: auto`` chose it.
+    """
     problems = []
+    transport = f"{EXEC} ({why})" if why else EXEC
     if launcher in LAUNCHERS and launcher not in WITHOUT_SSH:
         known = " or ".join(f"--launcher {name}" for name in WITHOUT_SSH)
         problems.append(
-            Problem(
-                "--launcher", f"{launcher} requires SSH, but hosts.yaml sets transport: {EXEC}; use {known}"
-            )
+            Problem("--launcher", f"{launcher} requires SSH, but transport is {transport}; use {known}")
         )
     if max_restarts:
-        what = f"restarts require SSH, but hosts.yaml sets transport: {EXEC}; remove this option"
+        what = f"restarts require SSH, but transport is {transport}; remove this option"
         problems.append(Problem("--max-restarts", what))
     return problems
 

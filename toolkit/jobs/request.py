@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toolkit.core.finding import Finding, graver_first
@@ -22,6 +22,7 @@ from toolkit.jobs.launcher import (
     without_ssh,
 )
 from toolkit.jobs.slots import too_few_slots
+from toolkit.protocol.transport import NO_SSH
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,20 @@ def check_request(inventory: Inventory | None, request: Request) -> CheckedReque
     if problems or start is None:
         raise BadInput(" and ".join(sources), tuple(problems))
     return CheckedRequest(request, start)
+
+
+def with_transport(checked: CheckedRequest, inventory: Inventory) -> CheckedRequest:
+    """Return the request for the transport that `up` chose for ``transport: auto``.
+
+    Raises:
+        BadInput: the request needs SSH between the containers, and the image does not have it.
+    """
+    if not (inventory.chosen_transport and inventory.in_parts):
+        return checked
+    start = without_ssh(checked.start)
+    if problems := transport_problems(start.launcher, checked.request.max_restarts, NO_SSH):
+        raise BadInput("command line", tuple(problems))
+    return replace(checked, start=start)
 
 
 def _number_problems(request: Request) -> list[Problem]:

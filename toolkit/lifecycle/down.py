@@ -195,7 +195,7 @@ def _parts_step(facts: Facts, identities: Sequence[str]) -> Step:
 def _files_step(facts: Facts) -> Step:
     return Run(
         facts.host,
-        "remove keys, configuration and jobs",
+        "remove SSH keys, configurations and job records",
         script(REMOVE_STATE, facts.state_dir),
         unless=script('[ ! -e "$1" ]', facts.state_dir),
         fix=f"on {facts.host}: ls -la {quoted(facts.state_dir)}  # unmount the file systems in this folder",

@@ -44,7 +44,7 @@ def ssh_files(layout: Layout) -> dict[str, str]:
         BadInput: the containers of this cluster do not use SSH.
     """
     if not layout.port:
-        what = f"is {layout.inventory.transport}, so the containers have no SSH configuration"
+        what = f"is {layout.inventory.used_transport}, so the containers have no SSH configuration"
         raise BadInput(layout.inventory.source, (Problem("transport", what),))
     files = {"ssh_config": ssh_config(layout.paths, layout.port, layout.user)}
     for place in layout.workers:

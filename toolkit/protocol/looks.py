@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from toolkit.protocol.decode import Number
-from toolkit.protocol.jobs import Line, Lines, Moment
+from toolkit.protocol.jobs import Count, Line, Lines, Moment
 
 Port = Annotated[int, Number(1, 65535)]
 
@@ -42,6 +42,33 @@ class Login:
     error: Line = ""
     memlock: int | None = None
     nofile: int | None = None
+
+
+@dataclass(frozen=True)
+class ImageReport:
+    """The findings of container/check/image_probe.py about an image.
+
+    Args:
+        executable: path of python3.
+        python: its version.
+        versions: of Python packages and libraries by name, such as torch and libmpi.
+        lacks: programs, and Python packages as ``python:NAME``, that the image does not have.
+        mpirun: first line of ``mpirun --version``.
+        cuda: CUDA version of torch's build; empty for a CPU build.
+        nccl: version of NCCL.
+        compiler: path of a C compiler; empty without a compiler.
+        headers: True if Python.h is in the image.
+    """
+
+    executable: Line
+    python: tuple[Count, Count, Count]
+    versions: dict[str, str] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
+    mpirun: Line = ""
+    cuda: str = ""
+    nccl: str = ""
+    compiler: Line = ""
+    headers: bool = False
 
 
 @dataclass(frozen=True)

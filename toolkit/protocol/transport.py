@@ -3,12 +3,16 @@
 With ssh, the launcher on main connects to the workers through an sshd of the cluster. With exec there is no
 sshd and no key in the containers: each host has a part of the job with its own supervisor, and the command
 that starts the job starts all supervisors.
+
+With auto, `toolkit up` chooses ssh if the image has the programs that ssh needs, and exec otherwise.
 """
 
 from __future__ import annotations
 
-SSH, EXEC = "ssh", "exec"
-TRANSPORTS = (SSH, EXEC)
+from collections.abc import Collection
+
+AUTO, SSH, EXEC = "auto", "ssh", "exec"
+TRANSPORTS = (AUTO, SSH, EXEC)
 
 # Launchers that need no connection between hosts once all launches run.
 WITHOUT_SSH = ("accelerate", "mpirun", "python", "torchrun")
@@ -18,6 +22,8 @@ INSTEAD = {"deepspeed": "torchrun", "horovodrun": "mpirun"}
 # The exit status of a container if its image does not contain the program.
 NOT_FOUND = 127
 _SSHD, _SSH = "/usr/sbin/sshd", "ssh"
+# The reason for exec if auto chose it.
+NO_SSH = f"the image does not have both {_SSH} and {_SSHD}"
 # For code that does not know the other contents of the image; `check` does.
 WITHOUT_SSHD = (
     "in hosts.yaml: transport: exec; or use an image with sshd: toolkit image build, then image: toolkit:cpu"
@@ -28,3 +34,17 @@ WITHOUT_SSHD = (
 def needs_of(transport: str, hosts: int) -> tuple[str, ...]:
     """Return the programs that an image must have for a transport between this number of hosts."""
     return (_SSH, _SSHD) if transport == SSH and hosts > 1 else ()
+
+
+def transport_for(lacks: Collection[str]) -> str:
+    """Return the transport that auto chooses for an image.
+
+    Args:
+        lacks: programs that the image does not have, among ``needs_of(SSH, 2)``.
+    """
+    return EXEC if set(needs_of(SSH, 2)).intersection(lacks) else SSH
+
+
+def transport_text(chosen: str) -> str:
+    """Return a transport that auto chose, with the reason."""
+    return f"{EXEC} ({NO_SSH})" if chosen == EXEC else f"{SSH} (the image has {_SSH} and {_SSHD})"

@@ -154,7 +154,7 @@ class ContainerSession:
             except DecodeError:  # output of the container engine
                 continue
             if isinstance(value, dict) and value:
-                with answer_of(self.runner.name, "an answer of its container"):
+                with answer_of(self.runner.name, "an answer of the container"):
                     answer = decode(SessionAnswer, value)
                 if answer != ENDED:  # a message of a newer toolkit
                     self._answers.put(answer)

@@ -110,7 +110,7 @@ def _stale_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     return tuple(
         Run(
             place.name,
-            f"remove {found.name}, which is not in the hosts file for this host",
+            f"remove {found.name}, which hosts.yaml does not contain for this host",
             script(f"{REMOVE_OWN}", found.name, place.facts.user),
             unless=script('! docker container inspect "$1" >/dev/null 2>&1', found.name),
         )

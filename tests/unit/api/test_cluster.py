@@ -268,6 +268,6 @@ def test_open_files_are_allowed_up_to_the_hard_limit() -> None:
 def test_a_job_on_a_host_that_the_hosts_file_does_not_name() -> None:
     session = Session(world.inventory())
     session.facts = world.facts_when_up()
-    with pytest.raises(NotReady, match="not in the hosts file") as caught:
+    with pytest.raises(NotReady, match=r"not in hosts\.yaml") as caught:
         session.container("gpu9")
     assert caught.value.host == "gpu9" and caught.value.fix

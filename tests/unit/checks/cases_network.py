@@ -154,7 +154,7 @@ NETWORK_CASES = (
         "net-port-range",
         "warning",
         scene(**{"network-settings": kernel("10000 60999", "29500")}),
-        "because it is in the kernel's ephemeral range 10000 to 60999",
+        "because it is in the kernel's ephemeral port range 10000 to 60999",
     ),
     Case("net-port-range", "not checked", scene(**{"network-settings": ""}), "not known"),
     Case("rdma", "ok", GOOD),
@@ -346,7 +346,11 @@ NETWORK_CASES = (
     Case(
         "in-programs",
         "error",
-        net.with_inside(GOOD, "gpu2", lacks=["/usr/sbin/sshd", "ssh"]),
+        net.with_inside(
+            replace(GOOD, inventory=replace(GOOD.inventory, transport="ssh")),
+            "gpu2",
+            lacks=["/usr/sbin/sshd", "ssh"],
+        ),
         "the image toolkit:cpu has no ssh and no /usr/sbin/sshd, which transport: ssh needs",
     ),
     Case(

@@ -139,11 +139,22 @@ def test_an_image_without_a_tool_has_a_fix_that_this_image_can_meet(
     launcher: str, lacks: str, fixes: tuple[str, ...]
 ) -> None:
     base = scene()
-    base = replace(base, inventory=replace(base.inventory, launcher=launcher))
+    base = replace(base, inventory=replace(base.inventory, launcher=launcher, transport="ssh"))
     found = alarms(judge(with_inside(base, "gpu2", lacks=lacks.split()), STAGES))
     assert {finding.verdict for finding in found} == {"error"} and len(found) == len(fixes)
     for finding, fix in zip(found, fixes, strict=True):
         assert fix in finding.fix and "toolkit image build --flavor gpu" in finding.fix
+
+
+def test_an_image_without_sshd_is_no_fault_if_the_transport_is_chosen() -> None:
+    base = scene()
+    base = replace(base, inventory=replace(base.inventory, launcher="torchrun"))
+    without = with_inside(base, "gpu2", lacks=["/usr/sbin/sshd"])
+    assert alarms(judge(without, STAGES)) == ()
+    needs_ssh = replace(without, inventory=replace(base.inventory, launcher="horovodrun"))
+    (found,) = alarms(judge(needs_ssh, STAGES))
+    assert (found.verdict, found.subject) == ("error", "launcher")
+    assert "transport is exec" in found.what and "launcher: mpirun" in found.fix
 
 
 def test_needs_of_another_transport_or_launcher_are_no_finding() -> None:

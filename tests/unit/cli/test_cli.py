@@ -55,6 +55,7 @@ WITH_HOSTS = {
     "shell": (),
     "trust": (),
     "image send": (),
+    "image inspect": (),
     "image ls": (),
     "image prune": (),
     "data send": (),
@@ -224,7 +225,7 @@ def test_a_host_that_fails_gives_status_1_and_json_says_why(
     run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def opened(inventory: object, *more: object) -> toolkit.cluster.session.Session:
-        session = toolkit.cluster.session.Session(world.inventory())
+        session = toolkit.cluster.session.Session(world.inventory(world.HOSTS + "transport: ssh\n"))
         session.errors = {"cpu3": NotReady("docker is not installed", "install it", "cpu3")}
         session.facts = {n: f for n, f in world.facts_when_up().items() if n != "cpu3"}
         return session
@@ -256,7 +257,7 @@ def test_render_writes_what_it_prints(
     run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, tmp_path: Path, target: str
 ) -> None:
     def opened(inventory: object, *more: object) -> toolkit.cluster.session.Session:
-        session = toolkit.cluster.session.Session(world.inventory())
+        session = toolkit.cluster.session.Session(world.inventory(world.HOSTS + "transport: ssh\n"))
         session.facts = world.cluster_facts()
         return session
 

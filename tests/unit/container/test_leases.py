@@ -112,7 +112,7 @@ def test_a_line_that_no_lease_sends_loses_its_own_host_alone(world: World) -> No
     assert found["beats"] and found["answers"] == {"n": 1, "records": []}
     assert found["lost"] == [
         "gpu2",
-        "its lease sent a line that does not follow the protocol: b'Welcome to gpu2!'",
+        "the lease process sent an invalid line: b'Welcome to gpu2!'",
     ]
 
 
@@ -199,7 +199,7 @@ supervisor.main()
     assert world.call(world.driver(code), JOB, TOOLKIT_SUPERVISOR=JOB)[0] == 0
     status = world.status()
     assert (status["state"], status["exit_code"]) == ("failed", 69)
-    assert status["reason"] == "gpu1 is lost: its lease failed: ZeroDivisionError('division by zero')"
+    assert status["reason"] == "gpu1 is lost: the lease process failed: ZeroDivisionError('division by zero')"
 
 
 def test_work_that_fails_in_a_thread_is_raised(world: World) -> None:

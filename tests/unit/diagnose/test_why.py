@@ -171,7 +171,7 @@ def test_without_main_a_worker_knows_the_job() -> None:
 def test_a_host_that_has_left_the_file_is_named() -> None:
     paper = hang()
     paper.inventory = inventory(FILE.replace("  cpu3: {address: 10.77.0.4}\n", ""))
-    assert "cpu3 is no longer in the hosts file" in ask(paper).verdict.what
+    assert "cpu3 is no longer in hosts.yaml" in ask(paper).verdict.what
 
 
 def test_a_missing_job_raises_an_error() -> None:

@@ -10,18 +10,22 @@ import pytest
 from toolkit.errors import BadInput, ImageError
 from toolkit.image.build_plan import (
     CONTEXT_FILES,
+    ONTO_CONTEXT,
+    ONTO_FILES,
     SOURCE_FILES,
     ImageRecipe,
+    OntoRecipe,
     held_pins,
     of_another_torch,
     parse_arguments,
     plan_image,
+    plan_onto,
     resolve_command,
     resolved_pins,
     wheelhouses_of,
 )
 from toolkit.image.build_values import ImageBuild, build_progress
-from toolkit.image.wheelhouse import Pin, beside_torch, parse_pins, torch_sources, wheel_platforms
+from toolkit.image.wheelhouse import Pin, Target, beside_torch, parse_pins, torch_sources, wheel_platforms
 
 DOCKERFILE = """\
 # why
@@ -108,6 +112,35 @@ def test_a_complete_wheelhouse_needs_no_fetch() -> None:
     assert build.fetches == ()
     assert [house.discard for house in build.wheelhouses] == [()]
     assert build.lines() == ("docker build --network=host --tag toolkit:cpu /cache/context-cpu",)
+
+
+def onto(recipe: OntoRecipe, present: dict[str, bool] | None = None) -> ImageBuild:
+    sources = SOURCES | dict.fromkeys(set(ONTO_FILES) - set(SOURCES), "")
+    return plan_onto(recipe, sources, present or {}, cache="/cache", python="/py")
+
+
+def test_sshd_is_added_without_wheels() -> None:
+    build = onto(OntoRecipe("lab/trainer:1", "1234"))
+    assert build.tag == "lab/trainer:1-ssh" and build.wheelhouses == () and build.limit_bytes == 0
+    line = build.command.line()
+    assert "BASE_IMAGE=lab/trainer:1" in line and "IMAGE_USER=1234" in line and "HOROVOD" not in line
+    assert set(dict(build.files)) == {"Dockerfile", *ONTO_CONTEXT}
+
+
+def test_horovod_is_added_with_wheels_for_the_python_of_the_image() -> None:
+    recipe = OntoRecipe("lab/trainer:1", horovod=Target("3.12", "aarch64"))
+    build = onto(recipe)
+    assert build.tag == "lab/trainer:1-horovod"
+    (house,) = build.wheelhouses
+    assert (house.folder, house.into) == ("/cache/wheels/onto-py3.12-aarch64", "wheels")
+    wheels = build.fetches[0].alternatives[0].line()
+    assert "--python-version 3.12" in wheels and "PyYAML==6.0.3" in wheels and "torch" not in wheels
+    assert "py-spy" not in wheels
+    # The default flags are for x86; the checksum is that of the image that toolkit builds.
+    line = build.command.line()
+    assert "HOROVOD_VERSION=0.28.1" in line and "HOROVOD_SHA256=abc" in line and "-mavx" not in line
+    (there,) = onto(recipe, {"horovod-0.28.1.tar.gz": True, "old-1.0-py3-none-any.whl": True}).wheelhouses
+    assert there.discard == ("old-1.0-py3-none-any.whl",) and len(there.fetches) == 1
 
 
 def test_a_build_uses_the_builder_of_the_engine() -> None:

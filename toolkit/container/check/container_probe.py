@@ -11,7 +11,6 @@ import contextlib
 import errno
 import functools
 import hmac
-import importlib.util
 import json
 import os
 import resource
@@ -23,11 +22,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from toolkit.container.check.image_probe import lacking, versions
 from toolkit.protocol.large_messages import PIECE, PIECES
 
 CONNECT_S = 1.5  # TCP sends its first packet again after 1 s, so a lost packet causes no false alarm
@@ -168,8 +167,6 @@ def try_all(targets: list[dict[str, Any]], token: str) -> dict[str, dict[str, An
 
 LOGIN_S = 8.0
 SSH_CONFIG = "/run/toolkit/conf/ssh_config"
-PACKAGES = ("torch", "horovod", "mpi4py", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
-LIBMPI = ("usr/lib/*/libmpi.so.*.*.*", "usr/local/lib/libmpi.so.*.*.*")
 
 
 def say(value: Any) -> None:
@@ -201,18 +198,6 @@ def login(host: str) -> dict[str, Any]:
     return {"memlock": memlock * 1024 if memlock > 0 else memlock, "nofile": nofile}
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that must match between ranks; missing software is omitted."""
-    found = {"python": sys.version.split()[0]}
-    for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    # libmpi.so.40.30.4: the library that ranks load is more reliable than a program of another MPI.
-    for path in sorted(p for pattern in LIBMPI for p in Path("/").glob(pattern)):
-        found["libmpi"] = path.name.partition(".so.")[2]
-    return found
-
-
 def addresses(name: str) -> list[str]:
     """Return the IPv4 addresses that a name resolves to here; empty if it does not resolve."""
     try:
@@ -227,16 +212,6 @@ def gpus() -> list[str] | None:
         return None
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=LOGIN_S)
     return [line for line in done.stdout.splitlines() if line.startswith("GPU ")]
-
-
-def lacking(names: list[str]) -> list[str]:
-    """Return the programs, and the Python packages as ``python:NAME``, that are missing in this image."""
-    missing = []
-    for name in names:
-        package = name.removeprefix("python:")
-        found = shutil.which(name) if package == name else importlib.util.find_spec(package)
-        missing += [] if found else [name]
-    return missing
 
 
 class Mounts:

@@ -39,8 +39,8 @@ exec docker run \
     --mount type=bind,source=/data/digits,target=/data,readonly \
     --mount type=bind,source=/scratch/out,target=/out \
     --label toolkit.cluster=demo \
-    --label toolkit.config=0e3135a67af0eac9 \
-    --label toolkit.digest=9a390d944dab39b4 \
+    --label toolkit.config=2cad0f009554658e \
+    --label toolkit.digest=8e85af3134a12584 \
     --label toolkit.host=gpu2 \
     --label toolkit.owner=alice \
     --label toolkit.port=12345 \

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from toolkit.transfer.compress import Packer
+from toolkit.transfer.feeder import Packer
 
 CHUNK = 2**18
 

@@ -1,0 +1,153 @@
+"""Tests of the probe of an image, and of the transport that `up` chooses from its report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit import cluster_world as world
+from toolkit.cluster.applied import applied_text, parse_applied, with_recorded_transport
+from toolkit.cluster.image_look import choose_transport, image_report
+from toolkit.cluster.layout import Layout, Observed, make_layout
+from toolkit.core.command import Command, Result
+from toolkit.errors import BadInput, ImageError
+from toolkit.hostsfile.inventory import Inventory
+
+REPORT = {"executable": "/usr/bin/python3", "python": [3, 12, 1]}
+
+
+def settings_of(command: Command) -> tuple[str, Any]:
+    """Return the program and the settings in the standard input of a probe."""
+    length = int(str(command.argv[-1]))
+    assert command.stdin is not None
+    return command.stdin[:length].decode(), json.loads(command.stdin[length:])
+
+
+class Image:
+    """A host that runs the probe: an engine with an image of these properties."""
+
+    name = "gpu1"
+
+    def __init__(self, lacks: tuple[str, ...] = (), banner: str = "", status: int = 0, **report: Any) -> None:
+        self.report, self.banner, self.status = {**REPORT, "lacks": lacks, **report}, banner, status
+        self.commands: list[Command] = []
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        self.commands.append(command)
+        if self.status:
+            return Result(self.status, "", "docker: the runtime failed.")
+        nonce, text = settings_of(command)[1]["nonce"], json.dumps(self.report)
+        raw = f"{self.banner}\n{nonce} image {len(text)}\n{text}\n{nonce} end 0\n".encode()
+        return Result(0, raw.decode(), raw=raw)
+
+
+def made(keys: str = "", env: Mapping[str, str] | None = None, **facts: Any) -> tuple[Inventory, Layout]:
+    inventory = world.inventory(world.HOSTS + keys)
+    image = replace(world.IMAGE, env=tuple((env or {}).items()))
+    there = {name: replace(found, images=(image,), **facts) for name, found in world.cluster_facts().items()}
+    return inventory, make_layout(inventory, Observed(there, image))
+
+
+def test_auto_uses_ssh_only_with_both_programs() -> None:
+    inventory, layout = made()
+    for lacks, transport in (
+        ((), "ssh"),
+        (("ssh",), "exec"),
+        (("/usr/sbin/sshd",), "exec"),
+        (("mpirun", "horovodrun"), "ssh"),
+    ):
+        hosts: Any = dict.fromkeys(inventory.names, Image(lacks))
+        chosen = choose_transport(inventory, layout, False, hosts)
+        assert (chosen.used_transport, chosen.in_parts) == (transport, transport == "exec")
+        assert chosen.transport == "auto"
+
+
+def test_an_explicit_transport_and_an_image_of_toolkit_need_no_probe() -> None:
+    for keys, env in (("transport: exec\n", {}), ("transport: ssh\n", {}), ("", {"TOOLKIT_OPENMPI": "4.1"})):
+        inventory, layout = made(keys, env)
+        chosen = choose_transport(inventory, layout, False, {})
+        assert chosen.used_transport == ("exec" if "exec" in keys else "ssh")
+
+
+def test_the_recorded_choice_stays_until_the_image_changes() -> None:
+    inventory, layout = made()
+    chosen = replace(inventory, chosen_transport="exec")
+    record = parse_applied(applied_text(chosen, "gpu1", layout.image.identity))
+    again, running = made(applied=record)
+    assert with_recorded_transport(again, {p.name: p.facts for p in running.places}).in_parts
+    assert choose_transport(again, running, False, {}).chosen_transport == "exec"
+    hosts: Any = dict.fromkeys(inventory.names, Image())
+    other = replace(running, image=replace(running.image, identity="0" * 16))
+    with pytest.raises(ImageError, match="no host that answers has the image"):
+        choose_transport(again, other, False, hosts)
+    # An explicit transport of an earlier `up` is no choice of auto.
+    explicit = parse_applied(applied_text(made("transport: exec\n")[0], "gpu1", layout.image.identity))
+    changed, layout = made(applied=explicit)
+    assert choose_transport(changed, layout, False, hosts).chosen_transport == "ssh"
+
+
+def test_keys_that_need_ssh_are_refused_with_their_fix() -> None:
+    inventory, layout = made("launcher: horovodrun\nworker_port: 2345\n")
+    hosts: Any = dict.fromkeys(inventory.names, Image(("ssh",)))
+    with pytest.raises(BadInput) as refused:
+        choose_transport(inventory, layout, False, hosts)
+    problems = {problem.path: problem.message for problem in refused.value.problems}
+    assert set(problems) == {"launcher", "worker_port"}
+    assert "write mpirun" in problems["launcher"] and "remove the key" in problems["worker_port"]
+    assert all(f"toolkit image build --onto {inventory.image}" in what for what in problems.values())
+
+
+def test_a_banner_is_not_an_answer() -> None:
+    image = Image(banner='{"executable": "/evil", "python": [3, 99, 0]}\n\ndeadbeef image 2\n{}\n')
+    report = image_report("lab:1", "sha256:1", ("--user", "7:7"), image.run)
+    assert report.executable == "/usr/bin/python3"
+    argv = [str(token) for token in image.commands[0].argv]
+    options = argv[: argv.index("sha256:1")]
+    assert options[options.index("--entrypoint") + 1] == "env" and "--user" in options
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (Image(status=127), "has no python3 on its PATH"),
+        (Image(status=125), "the runtime failed"),
+        (Image(python=[3, 9, 2]), "is 3.9.2, but toolkit needs 3.10"),
+        (Image(python="3.12"), "no valid report"),
+        (Image(lacks=("a\0b",)), "no valid report"),
+    ],
+)
+def test_an_image_that_cannot_run_jobs_is_refused(image: Image, words: str) -> None:
+    with pytest.raises(ImageError, match=words):
+        image_report("lab:1", "sha256:1", (), image.run)
+    assert len(image.commands) == (2 if image.status == 125 else 1)
+
+
+def test_the_program_reports_this_python() -> None:
+    def run(command: Command, seconds: float) -> Result:
+        argv = [str(token) for token in command.argv]
+        done = subprocess.run(
+            argv[argv.index("python3") :],
+            input=command.stdin,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
+        return Result(done.returncode, "", done.stderr.decode(), raw=done.stdout)
+
+    report = image_report("lab:1", "sha256:1", (), run)
+    assert report.python[:2] >= (3, 10) and report.executable
+    assert set(report.lacks) <= {
+        "/usr/sbin/sshd",
+        "horovodrun",
+        "mpirun",
+        "python:accelerate",
+        "python:deepspeed",
+        "python:ray",
+        "ssh",
+        "torchrun",
+    }

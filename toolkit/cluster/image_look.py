@@ -1,0 +1,149 @@
+"""Run container/check/image_probe.py in an image, and choose the transport for ``transport: auto``."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from toolkit.cluster.applied import with_recorded_transport
+from toolkit.cluster.layout import Layout
+from toolkit.cluster.look import InspectedImage, last_words, parse_image_look, plan_image_look
+from toolkit.core.answers import answer_of
+from toolkit.core.command import Command, Result
+from toolkit.core.engines import DOCKER, ENGINE_FAILED
+from toolkit.core.here import is_here, run_here
+from toolkit.core.host_programs import packed
+from toolkit.core.image import ImageFacts, image_facts
+from toolkit.core.runner import Runner
+from toolkit.errors import BadInput, ImageError, MissingTool, Problem
+from toolkit.hostsfile.checks import without_ssh
+from toolkit.hostsfile.errors import path_text
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.protocol.decode import decode_json
+from toolkit.protocol.engine import ImageInspect
+from toolkit.protocol.looks import ImageReport
+from toolkit.protocol.transport import AUTO, EXEC, NO_SSH, NOT_FOUND, SSH, transport_for
+
+# The oldest Python that runs toolkit's programs in containers.
+LEAST_PYTHON = (3, 10)
+_SECONDS = 60.0
+# A variable of images that toolkit builds: these contain sshd and ssh, and so do images made from them.
+_OWN_IMAGE = "TOOLKIT_OPENMPI"
+
+Run = Callable[[Command, float], Result]
+
+
+def image_report(name: str, image: str, user: Sequence[str], run: Run) -> ImageReport:
+    """Return the report of an image.
+
+    Args:
+        name: name of the image in messages; ``image`` is its reference or Id.
+        user: options of `docker run` for the user of the container.
+        run: runs a command where the image is.
+
+    Raises:
+        ImageError: the container fails, or its Python is missing or too old.
+    """
+    nonce = secrets.token_hex(8)
+    command = plan_image_look(image, user, packed("check.image_probe"), nonce)
+    done = run(command, _SECONDS)
+    if done.status in ENGINE_FAILED and done.status != NOT_FOUND:
+        done = run(command, _SECONDS)
+    if done.status == NOT_FOUND:
+        what = f"the image {name} has no python3 on its PATH, which every container needs"
+        raise ImageError(what, "use an image with Python 3.10 or newer, or: toolkit image build")
+    if not done.ok:
+        words = last_words(done.stderr.split("\n"))
+        what = f"the probe of the image {name} failed: {words}"
+        raise ImageError(what, f"docker run -it --rm --entrypoint sh {name}")
+    report = parse_image_look(name, done.raw or done.stdout.encode(), nonce)
+    if report.python[:2] < LEAST_PYTHON:
+        found, least = (".".join(map(str, version)) for version in (report.python, LEAST_PYTHON))
+        what = f"the python3 of the image {name} is {found}, but toolkit needs {least} or newer"
+        raise ImageError(what, "put a newer python3 first on the PATH of the image, or: toolkit image build")
+    return report
+
+
+def image_here(name: str) -> ImageFacts:
+    """Return the facts of an image in the engine of this machine.
+
+    Raises:
+        MissingTool: docker is not installed.
+        ImageError: the engine does not have the image.
+    """
+    if not is_here(DOCKER):
+        raise MissingTool("docker is not installed on this machine", "install docker and put it on PATH")
+    done = run_here((DOCKER, "image", "inspect", name))
+    if not done.ok:
+        what = f"the engine of this machine does not describe the image {name}: {done.output}"
+        raise ImageError(what, f"docker pull {name}")
+    with answer_of("", f"the image {name}"):
+        (found,) = decode_json(tuple[ImageInspect, ...], done.stdout)[:1]
+    return image_facts(found)
+
+
+def inspect_here(name: str) -> InspectedImage:
+    """Inspect an image in the engine of this machine.
+
+    Raises:
+        ToolkitError: see ``image_here`` and ``image_report``.
+    """
+    facts = image_here(name)
+    return InspectedImage(name, facts, _report_here(name, facts.id))
+
+
+def _report_here(name: str, image: str) -> ImageReport:
+    user = ("--user", f"{os.getuid()}:{os.getgid()}")
+    return image_report(name, image, user, _run_here)
+
+
+def _run_here(command: Command, seconds: float) -> Result:
+    return run_here([str(token) for token in command.argv], (command.stdin or b"").decode(), seconds)
+
+
+def choose_transport(
+    inventory: Inventory, layout: Layout, here: bool, runners: Mapping[str, Runner]
+) -> Inventory:
+    """Return the inventory with the transport for the image of the layout, if the hosts file sets auto.
+
+    The choice of the last `up` for the same image stays. Otherwise the image is probed, on a host that has
+    it or on this machine.
+
+    Args:
+        here: the engine of this machine has the image.
+
+    Raises:
+        ImageError: the image cannot be probed.
+        BadInput: the hosts file has a key that needs SSH, and the image does not have it.
+    """
+    if inventory.transport != AUTO or len(inventory.hosts) == 1:
+        return inventory
+    facts = {place.name: place.facts for place in layout.places}
+    known = with_recorded_transport(inventory, facts, layout.image.identity)
+    if not known.chosen_transport:
+        own = dict(layout.image.env).get(_OWN_IMAGE)
+        transport = SSH if own else transport_for(_report(inventory.image, layout, here, runners).lacks)
+        known = replace(inventory, chosen_transport=transport)
+    if known.chosen_transport == EXEC:
+        faults = tuple(without_ssh(inventory.launcher, inventory.worker_port_fixed, bool(inventory.spares)))
+        fix = f"or add sshd: toolkit image build --onto {inventory.image}"
+        problems = tuple(Problem(path_text(path), f"{what} ({NO_SSH}; {fix})") for path, what in faults)
+        if problems:
+            raise BadInput(inventory.source, problems)
+    return known
+
+
+def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]) -> ImageReport:
+    for place in layout.places:
+        held = _held(layout.image, place.facts.images)
+        if held:
+            return image_report(name, held, place.facts.as_user, runners[place.name].run)
+    if not here:
+        raise ImageError(f"no host that answers has the image {name}", "toolkit up  # with all hosts")
+    return _report_here(name, layout.image.id)
+
+
+def _held(wanted: ImageFacts, images: Sequence[ImageFacts]) -> str:
+    return next((image.id for image in images if image.identity == wanted.identity), "")
