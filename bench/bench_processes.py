@@ -43,7 +43,7 @@ EVENT_AT, DATA_AT = 36, 52
 
 @dataclass
 class Counts:
-    """What one host, or the client, has started."""
+    """Numbers of started processes and programs, of a host or of the client."""
 
     processes: int = 0
     inside: int = 0
