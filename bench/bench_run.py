@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -26,6 +28,28 @@ def timed(argv: Sequence[str]) -> float:
     return time.perf_counter() - start
 
 
+def ssh_to_main(data: dict[str, Any]) -> list[str]:
+    """Return the words that start a command on main over ssh."""
+    host = data["hosts"][data.get("main") or next(iter(data["hosts"]))]
+    options = ["-i", host["identity_file"], "-o", f"UserKnownHostsFile={data['known_hosts']}"]
+    return ["ssh", *options, "-o", "BatchMode=yes", f"{host['user']}@{host['address']}"]
+
+
+def typed_command(data: dict[str, Any], launcher: str, command: Sequence[str]) -> list[str]:
+    """Return the command that a person would type for one rank per slot, with the ssh to main."""
+    explained = subprocess.run([TOOLKIT, "network", "explain", "--json"], check=True, capture_output=True)
+    networks = ",".join(json.loads(explained.stdout)["networks"])
+    ranks = sum(int((each or {}).get("slots", 1)) for each in data["hosts"].values())
+    where = ",".join(f"{name}:{(each or {}).get('slots', 1)}" for name, each in data["hosts"].items())
+    if launcher == "horovodrun":
+        options = ["--mpi", "--disable-cache", "--network-interfaces", networks]
+    else:
+        options = ["--mca", "btl_tcp_if_include", networks, "--mca", "oob_tcp_if_include", networks]
+    agent = ["docker", "exec", "-e", "OMPI_MCA_plm_rsh_agent=/etc/mpi/kubexec.sh"]
+    run = [*agent, f"toolkit-{data['cluster']}-main", launcher, *options, "-np", str(ranks), "-H", where]
+    return [*ssh_to_main(data), shlex.join([*run, *command])]
+
+
 def main() -> None:
     hosts_file = os.environ.get("TOOLKIT_HOSTS", "")
     if not Path(hosts_file).is_file():
@@ -33,32 +57,16 @@ def main() -> None:
         return
     data = yaml.safe_load(Path(hosts_file).read_text())
     subprocess.run([TOOLKIT, "up"], check=True, capture_output=True)
-    main_name = data.get("main") or next(iter(data["hosts"]))
-    host = data["hosts"][main_name]
-    options = ["-i", host["identity_file"], "-o", f"UserKnownHostsFile={data['known_hosts']}"]
-    ssh = ["ssh", *options, "-o", "BatchMode=yes", f"{host['user']}@{host['address']}"]
-    container = f"toolkit-{data['cluster']}-main"
-    explained = subprocess.run([TOOLKIT, "network", "explain", "--json"], check=True, capture_output=True)
-    networks = ",".join(json.loads(explained.stdout)["networks"])
+    ssh = ssh_to_main(data)
     print(f"S5  {len(data['hosts'])} hosts, one rank each, medians of {ROUNDS} interleaved rounds")
-    ranks = sum(int((each or {}).get("slots", 1)) for each in data["hosts"].values())
-    where = ",".join(f"{name}:{(each or {}).get('slots', 1)}" for name, each in data["hosts"].items())
     for launcher in LAUNCHERS:
-        typed = [
-            *("docker", "exec", "-e", "OMPI_MCA_plm_rsh_agent=/etc/mpi/kubexec.sh", container, launcher),
-            *(
-                ("--mpi", "--disable-cache", "--network-interfaces", networks)
-                if launcher == "horovodrun"
-                else ("--mca", "btl_tcp_if_include", networks, "--mca", "oob_tcp_if_include", networks)
-            ),
-            *("-np", str(ranks), "-H", where, "true"),
-        ]
+        typed = typed_command(data, launcher, ["true"])
         ours = [TOOLKIT, "run", "--launcher", launcher, "--no-check", "--workdir", "examples", "--", "true"]
         rows: dict[str, list[float]] = {"interpreter": [], "ssh": [], "typed": [], "ours": []}
         for _ in range(ROUNDS):
             rows["interpreter"].append(timed([TOOLKIT, "--version"]))
             rows["ssh"].append(timed([*ssh, "true"]))
-            rows["typed"].append(timed([*ssh, *typed]))
+            rows["typed"].append(timed(typed))
             rows["ours"].append(timed(ours))
         middle = {name: statistics.median(seconds) for name, seconds in rows.items()}
         by_hand = middle["typed"] - middle["ssh"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -25,6 +26,8 @@ def test_up_uses_one_connection_per_host_and_a_second_one_changes_nothing(two: T
     assert {host: logins(host) - before[host] for host in before} == {"box1": 1, "box2": 1}
     second = two.run("up", "--json", check=True)
     assert second.json["changes"] == 0
+    commands = re.findall(r"(?m)^ +\$ +(box\d): ", two.run("up", "-v", check=True).err)
+    assert sorted(commands) == ["box1", "box2"], "the probe has all answers"
     assert {o["status"] for o in second.json["outcomes"]} == {"skipped"}
     assert "nothing to change" in two.run("up", check=True).err
 

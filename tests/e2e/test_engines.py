@@ -21,7 +21,10 @@ from tests.parity import differences, settings, variants
 from tests.unit import cluster_world as world
 from toolkit.cluster.compose import compose_file
 from toolkit.cluster.docker import docker_run_args
+from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.core.container import Container, Mount, Ulimit
+from toolkit.core.facts import Facts
+from toolkit.protocol.frames import read_frames
 from toolkit.protocol.names import identity_reference
 
 pytestmark = pytest.mark.lab
@@ -60,6 +63,28 @@ def changed(report: Any) -> set[tuple[str, str]]:
 
 def ids(cluster: str, **roles: str) -> dict[str, str]:
     return {h: inspect(h, f"toolkit-{cluster}-{role}")["Id"] for h, role in roles.items()}
+
+
+@pytest.mark.parametrize("host", sorted(COMPOSE))
+def test_the_api_and_the_docker_command_report_the_same_facts(up: Toolkit, host: str) -> None:
+    """Engine 20.10, engine 26 with both stores."""
+    name = yaml.safe_load(up.hosts.read_text())["cluster"]
+    asked = probe_command("toolkit:cpu", name, host, "0123456789abcdef", [("mounted", 'echo "$seen"')])
+
+    def facts(*env: str) -> tuple[dict[str, str], Facts]:
+        said = by_hand(host, "env", *env, *(str(token) for token in asked.argv)).encode()
+        sections = read_frames(said, "0123456789abcdef")
+        return sections, parse_facts(host, name, sections)
+
+    sections, by_api = facts()
+    # The program leaves users with this variable to the command, for which it changes nothing.
+    others, by_command = facts("DOCKER_CONTEXT=default")
+    assert "ClientInfo" in others["docker"] and "ClientInfo" not in sections["docker"]
+    names = ("docker", "store", "engine", "rootless", "containers", "nvidia_runtime", "cdi")
+    assert [getattr(by_api, each) for each in names] == [getattr(by_command, each) for each in names]
+    assert sorted(map(repr, by_api.images)) == sorted(map(repr, by_command.images)) != []
+    folders = (set(re.findall(r"(?m)^\|/.*\|$", each["mounted"])) for each in (sections, others))
+    assert len(set(map(frozenset, folders))) == 1
 
 
 # Started by hand

@@ -508,45 +508,6 @@ def fake_threading(cluster: Cluster) -> Any:
     )
 
 
-class Pool:
-    def __init__(self, cluster: Cluster) -> None:
-        self._thread = type("Thread", (_Thread,), {"cluster": cluster})
-        self._threads: list[_Thread] = []
-
-    def map(self, work: Any, *items: Any) -> Any:
-        found: list[Any] = []
-
-        def run(number: int, given: Any) -> None:
-            try:
-                found[number] = (True, work(*given))
-            except Exception as error:
-                found[number] = (False, error)
-
-        threads = []
-        for number, given in enumerate(zip(*items, strict=False)):
-            found.append(None)
-            thread = self._thread(target=run, args=(number, given))
-            thread.start()
-            threads.append(thread)
-        self._threads += threads
-        return self._results(threads, found)
-
-    def _results(self, threads: list[_Thread], found: list[Any]) -> Any:
-        for number, thread in enumerate(threads):
-            thread.join()
-            good, value = found[number]
-            if not good:
-                raise value
-            yield value
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for thread in self._threads:
-            thread.join()
-
-
 def _fd_of(file: Any) -> int:
     return file if isinstance(file, int) else file.fileno()
 

@@ -24,7 +24,6 @@ from typing import Any
 from tests.fuzz.fakes import (
     Facade,
     Libc,
-    Pool,
     Proc,
     Queue,
     Selector,
@@ -107,7 +106,7 @@ class Cluster:
 
     def become(self, process: Process) -> None:
         words = process.argv
-        if words[0] == "ssh":
+        if words[0] == "ssh" or (words[1:] and words[1].endswith("/kubexec.sh")):
             self._ssh(process)
         elif (name := program_of(words)) == "monitor.gauge_log":
             self.sim.call(0.0, lambda: process.die(0))  # what the host does meanwhile is not simulated
@@ -143,7 +142,7 @@ class Cluster:
 
     def _ssh(self, process: Process) -> None:
         """Connect, start the command over there, and end as it ends."""
-        name, text = process.argv[-2], process.argv[-1]
+        name, text = _login(process)
         host, sim, link = self.hosts[name], self.sim, self.hosts[name].link
         until = sim.now + CONNECT_S
         pipes = {number: end.pipe for number, end in process.fds.items()}
@@ -198,6 +197,15 @@ def program_of(words: list[str]) -> str:
     return name if at >= 0 or name.startswith("job.") else ""
 
 
+def _login(process: Process) -> tuple[str, str]:
+    """Return the host and the line that an ssh sends there, or kubexec.sh in its place."""
+    if process.argv[0] == "ssh":
+        return process.argv[-2], process.argv[-1]
+    host, words = process.argv[2], process.argv[3:]
+    process.env["TOOLKIT_TO"] = process.environ["TOOLKIT_TO"] = host
+    return host, f"export TOOLKIT_JOB={process.env['TOOLKIT_JOB']}; {' '.join(words)}"
+
+
 def _shell_code(code: int | None) -> int:
     return 255 if code is None else 128 - code if code < 0 else code
 
@@ -240,7 +248,6 @@ class Image:
             "select": Facade(real_select, select=lambda *given: fake_select(cluster, self, *given)),
             "selectors": Facade(real_selectors, DefaultSelector=lambda: Selector(cluster, self)),
             "subprocess": fake_subprocess(cluster),
-            "concurrent.futures": types.SimpleNamespace(ThreadPoolExecutor=lambda **_: Pool(cluster)),
             "pathlib": types.SimpleNamespace(Path=self.path),
             "fcntl": Facade(real_fcntl, flock=lambda *given: flock(cluster, *given)),
             "ctypes": types.SimpleNamespace(CDLL=lambda _: Libc(cluster), c_ulong=int),

@@ -160,7 +160,7 @@ def _sections(host: str, up: bool, digests: Mapping[str, str]) -> dict[str, str]
         "cluster": f"127.0.0.1 localhost\n{remembered}" if up else "",
         "version": __version__ if up else "",
         "tuned": '{"tuned": []}',
-        "programs": "".join(f"{sum_}  {name}\n" for name, sum_ in sums.items()) if up else "",
+        "files": "".join(f"81a4 inside/{name}\n{sum_}  inside/{name}\n" for name, sum_ in sums.items() if up),
         "boot": BOOT,
         "disk": DISK,
         "apps": "",
@@ -624,12 +624,12 @@ def _data(words: list[str]) -> Any:
 
 def _framed(host: str, script: str, up: bool) -> bytes:
     """Return the sections that a script asks for, none for steps of a plan: they have something to do."""
-    found = re.search(r"printf '\\n([0-9a-f]{8,64}) %s %s", script)
+    found = re.search(r"nonce=([0-9a-f]{8,64})\n", script)
     nonce = found[1].encode() if found else b""
     now = f"{time.time():.9f}"
     known = {**sections(host, up), "begun": now, "ended": now}
     out = b"Welcome!\n"
-    for name in dict.fromkeys(re.findall(r"(?:^|&& |; |\) )say ([a-z0-9-]+) ", script, re.MULTILINE)):
+    for name in dict.fromkeys(re.findall(r"(?:^ *|&& |; |\) )say ([a-z0-9-]+) ", script, re.MULTILINE)):
         if name.isdecimal():
             continue
         text = known.get(name, "").encode()
@@ -649,7 +649,7 @@ def sound(host: str, words: list[str], inside: bool, world: World) -> Any:
     """Return what a sound host does with a command; None if nothing is known of it."""
     up = world.state != "down"
     text = words[2] if words[:2] == ["sh", "-c"] and len(words) > 2 else ""
-    if re.search(r"printf '\\n[0-9a-f]{8,64} %s %s", text):
+    if re.search(r"nonce=[0-9a-f]{8,64}\n", text):
         return Printed(_framed(host, text, up))
     if text.lstrip().startswith("folder=$1 account="):
         return _data(words)

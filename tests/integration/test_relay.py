@@ -27,6 +27,7 @@ from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
 from toolkit.image.layers import digest
 from toolkit.plan.steps import Phase, Plan, SendImage
+from toolkit.transfer import relay as chain
 
 
 class Streaming(Host):
@@ -134,6 +135,27 @@ def test_this_machine_sends_once_and_hosts_of_both_stores_have_it(sender: Sender
     assert sum(host.fed for host in hosts) < whole + 200_000
     givers = [giver(outcome) for outcome in found.values()]
     assert len(set(givers)) == len(hosts) and "" in givers, "each gives to one other"
+
+
+def test_many_hosts_that_join_one_after_another_are_in_one_chain(
+    sender: Sender, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain, "_MEET", 1.5)
+    hosts = [make(n) for n in range(1, 5)]
+    turn = threading.Semaphore(1)
+
+    def one_by_one(self: Streaming, command: Command, sink: Sink, *more: Any) -> Result:
+        if "load" not in command.argv:
+            with turn:
+                time.sleep(0.7)
+        return Streaming.stream(self, command, sink, *more)
+
+    late = type("Late", (Streaming,), {"stream": one_by_one})
+    for host in hosts:
+        host.__class__ = late
+    found = send(sender, *hosts)
+    assert all(arrived(sender, host) for host in hosts), found
+    assert len({giver(outcome) for outcome in found.values()}) == len(hosts), "each gives to one other"
 
 
 def test_callers_without_a_certificate_do_no_harm(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:

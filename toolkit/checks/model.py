@@ -30,9 +30,10 @@ class Probe:
 
     It uses POSIX sh, coreutils and grep, runs as the ssh user with LC_ALL=C, and prints nothing if the
     requested information is missing. ``$1`` is the image's name, ``$3`` the cluster's, ``$4`` the host's,
-    ``$5`` and the following are the sources of the mounts; ``$engine`` is the output of `docker info` as
-    JSON. A probe runs once, even if several checks share it. A probe without text is one that every
-    command runs (``toolkit.cluster.probe``).
+    ``$5`` and the following are the sources of the mounts. ``$root`` is the engine's data root, empty if
+    docker cannot be used; ``$seen`` has a line ``|PATH|`` for each mounted folder of a running container with
+    a label of toolkit. A probe runs once, even if several checks share it. A probe without text is one that
+    every command runs (``toolkit.cluster.probe``).
     """
 
     name: str

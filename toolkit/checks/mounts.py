@@ -205,15 +205,13 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
 # The engine examines a mount's source before it searches for the image, and no engine has this image: so it
 # reports missing permissions and creates nothing. In a folder it must be able to find a name. The state
 # folder is private and possibly does not exist yet: ~/.ssh is as private, if it is on the same disk.
-# A mount of a running container is readable for the engine; ``$said`` is its description of the containers.
+# A mount of a running container is readable for the engine.
 SEES = Probe(
     "engine-sees",
     CELL
     + r"""
 told() { printf '%s|%s|%s\n' "$1" "$2" "$(cell "$3")"; }
 csv() { printf '"source=%s"' "$(printf '%s' "$1" | sed 's/"/""/g')"; }
-seen=$(printf '%s\n' "$said" |
-  sed -n '/"Running": true/,/"Running": false/s/^ *"Source": "\(.*\)",$/|\1|/p')
 look() {
   mount="type=bind,$(csv "$3"),target=/x"
   said=$(timeout -s KILL 10 docker create --pull never --mount "$mount" toolkit.local/none:none x 2>&1)

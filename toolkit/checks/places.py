@@ -26,16 +26,20 @@ look() {
   may=; [ ! -r "$real" ] || may=r; [ ! -w "$real" ] || may=${may}w; [ ! -x "$real" ] || may=${may}x
   printf "may|%s|%s\n" "$may" "$(cell "$real")"
   stat -f -c "fs|%S|%b|%a|%c|%d" -- "$real"
-  longest=0; on=
-  while read -r device folder type options _; do
+  # A shell reads files byte by byte, and words of a variable at once.
+  longest=0; mount=; old=$IFS; IFS="
+"; set -f
+  for line in $mounts; do
+    folder=${line#* }; folder=${folder%% *}
     case $real/ in "${folder%/}"/*)
-      if [ ${#folder} -ge $longest ]; then
-        longest=${#folder}; on="$type|$(cell "$device")|$(cell "${options%%,lowerdir=*}")"
-      fi ;;
+      [ ${#folder} -lt $longest ] || { longest=${#folder}; mount=$line; } ;;
     esac
-  done </proc/self/mounts
-  printf "on|%s\n" "$on"
+  done
+  set +f; IFS=$old
+  device=${mount%% *}; mount=${mount#* * }; type=${mount%% *}; options=${mount#* }; options=${options%% *}
+  printf "on|%s|%s|%s\n" "$type" "$(cell "$device")" "$(cell "${options%%,lowerdir=*}")"
 }
+mounts=$(cat /proc/self/mounts)
 seen() { there=$1; while [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}; }
 root=$1 state=$2; shift 6
 seen "$root"; look root "$there"
@@ -56,8 +60,7 @@ for source; do
 done
 echo looked
 '
-root=/var/lib/docker
-case $engine in *'"DockerRootDir":"'*) root=${engine#*'"DockerRootDir":"'}; root=${root%%'"'*} ;; esac
+root=${root:-/var/lib/docker}
 timeout -s KILL 10 sh -c "$inner" sh "$root" "${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4" "$@"
 """.replace("@cell@", CELL.strip()),
 )

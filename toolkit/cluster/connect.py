@@ -25,11 +25,13 @@ from toolkit.remote.fanout import fan_out
 
 if TYPE_CHECKING:
     from toolkit.hostsfile.inventory import Inventory
+    from toolkit.remote.connect import Gateways
     from toolkit.remote.ssh import SshRunner, Trace
 
 _PROBE_SECONDS = 60.0
-# Open files of this process: a connection and the channels over it, and everything else.
-_FILES_PER_HOST, _OTHER_FILES = 4, 256
+# Open files of this process: of a connection at most, and of everything else. With few open files a command
+# needs at least one for each connection, and _LEAST_OTHERS.
+_FILES_PER_HOST, _OTHER_FILES, _LEAST_OTHERS = 4, 256, 48
 
 # As (name, shell text); see ``toolkit.cluster.probe``.
 Questions = Sequence[tuple[str, str]]
@@ -63,6 +65,7 @@ class Connected:
         self.trace = trace
         self.executors = executors
         self.runners: dict[str, SshRunner] = {}
+        self._gateways: Gateways = {}
         self.facts: dict[str, Facts] = {}
         self.errors: dict[str, ToolkitError] = {}
         self.timings: dict[str, float] = {}
@@ -80,9 +83,12 @@ class Connected:
         Args:
             questions: further probes, see ``toolkit.cluster.probe``; their output is in ``replies``.
             container_sessions: open a session in each host's container as well, for a job.
+
+        Raises:
+            NotReady: this machine allows fewer open files than the connections need.
         """
         names = list(hosts)
-        allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names))
+        allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names), _LEAST_OTHERS + len(names))
         facts, self.errors = fan_out(names, lambda name: self._meet(name, questions, container_sessions))
         self.facts = {name: facts[name] for name in names if name in facts}
 
@@ -104,14 +110,26 @@ class Connected:
         """Return a runner for a host that is not connected yet."""
         from toolkit.remote.ssh import SshRunner
 
-        return SshRunner(target_of(self.inventory, name), trace=self.trace, engine=self.inventory.engine)
+        return SshRunner(
+            target_of(self.inventory, name),
+            trace=self.trace,
+            engine=self.inventory.engine,
+            gateways=self._gateways,
+        )
 
     def _ask(self, name: str, questions: Questions = ()) -> Facts:
         sources = [mount.source for mount in self.inventory.mounts]
         file = self.inventory
         nonce = secrets.token_hex(8)
         asking = probe_command(
-            file.image, file.cluster, name, nonce, (*questions, *self.always), sources, file.state_dir
+            file.image,
+            file.cluster,
+            name,
+            nonce,
+            (*questions, *self.always),
+            sources,
+            file.state_dir,
+            file.engine,
         )
         sent = time.time()
         result = self.runners[name].run(asking, _PROBE_SECONDS)

@@ -22,7 +22,7 @@ LINK_QUESTIONS = r"""
 say links "$(cd /sys/class/net && {
   grep -sH '' ./*/operstate ./*/carrier ./*/speed ./*/duplex ./*/mtu ./*/type ./*/uevent ./*/tun_flags \
     ./*/statistics/rx_packets ./*/statistics/tx_packets ./*/statistics/rx_errors ./*/statistics/tx_errors
-  ls -d ./*/device ./*/lower_* 2>/dev/null
+  for f in ./*/device ./*/lower_*; do [ ! -e "$f" ] || echo "$f"; done
 })"
 say shaping "$(PATH="$PATH:/usr/sbin:/sbin" tc qdisc show 2>/dev/null)"
 say rdma "$(cd /sys/class/infiniband 2>/dev/null && {

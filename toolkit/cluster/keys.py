@@ -6,6 +6,7 @@ import functools
 
 from toolkit.cluster.files import authorized_keys_line, known_hosts_line
 from toolkit.cluster.layout import Layout, Place
+from toolkit.cluster.state_folders import known_files
 from toolkit.core.command import Ref, script
 from toolkit.core.container import CONFINED
 from toolkit.core.typed import Kind
@@ -49,6 +50,7 @@ def key_step(layout: Layout, place: Place) -> Step:
         reads=script('read -r type key rest <"$1.pub" && printf "%s %s" "$type" "$key"', key),
         saves=what,
         kind=Kind.PUBLIC_KEY,
+        known=dict(place.facts.public_keys).get(name),
     )
 
 
@@ -81,7 +83,9 @@ def trust_steps(layout: Layout) -> tuple[Step, ...]:
             line = authorized_keys_line(main.path.address, _KEY)
             let_in = _with_key(line, main.name, "cluster", remembered.main_key)
             files.append(File(f"{place.state}/conf/authorized_keys", (let_in,)))
-        steps.append(Upload(place.name, "write SSH keys for logins between containers", tuple(files)))
+        there = known_files(place.facts, (file.path for file in files))
+        title = "write SSH keys for logins between containers"
+        steps.append(Upload(place.name, title, tuple(files), known=there))
     return tuple(steps)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 from toolkit.cluster import interfaces, state_folders
@@ -19,7 +20,8 @@ from toolkit.core.answers import answer_of
 from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
 from toolkit.core.engines import DOCKER, PODMAN, parse_info
-from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered
+from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered, StateFile
+from toolkit.core.host_programs import packed
 from toolkit.core.image import ImageFacts, image_facts, image_id
 from toolkit.core.text import json_list
 from toolkit.core.typed import Kind
@@ -85,6 +87,50 @@ say claims "$(claims)"
 # A device node below /dev/infiniband.
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
+# The sections of the engine by docker commands. The first argument is 124 for an engine that did not respond.
+_BY_COMMANDS = r"""
+hangs() { engine='no answer within 20 s'; docker() { :; }; }
+by_commands() {
+  # An engine that hangs must not take the other questions along.
+  if [ "$1" = 124 ]; then
+    hangs
+  else
+    engine=$(timeout -k 2 20 docker info --format '{{json .}}' 2>&1)
+    case $? in 124|137) hangs ;; esac
+  fi
+  shift
+  say docker "$engine"
+  # A container that is removed meanwhile makes inspect fail.
+  list() { docker ps -aq --no-trunc --filter label=@label@; }
+  unlisted=
+  # A list that failed is not an empty one.
+  ids=$(list 2>/dev/null) || ids=$(list 2>/dev/null) || unlisted="status $? $(list 2>&1 >/dev/null)"
+  said=
+  [ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null) || said=$(docker inspect $(list) 2>/dev/null)
+  say containers "$said"
+  say unlisted "$unlisted"
+  # Images of containers too: another user can have removed their tags, and toolkit need not send them again.
+  used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
+  # What an engine with the containerd store can inspect need not be whole; what it lists is.
+  case $engine in
+    *io.containerd.snapshotter*) say listed "$(docker images -aq --no-trunc 2>/dev/null)" ;;
+  esac
+  ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
+  say images "$(docker image inspect "$1" $ids $used 2>/dev/null)"
+  root=
+  case $engine in *'"DockerRootDir":"'*) root=${engine#*'"DockerRootDir":"'}; root=${root%%'"'*} ;; esac
+  seen=$(printf '%s\n' "$said" |
+    sed -n '/"Running": true/,/"Running": false/s/^ *"Source": "\(.*\)",$/|\1|/p')
+}
+""".replace("@label@", LABEL_CLUSTER)
+# The same sections by one process, see ``toolkit.container.check.engine_api``. Both set variables for other
+# probes, see ``toolkit.checks.model.Probe``.
+_BY_API = """
+{ seen=$(python3 -I -S -c @program@ "$nonce" "$(command -v docker)" 3 "$1" "$2" @label@ 3>&1 >&4 2>/dev/null)
+asked=$?; } 4>&1
+case $asked in 0) root=${seen%%"|"*} ;; *) by_commands $asked "$@" ;; esac
+""".replace("@label@", LABEL_CLUSTER)
+
 # Each section is a call of `say`, see ``toolkit.protocol.frames``. Code with `case` is in a function, because
 # old shells end a command substitution at its first bracket.
 _SCRIPT = (
@@ -101,25 +147,11 @@ groups=$(id -Gnz 2>/dev/null | tr '\0' '\t')
 [ -n "$groups" ] || groups=$(id -Gn | tr ' ' '\t')
 say who "$(id -un; id -u; id -g; id -G
   printf '%s\n' "$groups" "$(cell "$HOME")" "$(cell "${XDG_STATE_HOME:-$HOME/.local/state}")")"
-say machine "$(uname -n; uname -m)"
+machine=$(uname -n -m)
+say machine "${machine% *}
+${machine##* }"
 say ssh "$SSH_CONNECTION"
-engine=$(timeout -k 2 20 docker info --format '{{json .}}' 2>&1)
-# An engine that hangs must not take the other questions along.
-case $? in 124|137) engine='no answer within 20 s'; docker() { :; } ;; esac
-say docker "$engine"
-# A list that failed is not an empty one. A container that is removed meanwhile makes inspect fail.
-list() { docker ps -aq --no-trunc --filter label=toolkit.cluster; }
-unlisted=; ids=$(list 2>/dev/null) || ids=$(list 2>/dev/null) || unlisted="status $? $(list 2>&1 >/dev/null)"
-said=
-[ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null) || said=$(docker inspect $(list) 2>/dev/null)
-say containers "$said"
-say unlisted "$unlisted"
-# Images of containers too: another user can have removed their tags, and toolkit need not send them again.
-used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
-# What an engine with the containerd store can inspect need not be whole; what it lists is.
-case $engine in *io.containerd.snapshotter*) say listed "$(docker images -aq --no-trunc 2>/dev/null)" ;; esac
-ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
-say images "$(docker image inspect "$1" $ids $used 2>/dev/null)"
+@@ENGINE@@
 say interfaces "$(ip -o -4 addr show 2>/dev/null)"
 say routes "$(cat /proc/net/route 2>/dev/null)"
 say addresses "$(cat /proc/net/fib_trie 2>/dev/null)"
@@ -135,15 +167,17 @@ say gpus "$gpus"
 @@STATE@@
 say runtime "$(command -v nvidia-container-runtime-hook)"
 say cdi "$(for f in /etc/cdi/* /var/run/cdi/*; do
-  ! grep -q 'nvidia\.com/gpu' "$f" 2>/dev/null || grep -h 'name"*:' "$f"
+  [ ! -f "$f" ] || ! grep -q 'nvidia\.com/gpu' "$f" 2>/dev/null || grep -h 'name"*:' "$f"
 done)"
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 say cluster "$(cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null)"
-say version "$(cat "$mine/version" 2>/dev/null)"
-say applied "$(cat "$mine/applied.json" 2>/dev/null)"
-say tuned "$(cat "$mine/conf/tuned.json" 2>/dev/null)"
-say programs "$( (cd "$mine/inside" && find * -type f -exec sha256sum {} +) 2>/dev/null)"
-say boot "$(grep '^btime' /proc/stat 2>/dev/null; cat /proc/1/stat 2>/dev/null)"
+version=
+[ ! -r "$mine/version" ] || read -r version <"$mine/version"
+say version "$version"
+say applied "$([ ! -f "$mine/applied.json" ] || cat "$mine/applied.json" 2>/dev/null)"
+say tuned "$([ ! -f "$mine/conf/tuned.json" ] || cat "$mine/conf/tuned.json" 2>/dev/null)"
+@@FILES@@
+say boot "$(grep -sh -e '^btime' -e '^1 (' /proc/stat /proc/1/stat)"
 say infiniband "$(for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done)"
 say disk "$(df -Pk "${HOME:-/}" 2>/dev/null)"
 @@MORE@@
@@ -151,6 +185,7 @@ say ended "$(date +%s.%N)"
 """.replace("@@SMI@@", SMI.strip())
     .replace("@@USES@@", USES.strip())
     .replace("@@STATE@@", state_folders.QUESTION.strip())
+    .replace("@@FILES@@", state_folders.FILES.strip())
     .replace("@network@", interfaces.LINK_QUESTIONS.strip())
 )
 
@@ -163,6 +198,7 @@ def probe_command(
     more: Sequence[tuple[str, str]] = (),
     sources: Sequence[str] = (),
     state_dir: str = "",
+    engine: str = DOCKER,
 ) -> Command:
     """Return the command whose output ``toolkit.protocol.frames.read_frames`` reads. It changes nothing.
 
@@ -171,10 +207,15 @@ def probe_command(
         more: further probes as (name, shell text), which become sections of these names.
         sources: of the mounts; probes have them as ``$5`` and the following.
         state_dir: of the hosts file.
+        engine: of the hosts, see ``toolkit.core.engines``. Podman usually has no socket.
     """
     # Each in a separate shell: none can end the script, or change the environment of the next one.
     asked = "\n".join(f'ask() {{\n{text}\n}}\nsay {name} "$(ask "$@" 2>/dev/null)"' for name, text in more)
-    text = framed_script(_SCRIPT.replace("@@MORE@@", asked), nonce)
+    program = shlex.quote(packed("check.engine_api"))
+    by_engine = _BY_COMMANDS + (
+        'by_commands 0 "$@"\n' if engine == PODMAN else _BY_API.replace("@program@", program)
+    )
+    text = framed_script(_SCRIPT.replace("@@MORE@@", asked).replace("@@ENGINE@@", by_engine.strip()), nonce)
     asking = script(text, image, IDENTITY_REPOSITORY, cluster, host, *sources)
     return asking.within("env", f"TOOLKIT_STATE_DIR={state_dir}") if state_dir else asking
 
@@ -221,6 +262,7 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
     gpus, gpu_trouble = parse_smi(parts["gpus"])
     listed = map(_container_facts, json_list(ContainerInspect, parts["containers"]))
     containers = tuple(filter(_is_named_as_labeled, listed))
+    files = state_folders.parse_state_files(parts["files"])
     return Facts(
         host=host,
         user=who.user,
@@ -251,7 +293,10 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
         version=parts["version"].strip(),
         applied=parse_applied(parts.get("applied", "")),
         tuned=parts["tuned"],
-        programs=_programs(parts["programs"]),
+        programs=_programs(files),
+        state_files=files,
+        proved=parts.get("proved", ""),
+        public_keys=_public_keys(parts.get("keys", "")),
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split() if _DEVICE.fullmatch(n)),
         free_bytes=_free(parts["disk"]),
         links=interfaces.parse_links(parts.get("links", ""), parts.get("shaping", "")),
@@ -411,10 +456,16 @@ def _remembered(text: str) -> Remembered:
     return Remembered(tuple(addresses), tuple(keys), main_key)
 
 
-def _programs(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the lines of ``sha256sum`` as names and sums."""
-    lines = (line.split(maxsplit=1) for line in lines_of(text))
-    return tuple((words[1], words[0]) for words in lines if len(words) == 2)
+def _programs(files: Iterable[StateFile]) -> tuple[tuple[str, str], ...]:
+    """Return name and sum of each program in the folder that containers see as /run/toolkit/inside."""
+    inside = "inside/"
+    return tuple((f.path.removeprefix(inside), f.sum) for f in files if f.sum and f.path.startswith(inside))
+
+
+def _public_keys(text: str) -> tuple[tuple[str, str], ...]:
+    """Return name and public key in each line; a line of another form counts as no key."""
+    pairs = (line.partition(" ") for line in lines_of(text))
+    return tuple((name, key) for name, _, key in pairs if Kind.PUBLIC_KEY.accepts(key))
 
 
 def parse_processes(text: str) -> tuple[GpuProcess, ...]:

@@ -7,6 +7,7 @@ with Connection("hosts.yaml").connect() as session:  # toolkit.api.connection
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import choose_hosts, load_inventory
 from toolkit.network.evidence import Evidence
 from toolkit.plan.context import Executors
-from toolkit.plan.execute import Listener, execute, reported_after
+from toolkit.plan.execute import STALE_S, Listener, execute, reported_after
 from toolkit.plan.steps import Plan
 from toolkit.protocol.names import container_name
 
@@ -220,10 +221,13 @@ class Session(Connected):
         timed, engine = self.stopwatch.heard_by(listen), self.inventory.engine
         runners = {name: runner for name, runner in self.runners_in_use().items() if name not in without}
         silent = Report(plan.title, self.connect_outcomes())
+        now = time.time()
+        recent = all(
+            0 <= now - self.replies[name].received < STALE_S for name in runners if name in self.replies
+        )
+        beside = (self.close, self.container_sessions, engine, precheck, recent)
         with reported_after(silent):
-            report = execute(
-                plan, runners, self.executors, timed, self.close, self.container_sessions, engine, precheck
-            )
+            report = execute(plan, runners, self.executors, timed, *beside)
         return report.after(silent)
 
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:

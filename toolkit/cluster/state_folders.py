@@ -1,4 +1,4 @@
-"""Owner, type and mode of the directories that lead to a cluster's state, and the check for unsafe ones.
+"""Directories that lead to a cluster's state and the check for unsafe ones, and the files in the state.
 
 The state directory contains keys, and programs that run in the containers. If another user owns one of the
 directories above it, or can write to one, that user can replace both.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 import stat
+from collections.abc import Iterable
 
-from toolkit.core.facts import Facts, StateFolder
+from toolkit.core.facts import Facts, StateFile, StateFolder
 from toolkit.errors import ToolkitError, UnsafeState
 from toolkit.protocol.frames import lines_of
 
@@ -21,15 +22,38 @@ QUESTION = r"""
 numbers() { stat "$@" 2>/dev/null || echo -; }
 state() {
   outer="${XDG_STATE_HOME:-$HOME/.local/state}"
-  for folder in "$outer/toolkit/$3/$4" "$outer/toolkit/$3" "$outer/toolkit"; do
-    numbers -c '%u %f' -- "$folder"
-  done
+  set -- "$outer/toolkit/$3/$4" "$outer/toolkit/$3" "$outer/toolkit"
+  # One process is enough if all exist.
+  if all=$(stat -c '%u %f' -- "$@" 2>/dev/null); then
+    printf '%s\n' "$all"
+  else
+    for folder; do numbers -c '%u %f' -- "$folder"; done
+  fi
   if [ -n "${TOOLKIT_STATE_DIR-}" ]; then
     numbers -c '%u %f' -- "$outer"
     numbers -L -c '%u %f' -- "$TOOLKIT_STATE_DIR"
   fi
 }
 say state "$(state "$@")"
+"""
+# The files that `up` compares, so that a second `up` needs no other query: modes, then sums. Folders of jobs,
+# users and services can have any number of files, so they are only named. $mine is the state folder. The
+# programs are at most three folders deep.
+FILES = r"""
+files() {
+  cd "$mine" || return
+  set -- conf/* etc/* inside/* inside/*/* inside/*/*/* inside/*/*/*/*
+  stat -c '%f %n' -- * "$@"
+  sha256sum -- version applied.json "$@"
+}
+say files "$(files 2>/dev/null)"
+keys() {
+  for key in id_ed25519 ssh_host_ed25519_key; do
+    [ -s "$mine/conf/$key" ] && read -r type text rest <"$mine/conf/$key.pub" && echo "$key $type $text"
+  done
+}
+say keys "$(keys 2>/dev/null)"
+say proved "$([ ! -f "$mine/conf/proved" ] || cat "$mine/conf/proved")"
 """
 # How many directories belong to the user: the cluster's host directory, two above it, and STATE_DIR/USER.
 _OWN = 4
@@ -56,6 +80,36 @@ def parse_state_folders(host: str, state_dir: str, text: str) -> tuple[StateFold
             raise ToolkitError(f"cannot read the owners of {state_dir}: {line[:60]!r}", "", host)
         path = path.rpartition("/")[0] or "/"
     return tuple(found)
+
+
+def parse_state_files(text: str) -> tuple[StateFile, ...]:
+    """Return the entries that the section ``files`` lists; a line of another form counts as absent."""
+    modes: dict[str, int] = {}
+    sums: dict[str, str] = {}
+    for line in lines_of(text):
+        if found := re.fullmatch(r"([0-9a-f]{1,8}) ([^ ].*)", line):
+            modes[found[2]] = int(found[1], 16)
+        elif found := re.fullmatch(r"([0-9a-f]{64})  (.+)", line):
+            sums[found[2]] = found[1]
+    return tuple(
+        StateFile(path, mode, sums.get(path, "") if stat.S_ISREG(mode) else "")
+        for path, mode in modes.items()
+    )
+
+
+def known_files(facts: Facts, paths: Iterable[str]) -> str:
+    """Return the answer to the query of an ``Upload`` with files of these absolute paths, from the facts.
+
+    See ``toolkit.plan.executors.upload_question``. A file that the facts do not list counts as absent.
+    """
+    there = {f"{facts.state_dir}/{file.path}": file for file in facts.state_files if file.sum}
+    found = [(number, there[path]) for number, path in enumerate(paths) if path in there]
+    columns = (
+        (str(number) for number, _ in found),
+        (file.sum for _, file in found),
+        (f"{stat.S_IMODE(file.mode):o}" for _, file in found),
+    )
+    return "\n".join(map(" ".join, columns))
 
 
 def refuse_unsafe_state(facts: Facts) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import target_of
-from toolkit.remote.connect import Link
+from toolkit.remote.connect import Gateways, Link
 from toolkit.remote.fanout import fan_out
 from toolkit.remote.host_keys import judge, save_key
 from toolkit.remote.host_keys import record as known_record
@@ -93,7 +93,8 @@ def look(inventory: Inventory, names: tuple[str, ...]) -> list[ShownKey]:
 
     resolved, lost = fan_out(names, targets)
     distinct = {t.known_as: t for chain in resolved.values() for t in chain}
-    shown, errors = fan_out(distinct, lambda known_as: _look_at(distinct[known_as]))
+    gateways: Gateways = {}
+    shown, errors = fan_out(distinct, lambda known_as: _look_at(distinct[known_as], gateways))
     return [
         *(
             shown[key] if key in shown else ShownKey(target.name, target, failure=errors[key])
@@ -103,8 +104,8 @@ def look(inventory: Inventory, names: tuple[str, ...]) -> list[ShownKey]:
     ]
 
 
-def _look_at(target: Target) -> ShownKey:
-    link = Link(target)
+def _look_at(target: Target, gateways: Gateways) -> ShownKey:
+    link = Link(target, gateways=gateways)
     try:
         key = link.shown_key()
     finally:

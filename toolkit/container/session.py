@@ -9,7 +9,7 @@ Each line of JSON on standard input is a request:
     asks     the launcher's requests for daemons on other hosts; see exec_mode.py
     begun    whether a rank of the job has started here, as soon as that is known
     note     the steps before the start, for the report; without an answer
-    follow   replace this process with follow.py and its output
+    follow   copy the output of the job, as follow.py does, and exit
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ from toolkit.container.code.snapshot import Caller, Refused, make_folder
 from toolkit.container.code.store import jobs_folder, prepare
 from toolkit.container.job.exec_mode import DAEMON, answer, asked, begun
 from toolkit.container.job_list import list_jobs
+from toolkit.container.logs import follow
 from toolkit.container.paths import PID, PREPARATION, program
-
-# Without site-packages and the image's Python variables, like this process.
-_PYTHON = (sys.executable, "-S", "-E")
 
 
 def apart() -> bool:
@@ -122,8 +120,6 @@ def serve(caller: Caller, ask: dict[str, Any]) -> None:
         # The job runs even if this fails.
         with suppress(OSError):
             Path(jobs_folder(), ask["job"], PREPARATION).write_text(json.dumps(ask["note"]))
-    elif ask["do"] == "follow":
-        os.execv(_PYTHON[0], [*_PYTHON, *program("logs.follow"), *ask["words"]])
     else:
         raise Refused(f"unknown request {ask['do']}", "toolkit up  # installs the programs of this version")
 
@@ -134,6 +130,9 @@ def main() -> int:
     caller = Caller()
     try:
         while ask := caller.ask():
+            if ask["do"] == "follow":
+                gc.enable()  # this runs as long as the job
+                return follow.main(ask["words"])
             serve(caller, ask)
     except Refused as error:
         caller.say(refused=error.what, fix=error.fix)

@@ -152,6 +152,21 @@ class StateFolder:
 
 
 @dataclass(frozen=True)
+class StateFile:
+    """One file or directory of a cluster's state on a host.
+
+    Args:
+        path: below the state directory.
+        mode: type and permission bits, as ``st_mode``.
+        sum: sha256 of a file's content in hexadecimal; empty for others.
+    """
+
+    path: str
+    mode: int
+    sum: str = ""
+
+
+@dataclass(frozen=True)
 class Facts:
     """The probe results of one host.
 
@@ -171,6 +186,9 @@ class Facts:
         version: of the toolkit that wrote the cluster's files last; empty when none did, or one that did not
             write it down.
         programs: name and sha256 of the inside programs on the host.
+        state_files: the entries of ``state_dir``, and what is below its folders conf, etc and inside.
+        proved: content of the file ``conf/proved``, see ``toolkit.lifecycle.up``.
+        public_keys: name of the private key's file, and the public key, of the keys in ``conf``.
         applied: digests of the keys of hosts.yaml that the last `up` applied to the host, by key.
         tuned: on main, the saved results of `toolkit network tune`, see ``toolkit.network.tuning``.
         gpu_processes: processes of all users on the GPUs; claims: running jobs of all users' clusters.
@@ -214,6 +232,9 @@ class Facts:
     gpu_processes: tuple[GpuProcess, ...] = ()
     claims: tuple[Claim, ...] = ()
     state_folders: tuple[StateFolder, ...] = ()
+    state_files: tuple[StateFile, ...] = ()
+    proved: str = ""
+    public_keys: tuple[tuple[str, str], ...] = ()
 
     @property
     def userns(self) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from toolkit.core.command import TIMED_OUT, Result, timeout_text
+from toolkit.errors import NotReady
 
 
 def is_here(program: str) -> bool:
@@ -16,12 +17,18 @@ def is_here(program: str) -> bool:
     return shutil.which(program) is not None
 
 
-def allow_open_files(number: int) -> None:
+def allow_open_files(number: int, least: int) -> None:
     """Raise the soft limit on open files to this number, or to the hard limit if that is lower.
 
     macOS begins with 256, and each host takes one connection.
+
+    Raises:
+        NotReady: the hard limit is lower than ``least``.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < least:
+        what = f"this machine allows {hard} open files in a process, but the connections need {least}"
+        raise NotReady(what, f"sudo prlimit --pid $$ --nofile={least}:{least}  # or use fewer hosts")
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

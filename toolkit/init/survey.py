@@ -19,10 +19,7 @@ from toolkit.errors import ToolkitError, Unreachable, UnreachableCause
 PODMAN_INFO = Probe(
     "podman",
     """
-case $engine in
-  *'"ServerVersion":"'[0-9]*) ;;
-  *) ! command -v podman >/dev/null || timeout -k 2 20 podman info --format '{{json .}}' ;;
-esac
+[ -n "$root" ] || ! command -v podman >/dev/null || timeout -k 2 20 podman info --format '{{json .}}'
 """,
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -16,8 +17,10 @@ from toolkit.cluster.containers import SSHD_ARGV, cluster_container, worker_sshd
 from toolkit.cluster.files import group_file, hosts_file, passwd_file, ssh_config
 from toolkit.cluster.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_steps
 from toolkit.cluster.layout import Layout, Place
+from toolkit.cluster.state_folders import known_files
 from toolkit.core.command import Ref, command, script
 from toolkit.core.engines import ENGINE_FAILED
+from toolkit.core.facts import Facts
 from toolkit.core.report import FailureCause
 from toolkit.data.plan import folder_steps, plan_data
 from toolkit.hostsfile.inventory import DataSet
@@ -207,9 +210,27 @@ def _file_steps(
     # Last, so that it is true of all the others.
     files.append(File(f"{state}/version", (f"{__version__}\n",)))
     shared = Folder(f"{state}/inside", programs)
+    upload = Upload(place.name, "write the configuration", tuple(files), (shared,))
     return (
-        Run(place.name, "create the state folders", make, unless=there),
-        Upload(place.name, "write the configuration", tuple(files), (shared,)),
+        Run(
+            place.name,
+            "create the state folders",
+            make,
+            unless=there,
+            known="" if _have_folders(facts, other, folders, stale) else None,
+        ),
+        replace(upload, known=known_files(facts, (file.path for file in upload.every))),
+    )
+
+
+def _have_folders(facts: Facts, other: str, folders: Sequence[str], stale: Sequence[str]) -> bool:
+    """Return True if the facts show the folders, no stale file, and no container of the other role."""
+    there = {f"{facts.state_dir}/{file.path}": file.mode for file in facts.state_files}
+    named = any(container.name == other for container in facts.containers)
+    return (
+        not named
+        and all(stat.S_ISDIR(there.get(path, 0)) for path in folders)
+        and there.keys().isdisjoint(stale)
     )
 
 
@@ -258,7 +279,8 @@ def _wait_step(layout: Layout, place: Place) -> Step:
 def _record_step(layout: Layout, place: Place) -> Step:
     text = applied_text(layout.inventory, place.name, layout.image.identity)
     file = File(f"{place.state}/{APPLIED}", (text,))
-    return Upload(place.name, "record the settings", (file,))
+    known = known_files(place.facts, (file.path,))
+    return Upload(place.name, "record the settings", (file,), known=known)
 
 
 def _prove_step(layout: Layout, main: Place) -> Step:
@@ -271,6 +293,7 @@ def _prove_step(layout: Layout, main: Place) -> Step:
         "test the SSH login of main on every worker",
         command("docker", "exec", name, *program("check.login"), *workers),
         unless=Stamp(f"{main.state}/conf/proved", proved),
+        known=main.facts.proved or None,
         timeout=90,
         again=ENGINE_FAILED,
         fix="toolkit status  # if every worker runs, check the firewall between the data addresses",

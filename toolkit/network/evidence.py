@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from toolkit.core.facts import Facts, leaves_by
@@ -13,6 +14,7 @@ from toolkit.core.facts import Facts, leaves_by
 Answer = Literal["open", "refused", "timeout", "unreachable"]
 # Both show that packets arrive and answers return.
 ANSWERED: tuple[Answer, ...] = ("open", "refused")
+_BEST_FIRST: tuple[Answer, ...] = (*ANSWERED, "unreachable", "timeout")
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,18 @@ class Evidence:
     tries: Mapping[tuple[str, str, int], Answer] = field(default_factory=dict)
     routes: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
+    @cached_property
+    def _best(self) -> Mapping[tuple[str, str], Answer]:
+        # Once for all pairs: a search in all attempts for each pair takes time in the fourth power of hosts.
+        best: dict[tuple[str, str], Answer] = {}
+        for (host, address, _), answer in self.tries.items():
+            before = best.get((host, address), answer)
+            best[host, address] = min(before, answer, key=_BEST_FIRST.index)
+        return best
+
     def answer(self, host: str, address: str) -> Answer | None:
         """Return the best result of any port of an address, None if none was tried."""
-        found = {a for (h, to, _), a in self.tries.items() if (h, to) == (host, address)}
-        order: tuple[Answer, ...] = (*ANSWERED, "unreachable", "timeout")
-        return next((answer for answer in order if answer in found), None)
+        return self._best.get((host, address))
 
     def egress(self, facts: Facts, address: str) -> str | None:
         """Return the interface through which a host sends to an address; None if it is not known.

@@ -52,13 +52,18 @@ class Verdict:
 
 @dataclass
 class Context:
-    """The objects that the executors of one plan share: runners, saved outputs, transfers."""
+    """The objects that the executors of one plan share: runners, saved outputs, transfers.
+
+    Args:
+        recent: the facts from which the plan was made are a few seconds old, so that the precheck uses them.
+    """
 
     runners: Mapping[str, Runner]
     steps: Sequence[Step] = ()
     outputs: dict[tuple[str, str], str] = field(default_factory=dict)
     container_sessions: ContainerSessions = field(default_factory=ContainerSessions)
     engine: str = DOCKER
+    recent: bool = True
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

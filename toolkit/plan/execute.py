@@ -81,7 +81,7 @@ def reported_after(before: Report | None) -> Iterator[None]:
         raise PlanInterrupted(before) from None
 
 
-_STALE_S = 5.0
+STALE_S = 5.0
 # Ctrl-C also reaches the programs that a connection uses, such as a tunnel in the same terminal. A step that
 # lost its connection waits this many seconds for an interrupt as the possible cause.
 _INTERRUPT_S = 0.5
@@ -101,7 +101,7 @@ class _Progress:
     failed: set[str] = field(default_factory=set)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     # Precheck results by step index. Discarded once a step changes something, fails, or takes longer than
-    # _STALE_S.
+    # STALE_S.
     prechecked: dict[int, str] = field(default_factory=dict)
 
 
@@ -114,6 +114,7 @@ def execute(
     container_sessions: ContainerSessions | None = None,
     engine: str = DOCKER,
     precheck: bool = False,
+    recent: bool = True,
 ) -> Report:
     """Run a plan phase by phase, with the hosts of a phase in parallel, and give every step an outcome.
 
@@ -128,6 +129,7 @@ def execute(
         container_sessions: container sessions that stay open; by default the plan opens and closes its own.
         engine: container engine of the hosts, see ``toolkit.core.engines``.
         precheck: precheck all steps at once, see ``toolkit.plan.precheck``: most have nothing to do.
+        recent: see ``Context``.
 
     Raises:
         PlanInterrupted: Ctrl-C; carries the report.
@@ -135,7 +137,8 @@ def execute(
     start = time.monotonic()
     progress = _Progress(runners, executors, listen)
     own = ContainerSessions()
-    context = Context(runners, plan.steps, container_sessions=container_sessions or own, engine=engine)
+    sessions = container_sessions or own
+    context = Context(runners, plan.steps, container_sessions=sessions, engine=engine, recent=recent)
     number = 0
     numbered: list[tuple[Phase, list[tuple[int, Step]]]] = []
     for phase in plan.phases:
@@ -270,7 +273,7 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
         # Of this machine: a full disk, a file that has gone.
         verdict = Verdict("failed", f"an operation on this machine failed: {error}")
     seconds = round(time.monotonic() - start, 3)
-    if verdict.status in ("ok", "failed") or seconds > _STALE_S:
+    if verdict.status in ("ok", "failed") or seconds > STALE_S:
         progress.prechecked = {}
     return Outcome(
         phase.title,

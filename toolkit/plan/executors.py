@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import io
@@ -261,21 +262,34 @@ def _written(files: list[tuple[File, bytes]]) -> Command:
     """Return the command that writes files, with their contents on its standard input: no argv has them."""
     groups = [list(each) for _, each in itertools.groupby(files, key=lambda pair: _group(pair[0]))]
     words: list[str] = []
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for number, group in enumerate(groups):
-            first = group[0][0]
-            alone = ("file", first.path, f"{first.mode:o}")
-            words += alone if first.in_place else ("folder", _folder(first))
-            for file, data in group:
-                entry = tarfile.TarInfo(f"{number}/{Path(file.path).name}")
-                entry.size, entry.mode = len(data), file.mode
-                archive.addfile(entry, io.BytesIO(data))
-        archive.addfile(tarfile.TarInfo("whole"))
+    packed: list[bytes] = []
+    for number, group in enumerate(groups):
+        first = group[0][0]
+        alone = ("file", first.path, f"{first.mode:o}")
+        words += alone if first.in_place else ("folder", _folder(first))
+        packed.append(_packed(tuple((f"{number}/{Path(f.path).name}", f.mode, data) for f, data in group)))
+    packed += [_packed((("whole", 0o644, b""),)), gzip.compress(bytes(2 * tarfile.BLOCKSIZE), mtime=0)]
     # On the file system that they go to.
     base = os.path.commonpath([_folder(file) for file, _ in files])
     command = script(_WRITE, base, *words)
-    return Command(command.argv, gzip.compress(packed.getvalue(), 6, mtime=0))
+    return Command(command.argv, b"".join(packed))
+
+
+# The programs are the same for all hosts. Parts of a gzip file can be compressed one by one (RFC 1952, 2.2).
+@functools.lru_cache(maxsize=16)
+def _packed(files: tuple[tuple[str, int, bytes], ...]) -> bytes:
+    """Return files as part of a compressed archive, without the end of the archive.
+
+    Args:
+        files: name, mode and content of each.
+    """
+    blocks = io.BytesIO()
+    for name, mode, data in files:
+        entry = tarfile.TarInfo(name)
+        entry.size, entry.mode = len(data), mode
+        blocks.write(entry.tobuf(tarfile.USTAR_FORMAT))
+        blocks.write(data.ljust(-(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE, b"\0"))
+    return gzip.compress(blocks.getvalue(), 6, mtime=0)
 
 
 def _group(file: File) -> tuple[str, str]:

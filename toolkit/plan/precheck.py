@@ -42,7 +42,7 @@ def precheck_host(host: str, steps: Mapping[int, Step], context: Context) -> dic
     Raises:
         ToolkitError: the host cannot be reached any more.
     """
-    sure = {number: _known(step) for number, step in steps.items()}
+    sure = {number: _known(step) for number, step in steps.items()} if context.recent else {}
     answers = {number: said for number, said in sure.items() if said is not None}
     questions = (
         (number, _question(step, context)) for number, step in steps.items() if number not in answers
@@ -67,7 +67,7 @@ def precheck_verdict(step: Step, context: Context, said: str) -> Verdict | None:
 
 def _known(step: Step) -> str | None:
     """Return the answer that follows from the facts, None if the host must be queried."""
-    if isinstance(step, Run):
+    if isinstance(step, Run | Upload):
         return step.known
     return "" if isinstance(step, WaitFor) and step.known else None
 

@@ -60,7 +60,8 @@ class Run:
         fix: fix to print for any other failure.
         unsure: fix to print if the command exits with CANNOT_TELL. The step then counts as not run.
         why: reason for the step, if the title does not show it.
-        known: output of ``reads``, if the facts show that there is nothing to do.
+        known: output of ``reads``, or the content of the ``Stamp``, if the facts show that there is nothing
+            to do.
         proof: the step only checks and changes nothing, so it does not count as a change.
     """
 
@@ -138,12 +139,14 @@ class Upload:
 
     Args:
         files: written in this order, behind those of ``folders``.
+        known: answer to the query for the files (``toolkit.plan.executors.upload_question``), from the facts.
     """
 
     host: str
     title: str
     files: tuple[File, ...]
     folders: tuple[Folder, ...] = ()
+    known: str | None = None
 
     @property
     def every(self) -> tuple[File, ...]:

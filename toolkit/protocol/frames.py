@@ -11,9 +11,10 @@ import base64
 import re
 from collections.abc import Iterator
 
-# Define `say NAME CONTENT`. LC_ALL=C, so that a shell counts bytes. Only the nonce is filled in.
-_SAY = r"""LC_ALL=C; export LC_ALL
-say() { printf '\n@nonce@ %s %s\n%s' "$1" "${#2}" "$2"; }
+# Define `say NAME CONTENT`, and $nonce for programs that print sections. LC_ALL=C, so that a shell counts
+# bytes. Only the nonce is filled in.
+_SAY = r"""LC_ALL=C; export LC_ALL; nonce=@nonce@
+say() { printf '\n%s %s %s\n%s' "$nonce" "$1" "${#2}" "$2"; }
 """
 _NONCE = re.compile(r"[0-9a-f]{8,64}")
 _END = "end"

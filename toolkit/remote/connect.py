@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 import socket
 import subprocess
 import tempfile
+import threading
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fabric
 import paramiko
 
-from toolkit.errors import Unreachable
+from toolkit.errors import ToolkitError, Unreachable
 from toolkit.remote import keepalive
 from toolkit.remote.auth import KeyLogin
 from toolkit.remote.host_keys import judge, key_shown, plain_socket, prefer_recorded, record
@@ -25,6 +28,8 @@ from toolkit.remote.ssh_errors import RefusedHostKey, explain
 _WINDOW = 2**21
 # Seconds without a TCP acknowledgment after which a host is lost; keepalive.py limits silence of its sshd.
 _SILENCE = 60
+# Key exchanges and logins at a time: they need this machine's processor, and their time limits are for hosts.
+_LOGINS = threading.BoundedSemaphore(64)
 # Authenticated ciphers first: AES-GCM needs no second pass over the data for an HMAC, AES-CTR does.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
@@ -76,14 +81,23 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class Link:
-    """One SSH connection with its route to the host: jump hosts, or a ProxyCommand."""
+    """One SSH connection with its route to the host: jump hosts, or a ProxyCommand.
+
+    Args:
+        gateways: the connections to jump hosts, shared with other links; None for one of its own.
+    """
 
     def __init__(
-        self, target: Target, connect_timeout: float = 10.0, silence: float = keepalive.SILENCE_S
+        self,
+        target: Target,
+        connect_timeout: float = 10.0,
+        silence: float = keepalive.SILENCE_S,
+        gateways: Gateways | None = None,
     ) -> None:
         self.target, self._timeout, self._silence = target, connect_timeout, silence
         self._pulse: keepalive.Pulse | None = None
-        self._gateway = Link(target.jump[-1], connect_timeout) if target.jump else None
+        self._gateways: Gateways = {} if gateways is None else gateways
+        self._through = self._closed = False
         self._proxy: _Proxy | None = None
         self._known = record(target)
         self.connection = fabric.Connection(
@@ -120,12 +134,15 @@ class Link:
         sock = self._way()
         if sock is not None:
             self.connection.connect_kwargs["sock"] = sock
-        try:
-            self.connection.open()
-        except Exception as error:
-            # Not left to wait: sshd counts connections that never log in against our address.
-            self.connection.client.close()
-            raise explain(self.target, error, self._proxy_words()) from error
+        with _LOGINS:
+            if self._closed:
+                raise Unreachable("the connection to the host was closed", "", self.target.name)
+            try:
+                self.connection.open()
+            except Exception as error:
+                # Not left to wait: sshd counts connections that never log in against our address.
+                self.connection.client.close()
+                raise explain(self.target, error, self._proxy_words()) from error
         self._pulse = keepalive.Pulse(self.transport, silence=self._silence)
         under = self.transport.sock
         if self._proxy is None and isinstance(under, socket.socket) and hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -145,18 +162,20 @@ class Link:
             Unreachable: the host does not answer or is not an sshd, or a jump host refuses the connection.
         """
         try:
-            sock = self._way() or plain_socket(self.target, self._timeout)
-            return key_shown(sock, self._known, self._timeout)
+            way = self._way()
+            with _LOGINS:
+                sock = way or plain_socket(self.target, self._timeout)
+                return key_shown(sock, self._known, self._timeout)
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise explain(self.target, error, self._proxy_words()) from error
 
     def close(self) -> None:
+        self._closed = True
         with contextlib.suppress(Exception):
             self.connection.close()
         if self._proxy is not None:
             self._proxy.close()
-        if self._gateway is not None:
-            self._gateway.close()
+        self._leave()
 
     def _way(self) -> Any:
         """Return what leads to the host, None for a plain connection.
@@ -164,17 +183,17 @@ class Link:
         Raises:
             Unreachable: a jump host is not reached, or does not lead on; names it.
         """
-        if self._gateway is not None:
-            self._gateway.open()
-            to = (self.target.host, self.target.port)
+        if self.target.jump:
+            hop, to = self.target.jump[-1], (self.target.host, self.target.port)
+            self._leave()
+            self._through = True
+            gateway = _enter(self._gateways, hop, self._timeout)
             try:
-                return self._gateway.transport.open_channel(
-                    "direct-tcpip", to, ("", 0), timeout=self._timeout
-                )
+                return gateway.transport.open_channel("direct-tcpip", to, ("", 0), timeout=self._timeout)
             except (OSError, EOFError, paramiko.SSHException) as error:
                 what = f"the jump host cannot connect to {to[0]} port {to[1]}: {error}"
                 fix = f"nc -vz {to[0]} {to[1]}  # on the jump host; its sshd needs AllowTcpForwarding yes"
-                raise Unreachable(what, fix, self._gateway.target.name) from error
+                raise Unreachable(what, fix, hop.name) from error
         if self.target.proxy:
             try:
                 self._proxy = _Proxy(self.target.proxy)
@@ -182,6 +201,11 @@ class Link:
                 raise explain(self.target, error) from error
             return self._proxy.socket
         return None
+
+    def _leave(self) -> None:
+        if self._through:
+            self._through = False
+            _leave(self._gateways, self.target.jump[-1])
 
     def _proxy_words(self) -> str:
         return self._proxy.last_words() if self._proxy else ""
@@ -196,3 +220,77 @@ class Link:
         security.kex = (*cheap, *(k for k in security.kex if k not in cheap))
         prefer_recorded(transport, self._known)
         return transport
+
+
+@dataclass
+class Gateway:
+    """The connection to one jump host, with one channel for every host behind it.
+
+    Args:
+        users: links that use the connection, or wait for it.
+        failures: number of attempts that failed.
+        failure: the error of the last attempt, None after a success.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    link: Link | None = None
+    users: int = 0
+    failures: int = 0
+    failure: ToolkitError | None = None
+
+
+# One connection to each jump host. One for each host behind it would exceed MaxStartups of the jump host's
+# sshd from about 12 hosts on.
+Gateways = dict[Target, Gateway]
+_gateways_lock = threading.Lock()
+
+
+def _enter(gateways: Gateways, hop: Target, connect_timeout: float) -> Link:
+    """Return the open connection to a jump host for one more user, who calls ``_leave`` in any case.
+
+    Users that wait for the connection share the result of one attempt, also its failure. The next user
+    after a failure, or after a loss of the connection, connects again.
+
+    Raises:
+        Unreachable: the jump host is not reached.
+    """
+    with _gateways_lock:
+        gateway = gateways.setdefault(_place(hop), Gateway())
+        gateway.users += 1
+        failures = gateway.failures
+    with gateway.lock:
+        if gateway.link is not None and gateway.link.transport.is_active():
+            return gateway.link
+        if gateway.failure is not None and gateway.failures > failures:
+            failure = copy.copy(gateway.failure)
+            failure.host = hop.name
+            raise failure
+        if gateway.link is not None:
+            gateway.link.close()
+        gateway.link, gateway.failure = None, None
+        link = Link(hop, connect_timeout, gateways=gateways)
+        try:
+            link.open()
+        except ToolkitError as error:
+            link.close()
+            gateway.failures, gateway.failure = gateway.failures + 1, error
+            raise
+        gateway.link = link
+        return link
+
+
+def _leave(gateways: Gateways, hop: Target) -> None:
+    """Close the connection to a jump host if this was its last user."""
+    with _gateways_lock:
+        gateway = gateways[_place(hop)]
+        gateway.users -= 1
+        if gateway.users:
+            return
+        del gateways[_place(hop)]
+    if gateway.link is not None:
+        gateway.link.close()
+
+
+def _place(hop: Target) -> Target:
+    """Return a jump host without the names of the hosts behind it, so that equal ones compare equal."""
+    return replace(hop, name="", jump=tuple(map(_place, hop.jump)))

@@ -11,9 +11,6 @@ from toolkit.errors import ToolkitError
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-# Threads wait for the network almost all the time; more would only cost memory.
-WIDTH = 64
-
 
 def fan_out(
     keys: Iterable[Key], work: Callable[[Key], Value]
@@ -22,13 +19,17 @@ def fan_out(
 
     Only ToolkitError counts as a host's outcome; any other exception is a bug and is raised once all hosts
     have ended. Ctrl-C does not wait for hanging hosts: the caller closes their connections.
+
+    Each key has its own thread, because work of one host can wait for work of all others: in a chain a host
+    forwards to the next one, and output is followed to the end. ``toolkit.remote.connect`` limits the number
+    of logins at a time.
     """
     keys = list(keys)
     values: dict[Key, Value] = {}
     errors: dict[Key, ToolkitError] = {}
     if not keys:
         return values, errors
-    pool = ThreadPoolExecutor(min(WIDTH, len(keys)), thread_name_prefix="host")
+    pool = ThreadPoolExecutor(len(keys), thread_name_prefix="host")
     try:
         futures = {key: pool.submit(work, key) for key in keys}
         for key, future in futures.items():

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import paramiko
@@ -21,7 +23,7 @@ from toolkit.core.command import TIMED_OUT, Command, Result, timeout_text
 from toolkit.core.engines import DOCKER, translate_engine
 from toolkit.core.runner import Sink
 from toolkit.errors import NotReady, ToolkitError, Unreachable
-from toolkit.remote.connect import Link
+from toolkit.remote.connect import Gateways, Link
 from toolkit.remote.keepalive import SILENCE_S
 from toolkit.remote.ssh_config import Target
 
@@ -34,6 +36,8 @@ _DRAIN_S = 5.0  # for the end of standard error, once the command has ended
 _KILLED = 128 + 9
 _MOST_BYTES = 32 << 20  # that a command may print where its output is kept
 _MOST_BEFORE = 1 << 17  # that a login shell may print before a command
+_MOST_ARGUMENT = (1 << 17) - 1  # bytes, MAX_ARG_STRLEN without the zero at the end (man 2 execve)
+_MOST_WORD = 96 << 10  # bytes of a line or script; above, it is sent over standard input
 _MOST_ERRORS = 1 << 20  # that are kept of standard error
 _AGAIN = "when the host is back, run the same command again: it continues from the current state"
 
@@ -61,6 +65,40 @@ def wire(command: Command, timeout: float | None = None) -> str:
     return f"""exec sh -c '{_MARKS}; eval "$({_unpack(line)})"'"""
 
 
+def wire_and_input(command: Command, timeout: float | None = None) -> tuple[str, bytes]:
+    """Return the line to send, and the bytes that its standard input begins with.
+
+    sshd passes a line as one argument to the login shell, and Linux limits an argument. A longer line, and
+    the text of a longer script, are therefore read from standard input.
+
+    Raises:
+        ToolkitError: another argument is too long.
+    """
+    words, text = command.argv, b""
+    if words[:2] == ("sh", "-c") and len(_bytes(str(words[2]))) > _MOST_WORD:
+        text = _bytes(str(words[2]))
+        command = replace(command, argv=("sh", "-c", _from_stdin(text), *words[3:]))
+    longest = max((len(_bytes(str(word))) for word in command.argv), default=0)
+    if longest > _MOST_ARGUMENT:
+        what = f"an argument of a command has {longest} bytes, and Linux accepts {_MOST_ARGUMENT}"
+        raise ToolkitError(f"{what}: {command.line()[:80]}", "shorten the argument, or put it into a file")
+    line = wire(command, timeout)
+    if len(line) <= _MOST_WORD:
+        return line, text
+    whole = _bytes(_line(command, timeout)[0])
+    return f"exec sh -c '{_MARKS}; {_from_stdin(whole)}'", whole + text
+
+
+def _from_stdin(text: bytes) -> str:
+    """Return shell text that runs the first part of standard input; head of coreutils reads no more."""
+    return f'eval "$(head -c {len(text)})"'
+
+
+def _bytes(text: str) -> bytes:
+    # surrogateescape: bytes of an argument that are no UTF-8 arrive as they were.
+    return text.encode(errors="surrogateescape")
+
+
 def terminal_wire(command: Command) -> str:
     """Return the line to send for a person at a terminal, who is to see no marks."""
     line, plain = _line(command, None)
@@ -78,8 +116,7 @@ def _line(command: Command, timeout: float | None) -> tuple[str, bool]:
 
 
 def _unpack(line: str) -> str:
-    # surrogateescape: bytes of an argument that are no UTF-8 arrive as they were.
-    packed = base64.b64encode(line.encode(errors="surrogateescape")).decode()
+    packed = base64.b64encode(_bytes(line)).decode()
     return f"printf %s {packed} | base64 -d"
 
 
@@ -107,7 +144,11 @@ class _Framed:
 
 
 class SshRunner:
-    """Runs commands on one host over one connection; see ``toolkit.core.runner.Runner``."""
+    """Runs commands on one host over one connection; see ``toolkit.core.runner.Runner``.
+
+    Args:
+        gateways: see ``Link``.
+    """
 
     def __init__(
         self,
@@ -116,11 +157,12 @@ class SshRunner:
         trace: Trace | None = None,
         silence: float = SILENCE_S,
         engine: str = DOCKER,
+        gateways: Gateways | None = None,
     ) -> None:
         self.target = target
         self.engine = engine
         self._trace = trace
-        self._link = Link(target, connect_timeout, silence)
+        self._link = Link(target, connect_timeout, silence, gateways)
         self._closed = False
 
     @property
@@ -152,7 +194,7 @@ class SshRunner:
         source = None if command.stdin is None else _pieces(command.stdin)
         command = translate_engine(command, self.engine)
         self._tell(command)
-        result = self._exec(wire(command, timeout), keep, source, timeout)
+        result = self._exec(wire_and_input(command, timeout), keep, source, timeout)
         raw = bytes(kept)
         return Result(result.status, raw.decode(errors="replace"), result.stderr, result.seconds, raw)
 
@@ -167,7 +209,7 @@ class SshRunner:
             source = _pieces(command.stdin)
         command = translate_engine(command, self.engine)
         self._tell(command)
-        return self._exec(wire(command), sink, source, None, silence=silence)
+        return self._exec(wire_and_input(command), sink, source, None, silence=silence)
 
     def follow(
         self,
@@ -182,7 +224,7 @@ class SshRunner:
             source = _pieces(command.stdin)
         command = translate_engine(command, self.engine)
         self._tell(command)
-        return self._exec(wire(command, timeout), out, source, timeout, err, hold)
+        return self._exec(wire_and_input(command, timeout), out, source, timeout, err, hold)
 
     @property
     def is_open(self) -> bool:
@@ -223,7 +265,7 @@ class SshRunner:
 
     def _exec(
         self,
-        line: str,
+        words: tuple[str, bytes],
         sink: Sink,
         source: Iterable[bytes] | None,
         timeout: float | None,
@@ -234,22 +276,26 @@ class SshRunner:
         """Run a line; what comes on standard error goes to `said`, or is kept for the result.
 
         Args:
+            words: see ``wire_and_input``.
             silence: seconds without a byte after which the host is given up, see ``Runner.stream``.
         """
         start = time.monotonic()
         errors = bytearray()
         broken: list[BaseException] = []
 
-        sent = 0
+        line, head = words
+        if head:
+            source = itertools.chain(_pieces(head), source or ())
+        taken = 0
 
         def keep(data: bytes) -> None:
             errors.extend(data[: _MOST_ERRORS - len(errors)])
 
         def counted(chunks: Iterable[bytes]) -> Iterator[bytes]:
-            nonlocal sent
+            nonlocal taken
             for chunk in chunks:
                 yield chunk
-                sent += 1
+                taken += 1
 
         out, err = _Framed(sink, self.name), _Framed(said or keep, self.name)
         # The host ends a late command. This limit is for a host that is silent, and for a process that
@@ -265,8 +311,9 @@ class SshRunner:
             if source is None and not hold:
                 channel.shutdown_write()
             if source is not None:
-                threading.Thread(target=_feed, args=(channel, counted(source), broken), daemon=True).start()
-            for data in arriving(channel, deadline, silence, lambda: sent):
+                food = (channel, counted(source), broken, hold)
+                threading.Thread(target=_feed, args=food, daemon=True).start()
+            for data in arriving(channel, deadline, silence, lambda: taken):
                 try:
                     out(data)
                 except OSError as error:
@@ -421,7 +468,9 @@ def _drain(channel: paramiko.Channel, into: Sink, broken: list[BaseException]) -
         broken.append(error)
 
 
-def _feed(channel: paramiko.Channel, source: Iterable[bytes], broken: list[BaseException]) -> None:
+def _feed(
+    channel: paramiko.Channel, source: Iterable[bytes], broken: list[BaseException], hold: bool = False
+) -> None:
     chunks = iter(source)
     while True:
         try:
@@ -435,5 +484,7 @@ def _feed(channel: paramiko.Channel, source: Iterable[bytes], broken: list[BaseE
             channel.sendall(chunk)
         except (OSError, EOFError, paramiko.SSHException):
             break  # the command ended without reading everything, or its host did: who waits for it sees why
+    if hold:
+        return
     with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         channel.shutdown_write()

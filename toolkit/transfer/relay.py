@@ -24,8 +24,8 @@ from toolkit.transfer.schedule import DROPPED_AFTER_S, Drop, Feed, Give, Line, O
 # Below this size in bytes, this machine sends directly to each host: connecting the hosts would take longer.
 LEAST = 2**20
 
-# Seconds: wait of the first host for the others, interval of the chain inspection, and window of the rate
-# that bounds the chunks in transit to a host.
+# Seconds: wait for further hosts after the last one that joined, interval of the chain inspection, and window
+# of the rate that bounds the chunks in transit to a host.
 _MEET, _LOOK, _JUST_NOW = 5.0, 0.1, 0.3
 # Seconds for which a busy report is valid; a busy host repeats it every second.
 _SAYS = 5.0
@@ -49,7 +49,7 @@ class Relay:
         self._closed = False
         self._line = Line({}, 0)
         self._supply = Supply(payload, self.failed)
-        self._started = 0.0
+        self._started = self._joined = 0.0
 
     def absent(self, host: str) -> None:
         """Record that this host does not take part, so that the others do not wait for it."""
@@ -120,6 +120,7 @@ class Relay:
                 return False
             if not self._members:
                 threading.Thread(target=self._conduct, daemon=True, name="relay").start()
+            self._joined = time.monotonic()
             self._members[member.host] = member
             self._mbit[member.host] = mbit
             self._waiting.discard(member.host)
@@ -152,10 +153,9 @@ class Relay:
             self.failed(error)
 
     def _meet(self) -> None:
-        until = time.monotonic() + _MEET
         while True:
             with self._lock:
-                if not self._waiting or time.monotonic() >= until or self._closed:
+                if not self._waiting or time.monotonic() >= self._joined + _MEET or self._closed:
                     self._begun.set()
                     return
             with contextlib.suppress(queue.Empty):

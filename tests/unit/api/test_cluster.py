@@ -257,10 +257,12 @@ def test_open_files_are_allowed_up_to_the_hard_limit() -> None:
     text = (
         "import resource\nfrom toolkit.core.here import allow_open_files\n"
         "limit = resource.RLIMIT_NOFILE\nresource.setrlimit(limit, (100, 500))\n"
-        "for number in (50, 300, 900):\n    allow_open_files(number); print(*resource.getrlimit(limit))"
+        "for number in (50, 300, 900):\n    allow_open_files(number, 500); print(*resource.getrlimit(limit))"
+        "\nallow_open_files(900, 501)"
     )
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["100 500", "300 500", "500 500"]
+    assert "NotReady: this machine allows 500 open files in a process" in done.stderr
 
 
 def test_a_job_on_a_host_that_the_hosts_file_does_not_name() -> None:

@@ -116,6 +116,15 @@ IMAGE = {
 GPUS = (
     "0, GPU-1a, NVIDIA A100-SXM4-80GB, 550.54.14, 81920\n1, GPU-2b, NVIDIA A100-SXM4-80GB, 550.54.14, 81920\n"
 )
+COMMON, RANK = "0a" * 32, "1b" * 32
+FILES = f"""\
+41c0 conf
+41c0 inside
+81a4 inside/common.py
+81a4 inside/rank.py
+{COMMON}  inside/common.py
+{RANK}  inside/rank.py
+"""
 DISK = (
     "Filesystem     1024-blocks     Used Available Capacity Mounted on\n"
     "/dev/nvme0n1p2   479079112 98000000 356700000      22% /\n"
@@ -152,7 +161,7 @@ def answer(**sections: str) -> dict[str, str]:
         "cluster": CLUSTER,
         "version": "0.1.0",
         "tuned": '{"tuned": []}',
-        "programs": "00ff  common.py\n11ee  rank.py",
+        "files": FILES,
         "boot": BOOT,
         "infiniband": "rdma_cm\nuverbs0",
         "disk": DISK,
@@ -183,7 +192,7 @@ def test_everything_that_a_host_says() -> None:
     assert container.digest == "0123"
     assert (container.started, container.ended) == (1795208400.0, 1795210201.0)
     assert said.booted == 1795204812.34
-    assert said.version == "0.1.0" and said.programs == (("common.py", "00ff"), ("rank.py", "11ee"))
+    assert said.version == "0.1.0" and said.programs == (("common.py", COMMON), ("rank.py", RANK))
     assert said.tuned == '{"tuned": []}'
     (image,) = said.images
     assert image.tags == ("toolkit:cpu", "toolkit.local/verified:x")
@@ -211,7 +220,7 @@ def test_a_container_that_has_never_run() -> None:
 
 
 def test_files_of_a_toolkit_that_did_not_write_its_version() -> None:
-    said = facts(version="", programs="", tuned="")
+    said = facts(version="", files="", tuned="")
     assert (said.version, said.programs, said.tuned) == ("", (), "")
 
 

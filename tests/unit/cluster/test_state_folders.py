@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -16,18 +17,73 @@ from tests.unit.cluster import test_probe
 from toolkit.cluster.container_status import host_states
 from toolkit.cluster.probe import parse_facts
 from toolkit.cluster.session import Session
-from toolkit.cluster.state_folders import QUESTION, parse_state_folders, refuse_unsafe_state
+from toolkit.cluster.state_folders import (
+    FILES,
+    QUESTION,
+    known_files,
+    parse_state_files,
+    parse_state_folders,
+    refuse_unsafe_state,
+)
 from toolkit.core.command import Command, Result
-from toolkit.core.facts import Facts, StateFolder
+from toolkit.core.facts import Facts, StateFile, StateFolder
 from toolkit.core.host_programs import container_programs
 from toolkit.errors import ToolkitError, UnsafeState
 from toolkit.image.pull import plan_pull
 from toolkit.lifecycle.down import plan_down
+from toolkit.plan.context import Context
+from toolkit.plan.executors import upload_question
+from toolkit.plan.steps import File, Upload
+from toolkit.protocol.frames import framed_script, read_frames
 
 DIR, LINK, FILE = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG
 STATE = "/scratch/alice/toolkit/demo/gpu1"
 OWN = f"1000 {DIR | 0o700:x}"
 TMP = f"0 {DIR | 0o1777:x}"
+
+
+def listed(home: Path) -> tuple[StateFile, ...]:
+    """Run the query for files of the state in a folder."""
+    text = framed_script(FILES, "0123456789abcdef")
+    argv = ["sh", "-c", f"mine=$1; {text}", "sh", str(home)]
+    done = subprocess.run(argv, capture_output=True, check=True)
+    assert done.stderr == b""
+    return parse_state_files(read_frames(done.stdout, "0123456789abcdef")["files"])
+
+
+def test_the_files_of_the_state_are_listed_as_the_steps_of_up_query_them(tmp_path: Path) -> None:
+    for name in ("conf", "etc", "jobs/one", "home"):
+        (tmp_path / name).mkdir(parents=True)
+    for name, mode in (
+        ("conf/host.json", 0o600),
+        ("etc/hosts", 0o644),
+        ("version", 0o600),
+        ("conf/a b", 0o640),
+    ):
+        (tmp_path / name).write_text(f"{name}\n")
+        (tmp_path / name).chmod(mode)
+    for name, text in container_programs().items():
+        (tmp_path / "inside" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "inside" / name).write_text(text)
+    (tmp_path / "conf/way").symlink_to("host.json")
+    (tmp_path / "jobs/one/log").write_text("x")
+    said = world.facts(state_files=listed(tmp_path))
+    by_path = {file.path: file for file in said.state_files}
+    assert by_path["conf/host.json"].sum == hashlib.sha256(b"conf/host.json\n").hexdigest()
+    assert not by_path["conf/way"].sum and not by_path["jobs"].sum and "jobs/one" not in by_path
+    programs = [f"inside/{name}" for name in container_programs()]
+    assert [name for name in programs if not by_path[name].sum] == [], "all programs are listed"
+    names = [*programs, "conf/host.json", "conf/absent", "etc/hosts", "conf/a b", "version"]
+    step = Upload("gpu1", "write", tuple(File(str(tmp_path / name), ("",)) for name in names))
+    argv = [str(token) for token in upload_question(step, Context({})).argv]
+    asked = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    known = known_files(replace(said, state_dir=str(tmp_path)), (file.path for file in step.files))
+    assert [line.split() for line in known.split("\n")] == [line.split() for line in asked.splitlines()]
+
+
+def test_a_host_without_a_state_lists_no_files(tmp_path: Path) -> None:
+    assert listed(tmp_path / "absent") == ()
+    assert parse_state_files("x\n81a4\n81a4  two\nzz conf\n" + "0" * 63 + "  conf/a\n") == ()
 
 
 def facts(*lines: str) -> Facts:
@@ -169,7 +225,7 @@ class Answering:
         self.name, self.lines = name, lines
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
-        (nonce,) = set(re.findall(r"\\n([0-9a-f]{8,64}) %s", str(command.argv[2])))
+        (nonce,) = set(re.findall(r"nonce=([0-9a-f]{8,64})\n", str(command.argv[2])))
         sections = {**test_probe.answer(state=self.lines, containers="[]"), "end": ""}
         framed = "".join(f"\n{nonce} {name} {len(s.encode())}\n{s}" for name, s in sections.items())
         return Result(0, framed, "", 0.0, framed.encode())

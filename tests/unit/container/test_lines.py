@@ -107,6 +107,14 @@ def test_the_merger_puts_together_what_open_mpi_has_cut() -> None:
     assert out == b"[gpu2 1] whole\n[gpu1 0] first\n[gpu2 1] second\n"
 
 
+def test_a_line_of_a_launcher_without_an_end_is_not_kept() -> None:
+    merger = lines.Merger()
+    data = b"\rdownloading " * (1 << 15)
+    shown = b"".join(merger.feed(data[i : i + 4096]) for i in range(0, len(data), 4096))
+    assert len(data) - len(shown) <= lines.MOST_UNENDED
+    assert (shown + merger.close()).replace(b"\n", b"") == data
+
+
 def test_what_is_unfinished_at_the_end_is_shown() -> None:
     merger = lines.Merger()
     assert merger.feed(b"[1,0]<stdout>:[gpu1 0] a[1,1]<stdout>:[gpu2 1] b\nlast") == b"[gpu2 1] b\n"

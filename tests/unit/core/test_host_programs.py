@@ -12,7 +12,7 @@ import pytest
 from toolkit.core.host_programs import container_programs, imports_of, packed
 
 # Programs that hosts run with their own Python, which is 3.8 or newer.
-ON_HOSTS = ("transfer.data_set", "transfer.relay")
+ON_HOSTS = ("check.engine_api", "transfer.data_set", "transfer.relay")
 
 
 def texts_of(name: str) -> dict[str, str]:

@@ -136,7 +136,7 @@ def test_rootless_containers_keep_the_user() -> None:
 
 def test_a_probe_of_a_host_with_podman(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("containers", "images", "interfaces", "routes", "addresses", "tcp", "gpus", "runtime", "cdi")
-    more = ("ssh", "state", "cluster", "version", "tuned", "programs", "boot", "infiniband", "disk")
+    more = ("ssh", "state", "cluster", "version", "tuned", "files", "boot", "infiniband", "disk")
     said = {
         **dict.fromkeys((*names, *more), ""),
         "who": "trainer\n1000\n1000\n1000\ntrainer\n/home/trainer\n/home/trainer/.local/state",

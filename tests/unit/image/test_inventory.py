@@ -239,6 +239,6 @@ def world_answer(**more: str) -> dict[str, str]:
         **dict.fromkeys(
             ("interfaces", "routes", "addresses", "tcp", "gpus", "runtime", "cdi", "cluster", "state"), ""
         ),
-        **dict.fromkeys(("version", "tuned", "programs", "boot", "infiniband", "disk"), ""),
+        **dict.fromkeys(("version", "tuned", "files", "boot", "infiniband", "disk"), ""),
     }
     return {**parts, **more}

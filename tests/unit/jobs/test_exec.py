@@ -661,12 +661,12 @@ def container_session(here: World) -> Any:
 def test_what_a_launcher_asks_for_comes_to_the_command_and_its_answer_back(here: World) -> None:
     code = """
 import subprocess, sys
-asks = [subprocess.Popen([sys.executable, *sys.argv[1:], *words], stderr=subprocess.PIPE) for words in
+asks = [subprocess.Popen([*sys.argv[1:], *words], stderr=subprocess.PIPE) for words in
         (["-x", "gpu2", "orted", "-mca", "a b"], ["gpu3", "orted"])]
 for ask in asks:
     print(ask.wait(), ask.stderr.read().decode().strip(), flush=True)
 """
-    agent = (str(here.root / "inside" / "run.py"), "job.ssh_agent")
+    agent = ("sh", str(here.root / "inside" / "kubexec.sh"))
     folder = exec_job(here, launches=[{"host": "gpu1", "argv": [*python(code), *agent]}])
     supervisor = here.start("job.supervisor", JOB)
     talk = container_session(here)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import ItemsView
 from dataclasses import replace
 
 import pytest
@@ -109,6 +110,35 @@ def test_a_network_in_which_hosts_do_not_reach_each_other_is_not_taken(answer: A
     choice = pick(*two(), evidence=Evidence(tries))
     assert taken(choice) == {"gpu1": "eth0", "gpu2": "eth1"}
     assert "gpu2 does not reach 10.9.0.1 (gpu1)" in choice.verdicts["gpu1", "10.9.0.1"]
+
+
+class Counted(dict[tuple[str, str, int], Answer]):
+    """Attempts that count how often all of them are read."""
+
+    reads = 0
+
+    def items(self) -> ItemsView[tuple[str, str, int], Answer]:
+        self.reads += 1
+        return super().items()
+
+
+def test_the_attempts_are_read_once_and_not_once_for_each_pair_of_hosts() -> None:
+    names = [f"gpu{number}" for number in range(1, 13)]
+    cards = ((SLOW, 1000), (FAST, 10000))
+    own = {
+        name: host(name, *(card(f"eth{n}", net, number, rate) for n, (net, rate) in enumerate(cards)))
+        for number, name in enumerate(names, 1)
+    }
+    rows = "".join(f"  {name}: {{address: 10.0.0.{number}}}\n" for number, name in enumerate(names, 1))
+    every = [(name, i.address) for name, facts in own.items() for i in facts.interfaces[2:]]
+    tries = Counted({(name, to, 45000): "refused" for name in names for owner, to in every if owner != name})
+    choice = pick(
+        *own.values(),
+        evidence=Evidence(tries),
+        text=f"cluster: demo\nimage: toolkit:cpu\nhosts:\n{rows}",
+    )
+    assert set(taken(choice).values()) == {"eth1"}
+    assert tries.reads == 1
 
 
 def test_without_any_connection_the_fastest_network_is_kept() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 import time
 from dataclasses import replace
@@ -23,7 +24,7 @@ from toolkit.plan import steps as kinds
 from toolkit.plan.context import Advance, Context, Verdict
 from toolkit.plan.execute import Event, PhaseStarted, PlanInterrupted, StepEnded, StepStarted
 from toolkit.plan.show import report_text
-from toolkit.plan.steps import Failure, File, Phase, Plan, Run, Stamp, Step, Upload, WaitFor
+from toolkit.plan.steps import Failure, File, Folder, Phase, Plan, Run, Stamp, Step, Upload, WaitFor
 
 YES, NO = command("true"), command("false")
 
@@ -202,6 +203,27 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
     # A file that is bind-mounted alone keeps its inode, any other is replaced in one move.
     assert after["in_place"][2] == before["in_place"][2]
     assert after["plain file"][2] != before["plain file"][2]
+
+
+def test_the_programs_of_all_hosts_are_compressed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compress, sizes = gzip.compress, []
+
+    def counted(data: bytes, *level: int, mtime: int) -> bytes:
+        sizes.append(len(data))
+        return compress(data, *level, mtime=mtime)
+
+    monkeypatch.setattr(gzip, "compress", counted)
+    text = f"{tmp_path}\n" * 10_000
+    for host in ("a", "b", "c"):
+        (tmp_path / host / "inside").mkdir(parents=True)
+        own = File(f"{tmp_path}/{host}/name", (host,))
+        shared = Folder(f"{tmp_path}/{host}/inside", (File("run.py", (text,)),))
+        assert statuses(alone(Upload(host, "files", (own,), (shared,)))) == ["ok"]
+        assert (tmp_path / host / "inside/run.py").read_text() == text
+        assert (tmp_path / host / "name").read_text() == host
+    assert sum(size > len(text) for size in sizes) == 1
 
 
 def test_a_mode_that_is_wrong_is_put_right(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def test_answers_are_forgotten_when_a_step_has_taken_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """During a slow step, another program removes a file that the precheck of a later step has found."""
-    monkeypatch.setattr(toolkit.plan.execute, "_STALE_S", 0.1)
+    monkeypatch.setattr(toolkit.plan.execute, "STALE_S", 0.1)
     (tmp_path / "there").touch()
     key = key_of("a", tmp_path)
     look = script('sleep 0.3; rm "$1"', str(tmp_path / "there"), Ref("a", "key"))
@@ -146,6 +147,29 @@ def test_what_the_facts_say_is_not_asked(tmp_path: Path) -> None:
     there = hosts("a")
     assert statuses(prechecked(plan((known,), (ready,), (after,)), there)) == ["skipped"] * 3
     assert len(there["a"].ran) == 1
+
+
+def test_files_that_the_facts_list_are_not_asked_for(tmp_path: Path) -> None:
+    same, other = tmp_path / "same", tmp_path / "other"
+    for file in (same, other):
+        file.write_text("text")
+        file.chmod(0o600)
+    sum_ = hashlib.sha256(b"text").hexdigest()
+    write = Upload("a", "write", (File(str(same), ("text",)),), known=f"0\n{sum_}\n600")
+    there = hosts("a")
+    assert statuses(prechecked(plan((write,)), there)) == ["skipped"] and there["a"].ran == []
+    changed = replace(write, files=(*write.files, File(str(other), ("new",))))
+    assert statuses(prechecked(plan((changed,)), hosts("a"))) == ["ok"] and other.read_text() == "new"
+
+
+def test_old_facts_are_asked_for_again(tmp_path: Path) -> None:
+    """The plan was made, and its user came back later."""
+    gone = tmp_path / "gone"
+    known = Run("a", "make", command("touch", str(gone)), unless=command("test", "-e", str(gone)), known="")
+    assert statuses(execute(plan((known,)), hosts("a"), precheck=True, recent=True)) == ["skipped"]
+    assert not gone.exists()
+    assert statuses(execute(plan((known,)), hosts("a"), precheck=True, recent=False)) == ["ok"]
+    assert gone.exists()
 
 
 def test_what_the_facts_say_counts_for_a_whole_plan_alone(tmp_path: Path) -> None:

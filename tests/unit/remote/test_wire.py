@@ -17,10 +17,20 @@ import paramiko
 import pytest
 
 from tests.unit.container_world import PATIENCE_S, wait_for
-from toolkit.core.command import TIMED_OUT, Command, Ref, command, script
+from toolkit.core.command import TIMED_OUT, Command, Ref, command, quoted, script
 from toolkit.core.runner import ContainerRunner
 from toolkit.errors import ToolkitError
-from toolkit.remote.ssh import MARK, SshRunner, _drain, _feed, _Framed, arriving, terminal_wire, wire
+from toolkit.remote.ssh import (
+    MARK,
+    SshRunner,
+    _drain,
+    _feed,
+    _Framed,
+    arriving,
+    terminal_wire,
+    wire,
+    wire_and_input,
+)
 from toolkit.remote.ssh_config import Target
 
 # Debian's names; what is a link to another one is tried once.
@@ -143,6 +153,30 @@ def test_scripts_and_limits(shell: str, show: str, tmp_path: Path) -> None:
     subject = Command(("sh", "-c", str(subject.argv[2]), show, "a b", "c"))
     for limit in (None, 20.0):
         assert arrived(shell, wire(subject, limit), tmp_path) == [b"it's a b", b"it's c"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("limit", [None, 20.0])
+def test_words_that_are_longer_than_an_argument_arrive_over_standard_input(
+    shell: str, limit: float | None
+) -> None:
+    long = "it's long " * 20_000
+    names = [f"gpu{number}=0123456789abcdef" for number in range(10_000)]
+    cases = (
+        (script(f"text={quoted(long)}; cat; echo ${{#text}} $2", "a", "b"), f"rest\n{len(long)} b\n"),
+        (command("sh", "-c", "cat; echo $#", "sh", *names), f"rest\n{len(names)}\n"),
+        (script(f"text={quoted(long)}; cat; echo ${{#text}} $#", *names), f"rest\n{len(long)} 10000\n"),
+    )
+    for asked, answer in cases:
+        line, head = wire_and_input(asked, limit)
+        assert head and len(line) < 2**17
+        done = subprocess.run([shell, "-c", line], input=head + b"rest\n", capture_output=True, timeout=60)
+        assert done.stdout.decode() == f"{MARK}\n{answer}", done.stderr
+
+
+def test_an_argument_that_no_host_accepts_is_refused() -> None:
+    with pytest.raises(ToolkitError, match="an argument of a command has 200000 bytes"):
+        wire_and_input(command("echo", "x" * 200_000))
 
 
 def test_a_limit_ends_the_command_over_there() -> None:

@@ -3,23 +3,31 @@
 Each host has a supervisor of its own, which sees a job of one host: its ranks, its launches, and itself as
 main. The client that started the job combines the parts.
 
-A launcher on main that needs a daemon on another host calls the program job.ssh_agent instead of ssh, which
-writes a request to the job's folder. The client reads the request through the container session and starts
-the daemon; the answer returns the same way. The client reads requests only while the job starts.
+A launcher on main that needs a daemon on another host calls kubexec.sh instead of ssh, which calls this
+program. The program writes a request to the job's folder. The client reads the request through the container
+session and starts the daemon; the answer returns the same way. The client reads requests only while the job
+starts.
+
+    job.exec_mode HOST COMMAND
 """
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from toolkit.container.exits import fail
 from toolkit.container.files import content, read, write_json
 from toolkit.container.job_list import is_alive, kept_status
-from toolkit.container.paths import PID
+from toolkit.container.paths import PID, job_folder
+from toolkit.container.tags import JOB_TAG
+from toolkit.protocol.exit_codes import EXIT_USAGE
 from toolkit.protocol.states import FINAL_STATES
 
 EXEC = "exec"
@@ -51,6 +59,7 @@ ASK, ANSWER = ".ask", ".answer"
 POLL_S = 0.02
 # Between two answers there is only a start in an existing container.
 PATIENCE_S = 60.0
+EXIT_NO_ANSWER = 255  # the exit code of ssh for a failed connection
 
 
 def ask(job: Path, host: str, command: str, patience: float = PATIENCE_S) -> str:
@@ -115,3 +124,12 @@ def is_over(job: Path) -> bool:
         except (OSError, ValueError):
             return False  # it is being started
     return (status or {}).get("state") in FINAL_STATES or not is_alive(pid, job.name)
+
+
+def main() -> int:
+    if len(sys.argv) != 3 or JOB_TAG not in os.environ:
+        fail(EXIT_USAGE, "usage: job.exec_mode HOST COMMAND, in a job")
+    host, command = sys.argv[1:]
+    if why := ask(job_folder(os.environ[JOB_TAG]), host, command):
+        fail(EXIT_NO_ANSWER, f"cannot start {command.split()[0]} on {host}: {why}")
+    return 0

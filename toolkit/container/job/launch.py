@@ -19,7 +19,7 @@ from toolkit.container.exits import exit_code_of, fail
 from toolkit.container.job.descriptors import restore_limit
 from toolkit.container.job_file import Job, grace_of, load_host, load_job
 from toolkit.container.logs.lines import Merger
-from toolkit.container.paths import program, temporary_folder
+from toolkit.container.paths import program, root, temporary_folder
 from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
 from toolkit.protocol.exit_codes import EXIT_USAGE
 
@@ -29,6 +29,8 @@ from toolkit.protocol.exit_codes import EXIT_USAGE
 
 # In a launch's words; see toolkit/launchers/job.py.
 INTERFACE = "{interface}"
+# Read by kubexec.sh, which launchers call in place of ssh.
+TRANSPORT, AGENT = "TOOLKIT_TRANSPORT", "kubexec.sh"
 
 
 def main() -> int:
@@ -42,6 +44,7 @@ def main() -> int:
     temporary = temporary_folder(job["id"])
     temporary.mkdir(mode=0o700, exist_ok=True)
     env["TMPDIR"] = str(temporary)
+    env[TRANSPORT] = job["transport"]
     woken = wake_on_signals()
     asked: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -108,9 +111,8 @@ class Running:
         self.out = False  # its host was left out, so its end is not a failure
         argv = [sys.executable, *program("job.launch"), job["id"], str(index)]
         if self.launch["host"] != job["main"]:
-            remote = ["python3", *argv[1:]]
-            argv = [sys.executable, *program("job.ssh_agent"), self.launch["host"], *remote]
-        env = {**os.environ, JOB_TAG: job["id"]}
+            argv = ["sh", str(root() / "inside" / AGENT), self.launch["host"], "python3", *argv[1:]]
+        env = {**os.environ, JOB_TAG: job["id"], "TMPDIR": str(temporary_folder(job["id"]))}
         env.pop(SUPERVISOR_TAG)
         self.process = subprocess.Popen(
             argv,

@@ -31,13 +31,15 @@ from toolkit.container.job.rank_records import own_records
 from toolkit.container.job.threads import Owned
 from toolkit.container.job.variables import Variables, forget, keep
 from toolkit.container.job_file import load_host, load_job
-from toolkit.container.paths import ATTEMPT, STOPPING, job_folder, lease_path, program
+from toolkit.container.paths import ATTEMPT, STOPPING, job_folder, lease_path, program, temporary_folder
 from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
 from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_USAGE
 
 # A partitioned host ends its ranks this soon after the lease has expired.
 LAPSE_GRACE_S = 3.0
 DEATH_S = 0.1  # interval at which ranks are checked
+# The program that logs gauges starts later than the ranks, to which it leaves the processor.
+GAUGES_AFTER_S = 2.0
 
 
 class Lease:
@@ -171,6 +173,14 @@ def free_port(address: str, first: int) -> int:
     return first
 
 
+def log_gauges(job_id: str, over: threading.Event) -> None:
+    """Log the gauges of this host until the lease is over; the ranks start first."""
+    if not over.wait(GAUGES_AFTER_S):
+        gauges = start_gauges(job_id)
+        over.wait()
+        end_gauges(gauges)
+
+
 def start_gauges(job_id: str) -> subprocess.Popen[bytes] | None:
     """Start the program that logs the host's gauges for the report; the job runs even if this fails.
 
@@ -212,8 +222,12 @@ def main() -> int:
         signal.signal(signum, signal.SIG_IGN)
     lease = Lease(job_id, int(about.get("--attempt", "0")))
     lease.renew(time.monotonic())
+    with suppress(OSError):  # the login of a launcher creates the folder if it is missing
+        temporary_folder(job_id).mkdir(mode=0o700, exist_ok=True)
     lease.deaths.start()
-    gauges = start_gauges(job_id)
+    over = threading.Event()
+    gauges = threading.Thread(target=log_gauges, args=(job_id, over), daemon=True)
+    gauges.start()
     try:
         why = lease.hear()
     except Exception as error:  # otherwise main would learn neither of failed ranks nor of this error
@@ -226,5 +240,6 @@ def main() -> int:
         forget(lease.folder)
         with suppress(OSError):
             lease.path.unlink()
-    end_gauges(gauges)
+    over.set()
+    gauges.join(2.0)
     return 0

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +22,7 @@ from toolkit.container.job.elastic import hosts_of
 from toolkit.container.job.lease_times import HEARTBEAT_S, LOST_S
 from toolkit.container.job.orphans import CONNECT_S, KILL_ROUNDS, end_on
 from toolkit.container.job.rank_records import Record, blames_another, is_record
-from toolkit.container.job.threads import Owned
+from toolkit.container.job.threads import Owned, on_each
 from toolkit.container.job.variables import AllVariables, part_of
 from toolkit.container.job_file import Job
 from toolkit.container.paths import program, ssh_args
@@ -291,8 +290,7 @@ class Leases:
         Args:
             ranks, keep: see `end` in sweep.py.
         """
-        with ThreadPoolExecutor(max_workers=len(self._held)) as pool:
-            return dict(pool.map(lambda host: (host, self._end_on(host, grace, ranks, keep)), self._held))
+        return on_each(self._held, lambda host: self._end_on(host, grace, ranks, keep))
 
     def _end_on(self, host: str, grace: float, ranks: bool, keep: bool) -> str | None:
         request = {"do": "end", "grace": grace, "ranks": ranks, "keep": keep}
@@ -313,9 +311,8 @@ class Leases:
 
     def records(self) -> list[dict[str, Any]]:
         """Return the exit records of ranks from all hosts that answer."""
-        with ThreadPoolExecutor(max_workers=len(self._held)) as pool:
-            replies = pool.map(lambda host: self._ask(host, {"do": "records"}, ASK_S), self._held)
-        return [record for reply in replies for record in (reply or {}).get("records", ())]
+        replies = on_each(self._held, lambda host: self._ask(host, {"do": "records"}, ASK_S))
+        return [record for host in replies for record in (replies[host] or {}).get("records", ())]
 
     def close(self) -> None:
         """Release the leases after everything has ended. A second call does nothing."""

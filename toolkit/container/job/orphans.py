@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from toolkit.container.job.rank_records import move_records
+from toolkit.container.job.threads import on_each
 from toolkit.container.job.variables import forget
 from toolkit.container.job_file import Job
 from toolkit.container.job_list import read_status
@@ -179,13 +180,8 @@ def end_on(job: Job, host: str, grace: float, ranks: bool = False, keep: bool = 
 
 def end_everywhere(job: Job, grace: float, ranks: bool = False) -> dict[str, str | None]:
     """`end` on main and on every host of the job, all at once; host -> None or the problem."""
-    from concurrent.futures import (
-        ThreadPoolExecutor,
-    )  # imported here: most importers of this module do not need it
-
     hosts = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
-    with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
-        return dict(pool.map(lambda host: (host, end_on(job, host, grace, ranks)), hosts))
+    return on_each(hosts, lambda host: end_on(job, host, grace, ranks))
 
 
 def interrupt_supervisor(job_id: str) -> None:

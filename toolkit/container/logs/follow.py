@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -111,13 +112,18 @@ def _start(path: Path, args: argparse.Namespace) -> int:
     return max(offsets)
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
+    """Copy the output of a job.
+
+    Args:
+        words: the arguments; by default those of this process.
+    """
     with suppress(BrokenPipeError):
-        return _follow()
+        return _follow(words)
     return 0
 
 
-def _follow() -> int:
+def _follow(words: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
     parser.add_argument("--from", dest="start", type=int, default=0, metavar="BYTE")
@@ -130,7 +136,7 @@ def _follow() -> int:
     parser.add_argument("--now", action="store_true", help="print the current content and exit")
     parser.add_argument("--silent", action="store_true", help="wait for the end and print nothing")
     parser.add_argument("--status", action="store_true", help="print status.json to stderr at the end")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     # the reader can leave at any time; death by SIGPIPE prints nothing
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     folder = job_folder(args.job_id)

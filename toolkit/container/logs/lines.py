@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 ATOMIC = 4096  # PIPE_BUF: writers that share a pipe never mix within a write up to this size
 
+MOST_UNENDED = 1 << 16  # bytes of a launcher's line that are kept until its end arrives
+
 BAR_S = 5.0  # interval at which a progress bar, which overwrites its line, is printed
 
 LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -118,6 +120,11 @@ class Merger:
     def feed(self, data: bytes) -> bytes:
         """Return the lines that `data` completes."""
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if (
+            len(self._rest) > MOST_UNENDED
+        ):  # ranks print shorter lines; a launcher can print one without an end
+            lines.append(self._rest)
+            self._rest = b""
         return b"".join(self._line(line) for line in lines)
 
     def close(self) -> bytes:

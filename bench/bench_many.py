@@ -1,0 +1,129 @@
+"""S10: commands on up to 256 hosts: time, memory, threads and open files of the client, bytes to main.
+
+    python bench/bench_many.py
+    python bench/bench_many.py --hosts 8,64,256 --rounds 5 --commands status
+    python bench/bench_many.py --hosts 64 --jump
+
+As root, with the program sshd; see many_hosts.py. All hosts share the processors of this machine, so the
+time contains the work of all hosts; "client" is the processor time of the command alone. The anchor is one
+`ssh HOST true` to each host, all at once, with the key exchange that toolkit uses; "ssh cpu" is the processor
+time of these programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from many_hosts import Cluster, many, why_not
+
+TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
+COMMANDS = ("status", "check", "up --dry-run", "up")
+EXPECTED = (0, 1, 3)  # `status` without a cluster returns 3, and `check` reports what is missing
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a command.
+
+    Args:
+        client: seconds of processor time of the command and its children.
+        memory: MiB of the command's largest resident set.
+        to_main: KiB that the network card of main received.
+    """
+
+    seconds: float
+    client: float
+    memory: float
+    threads: int
+    files: int
+    to_main: float
+
+
+def measured(cluster: Cluster, words: list[str]) -> Run:
+    """Run a command, and sample its threads and descriptors until it ends."""
+    env = {**os.environ, "TOOLKIT_HOSTS": str(cluster.file), "DOCKER_HOST": "unix:///nonexistent"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    before, start = cluster.received(), time.perf_counter()
+    process = subprocess.Popen([TOOLKIT, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    proc, most = Path(f"/proc/{process.pid}"), [0, 0]
+
+    def sample() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                most[0] = max(most[0], sum(1 for _ in (proc / "task").iterdir()))
+                most[1] = max(most[1], sum(1 for _ in (proc / "fd").iterdir()))
+                time.sleep(0.05)
+
+    threading.Thread(target=sample, daemon=True).start()
+    assert process.stdout is not None
+    said = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - start
+    assert process.returncode in EXPECTED, said.decode()[-2000:]
+    bad = [name for name in cluster.names if f"{name}: cannot" in said.decode()]
+    assert not bad and b"unreachable" not in said, said.decode()[-2000:]
+    client, memory = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    return Run(seconds, client, memory, most[0], most[1], (cluster.received() - before) / 1024)
+
+
+def anchor(cluster: Cluster) -> tuple[float, float]:
+    """Return the seconds of one `ssh HOST true` to every host, all at once, and their processor time."""
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    ssh = ["ssh", "-F", str(cluster.config)]
+    every = [subprocess.Popen([*ssh, name, "true"], stdin=subprocess.DEVNULL) for name in cluster.names]
+    failed = sum(process.wait() != 0 for process in every)
+    if failed:
+        print(f"{len(every):>5}  ssh HOST true failed on {failed} hosts", flush=True)
+    seconds, usage = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--hosts", default="8,32,64")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of the anchor and a command")
+    parser.add_argument("--commands", default=",".join(COMMANDS))
+    parser.add_argument("--jump", action="store_true", help="reach all hosts through a jump host")
+    options = parser.parse_args()
+    if reason := why_not():
+        print(f"S10  skipped: {reason}")
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the hosts are removed
+    print(
+        f"{'hosts':>5}  {'command':<14}{'ssh true':>9}{'seconds':>9}{'ratio':>7}{'ssh cpu':>9}{'client':>8}"
+        f"{'MiB':>6}{'threads':>9}{'files':>7}{'to main':>9}"
+    )
+    for count in [int(word) for word in options.hosts.split(",")]:
+        with many(count, options.jump) as cluster:
+            for command in options.commands.split(","):
+                pairs = []
+                for _ in range(options.rounds):
+                    if command == "up":
+                        cluster.forget()
+                    pairs.append((anchor(cluster), measured(cluster, command.split())))
+                ratio = statistics.median(run.seconds / seconds for (seconds, _), run in pairs)
+                ssh, cpu = (statistics.median(found[n] for found, _ in pairs) for n in (0, 1))
+                run = sorted((run for _, run in pairs), key=lambda run: run.seconds)[len(pairs) // 2]
+                print(
+                    f"{count:>5}  {command:<14}{ssh:>9.2f}{run.seconds:>9.2f}{ratio:>7.2f}{cpu:>9.2f}"
+                    f"{run.client:>8.2f}{run.memory:>6.0f}{run.threads:>9}{run.files:>7}{run.to_main:>9.0f}",
+                    flush=True,
+                )
+            if options.jump:
+                print(f"{count:>5}  connections that the jump host refused: {cluster.refused()}")
+
+
+if __name__ == "__main__":
+    main()

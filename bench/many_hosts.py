@@ -1,0 +1,280 @@
+"""Hosts without engines: each has a network, a name, processes and a home of its own, and a real sshd.
+
+On each, `docker` is a shell script that gives recorded replies and keeps the containers that it starts as
+files. Hosts share the processors and the disk of this machine. As root, with the program sshd.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+NET, IMAGE = "toolkit-many", "trainer:1.0"
+HERE, GATE = "10.210.255.254", "10.210.255.253"
+RECORDED = Path(__file__).resolve().parent.parent / "tests/unit/image_inspect/docker-26.1.json"
+# Every pair of hosts can try a connection, and all networks of a kernel share one table of neighbors.
+NEIGHBORS = "net.ipv4.neigh.default.gc_thresh3"
+SECONDS = 120.0  # for all sshds to listen
+
+DOCKER = r"""#!/bin/sh
+# docker with recorded replies. Without forks where possible: all hosts share the processors of one machine.
+engine=$HOME/.engine
+show() { while IFS= read -r line; do printf '%s\n' "$line"; done <"$1"; }
+cut() { # ID or NAME of a container
+  for found in "$engine"/*; do
+    case "$found" in "$engine/$1"*|*"-$1") [ -f "$found" ] && return ;; esac
+  done
+  echo "Error: No such container: $1" >&2; return 1
+}
+case $1 in
+info) echo @info@ ;;
+version) echo 26.1.5 ;;
+ps)
+  for found in "$engine"/*; do
+    [ -f "$found" ] || continue
+    found=${found##*/}; id=${found%%-*}
+    case $* in *--format*) echo "$id ${found#*-} \"root\"" ;; *) echo "$id" ;; esac
+  done ;;
+images) case $* in *trainer*|*toolkit.local*|*' -aq '*) echo "@id@" ;; esac ;;
+image)
+  case $2 in inspect) ;; *) exit 0 ;; esac
+  case $* in *trainer*|*toolkit.local*|*@id@*) ;; *) echo '[]'; exit 1 ;; esac
+  case $* in *--format*) echo "@id@" ;; *) echo @image@ ;; esac ;;
+container|inspect)
+  [ "$1" = inspect ] || shift
+  shift; format=; [ "$1" != --format ] || { format=$2; shift 2; }
+  status=0; comma=; [ -n "$format" ] || echo '['
+  for one; do
+    cut "$one" || { status=1; continue; }
+    case $format in
+    *State.ExitCode*) ;;
+    *State.Running*) echo true ;;
+    *.Id*) found=${found##*/}; echo "${found%%-*}" ;;
+    '') printf %s "$comma"; show "$found"; comma=, ;;
+    esac
+  done
+  [ -n "$format" ] || echo ']'
+  exit $status ;;
+run)
+  name= labels= detached=
+  while [ $# -gt 0 ]; do
+    case $1 in
+    --detach) detached=yes ;;
+    --name) name=$2 ;;
+    --label) labels="$labels${labels:+,}\"${2%%=*}\": \"${2#*=}\"" ;;
+    esac
+    shift
+  done
+  [ "$detached" ] || exit 0
+  id=$(printf '%064d' $$)
+  mkdir -p "$engine"
+  {
+    printf '{\n "Id": "%s",\n "Name": "/%s",\n "Image": "@id@",\n' "$id" "$name"
+    printf ' "State": {"Status": "running", "Running": true, "ExitCode": 0,'
+    printf ' "StartedAt": "2026-01-01T00:00:00Z", "FinishedAt": "0001-01-01T00:00:00Z"},\n'
+    printf ' "Config": {"Labels": {%s}}\n}\n' "$labels"
+  } >"$engine/$id-$name"
+  echo "$id" ;;
+rm) for one; do case $one in -*) ;; *) cut "$one" && command rm -f "$found" ;; esac; done ;;
+logs) echo 'Server listening on 0.0.0.0 port 12345.' ;;
+exec) case $* in *check.login*) echo '{}' ;; *job_list*) echo '[]' ;; esac ;;
+*) exit 0 ;;
+esac
+"""
+# $1 folder of the host, $2 folder of all hosts, $3 home, $4 name, $5 sshd.
+START = """
+set -e
+hostname "$4"
+mount --bind "$1/home" "$3"
+mount --bind "$2/passwd" /etc/passwd
+mount -t tmpfs none /run && mkdir /run/sshd
+exec "$5" -D -e -f "$1/sshd_config" 2>"$1/sshd.log"
+"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The hosts and how to reach them.
+
+    Args:
+        file: a hosts.yaml; config: an SSH configuration for OpenSSH's own client.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    file: Path
+    config: Path
+
+    def received(self) -> int:
+        """Return the bytes that main has received through its network card."""
+        words = ["ip", "-n", NET, "-s", "-j", "link", "show", "port1"]
+        return int(json.loads(_run(*words))[0]["stats64"]["tx"]["bytes"])
+
+    def forget(self) -> None:
+        """Remove the containers and files that `up` has left on the hosts."""
+        for name in self.names:
+            for path in (self.folder / name / "home").iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def refused(self) -> int:
+        """Return the number of connections that the jump host has refused because of MaxStartups."""
+        log = self.folder / "gate/sshd.log"
+        return log.read_text().count("drop connection") if log.exists() else 0
+
+
+def why_not() -> str:
+    """Return the reason why this machine cannot run them, empty if it can."""
+    if os.geteuid():
+        return "creating networks requires root"
+    return "" if _sshd() else "it requires the program sshd (apt-get install openssh-server)"
+
+
+def _sshd() -> str:
+    return shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin") or ""
+
+
+def _run(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def address(number: int) -> str:
+    """Return the address of a host, the first of which has number 1."""
+    return f"10.210.{number // 250}.{number % 250 + 1}"
+
+
+@contextmanager
+def many(count: int, jump: bool = False) -> Iterator[Cluster]:
+    """Start N hosts, with ``jump`` behind one more host, and stop them at the end."""
+    with ExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="toolkit-many-")))
+        home = pwd.getpwuid(0).pw_dir
+        _common(folder)
+        before = _run("sysctl", "-n", NEIGHBORS).strip()
+        _run("sysctl", "-qw", f"{NEIGHBORS}={max(int(before), 4 * count * count)}")
+        ends.callback(_run, "sysctl", "-qw", f"{NEIGHBORS}={before}")
+        _run("ip", "netns", "add", NET)
+        ends.callback(_run, "ip", "netns", "del", NET)
+        _run("ip", "-n", NET, "link", "add", "switch", "type", "bridge")
+        _run("ip", "-n", NET, "link", "set", "switch", "up")
+        _run("ip", "link", "add", NET, "type", "veth", "peer", "name", "client", "netns", NET)
+        # A namespace loses its cards some time after its removal.
+        ends.callback(_run, "ip", "link", "del", NET)
+        _run("ip", "addr", "add", f"{HERE}/16", "dev", NET)
+        _run("ip", "link", "set", NET, "up")
+        _run("ip", "-n", NET, "link", "set", "client", "master", "switch", "up")
+        names = tuple(f"gpu{number}" for number in range(1, count + 1))
+        places = {name: (str(n), address(n)) for n, name in enumerate(names, 1)}
+        if jump:
+            places["gate"] = ("0", GATE)
+        for name, (port, ip) in places.items():
+            _start(ends, folder, home, name, port, ip)
+        _wait(folder, places)
+        keys = {name: (folder / name / "key.pub").read_text().split()[:2] for name in places}
+        known = folder / "known_hosts"
+        known.write_text("".join(f"{places[name][1]} {' '.join(key)}\n" for name, key in keys.items()))
+        yield Cluster(folder, names, _file(folder, names, jump), _config(folder, names, jump))
+
+
+def _common(folder: Path) -> None:
+    """Write what all hosts share: a key, the replies of Docker, and the user database."""
+    _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "login"))
+    image = json.loads(RECORDED.read_text())
+    image[0]["RepoTags"] = [IMAGE]
+    info = {
+        "ID": "many",
+        "ServerVersion": "26.1.5",
+        "Driver": "overlay2",
+        "DockerRootDir": "/var/lib/docker",
+        "SecurityOptions": ["name=seccomp,profile=builtin"],
+        "Runtimes": {"runc": {"path": "runc"}},
+        "DefaultRuntime": "runc",
+        "CgroupDriver": "cgroupfs",
+        "CgroupVersion": "2",
+        "OperatingSystem": "Debian GNU/Linux 12 (bookworm)",
+    }
+    programs = folder / "bin"
+    programs.mkdir()
+    text = DOCKER.replace("@id@", image[0]["Id"])
+    for name, reply in (("@info@", info), ("@image@", image)):
+        text = text.replace(name, shlex.quote(json.dumps(reply)))
+    (programs / "docker").write_text(text)
+    (programs / "docker").chmod(0o755)
+    users = Path("/etc/passwd").read_text()
+    if "\nsshd:" not in users:
+        users += "sshd:x:105:65534::/run/sshd:/usr/sbin/nologin\n"
+    (folder / "passwd").write_text(users)
+
+
+def _start(ends: ExitStack, folder: Path, home: str, name: str, port: str, ip: str) -> None:
+    own, space, program = folder / name, f"{NET}-{port}", _sshd()
+    (own / "home").mkdir(parents=True)
+    _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(own / "key"))
+    (own / "sshd_config").write_text(
+        f"ListenAddress {ip}\nHostKey {own}/key\nAuthorizedKeysFile {folder}/login.pub\n"
+        "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\nPrintMotd no\nUseDNS no\n"
+        f"SetEnv PATH={folder}/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+    )
+    _run("ip", "netns", "add", space)
+    ends.callback(_run, "ip", "netns", "del", space)
+    link = ("type", "veth", "peer", "name", "card", "netns", space)
+    _run("ip", "-n", NET, "link", "add", f"port{port}", *link)
+    _run("ip", "-n", NET, "link", "set", f"port{port}", "master", "switch", "up")
+    _run("ip", "-n", space, "addr", "add", f"{ip}/16", "dev", "card")
+    _run("ip", "-n", space, "link", "set", "card", "up")
+    _run("ip", "-n", space, "link", "set", "lo", "up")
+    apart = ("unshare", "--mount", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child")
+    words = ("sh", "-c", START, "sh", str(own), str(folder), home, name, program)
+    process = subprocess.Popen(["ip", "netns", "exec", space, *apart, *words])
+    ends.callback(process.wait)
+    ends.callback(process.kill)
+
+
+def _wait(folder: Path, places: dict[str, tuple[str, str]]) -> None:
+    until, left = time.monotonic() + SECONDS, set(places)
+    while left:
+        logs = {name: folder / name / "sshd.log" for name in left}
+        left -= {name for name, log in logs.items() if log.exists() and "listening" in log.read_text()}
+        assert time.monotonic() < until, f"no sshd after {SECONDS:g} s on {sorted(left)}"
+        time.sleep(0.05)
+
+
+def _file(folder: Path, names: tuple[str, ...], jump: bool) -> Path:
+    hosts = {
+        name: {
+            "address": address(number),
+            "user": "root",
+            "identity_file": str(folder / "login"),
+            "slots": 1,
+            **({"jump": f"root@{GATE}"} if jump else {}),
+        }
+        for number, name in enumerate(names, 1)
+    }
+    about = {"cluster": "many", "image": IMAGE, "known_hosts": str(folder / "known_hosts"), "hosts": hosts}
+    path = folder / "hosts.yaml"
+    path.write_text(yaml.safe_dump(about, sort_keys=False))
+    return path
+
+
+def _config(folder: Path, names: tuple[str, ...], jump: bool) -> Path:
+    lines = [f"Host {name}\n HostName {address(number)}" for number, name in enumerate(names, 1)]
+    lines += [f"Host gate\n HostName {GATE}"]
+    lines += ["Host gpu*\n ProxyJump gate"] if jump else []
+    lines += [f"Host *\n User root\n IdentityFile {folder}/login\n IdentitiesOnly yes\n BatchMode yes"]
+    # As toolkit: OpenSSH's default, a post-quantum exchange, takes six times the processor time.
+    lines += [" KexAlgorithms curve25519-sha256"]
+    lines += [f" UserKnownHostsFile {folder}/known_hosts\n GlobalKnownHostsFile none\n"]
+    path = folder / "ssh_config"
+    path.write_text("\n".join(lines))
+    return path
