@@ -4,9 +4,9 @@
     python bench/bench_logs.py --ranks 64 --rate 10 --kinds text,long,binary,bars,mixed
 
 One host on this machine, without SSH and containers: the real supervisor, lease, rank programs and follower,
-and `job.spawn` as the launcher, whose ranks share one pipe. Each rank waits a tenth of a second, which stands
-for a training step, and then prints its share of the rate. "slower" compares the time of the steps with that
-of the same ranks that print to /dev/null, in pairs; memory and CPU are those of the supervisor.
+and `job.spawn` as the launcher, whose ranks share one pipe. A step of a rank waits a tenth of a second, in
+place of training, and then prints the rank's share of the rate. "slower" compares the time of the steps with
+that of the same ranks that print to /dev/null, in pairs; memory and CPU are those of the supervisor.
 
 text: lines of 100 bytes. long: lines of 1 MB. binary: random bytes. bars: progress bars of 80 bytes.
 """

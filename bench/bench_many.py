@@ -122,7 +122,9 @@ def main() -> None:
                     flush=True,
                 )
             if options.jump:
-                print(f"{count:>5}  connections that the jump host refused: {cluster.refused()}")
+                before = cluster.logins()
+                measured(cluster, ["status"])
+                print(f"{count:>5}  logins on the jump host during status: {cluster.logins() - before}")
 
 
 if __name__ == "__main__":

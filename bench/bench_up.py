@@ -1,13 +1,19 @@
-"""S2 and S3: SSH connections and duration of an `up` that changes nothing, on a practice cluster."""
+"""S2 and S3: connections, duration and floor of an `up` that changes nothing, on a practice cluster.
+
+The floor is a program that opens the same connections with the same library and runs `true`, with and without
+the modules that `up` imports.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,10 +24,51 @@ TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 # If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# What `up` imports before and while it connects.
+IMPORTS = (
+    "import toolkit.cli.app, toolkit.cli.up, toolkit.remote.ssh, toolkit.hostsfile.models, docker, jinja2"
+)
+# Arguments: known_hosts, key, user, addresses.
+CONNECT = """
+import sys, threading
+import paramiko
+known, key, user, *addresses = sys.argv[1:]
+own = paramiko.Ed25519Key.from_private_key_file(key)
+def connect(address):
+    client = paramiko.SSHClient()
+    client.load_host_keys(known)
+    client.connect(address, username=user, pkey=own, look_for_keys=False, allow_agent=False)
+    _, out, _ = client.exec_command("true")
+    assert out.channel.recv_exit_status() == 0
+    client.close()
+threads = [threading.Thread(target=connect, args=(each,)) for each in addresses]
+for each in threads: each.start()
+for each in threads: each.join()
+"""
+
 
 def logins(container: str) -> int:
     argv = ["docker", "exec", container, "grep", "-c", "Accepted publickey", "/var/log/sshd.log"]
     return int(subprocess.run(argv, capture_output=True, text=True, check=False).stdout or 0)
+
+
+def cpu() -> float:
+    """Return the processor time of all ended children, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Return the duration and the processor time on this machine outside of the hosts."""
+    before, start = cpu(), time.perf_counter()
+    work()
+    return time.perf_counter() - start, cpu() - before
+
+
+def forks() -> int:
+    """Return the processes and threads that this machine has started; the practice hosts share its kernel."""
+    lines = Path("/proc/stat").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("processes ")).split()[1])
 
 
 def main() -> None:
@@ -33,12 +80,12 @@ def main() -> None:
     lab = Path(hosts_file).parent.name
     subprocess.run([TOOLKIT, "up"], check=True, stderr=subprocess.DEVNULL)
     names = {host: f"toolkit-lab-{lab}-{host}" for host in data["hosts"]}
+    hosts = list(data["hosts"].values())
+    floor = [data["known_hosts"], hosts[0]["identity_file"], hosts[0]["user"], *(h["address"] for h in hosts)]
 
-    def up() -> float:
-        start = time.perf_counter()
+    def up() -> None:
         done = subprocess.run([TOOLKIT, "up", "--json"], check=True, capture_output=True)
         assert json.loads(done.stdout)["changes"] == 0
-        return time.perf_counter() - start
 
     def ssh(host: dict[str, str]) -> None:
         target = f"{host['user']}@{host['address']}"
@@ -46,25 +93,36 @@ def main() -> None:
         argv = ["ssh", *options, "-o", "BatchMode=yes", target, "docker", "ps"]
         subprocess.run(argv, check=True, capture_output=True)
 
-    def plain() -> float:
-        start = time.perf_counter()
+    def plain() -> None:
         with ThreadPoolExecutor(len(names)) as pool:
-            list(pool.map(ssh, data["hosts"].values()))
-        return time.perf_counter() - start
+            list(pool.map(ssh, hosts))
+
+    def python(text: str, *argv: str) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, "-c", text, *argv], check=True)
 
     before = {host: logins(container) for host, container in names.items()}
+    started = forks()
     up()
+    started = forks() - started
     used = {host: logins(container) - before[host] for host, container in names.items()}
-    pairs = [(plain(), up()) for _ in range(ROUNDS)]
-    ratios = sorted(b / a for a, b in pairs)
+    rows: dict[str, Callable[[], object]] = {
+        "ssh HOST docker ps, all at once": plain,
+        "interpreter and imports of up, no connection": python(IMPORTS),
+        "connect and run true, without these imports": python(CONNECT, *floor),
+        "connect and run true, with these imports": python(IMPORTS + CONNECT, *floor),
+        "toolkit up": up,
+    }
+    rounds = [[timed(work) for work in rows.values()] for _ in range(ROUNDS)]
     print(f"S2  ssh connections during one `up`, by host: {used} (target 1)")
-    print(f"S3  {len(names)} hosts, median of {ROUNDS} interleaved pairs, 0 changes")
-    print(f"    ssh HOST docker ps, all at once   {statistics.median(a for a, _ in pairs):.2f} s")
-    print(f"    toolkit up                        {statistics.median(b for _, b in pairs):.2f} s")
-    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-    print(
-        f"    ratio                             {statistics.median(ratios):.2f}  ({spread}; target 1.5 at 8)"
-    )
+    load = os.getloadavg()[0]
+    print(f"S3  {len(names)} hosts, median of {ROUNDS} interleaved rounds, 0 changes, load {load:.1f}")
+    print(f"    processes and threads started during one `up`, all hosts and the client: {started}")
+    for number, name in enumerate(rows):
+        ratios = sorted(each[number][0] / each[0][0] for each in rounds)
+        took, used_cpu = (statistics.median(each[number][i] for each in rounds) for i in (0, 1))
+        spread = f"{statistics.median(ratios):.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        print(f"    {name:46} {took:.2f} s  client CPU {used_cpu:.2f} s  ratio {spread}")
+    print("    target of the last ratio: 1.5 at 8 hosts")
 
 
 if __name__ == "__main__":

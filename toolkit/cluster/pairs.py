@@ -134,11 +134,15 @@ def network_ways(networks: Sequence[Shared], facts: Mapping[str, Facts]) -> dict
     Only ports without a listener are tried: a connection that is opened and closed leaves a trace in the
     log of the listener, and an sshd can penalize its client.
     """
+    members = [
+        (m.host, m.address, _ephemeral(facts[m.host], m.address))
+        for shared in networks
+        for m in shared.members
+    ]
     found: dict[str, Ways] = {}
     for name in facts:
-        members = [m for shared in networks for m in shared.members if m.host != name]
-        targets = tuple((m.address, _ephemeral(facts[m.host], m.address)) for m in members)
-        found[name] = Ways(tuple(m.address for m in members), targets)
+        targets = tuple((address, port) for host, address, port in members if host != name)
+        found[name] = Ways(tuple(address for address, _ in targets), targets)
     return found
 
 
@@ -152,17 +156,22 @@ def path_ways(
         known: hosts between which connections are tried otherwise; their routes are queried anyway.
     """
     known = frozenset(known)
+    reached = [
+        (p.host, p.address, _free_ports(facts[p.host], p.address, port))
+        for p in paths.values()
+        if p.host in facts
+    ]
     found: dict[str, Ways] = {}
     for name in facts:
         if name in paths:
-            others = [p for p in paths.values() if p.host != name and p.host in facts]
+            others = [one for one in reached if one[0] != name]
             targets = tuple(
-                (p.address, number)
-                for p in others
-                if not {name, p.host} <= known
-                for number in _free_ports(facts[p.host], p.address, port)
+                (address, number)
+                for host, address, numbers in others
+                if not {name, host} <= known
+                for number in numbers
             )
-            found[name] = Ways(tuple(p.address for p in others), targets)
+            found[name] = Ways(tuple(address for _, address, _ in others), targets)
     return found
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.container_world import PATIENCE_S
+from toolkit.cluster import pairs
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.look import Look, Looked, last_words, parse_line, plan_looks
@@ -28,12 +29,14 @@ from toolkit.cluster.pairs import (
     unanswered,
     ways_command,
 )
+from toolkit.cluster.ports import free_port
 from toolkit.container.bench import network
 from toolkit.core.command import Command, Result
+from toolkit.core.facts import Facts
 from toolkit.core.host_programs import packed
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
-from toolkit.network.choose import choose
+from toolkit.network.choose import DataPath, choose
 from toolkit.network.evidence import Evidence
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.looks import Listening, LookReport
@@ -49,6 +52,21 @@ def test_every_ordered_pair_is_tried_on_the_ports_of_jobs() -> None:
     assert ways["cpu3"].targets == tuple(
         (a, p) for a in ("10.77.0.2", "10.77.0.3") for p in (12345, 29500, 45000)
     )
+
+
+def test_free_ports_are_searched_once_for_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+
+    def counted(first: int, facts: Facts, address: str) -> int:
+        searched.append(address)
+        return free_port(first, facts, address)
+
+    monkeypatch.setattr(pairs, "free_port", counted)
+    hosts = {f"gpu{n}": world.facts(f"gpu{n}", f"10.0.0.{n}") for n in range(1, 21)}
+    paths = {name: DataPath(name, facts.ssh_address, "eth0", "", "") for name, facts in hosts.items()}
+    ways = path_ways(paths, hosts, 12345)
+    assert {len(way.addresses) for way in ways.values()} == {19}
+    assert len(searched) == 3 * len(hosts)
 
 
 def test_nobody_who_listens_is_called_without_a_word() -> None:

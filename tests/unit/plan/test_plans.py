@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,15 @@ from toolkit.bench.smoke_plan import allreduce_line, plan_gpu_smoke
 from toolkit.cluster.container_status import host_states
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.core.command import Ref
-from toolkit.core.facts import Facts, Remembered
+from toolkit.core.facts import Facts, Remembered, StateFile
 from toolkit.core.host_programs import container_programs
 from toolkit.core.typed import Kind
 from toolkit.errors import NotReady
 from toolkit.jobs.plan import require_launcher, require_running, rooms
 from toolkit.lifecycle.down import plan_down
 from toolkit.lifecycle.up import plan_up
+from toolkit.plan.context import Context, Verdict
+from toolkit.plan.executors import upload_verdict
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import (
     Fetch,
@@ -76,6 +80,58 @@ def test_up_writes_no_variable_of_a_rank() -> None:
     texts = [str(file.content) for host in ("gpu1", "gpu2", "cpu3") for file in files_of(plan, host).values()]
     assert any("interface" in text for text in texts)
     assert not any("OMP_NUM_THREADS" in text or "EPOCHS" in text for text in texts)
+
+
+def described(plan: Plan, host: str, base: str) -> tuple[StateFile, ...]:
+    """Return the state of a host after the first steps of a plan, as the probe lists it."""
+    upload = next(s for s in plan.steps if isinstance(s, Upload) and s.host == host)
+    files = [
+        StateFile(
+            file.path.removeprefix(f"{base}/"),
+            stat.S_IFREG | file.mode,
+            hashlib.sha256("".join(map(str, file.content)).encode()).hexdigest(),
+        )
+        for file in upload.every
+    ]
+    below = {str(folder) for file in files for folder in Path(file.path).parents} - {"."}
+    return (*files, *(StateFile(name, stat.S_IFDIR | 0o700) for name in (*below, "jobs", "home")))
+
+
+def test_the_first_steps_of_a_second_up_follow_from_the_facts() -> None:
+    plan = plan_up(world.layout(), world.INSIDE)
+    said = world.cluster_facts()
+    for host, facts in said.items():
+        key = {"gpu1": "id_ed25519"}.get(host, "ssh_host_ed25519_key")
+        listed = described(plan, host, facts.state_dir)
+        said[host] = replace(facts, state_files=listed, public_keys=((key, world.public_key(host)),))
+    second = plan_up(make_layout(world.inventory(), Observed(said)), world.INSIDE)
+    steps = {step.host: step for step in second.steps if isinstance(step, Upload) and len(step.every) > 3}
+    for step in steps.values():
+        assert upload_verdict(step, Context({}), step.known or "") == Verdict("skipped")
+    runs = [s for s in second.steps if isinstance(s, Run) and s.title.startswith(("create the", "test the"))]
+    assert {(s.title, s.known) for s in runs if s.host == "gpu1"} == {
+        ("create the state folders", ""),
+        ("create the cluster key", world.public_key("gpu1")),
+        ("test the SSH login of main on every worker", None),
+    }
+    # Another file, another mode, a missing folder, and a key of the other role.
+    facts = said["gpu2"]
+    without = [file for file in facts.state_files if file.path != "jobs"]
+    for files in (
+        [replace(f, sum="0" * 64) if f.path == "version" else f for f in facts.state_files],
+        [replace(f, mode=stat.S_IFREG | 0o640) if f.path == "version" else f for f in facts.state_files],
+        [f for f in facts.state_files if f.path != "version"],
+    ):
+        said["gpu2"] = replace(facts, state_files=tuple(files))
+        third = plan_up(make_layout(world.inventory(), Observed(said)), world.INSIDE)
+        step = next(s for s in third.steps if isinstance(s, Upload) and s.host == "gpu2")
+        assert upload_verdict(step, Context({}), step.known or "") is None
+    for files in (without, [*facts.state_files, StateFile("conf/id_ed25519", stat.S_IFREG, "0" * 64)]):
+        said["gpu2"] = replace(facts, state_files=tuple(files))
+        third = plan_up(make_layout(world.inventory(), Observed(said)), world.INSIDE)
+        steps_of_host = [s for s in third.steps if isinstance(s, Run) and s.host == "gpu2"]
+        folders = next(s for s in steps_of_host if "folders" in s.title)
+        assert folders.known is None
 
 
 def test_up_in_words() -> None:

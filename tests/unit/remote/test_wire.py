@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -443,6 +444,38 @@ def test_the_result_of_a_command_over_ssh(
     assert channel.line == wire(command("true"), timeout) and channel.shut and channel.closed
     # The host ends a late command itself, and is given time to do so.
     assert (max(channel.limits) > timeout) if timeout else max(channel.limits) == 0.0
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_a_long_command_comes_before_its_own_input(hold: bool) -> None:
+    asked = script("cat #" + "x" * 200_000)
+    line, head = wire_and_input(asked)
+
+    class Fed(Ended):
+        def __init__(self) -> None:
+            super().__init__(0, b"", b"")
+            self.fed, self.shut, self.complete = b"", False, threading.Event()
+
+        def sendall(self, data: bytes) -> None:
+            self.fed += data
+            if self.fed == head + b"input":
+                self.complete.set()
+
+        def recv(self, nbytes: int) -> bytes:
+            assert self.complete.wait(PATIENCE_S)
+            return super().recv(nbytes)
+
+    channel = Fed()
+    runner: Any = SshRunner(Target("gpu1", "10.0.0.1"))
+    runner._link = SimpleNamespace(connection=SimpleNamespace(create_session=lambda: channel))
+    done = runner.follow(asked, lambda data: None, lambda data: None, [b"input"], hold=hold)
+    assert (done.status, channel.line) == (0, line)
+    # Standard input stays open with ``hold`` alone.
+    if hold:
+        time.sleep(0.2)
+        assert not channel.shut
+    else:
+        wait_for(lambda: channel.shut)
 
 
 @pytest.mark.parametrize("feeds", [False, True])
