@@ -22,7 +22,7 @@ def forward(
         list[str] | None,
         typer.Argument(
             metavar="[SERVICE]...",
-            help="A service in hosts.yaml (default: all services)",
+            help="Name of a service in hosts.yaml (default: all services)",
             autocompletion=complete.services,
         ),
     ] = None,

@@ -74,7 +74,8 @@ def build(
         typer.Option(metavar="IMAGE", help="Add sshd, ssh, iproute2 and rsync to this image"),
     ] = "",
     build_arg: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set an ARG of the Dockerfile")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Set a build argument (ARG) of the Dockerfile"),
     ] = None,
     with_: Annotated[
         list[str] | None,
@@ -86,7 +87,10 @@ def build(
         ),
     ] = None,
     pip: Annotated[
-        str, typer.Option("--pip", metavar="FILE", help="Add the packages of a requirements file")
+        str,
+        typer.Option(
+            "--pip", metavar="FILE", help="Add the Python packages of a requirements file to the image"
+        ),
     ] = "",
     torch_index: Annotated[
         str,
@@ -97,9 +101,12 @@ def build(
         ),
     ] = "",
     certificate: Annotated[
-        str, typer.Option(metavar="FILE", envvar="TOOLKIT_CA", help="CA bundle that the build trusts")
+        str,
+        typer.Option(
+            metavar="FILE", envvar="TOOLKIT_CA", help="File with CA certificates that the build trusts"
+        ),
     ] = "",
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Rebuild every layer")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Rebuild every image layer")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,

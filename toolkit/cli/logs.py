@@ -36,7 +36,9 @@ _MOST = 1e9
 def logs(
     job: Job = "",
     hosts: HostsFile = DEFAULT_HOSTS,
-    follow_on: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job ends")] = False,
+    follow_on: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the output until the job ends")
+    ] = False,
     rank: Annotated[
         str | None, typer.Option(metavar="N", help="Print only rank N, from its complete log")
     ] = None,
@@ -47,7 +49,10 @@ def logs(
         ),
     ] = "",
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="Print only output after TIME: 10m, 1h30m, 2026-11-21T09:30")
+        str,
+        typer.Option(
+            metavar="TIME", help="Print only output after TIME, such as 10m (ago) or 2026-11-21T09:30"
+        ),
     ] = "",
     tail: Annotated[str | None, typer.Option(metavar="LINES", help="Print only the last LINES lines")] = None,
     fold: LineCollapser = True,

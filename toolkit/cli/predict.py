@@ -104,7 +104,7 @@ def predict(
         str,
         typer.Option(
             metavar="SCRIPT",
-            help="Run SCRIPT on one slot of the cluster to count gradients and time a step",
+            help="Run SCRIPT on one slot of the cluster to count gradients and to measure the time of a step",
             rich_help_panel=_LOAD,
         ),
     ] = "",

@@ -47,7 +47,9 @@ def kubernetes(
     ] = False,
     resource: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=N", help="Request a resource for every worker, such as rdma/hca=1"),
+        typer.Option(
+            metavar="NAME=N", help="Request a Kubernetes resource for every worker pod, such as rdma/hca=1"
+        ),
     ] = None,
     node_selector: Annotated[
         list[str] | None,

@@ -24,8 +24,12 @@ def trust(
         ),
     ] = None,
     hosts: HostsFile = DEFAULT_HOSTS,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Record keys without asking")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a recorded key that differs")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Record the SSH host keys without a question")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a recorded SSH host key that differs")
+    ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,

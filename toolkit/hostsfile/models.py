@@ -198,11 +198,12 @@ MountItem = Annotated[Annotated[MountText, _TEXT] | Annotated[MountSettings, _MA
 
 
 class ServiceSettings(_Strict):
-    """A container beside training: TensorBoard, a notebook, an inference server."""
+    """An additional container: TensorBoard, a notebook, an inference server."""
 
     image: Image = _absent(str, "Image of the service (default: the image of the cluster).")
     command: CommandItem = _absent(
-        str, "Command as a list of words, or as text that is split at spaces (default: that of the image)."
+        str,
+        "Command as a list of words, or as text that is split at spaces (default: the command of the image).",
     )
     host: HostName = _absent(str, "Host of the service (default: the main host).")
     ports: list[Port] | None = _absent(
@@ -222,7 +223,7 @@ class ServiceSettings(_Strict):
         "Environment variables of the service, as text. The service does not get the variables of ranks.",
     )
     mounts: list[MountItem] | None = _absent(
-        list, "Mounts of the service, in addition to those of ranks: /source:/target[:ro]."
+        list, "Mounts of the service, in addition to the mounts of ranks: /source:/target[:ro]."
     )
 
 
@@ -240,15 +241,17 @@ class HostsFile(_Strict):
     """hosts.yaml: the hosts of one cluster and the settings of its containers."""
 
     cluster: Cluster = Field(description="Name of the cluster, and part of container and folder names.")
-    image: ImageItem = Field(description="Image of every container: its name, or a mapping of name and pull.")
+    image: ImageItem = Field(
+        description="Image of every container: the name of the image, or a mapping of name and pull."
+    )
     main: HostName = _absent(str, "Host that runs the launcher (default: the first host).")
     hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
     spares: list[HostName] | None = _absent(
-        list, "Hosts that get ranks only if a job restarts without one of its hosts."
+        list, "Spare hosts, which get ranks only if a job restarts without one of its hosts."
     )
     worker_port: WorkerPort = Field(
         default=DEFAULT_WORKER_PORT,
-        description="Port of the workers' sshd. If you set the key, toolkit uses no other port.",
+        description="Port of sshd in the worker containers. If you set the key, toolkit uses no other port.",
     )
     mounts: list[MountItem] | None = _absent(
         list, "Folders or files of the hosts that ranks can use: /source:/target[:ro]."
@@ -283,9 +286,9 @@ class HostsFile(_Strict):
         description="How the launcher starts ranks on workers: ssh, or exec without sshd and without SSH "
         "keys in containers. auto selects ssh if the image contains sshd and ssh.",
     )
-    network: Network = Field(default="auto", description="Network between ranks: TCP, or RDMA in addition.")
+    network: Network = Field(default="auto", description="Network between ranks: only TCP, or also RDMA.")
     services: dict[ServiceName, ServiceSettings] | None = _absent(
-        dict, "Containers beside training, by name. `toolkit forward` makes them available."
+        dict, "Additional containers, by name. `toolkit forward` makes the services available."
     )
     state_dir: StateDir = _absent(
         str, "Folder on a local disk of the hosts for SSH keys and job records (default: in the home folder)."

@@ -54,7 +54,7 @@ def look_everywhere(job: Job) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
-    parser.add_argument("--why", default="", help="the reason for saving, for users")
+    parser.add_argument("--why", default="", help="the reason for saving the stacks, for users")
     args = parser.parse_args()
     job = load_job(args.job_id)
     folder = job_folder(args.job_id) / EVIDENCE
