@@ -39,7 +39,7 @@ from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_USAGE
 LAPSE_GRACE_S = 3.0
 DEATH_S = 0.1  # interval at which ranks are checked
 # The program that logs gauges starts later than the ranks, to which it leaves the processor.
-GAUGES_AFTER_S = 2.0
+GAUGES_AFTER_S = 1.0
 
 
 class Lease:
