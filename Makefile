@@ -1,6 +1,6 @@
 # Entry point for users and contributors: `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all unit lint golden baseline fuzz mutants faults pythons docs site image image-cpu image-gpu gpu-acceptance base venv engine lab bench pictures clean
+.PHONY: help demo test test-all unit lint golden baseline fuzz mutants faults pythons docs site image image-cpu image-gpu lock gpu-acceptance base venv engine lab bench pictures clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -52,6 +52,7 @@ lint: venv       ## ruff, mypy and the prose check
 	$(BIN)/mypy examples/checkpoint.py
 	$(BIN)/mypy scripts/prose.py
 	$(BIN)/mypy -m scripts.sentences
+	$(BIN)/mypy -m scripts.lock
 	$(BIN)/mypy -p scripts.acceptance
 	$(BIN)/python scripts/prose.py
 
@@ -72,6 +73,9 @@ image-cpu: venv base ## build the image for hosts without GPUs
 
 image-gpu: venv base ## build the image for hosts with NVIDIA GPUs; needs no GPU
 	$(TOOLKIT) image build --flavor gpu
+
+lock: venv       ## write the SHA-256 of the wheels of all images to image/wheels.lock; downloads them
+	$(BIN)/python -m scripts.lock
 
 gpu-acceptance:  ## try toolkit on the GPUs of this machine in 10 minutes; PYTHON=PATH with torch, ARGS=--help
 	@PYTHON=$(PYTHON) sh scripts/gpu-acceptance.sh $(ARGS)

@@ -47,7 +47,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
         "OMPI_MCA_coll_hcoll_enable=0",
         "OMPI_MCA_coll_hcoll_enable",
         "warning",
-        "Open MPI 4.1.4 reads no variable",
+        "Open MPI reads no variable",
     ),
     (
         "OMPI_MCA_btl_tcp_if_inlcude=eth0",
@@ -85,7 +85,6 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("NCCL_TREE_THRESHOLD=0", "NCCL_TREE_THRESHOLD", "warning", "NCCL_ALGO=Ring"),
     ("NCCL_IB_CUDA_SUPPORT=1", "NCCL_IB_CUDA_SUPPORT", "warning", "NCCL_NET_GDR_LEVEL"),
     ("NCCL_CHECKS_DISABLE=1", "NCCL_CHECKS_DISABLE", "warning", "NCCL_CHECK_MODE"),
-    ("NCCL_IB_OOO_RQ=1", "NCCL_IB_OOO_RQ", "warning", "from version 2.30 on"),
     (
         "NCCL_BLOCKING_WAIT=0",
         "NCCL_BLOCKING_WAIT",

@@ -22,7 +22,7 @@ from toolkit.jobs.build import (
 )
 from toolkit.jobs.control import start
 from toolkit.jobs.launcher import launcher_findings
-from toolkit.jobs.request import CheckedRequest, environment_findings, with_transport
+from toolkit.jobs.request import CheckedRequest, environment_findings, nccl_findings, with_transport
 from toolkit.launchers.job import Job
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
@@ -83,6 +83,7 @@ def prepare_run(cluster: Connection, checked: CheckedRequest, check: bool = True
         checked = with_transport(checked, session.inventory)
         notices.add(Topic.CHANGES, change_finding(inventory, session.facts))
         layout = job_layout(session, checked)
+        notices.add(Topic.ENVIRONMENT, nccl_findings(inventory, request, layout.image))
         job = make_job(session, checked, layout)
         if checked.start.why:
             notices.add(Topic.LAUNCHER, text=f"launcher {checked.start.launcher}: {checked.start.why}")

@@ -10,6 +10,7 @@ from toolkit.checks.mounts import access, lost_source, unwritable
 from toolkit.cluster.docker import mount_argument
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
+from toolkit.env_lint.lint import lint_nccl
 from toolkit.hostsfile.checks import without_ssh
 from toolkit.hostsfile.errors import path_text
 from toolkit.launchers import NEEDS
@@ -30,6 +31,7 @@ LEAST_SHM = 1024**3
 # Data loaders hold a file descriptor for each tensor in transit; with fewer they fail early.
 LEAST_FILES = 1024
 _CLOCK_SECONDS = 1.0
+_NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 # Launchers that fixes propose, in order of preference.
 _BY_EXEC = ("mpirun", "torchrun", "python")
 _BY_SSH = ("horovodrun", *_BY_EXEC)
@@ -226,6 +228,15 @@ def _versions(scene: Scene) -> Iterator[Finding]:
             yield error(what, "toolkit up  # gives all hosts the same image", subject=program)
 
 
+def _variables(scene: Scene) -> Iterator[Finding]:
+    reports = [looked.report.versions for looked in scene.inside.values() if not looked.error]
+    if not reports:
+        yield unchecked("no test container reported the version of NCCL")
+    found = {version for versions in reports for name, version in versions.items() if name in _NCCL}
+    for finding in lint_nccl(scene.inventory, min(found, default="")):
+        yield warning(finding.what, finding.fix, finding.host, finding.subject)
+
+
 def _mounts(seen: Seen, scene: Scene) -> Iterator[Finding]:
     mounts = {mount.target: mount for mount in scene.inventory.mounts if not mount.read_only}
     if not mounts:
@@ -283,6 +294,9 @@ CHECKS = (
     Check("in-files", "ranks can open enough files", host=_files, stage="inside"),
     Check("in-gpus", "containers see the GPUs", host=_gpus, stage="inside"),
     Check("in-versions", "libraries have the same version on all hosts", whole=_versions, stage="inside"),
+    Check(
+        "in-variables", "the NCCL of the image reads the variables of env", whole=_variables, stage="inside"
+    ),
     Check(
         "in-mounts",
         "ranks can write, rename and delete files on mounts",

@@ -31,11 +31,12 @@ from toolkit.cluster.image_look import inspect_here
 from toolkit.core.printable import without_color
 from toolkit.hostsfile.fields import image as image_name
 from toolkit.hostsfile.load import is_file
-from toolkit.image.build_plan import FLAVOURS, HOROVOD
+from toolkit.image.build_plan import FLAVOURS, HOROVOD, NCCL
 from toolkit.image.build_values import build_progress
 from toolkit.image.capabilities import capabilities_json, capabilities_text
 from toolkit.image.cuda import CUDA_NAMES, DEFAULT_CUDA
 from toolkit.image.inventory import images_text
+from toolkit.image.lock import unlocked_text
 from toolkit.image.manage import ImageRecipe, known_flavor, make_build, make_onto, own_arch
 from toolkit.image.manage import build as build_now
 
@@ -62,6 +63,10 @@ def build(
             help="CUDA version of the GPU image; 12 is for older drivers and GPUs (default: 13)",
             autocompletion=complete.cudas,
         ),
+    ] = "",
+    nccl: Annotated[
+        str,
+        typer.Option(metavar="VERSION", help="NCCL of the GPU image (default: the release that torch pins)"),
     ] = "",
     tag: Annotated[
         str, typer.Option(metavar="NAME", help="Name of the image (default: toolkit:FLAVOR)")
@@ -120,6 +125,7 @@ def build(
         toolkit image build
         toolkit image build --flavor gpu --with transformers,deepspeed
         toolkit image build --cuda 12
+        toolkit image build --flavor gpu --nccl 2.30.7 --tag my-image:2
         toolkit image build --flavor cpu --tag my-image:1 --pip requirements.txt
         toolkit image build --onto registry.example.com/pytorch:1.0
         toolkit image build --onto registry.example.com/pytorch:1.0 --with horovod
@@ -141,6 +147,7 @@ def build(
         others = {
             "--flavor": flavor,
             "--cuda": cuda,
+            "--nccl": nccl,
             "--base-image": base_image,
             "--build-arg": build_arg,
             "--pip": pip,
@@ -163,8 +170,10 @@ def build(
         arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
         if base_image:
             arguments.append(("BASE_IMAGE", base_image))
+        if nccl:
+            arguments.append((NCCL, nccl))
         recipe = ImageRecipe(
-            known_flavor(flavor or ("gpu" if cuda else "")),
+            known_flavor(flavor or ("gpu" if cuda or nccl else "")),
             tag,
             tuple(arguments),
             arch=own_arch(),
@@ -175,6 +184,8 @@ def build(
         )
         known, kind = recipe.flavor, recipe.kind
         subject = make_build(recipe, certificate, pip)
+    if subject.unlocked:
+        say(unlocked_text(subject.unlocked))
     if dry_run:
         if as_json:
             put_json({"title": f"image build {subject.tag}", "dry_run": True, "plan": list(subject.lines())})

@@ -6,6 +6,7 @@ A value is shown only if the tables define how it is read, so that no finding co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from toolkit.core.finding import Finding, Verdict
@@ -37,7 +38,7 @@ def lint_environment(env: Pairs, where: str, host: str = "") -> tuple[Finding, .
 def lint_inventory(
     inventory: Inventory, override: Pairs = (), hosts: Sequence[str] | None = None
 ) -> tuple[Finding, ...]:
-    """Return findings about the variables as ranks receive them.
+    """Return findings about the variables as ranks receive them, for every version of the libraries.
 
     Variables of a host override variables of the file, and the command line overrides both. An overridden
     variable is not checked. A finding for all hosts is reported once, without a host.
@@ -46,15 +47,51 @@ def lint_inventory(
         override: variables of the command line.
         hosts: the hosts that take part; all hosts if None.
     """
+    found: dict[Finding, None] = {}
+    for settings in _received(inventory, override, hosts):
+        found |= dict.fromkeys(_lint(settings))
+    return tuple(found)
+
+
+def lint_nccl(
+    inventory: Inventory, nccl: str, override: Pairs = (), hosts: Sequence[str] | None = None
+) -> tuple[Finding, ...]:
+    """Return findings about variables that only a newer NCCL reads than that of the image.
+
+    Args:
+        nccl: version of the image's NCCL, such as 2.29.7; empty if it is unknown.
+        override, hosts: see ``lint_inventory``.
+    """
+    found: dict[Finding, None] = {}
+    for settings in _received(inventory, override, hosts) if nccl else ():
+        for setting in settings.values():
+            table = table_of(setting.name)
+            variable = table.variables.get(setting.name) if table else None
+            if variable and variable.kind == _LATER and _number(nccl) < _number(variable.words[0]):
+                what = (
+                    f"{variable.library} reads {variable.name} from version {variable.words[0]} on, "
+                    f"but the image has {nccl}"
+                )
+                fix = f"remove {variable.name}, or build an image with a newer NCCL (--nccl)"
+                found[_finding(setting, Complaint("warning", what, fix))] = None
+    return tuple(found)
+
+
+def _received(
+    inventory: Inventory, override: Pairs, hosts: Sequence[str] | None
+) -> Iterator[Mapping[str, Setting]]:
+    """Yield the variables that the ranks of each host receive."""
     shared = {name: Setting(name, value, "env/") for name, value in inventory.env}
     last = {name: Setting(name, value, "--env ") for name, value in override}
-    found: dict[Finding, None] = {}
     for host in inventory.hosts:
         if hosts is None or host.name in hosts:
             where = f"hosts/{host.name}/env/"
             own = {name: Setting(name, value, where, host.name) for name, value in host.env}
-            found |= dict.fromkeys(_lint({**shared, **own, **last}))
-    return tuple(found)
+            yield {**shared, **own, **last}
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 def _lint(settings: Mapping[str, Setting]) -> tuple[Finding, ...]:
@@ -79,7 +116,9 @@ def _of_one(setting: Setting) -> Iterator[Complaint]:
         if table.claims(setting.name):
             yield _unknown(setting.name, table)
         return
-    if note := _NOTES.get(variable.kind):
+    if variable.kind == _LATER:
+        pass  # it depends on the version, see ``lint_nccl``
+    elif note := _NOTES.get(variable.kind):
         yield _note(variable, *note)
     elif complaint := judge_value(variable, setting.value):
         yield complaint
@@ -99,21 +138,17 @@ def _note(variable: Variable, verdict: Verdict, what: str, fix: str) -> Complain
     text = " ".join(variable.words)
     first, _, rest = text.partition(" ")
     library = variable.library
-    values = {"name": variable.name, "library": library, "product": library.rpartition(" ")[0] or library}
-    values |= {"text": text, "first": first, "rest": rest}
+    values = {"name": variable.name, "library": library, "text": text, "first": first, "rest": rest}
     return Complaint(verdict, what.format_map(values), fix.format_map(values))
 
 
+# Kind of the variables that only newer versions of a library read.
+_LATER = "later"
 # Kinds of the tables that concern the name, not the value: severity, what, fix.
 _NOTES: dict[str, tuple[Verdict, str, str]] = {
     "unread": ("warning", "no library of the image reads the variable {name}", "{text}"),
     "renamed": ("warning", "{name} is the old name of {text}", "rename the variable to {text}"),
-    "gone": ("warning", "{product} has ignored {name} since version {first}", "{rest}"),
-    "later": (
-        "warning",
-        "{product} reads {name} from version {first} on, but the image has {library}",
-        "remove {name}",
-    ),
+    "gone": ("warning", "{library} has ignored {name} since version {first}", "{rest}"),
     "build": ("warning", "only the build of {library} reads {name}", "{text}"),
     "launcher": (
         "warning",

@@ -3,7 +3,7 @@
 A table is one text file per library. ``#`` begins a comment. A comment names the source, its version and
 the date of reading. The other lines are:
 
-    library NCCL 2.29.7           name and version of the library in messages
+    library NCCL 2.29.7           name of the library in messages, and the version that the table describes
     closed NCCL_                  prefixes of this library only: a name that is not listed below is unknown
     open NCCL_UCX_                prefixes of other programs (plugins), whose names are not checked
     also UCX_RC_VERBS_ UCX_RC_    names below with the first prefix exist with the other prefixes, too
@@ -99,7 +99,8 @@ def _read(stem: str) -> Table:
             heads[words[0]] += words[1:]
         else:
             lines.append(words)
-    library = " ".join(heads["library"])
+    # The image of a cluster can have another version, so messages do not contain the table's.
+    library = " ".join(word for word in heads["library"] if not word[0].isdigit())
     variables: dict[str, Variable] = {}
     for name, kind, *rest in lines:
         for alias in (name, *_copies(name, copies)):

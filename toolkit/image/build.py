@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import json
 import os
@@ -17,10 +18,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from toolkit.core.command import Command
+from toolkit.core.command import Command, quoted
 from toolkit.core.image import image_id
+from toolkit.core.text import counted
 from toolkit.errors import CommandFailed, ImageError, MissingTool
 from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild
+from toolkit.image.lock import LOCK_FILE, expected_digests
 from toolkit.protocol.decode import DecodeError, Text, decode_json
 
 # Called with a title when a stage of the build begins, then with each line of its output.
@@ -73,7 +76,7 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
 
     Raises:
         MissingTool: this Python has no pip, or this machine has no docker.
-        ImageError: a package cannot be fetched, or the image is larger than its limit.
+        ImageError: a package cannot be fetched or its file is altered, or the image exceeds its limit.
         CommandFailed: docker build exited with an error.
     """
     fill_wheelhouse(build, notify)
@@ -120,11 +123,18 @@ def resolve(asked: Command, requirements: str) -> str:
 
 
 def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
-    """Fetch the missing packages of the wheelhouses, and remove those that are no longer needed."""
+    """Fetch the missing packages of the wheelhouses, and remove those that are no longer needed.
+
+    Raises:
+        MissingTool: this Python has no pip.
+        ImageError: a package cannot be fetched, or a file is not the one that the lock has.
+    """
     for house in build.wheelhouses:
         Path(house.folder).mkdir(parents=True, exist_ok=True)
         for name in house.discard:
             Path(house.folder, name).unlink(missing_ok=True)
+    # Before pip runs, because it imports setuptools from a wheelhouse.
+    checked = refuse_altered(build, frozenset())
     if build.fetches and importlib.util.find_spec("pip") is None:
         raise MissingTool(
             "toolkit fetches the wheels of the image with pip, but this Python has no pip",
@@ -136,6 +146,28 @@ def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
                 _fetch(fetch, notify)
         finally:
             shutil.rmtree(Path(house.folder, "build-tools"), ignore_errors=True)
+    refuse_altered(build, checked)
+
+
+def refuse_altered(build: ImageBuild, checked: frozenset[Path]) -> frozenset[Path]:
+    """Compare the files of the wheelhouses with the lock, and return the files.
+
+    Args:
+        checked: files that were compared before.
+
+    Raises:
+        ImageError: the SHA-256 of a file is not one that the lock has for its package.
+    """
+    files = {path: house for house in build.wheelhouses for path in sorted(Path(house.folder).glob("*.*"))}
+    new = {path: house for path, house in files.items() if path not in checked and path.is_file()}
+    expected = {path: expected_digests(path.name, house.locked) for path, house in new.items()}
+    if wrong := [path for path, digests in expected.items() if digests and _digest(path) not in digests]:
+        names = "".join(f"\n    {path}" for path in wrong)
+        raise ImageError(
+            f"{counted(len(wrong), 'package file')} with a SHA-256 that is not in {LOCK_FILE}:{names}",
+            f"rm {quoted(*map(str, wrong))}  # the next build downloads the packages again",
+        )
+    return frozenset(files)
 
 
 def assemble_context(build: ImageBuild) -> None:
@@ -207,9 +239,10 @@ def _fetch(fetch: Fetch, notify: Notify) -> None:
         status, tail = _stream(command, lambda line: notify(fetch.title, line))
         if status == 0:
             return
-    # pip's last error names the missing package; the warnings before it do not help.
-    errors = [line for line in tail if line.startswith("ERROR")] or list(tail)
-    detail = "".join(f"\n    {line}" for line in errors[-4:])
+    # pip's errors name the missing or altered package; the warnings before them do not help.
+    first = next((number for number, line in enumerate(tail) if line.startswith("ERROR")), None)
+    shown = tail[-4:] if first is None else tail[first : first + 6]
+    detail = "".join(f"\n    {line}" for line in shown)
     raise ImageError(fetch.failure + detail, fetch.fix)
 
 
@@ -243,6 +276,14 @@ def _stream(command: Command, sink: Callable[[str], None]) -> tuple[int, tuple[s
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         raise
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.hexdigest()
 
 
 def _intact(path: Path) -> bool:

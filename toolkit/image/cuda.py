@@ -71,6 +71,7 @@ CUDA_VARIANTS: tuple[CudaVariant, ...] = (
             "CUDA_NVCC_VERSION": "12.6.85",
             "CUDA_CCCL_VERSION": "12.6.77",
             "CUDA_ARCHS": "50,60,70,75,80,86,90",
+            "NCCL_VERSION": "2.26.2",
         },
         requirements={
             "image/requirements-gpu.txt": "image/requirements-gpu-cuda12.txt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
@@ -15,7 +16,7 @@ from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of
 from toolkit.core.here import run_here
 from toolkit.core.image import ImageFacts
-from toolkit.errors import BadInput, ImageError, Problem, ToolkitError
+from toolkit.errors import BadInput, ImageError, MissingTool, Problem, ToolkitError
 from toolkit.image.build import (
     Notify,
     build_image,
@@ -34,6 +35,7 @@ from toolkit.image.build_plan import (
     Flavor,
     ImageRecipe,
     OntoRecipe,
+    arguments_of,
     held_pins,
     of_another_torch,
     plan_image,
@@ -125,7 +127,18 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         proxies=[name for name in PROXY_VARIABLES if os.environ.get(name)],
         certificate=certificate,
         other_builder=BUILDER_VARIABLE in os.environ,
+        base_digest=base_digest(arguments_of(recipe, sources[name])["BASE_IMAGE"]),
     )
+
+
+def base_digest(image: str) -> str:
+    """Return a base image as NAME@DIGEST, by its digest in the registry that this machine pulled it from.
+
+    Empty if the image was built on this machine, or if it is not there yet.
+    """
+    with contextlib.suppress(ImageError, MissingTool):
+        return next((tag for tag in image_here(image).tags if "@" in tag), "")
+    return ""
 
 
 def make_onto(

@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from toolkit.core.command import command
+from toolkit.core.command import Command, command
+from toolkit.core.text import counted
 from toolkit.errors import BadInput, Problem
-from toolkit.image.build_values import Fetch
+from toolkit.image.build_values import Fetch, Locked
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH_INDEX_VARIABLE = "TOOLKIT_TORCH_INDEX"
@@ -35,9 +36,7 @@ class Pin:
 
     def is_in(self, filename: str) -> bool:
         """Return whether a wheel or sdist with this file name is this package in this version."""
-        stem = filename.removesuffix(".tar.gz").removesuffix(".whl")
-        name, _, rest = stem.partition("-")
-        return (_normal(name), rest.partition("-")[0]) == (_normal(self.name), self.version)
+        return file_key(filename) == (self.key, self.version)
 
 
 @dataclass(frozen=True)
@@ -117,10 +116,33 @@ def wheel_tags(target: Target) -> tuple[str, ...]:
     )
 
 
+def runs_on(filename: str, target: Target) -> bool:
+    """Return True if a wheel of this name can be installed on the target; see https://peps.python.org/pep-0425/.
+
+    >>> runs_on("psutil-7.2.2-cp36-abi3-manylinux2010_x86_64.whl", Target("3.11", "x86_64"))
+    True
+    """
+    pythons, abis, platforms = (tag.split(".") for tag in filename.removesuffix(".whl").split("-")[-3:])
+    own = target.abi
+    # abi3: compiled for this Python, and for every newer one.
+    older = any(int(each[3:]) <= int(own[3:]) for each in pythons if re.fullmatch(r"cp3\d+", each))
+    return (
+        own in abis or ("abi3" in abis and older) or ("none" in abis and bool({"py3", own} & {*pythons}))
+    ) and ("any" in platforms or bool({*wheel_platforms(target.arch)} & {*platforms}))
+
+
 def wheel_fetches(
-    missing: Collection[Pin], target: Target, wheelhouse: str, python: str, torch_index: str, about: str = ""
+    missing: Collection[Pin],
+    target: Target,
+    wheelhouse: str,
+    python: str,
+    torch_index: str,
+    about: str = "",
+    locked: Collection[Locked] = (),
 ) -> tuple[Fetch, ...]:
     """Return the fetches of the missing wheels, with torch's CPU wheel as a separate fetch.
+
+    pip accepts only files with the digests of the locked wheels.
 
     Args:
         wheelhouse: absolute path.
@@ -133,14 +155,28 @@ def wheel_fetches(
         *wheel_tags(target),
         *("--dest", wheelhouse),
     )
+    digests = {(each.name, each.version): each.digests for each in locked}
+
+    def download(pins: Collection[Pin], *source: str) -> Command:
+        known = [(pin, digests.get((pin.name, pin.version), ())) for pin in pins]
+        if not all(hashes for _, hashes in known):
+            return command(*base, *source, *(pin.line for pin in pins))
+        lines = (" ".join((pin.line, *(f"--hash=sha256:{each}" for each in h))) for pin, h in known)
+        options = ("--require-hashes", "--requirement", "/dev/stdin")
+        return command(*base, *source, *options, stdin="".join(f"{line}\n" for line in lines).encode())
+
     # torch's CPU wheels are not on PyPI, so that one package has sources of its own.
     apart = [pin for pin in missing if pin.version.endswith("+cpu")]
+    rest = [pin for pin in missing if pin not in apart]
+    with_hash = [pin for pin in rest if (pin.name, pin.version) in digests]
     fetches = []
-    if rest := [pin.line for pin in missing if pin not in apart]:
+    for group in (with_hash, [pin for pin in rest if pin not in with_hash]):
+        if not group:
+            continue
         fetches.append(
             Fetch(
-                f"{len(rest)} wheels for {about or target}",
-                (command(*base, *rest),),
+                f"{counted(len(group), 'wheel')} for {about or target}",
+                (download(group),),
                 "pip cannot fetch the wheels of the image",
                 "python3 -m pip config list  # check index, proxy and certificate; or "
                 f"put the wheels into {wheelhouse} yourself",
@@ -151,7 +187,7 @@ def wheel_fetches(
         fetches.append(
             Fetch(
                 f"{pin.name} {pin.version} for {target}",
-                tuple(command(*base, *source, pin.line) for source in sources),
+                tuple(download((pin,), *source) for source in sources),
                 f"no wheel of {pin.name} {pin.version} was found for {target}, and "
                 "the much larger CUDA build is not used instead",
                 f"set {TORCH_INDEX_VARIABLE} to an index URL or to a folder that contains "
@@ -217,6 +253,13 @@ def source_fetches(source: Source, wheelhouse: str, python: str, tools_from: str
             fix,
         ),
     )
+
+
+def file_key(filename: str) -> tuple[str, str]:
+    """Return the normalized package name and the version in the name of a wheel or sdist."""
+    stem = filename.removesuffix(".tar.gz").removesuffix(".whl")
+    name, _, rest = stem.partition("-")
+    return _normal(name), rest.partition("-")[0]
 
 
 def _normal(name: str) -> str:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toolkit.core.finding import Finding, graver_first
+from toolkit.core.image import ImageFacts
 from toolkit.core.text import counted
-from toolkit.env_lint.lint import lint_inventory
+from toolkit.env_lint.lint import lint_inventory, lint_nccl
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.fields import env_name
 from toolkit.hostsfile.inventory import Inventory
@@ -184,6 +185,15 @@ def environment_findings(inventory: Inventory, request: Request | None = None) -
         return graver_first(lint_inventory(inventory))
     hosts = chosen_hosts(inventory, request)
     return graver_first(lint_inventory(inventory, request.env, hosts))
+
+
+def nccl_findings(inventory: Inventory, request: Request, image: ImageFacts) -> tuple[Finding, ...]:
+    """Return findings about variables that the NCCL of the image does not know yet.
+
+    The image names its version in a variable, as images of toolkit and of NVIDIA do.
+    """
+    nccl = dict(image.env).get("NCCL_VERSION", "")
+    return lint_nccl(inventory, nccl, request.env, chosen_hosts(inventory, request))
 
 
 def start_of(inventory: Inventory | None, request: Request) -> Start:

@@ -18,6 +18,16 @@ GOOD = scene()
 _HOROVODRUN = replace(GOOD, inventory=replace(GOOD.inventory, launcher="horovodrun"))
 DROPPED = {"worker": {"answer": "timeout"}, "master": {"answer": "timeout"}, "any": {"answer": "timeout"}}
 REFUSED = {"worker": {"answer": "refused"}}
+
+
+def with_nccl(version: str, **env: str) -> Scene:
+    """A GPU image with this NCCL, and variables for all ranks."""
+    base = replace(GOOD, inventory=replace(GOOD.inventory, env=tuple(env.items())))
+    for name in base.inside:
+        base = net.with_inside(base, name, versions={"torch": "2.13.0", "nvidia-nccl-cu13": version})
+    return base
+
+
 NOTHING = replace(GOOD, paths={}, choice=replace(GOOD.choice, paths={}))
 GIVEN = replace(GOOD, inventory=net.settle(GOOD.inventory, {"gpu2": "10.1.1.1"}))
 UNLINKED = net.with_facts(GOOD, "gpu2", links=())
@@ -432,6 +442,15 @@ NETWORK_CASES = (
         "torch differs: 2.13.0 on gpu1, cpu3; 2.12.0 on gpu2",
     ),
     Case("in-versions", "not checked", net.without_looks(GOOD), "no test container"),
+    Case("in-variables", "ok", GOOD),
+    Case("in-variables", "ok", with_nccl("2.30.3", NCCL_IB_OOO_RQ="1")),
+    Case(
+        "in-variables",
+        "warning",
+        with_nccl("2.29.7", NCCL_IB_OOO_RQ="1"),
+        "NCCL reads NCCL_IB_OOO_RQ from version 2.30 on, but the image has 2.29.7",
+    ),
+    Case("in-variables", "not checked", net.without_looks(GOOD), "no test container"),
     Case("in-mounts", "ok", GOOD),
     Case(
         "in-mounts",

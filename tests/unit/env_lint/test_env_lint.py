@@ -8,6 +8,7 @@ import re
 import string
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,11 @@ from tests.unit.env_cases import FAULTS, GOOD, GOOD_FOR_ONE_HOST
 from tests.unit.hosts_here import FakePrepared
 from toolkit.cli import app, common, plans
 from toolkit.core.finding import Finding
-from toolkit.env_lint.lint import _NOTES, lint_environment, lint_inventory
+from toolkit.env_lint.lint import _LATER, _NOTES, lint_environment, lint_inventory, lint_nccl
 from toolkit.env_lint.values import _KINDS, c_number, judge_value
 from toolkit.env_lint.variables import Variable, every_table, nearest, table_of
 from toolkit.errors import NotReady
-from toolkit.jobs.request import Request, environment_findings
+from toolkit.jobs.request import Request, environment_findings, nccl_findings
 from toolkit.network.settings import usual_variables
 
 TABLES = every_table()
@@ -95,7 +96,9 @@ def test_every_name_of_the_tables_is_known() -> None:
 
 def test_every_kind_of_the_tables_is_understood() -> None:
     for _, variable in NAMES:
-        assert (variable.kind in _KINDS) != (variable.kind in _NOTES), variable
+        kinds = (*_KINDS, *_NOTES, _LATER)
+        assert kinds.count(variable.kind) == 1, variable
+        assert variable.kind != _LATER or re.fullmatch(r"\d+\.\d+", variable.words[0]), variable
         if variable.kind in ("number", "whole") and variable.words:
             low, dots, high = variable.words[0].partition("..")
             assert dots and (not high or int(low) < int(high)), variable
@@ -255,12 +258,51 @@ def test_findings_of_a_request_cover_its_hosts_errors_first() -> None:
     assert places(environment_findings(world.inventory(TWO))) == places(lint_inventory(world.inventory(TWO)))
 
 
+LATER = """
+cluster: demo
+image: vendor/pytorch:1
+env: {NCCL_IB_OOO_RQ: "1", NCCL_IB_TIMEOUT: "20"}
+hosts:
+  gpu1: {}
+  gpu2: {env: {NCCL_RMA_DISABLE: "1"}}
+"""
+
+
+@for_each(
+    ("nccl", "hosts"),
+    [
+        ("2.29.7", ["", "gpu2"]),
+        ("2.29.7-1", ["", "gpu2"]),
+        ("2.3.7", ["", "gpu2"]),  # numbers, not text
+        ("2.30.3", []),
+        ("2.31", []),
+        ("", []),  # an unknown version
+    ],
+)
+def test_variables_of_newer_releases_are_compared_with_the_nccl_of_the_image(
+    nccl: str, hosts: list[str]
+) -> None:
+    inventory = world.inventory(LATER)
+    assert lint_inventory(inventory) == ()
+    found = lint_nccl(inventory, nccl)
+    assert [f.host for f in found] == hosts
+    for finding in found:
+        assert f"from version 2.30 on, but the image has {nccl}" in finding.what
+    image = replace(world.IMAGE, env=(("NCCL_VERSION", nccl),) if nccl else ())
+    request = Request(("true",), env=(("NCCL_IB_OOO_RQ", "0"),), exclude=("gpu2",))
+    subjects = [f.subject for f in nccl_findings(inventory, request, image)]
+    assert subjects == (["--env NCCL_IB_OOO_RQ"] if hosts else [])
+
+
+def test_no_message_names_a_version_that_the_image_can_differ_in() -> None:
+    for table in TABLES.values():
+        assert not re.search(r"\d", table.library), table.library
+
+
 def test_a_variable_by_its_table() -> None:
     table = table_of("NCCL_IB_TIMEOUT")
     assert table is not None
-    assert table.variables["NCCL_IB_TIMEOUT"] == Variable(
-        "NCCL_IB_TIMEOUT", "number", ("1..22",), "NCCL 2.29.7"
-    )
+    assert table.variables["NCCL_IB_TIMEOUT"] == Variable("NCCL_IB_TIMEOUT", "number", ("1..22",), "NCCL")
     assert table_of("PATH") is None
 
 

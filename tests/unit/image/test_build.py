@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ from toolkit.image.build import (
     wheelhouse_files,
 )
 from toolkit.image.build_plan import CONTEXT_FILES
-from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild, Wheelhouse
+from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild, Locked, Wheelhouse
+from toolkit.image.wheelhouse import Target, parse_pins, wheel_fetches
 
 
 def python(code: str, stdin: bytes | None = None) -> Command:
@@ -88,6 +91,70 @@ def test_when_none_succeeds_the_error_says_what_to_set(tmp_path: Path) -> None:
         fill_wheelhouse(build_in(tmp_path, wheelhouses=(house(tmp_path, fetches=(fetch,)),)), quiet)
     assert caught.value.what == "no thing\n    ERROR: nothing"
     assert caught.value.fix == "set X"
+
+
+def locked_house(folder: Path, text: str, **changes: Any) -> Wheelhouse:
+    """A wheelhouse with one locked wheel, whose file contains the text; the lock has "good"."""
+    (folder / "wheels").mkdir()
+    (folder / "wheels/a_b-1.0-py3-none-any.whl").write_text(text)
+    locked = Locked("A.b", "1.0", (hashlib.sha256(b"good").hexdigest(), "0" * 64))
+    return house(folder, locked=(locked,), **changes)
+
+
+def test_an_altered_wheel_is_refused_by_name_before_anything_uses_it(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    fetch = Fetch("thing", (python(f"open({str(mark)!r}, 'w')"),), "", "")
+    build = build_in(tmp_path, wheelhouses=(locked_house(tmp_path, "evil", fetches=(fetch,)),))
+    with pytest.raises(ImageError) as caught:
+        build_image(build, quiet)
+    file = tmp_path / "wheels/a_b-1.0-py3-none-any.whl"
+    assert caught.value.what == f"1 package file with a SHA-256 that is not in image/wheels.lock:\n    {file}"
+    assert caught.value.fix.startswith(f"rm {file}  #")
+    assert file.exists() and not mark.exists() and not Path(build.context).exists()
+
+
+def test_a_wheel_of_the_lock_and_one_without_an_entry_are_accepted(tmp_path: Path) -> None:
+    wheels = locked_house(tmp_path, "good")
+    (tmp_path / "wheels/other-1.0-py3-none-any.whl").write_text("anything")
+    fill_wheelhouse(build_in(tmp_path, wheelhouses=(wheels,)), quiet)
+
+
+def test_a_file_that_a_fetch_brings_is_checked_as_well(tmp_path: Path) -> None:
+    file = tmp_path / "wheels/a_b-1.0-py3-none-any.whl"
+    fetch = Fetch("thing", (python(f"open({str(file)!r}, 'w').write('evil')"),), "", "")
+    wheels = locked_house(tmp_path, "good", fetches=(fetch,))
+    file.unlink()
+    with pytest.raises(ImageError, match="1 package file with a SHA-256"):
+        fill_wheelhouse(build_in(tmp_path, wheelhouses=(wheels,)), quiet)
+
+
+def test_pip_refuses_a_file_with_another_hash_and_the_error_has_both(tmp_path: Path) -> None:
+    """The real pip, with the command line of a build and a folder as its only source."""
+    source = tmp_path / "source"
+    source.mkdir()
+    with zipfile.ZipFile(source / "a_b-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("a_b-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: a-b\nVersion: 1.0\n")
+        wheel.writestr("a_b-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr("a_b-1.0.dist-info/RECORD", "")
+    digest = hashlib.sha256((source / "a_b-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+    (pin,) = parse_pins("a-b==1.0", {})
+    for expected in (digest, "0" * 64):
+        locked = (Locked("a-b", "1.0", (expected,)),)
+        folder = str(tmp_path / "wheels")
+        (fetch,) = wheel_fetches((pin,), Target("3.11", "x86_64"), folder, sys.executable, "", locked=locked)
+        words = fetch.alternatives[0].argv
+        offline = command(
+            *words, "--no-index", "--find-links", str(source), stdin=fetch.alternatives[0].stdin
+        )
+        wheels = house(tmp_path, fetches=(replace(fetch, alternatives=(offline,)),), locked=locked)
+        build = build_in(tmp_path, wheelhouses=(wheels,))
+        if expected == digest:
+            fill_wheelhouse(build, quiet)
+            (tmp_path / "wheels/a_b-1.0-py3-none-any.whl").unlink()
+            continue
+        with pytest.raises(ImageError) as caught:
+            fill_wheelhouse(build, quiet)
+        assert expected in caught.value.what and digest in caught.value.what
 
 
 def test_the_context_is_recreated_from_files_wheels_and_certificate(tmp_path: Path) -> None:

