@@ -32,7 +32,7 @@ def parse_lock(text: str) -> Lock:
     """
     found: dict[tuple[str, str], dict[str, str]] = {}
     problems = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line or line.startswith("#"):
             continue
         if match := _LINE.fullmatch(line):
