@@ -5,6 +5,7 @@ python scripts/acceptance/programs.py NAME      # or under torchrun
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -19,7 +20,12 @@ def about() -> None:
     """Print versions and GPUs as JSON."""
     import torch
 
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else ""
+    # The library that torch has loaded; torch.cuda.nccl.version() is the release that torch was built with.
+    number = ctypes.c_int()
+    if torch.cuda.is_available():
+        ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    major, rest = divmod(number.value, 10000)
+    nccl = f"{major}.{rest // 100}.{rest % 100}" if number.value else ""
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     found = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "nccl": nccl, "gpus": names}
     print(json.dumps(found))
