@@ -124,7 +124,7 @@ def test_ranks_that_fail_are_told_apart_and_the_last_reason_stays(standing: Tool
         assert not sh(host, "grep -rls s3cret-1 /home/*/.local/state/toolkit/two").strip(), host
     assert done.status == 137
     assert "rank 1 on box2 was killed by SIGKILL" in done.out and "restart 1 of 1 in 1 s" in done.out
-    assert "rank 1 on box2 was killed by SIGKILL; toolkit gave up after 1 restart of 1" in done.err
+    assert "rank 1 on box2 was killed by SIGKILL; toolkit gave up after 1 of 1 restart" in done.err
     assert "    alive\n" in done.err
 
 

@@ -342,7 +342,7 @@ def test_gpus_from_the_engines_refusal_to_a_container_that_has_them(
         (problem,) = lost.json["problems"]
         assert lost.status == 1 and "toolkit-gpus-main should have 1 GPU, but nvidia-smi lists 0" in problem
         assert (
-            IDS[1] in problem and "fix: on box1: docker rm -f toolkit-gpus-main; then toolkit up" in problem
+            IDS[1] in problem and "fix: on box1: docker rm -f toolkit-gpus-main  # then toolkit up" in problem
         )
     finally:
         subject.run("down", "--no-save")

@@ -548,7 +548,7 @@ _DISKS = (
     ),
     Fault(
         "disk-state-full",
-        "fill the disk of the state folder on a host",
+        "fill the disk of the state directory on a host",
         ANY,
         Shell(
             f"install -d -o trainer -g trainer {_STATE}; mount -t tmpfs -o size=64k,mode=777 none {_STATE}",
@@ -558,7 +558,7 @@ _DISKS = (
     ),
     Fault(
         "disk-state-read-only",
-        "make the disk of the state folder on a host read-only",
+        "make the disk of the state directory on a host read-only",
         ANY,
         Shell(
             f"install -d -o trainer -g trainer {_STATE}; mount -t tmpfs -o ro,mode=777 none {_STATE}",

@@ -181,9 +181,9 @@ CASES: dict[str, str | bytes] = {
     "mounts is text": GOOD + "mounts: /data:/data\n",
     "mount forms": GOOD
     + "mounts: [/data, 'a:/b', '~/data:/data', '/a:b', '/a:/b:rw:ro', '/a:/b:z', 3, ~, [a]]\n",
-    "state folder": GOOD + "state_dir: ~/state\n",
-    "state folder relative": GOOD + "state_dir: scratch/../x\n",
-    "state folder root": GOOD + "state_dir: //\n",
+    "state directory": GOOD + "state_dir: ~/state\n",
+    "state directory relative": GOOD + "state_dir: scratch/../x\n",
+    "state directory root": GOOD + "state_dir: //\n",
     "mount steps": GOOD + "mounts: [/a/../b:/c, /a:/b/./c]\n",
     "mount targets": GOOD
     + "mounts: ['/a:/', '/a:/run', '/a:/run/toolkit/conf', '/a:/proc', '/a:/dev/shm', '/a:/etc']\n",

@@ -112,7 +112,7 @@ def test_the_checker_sees_what_is_gone(text: str, fault: str) -> None:
         "| `toolkit run SCRIPT` | x | `--np`, `--env NAME[=VALUE]` |",
         "| `toolkit lab up\\|down` | x | `--rate`, `--keep-images` |",
         "`toolkit lab up\\|down\\|status` and `toolkit render compose|docker|ssh`",
-        "`make image-cpu`, `create the state folders`",
+        "`make image-cpu`, `create the state directories`",
         "`compose/*.j2`, `toolkit/container/job/rank.py`, `docs/`, `~/.local/state/toolkit/CLUSTER`",
         "# A heading: with `code`\n\n[x](#a-heading-with-code) [y](https://example.com/docs/x.md) [z](docs/)",
     ],

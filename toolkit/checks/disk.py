@@ -1,4 +1,4 @@
-"""Checks of free disk space on the hosts: for the image, the state folder and the home folder."""
+"""Checks of free disk space on the hosts: for the image, the state directory and the home folder."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if isinstance(seen.error, UnsafeState):
         yield error(seen.error.what, seen.error.fix)
     elif there is None or not there.kind:
-        yield unchecked("the disk of the state folder cannot be read")
+        yield unchecked("the disk of the state directory cannot be read")
     elif "ro" in there.options:
         yield _read_only(seen, there)
     elif there.locked or "w" not in there.may:

@@ -131,7 +131,7 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(what, f"on {seen.host}: sudo snap remove docker  # then install docker.io or docker-ce")
     elif "name=selinux" in options:
         what = "SELinux denies containers access to mounted folders without the label container_file_t"
-        fix = f"on {seen.host}: sudo chcon -Rt container_file_t FOLDER  # for each mount and the state folder"
+        fix = f"on {seen.host}: sudo chcon -Rt container_file_t FOLDER  # each mount, and the state directory"
         yield warning(what, fix)
 
 

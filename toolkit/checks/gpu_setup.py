@@ -279,7 +279,7 @@ def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
     report = answers(seen)
     running, modules = "".join(report.tagged("running")[:1]), report.tagged("module")
     if running not in modules:
-        yield unchecked("modinfo lists no kernels of the NVIDIA driver")
+        yield unchecked(f"modinfo found no NVIDIA driver module for the running kernel {running}")
         return
     flavor = running.rpartition("-")[2]
     newer = [k for k in report.tagged("kernel") if _order(k) > _order(running) and k.endswith(flavor)]

@@ -1,4 +1,4 @@
-"""Checks for containers, processes and state folders that earlier clusters and jobs left on the hosts."""
+"""Checks for containers, processes and state directories that earlier clusters and jobs left on the hosts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def marked(seen: Seen) -> tuple[Marked, ...]:
 
 
 def state_folders(seen: Seen) -> dict[tuple[str, str], str]:
-    """Return the state folders of this user's clusters by cluster and host.
+    """Return the state directories of this user's clusters by cluster and host.
 
     A home folder that hosts share contains the folders of other hosts too.
     """
@@ -134,7 +134,7 @@ def supervised(scene: Scene) -> frozenset[str]:
 
 
 def abandoned(seen: Seen) -> tuple[ContainerFacts, ...]:
-    """Return stopped containers of this user whose state folder is gone, so that no `up` can start them."""
+    """Return stopped containers of this user whose state directory is gone, so no `up` can start them."""
     if seen.facts is None or "looked" not in seen.answer(MARKS):
         return ()
     kept = state_folders(seen)

@@ -246,7 +246,9 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
     shut = dict.fromkeys((role, path) for word, role, path in lines if word == "shut")
     for role, path in shut:
         if role == "state":
-            what = f"the engine (root) cannot access the state folder in {path}: the share denies root access"
+            what = (
+                f"the engine (root) cannot access the state directory in {path}: the share denies root access"
+            )
             yield error(
                 what, "in hosts.yaml: state_dir: FOLDER, a folder on the hosts' local disks", subject=path
             )

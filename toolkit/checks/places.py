@@ -1,4 +1,4 @@
-"""The hosts' reports about the folders that jobs need: image store, state folder, home, sources of mounts."""
+"""Reports of hosts about folders that jobs need: image store, state directory, home, sources of mounts."""
 
 from __future__ import annotations
 

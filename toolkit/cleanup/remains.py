@@ -73,7 +73,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Told:
-    """One host's answer: its clock, state folders by cluster, job folders, number of old unfinished files."""
+    """One host's answer: its clock, state directories by cluster, job folders, old unfinished files."""
 
     clock: float = 0.0
     states: dict[str, State] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Remains:
         )
 
     def states(self) -> tuple[State, ...]:
-        """Return the state folders of clusters without a container of any user on their host."""
+        """Return the state directories of clusters without a container of any user on their host."""
         found = []
         for seen in self.scene.seen.values():
             if seen.facts is not None and seen.facts.docker and "looked" in seen.answer(MARKS):

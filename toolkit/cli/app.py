@@ -53,7 +53,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     *panel(
         "Cluster",
         Verb("up", "up:up", "Start or repair the cluster."),
-        Verb("smoke", "smoke:smoke", "Test GPUs and network: nvidia-smi, one checked all-reduce."),
+        Verb("smoke", "smoke:smoke", "Test the GPUs, and the network with an all-reduce."),
         Verb("status", "status:status", "Show hosts, services, GPUs and jobs."),
         Verb("forward", "forward:forward", "Make services available at 127.0.0.1 of this machine."),
         Verb("down", "down:down", "Stop all jobs and remove the cluster from the hosts."),
@@ -93,7 +93,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     ),
     *panel(
         "Data",
-        group("data", "Copy data sets to the hosts, list and remove them.",
+        group("data", "Copy data sets to hosts, and list and remove data sets.",
               Verb("send", "data:send", "Copy the data sets of hosts.yaml to every host."),
               Verb("ls", "data:list_", "Show which host has which data set."),
               Verb("rm", "data:remove", "Remove the data sets from the hosts.")),

@@ -59,7 +59,8 @@ OnInterrupt = Annotated[
     ),
 ]
 LineCollapser = Annotated[
-    bool, typer.Option("--fold/--no-fold", help="Collapse a line that several ranks print into one line")
+    bool,
+    typer.Option("--fold/--no-fold", help="If several ranks print the same line, show the line only once"),
 ]
 Raw = Annotated[
     bool,

@@ -61,7 +61,9 @@ Gpus = Annotated[
 ]
 LeaveOut = Annotated[
     list[str] | None,
-    typer.Option(metavar="PATH", help="Ignore this path of hosts.yaml if the target does not support it"),
+    typer.Option(
+        metavar="PATH", help="Ignore this key of hosts.yaml, such as services/tensorboard, if unsupported"
+    ),
 ]
 
 

@@ -79,7 +79,9 @@ def kubernetes(
     output: Output = "",
     check: Annotated[
         bool,
-        typer.Option("--check", help="Verify the manifest against its definition, and with a server dry run"),
+        typer.Option(
+            "--check", help="Verify the manifest with its resource definition (CRD) and a server-side dry run"
+        ),
     ] = False,
     as_json: Json = False,
     verbose: Verbose = False,

@@ -18,7 +18,7 @@ from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.protocol.decode import DecodeError, decode_json
 from toolkit.protocol.transport import AUTO, EXEC, SSH
 
-# Below a host's state folder.
+# Below a host's state directory.
 FILE = "applied.json"
 # In a record: the image for which `up` chose the transport.
 _CHOSEN_FOR = "transport chosen for"

@@ -227,7 +227,7 @@ def parse_facts(
 
     Args:
         host: inventory name of the host.
-        cluster: the cluster of the state folder ``state_dir``.
+        cluster: the cluster of the state directory ``state_dir``.
         parts: content of each section, by its name.
         engine: the engine of the host according to the hosts file.
         need_docker: raise an error if docker cannot be used; otherwise ``docker`` is empty.

@@ -37,7 +37,7 @@ state() {
 say state "$(state "$@")"
 """
 # The files that `up` compares, so that a second `up` needs no other query: modes, then sums. Folders of jobs,
-# users and services can have any number of files, so they are only named. $mine is the state folder. The
+# users and services can have any number of files, so they are only named. $mine is the state directory. The
 # programs are at most three folders deep.
 FILES = r"""
 files() {

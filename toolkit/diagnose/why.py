@@ -105,7 +105,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
         before = _evidence(replace(job, state="running"), {one.host: (one, "") for one in kept.hosts})
         stalled = kept.why or ""
         earlier = judge(before)
-        what = f"{verdict.what}; before its end, {stalled or 'the job stalled'}: {earlier.what}"
+        what = f"{verdict.what}; before the job ended, {stalled or 'the job stalled'}: {earlier.what}"
         evidence, verdict = before, replace(earlier, what=what)
     verdict = replace(verdict, what=masked_text(verdict.what, secrets))
     known = match(_lines(job, reports))

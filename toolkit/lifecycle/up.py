@@ -216,7 +216,7 @@ def _file_steps(
     return (
         Run(
             place.name,
-            "create the state folders",
+            "create the state directories",
             make,
             unless=there,
             known="" if _have_folders(facts, other, folders, stale) else None,

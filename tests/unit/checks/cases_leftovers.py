@@ -39,7 +39,7 @@ CASES = (
     Case("left-containers", "warning", _holds(_STOPPED), "does not run (exited, 137)"),
     Case("left-containers", "warning", _holds(_NO_SSHD), "does not run (exited, 127)"),
     Case("left-containers", "warning", _holds(_ABANDONED), "belongs to a removed cluster"),
-    # Its state folder is there: that cluster's own `up` starts it again.
+    # Its state directory is there: that cluster's own `up` starts it again.
     Case("left-containers", "ok", _holds(_ABANDONED, base=_OTHER_STATE)),
     Case("left-containers", "ok", _holds(replace(_ABANDONED, state="running"))),
     Case(

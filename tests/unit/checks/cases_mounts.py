@@ -54,7 +54,7 @@ CASES = (
         "engine-sees",
         "error",
         _sees("open|state|/home/alice", "shut|state|/home/alice"),
-        "cannot access the state folder in /home/alice",
+        "cannot access the state directory in /home/alice",
     ),
     Case(
         "engine-sees",

@@ -47,7 +47,7 @@ def test_a_failure_is_followed_as_often_as_asked() -> None:
         assert plan.may_follow(end) and not plan.why_not(failed("", "stopped"))
         plan.note(end, job["hosts"], 1.0)
     assert not plan.may_follow(end)
-    assert plan.why_not(end) == "; toolkit gave up after 2 restarts of 2"
+    assert plan.why_not(end) == "; toolkit gave up after 2 of 2 restarts"
     assert not restarts.Restarts(a_job(max_restarts=0)).why_not(end)
 
 
@@ -223,7 +223,7 @@ def test_a_launcher_that_starts_a_rank_again_by_itself(
     assert f"[toolkit] {reason}; restart 1 of {most} by torchrun on gpu1" in log
     assert [each["reason"] for each in status["restarts"]] == [reason] * most
     if state == "failed":
-        assert status["exit_code"] == 9 and log.endswith("toolkit gave up after 1 restart of 1\n")
+        assert status["exit_code"] == 9 and log.endswith("toolkit gave up after 1 of 1 restart\n")
 
 
 def test_a_world_that_an_elastic_job_may_have(world: World) -> None:

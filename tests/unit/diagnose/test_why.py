@@ -190,7 +190,9 @@ def test_evidence_of_the_watchdog_explains_a_stopped_job() -> None:
     answer = ask(paper)
     assert answer.verdict.ranks == (1,) and answer.stalled == "no rank has printed for 300 s"
     assert answer.verdict.what.startswith("the job was stopped: stopped by SIGTERM")
-    assert "; before its end, no rank has printed for 300 s: rank 1 on gpu2 sleeps" in answer.verdict.what
+    assert (
+        "; before the job ended, no rank has printed for 300 s: rank 1 on gpu2 sleeps" in answer.verdict.what
+    )
     for one in gone:
         one["ranks"][0]["tail"] = "step 3\nstep 4\n"
     paper = Paper("stopped", gpu1=gone[0] | {"kept": kept}, gpu2=gone[1], cpu3=gone[2])

@@ -86,7 +86,9 @@ def test_up_makes_no_key_and_nothing_listens() -> None:
 
 def test_what_another_transport_has_left_is_removed() -> None:
     plan = plan_up(world.layout(TEXT), world.INSIDE)
-    make = [step for step in plan.steps if isinstance(step, Run) and step.title == "create the state folders"]
+    make = [
+        step for step in plan.steps if isinstance(step, Run) and step.title == "create the state directories"
+    ]
     for step in make:
         removed = str(step.command.argv).partition("'--'")[2]
         for name in (

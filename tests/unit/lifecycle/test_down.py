@@ -56,7 +56,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def plan(folder: Path, port: int = 0) -> Plan:
     """The plan for one host, where the cluster has a container if it had a port."""
-    state = folder / "state folder" / "toolkit" / CLUSTER / "gpu2"
+    state = folder / "state directory" / "toolkit" / CLUSTER / "gpu2"
     state.mkdir(parents=True, exist_ok=True)
     return plan_of(state, port)
 
@@ -85,8 +85,8 @@ def test_everything_goes_and_a_second_time_there_is_nothing_to_do(engine: Path) 
     assert (
         f"rmi {PART}" in (engine / "log").read_text() and "rmi somebody" not in (engine / "log").read_text()
     )
-    assert not (engine / "state folder").exists() or not list((engine / "state folder").iterdir())
-    again = execute(plan_of(engine / "state folder" / "toolkit" / CLUSTER / "gpu2"), hosts("gpu2"))
+    assert not (engine / "state directory").exists() or not list((engine / "state directory").iterdir())
+    again = execute(plan_of(engine / "state directory" / "toolkit" / CLUSTER / "gpu2"), hosts("gpu2"))
     assert again.ok and again.changes == 0, again
     assert outcomes(again)["proof"] == "ok" and "nothing to change" in report_text(again)
 
@@ -212,7 +212,7 @@ def test_parts_that_the_engine_does_not_list_are_no_proof(engine: Path) -> None:
 def test_what_is_mounted_below_its_folder_is_not_removed(
     engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = engine / "state folder" / "toolkit" / CLUSTER / "gpu2"
+    state = engine / "state directory" / "toolkit" / CLUSTER / "gpu2"
     (state / "jobs" / "data").mkdir(parents=True)
     (state / "jobs" / "data" / "precious").write_text("x")
     table = engine / "mounts"

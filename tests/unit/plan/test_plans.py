@@ -110,7 +110,7 @@ def test_the_first_steps_of_a_second_up_follow_from_the_facts() -> None:
         assert upload_verdict(step, Context({}), step.known or "") == Verdict("skipped")
     runs = [s for s in second.steps if isinstance(s, Run) and s.title.startswith(("create the", "test the"))]
     assert {(s.title, s.known) for s in runs if s.host == "gpu1"} == {
-        ("create the state folders", ""),
+        ("create the state directories", ""),
         ("create the cluster key", world.public_key("gpu1")),
         ("test the SSH login of main on every worker", None),
     }
@@ -277,7 +277,7 @@ def test_what_later_steps_are_given_has_a_type() -> None:
 
 def test_the_other_role_leaves_neither_container_nor_key() -> None:
     plan = plan_up(world.layout(), world.INSIDE)
-    make = {s.host: s.command.line() for s in plan.steps if s.title == "create the state folders"}  # type: ignore[union-attr]
+    make = {s.host: s.command.line() for s in plan.steps if s.title == "create the state directories"}  # type: ignore[union-attr]
     assert "toolkit-demo-worker" in make["gpu1"] and "conf/authorized_keys" in make["gpu1"]
     assert "toolkit-demo-main" in make["gpu2"] and make["gpu2"].endswith("conf/id_ed25519.pub")
 

@@ -51,7 +51,7 @@ class Restarts:
         most = self._job["max_restarts"]
         if end.state != "failed" or not most:
             return ""
-        return f"; toolkit gave up after {count(len(self.done), 'restart')} of {most}"
+        return f"; toolkit gave up after {len(self.done)} of {count(most, 'restart')}"
 
     def note(self, end: End, hosts: Sequence[Host], lasted: float) -> float:
         """Record a failure; return the seconds to wait (backoff)."""
