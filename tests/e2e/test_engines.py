@@ -65,11 +65,21 @@ def ids(cluster: str, **roles: str) -> dict[str, str]:
     return {h: inspect(h, f"toolkit-{cluster}-{role}")["Id"] for h, role in roles.items()}
 
 
-@pytest.mark.parametrize("host", sorted(COMPOSE))
-def test_the_api_and_the_docker_command_report_the_same_facts(up: Toolkit, host: str) -> None:
+@pytest.fixture(params=sorted(COMPOSE))
+def host_with_image(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A host that has the image toolkit-images:same, whichever clusters were on it before."""
+    host = str(request.param)
+    on(host, "sh", "-c", "tar -cf - --files-from /dev/null | docker import - toolkit-images:same")
+    yield host
+    on(host, "docker", "rmi", "toolkit-images:same")
+
+
+def test_the_api_and_the_docker_command_report_the_same_facts(up: Toolkit, host_with_image: str) -> None:
     """Engine 20.10, engine 26 with both stores."""
+    host = host_with_image
     name = yaml.safe_load(up.hosts.read_text())["cluster"]
-    asked = probe_command("toolkit:cpu", name, host, "0123456789abcdef", [("mounted", 'echo "$seen"')])
+    seen = [("mounted", 'echo "$seen"')]
+    asked = probe_command("toolkit-images:same", name, host, "0123456789abcdef", seen)
 
     def facts(*env: str) -> tuple[dict[str, str], Facts]:
         said = by_hand(host, "env", *env, *(str(token) for token in asked.argv)).encode()
