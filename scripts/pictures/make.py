@@ -125,7 +125,8 @@ def write_block(name: str, commands: list[Command]) -> None:
     """Replace the block of README.md behind the comment ``session: NAME``."""
     page = ROOT / "README.md"
     lines = [line for each in commands for line in (f"$ {each.words}", *each.lines)]
-    text = "\n".join(line.rstrip() for line in lines)
+    text = "\n".join(line.rstrip() for line in lines).strip("\n")
+    text = re.sub(r"\n*\n(  …)\n+", r"\n\1\n", text)  # no empty lines beside omitted ones
     mark = re.compile(rf"(<!-- session: {name} -->\n```console\n).*?\n```", re.DOTALL)
     old = page.read_text(encoding="utf-8")
     page.write_text(mark.sub(lambda match: f"{match[1]}{text}\n```", old), encoding="utf-8")
