@@ -117,7 +117,7 @@ CLAIMS = [
     (CHECK, f"fewer than {LEAST_FILES} open files for ranks"),
     (CHECK, f"({FIRST_DRIVER[MAJOR]} for the GPU image, {FIRST_DRIVER[12]} with `--cuda 12`)"),
     (CHECK, f"({OLDEST} for the GPU image)"),
-    (CHECK, f"for at most {CONNECT_SECONDS:g} s, once more"),
+    (CHECK, f"for at most {CONNECT_SECONDS:g} s. If a host does not answer, toolkit repeats the test once"),
     (CHECK, f"or after {LIFE_SECONDS} s"),
     (LIFE, f"SIGTERM to the ranks, and SIGKILL after {Request.grace:g} s"),
     (LIFE, f"detects the loss within {FAST} s once ranks run, and within {SLOW} s while ranks start"),

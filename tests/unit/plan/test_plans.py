@@ -130,7 +130,7 @@ def test_the_first_steps_of_a_second_up_follow_from_the_facts() -> None:
         said["gpu2"] = replace(facts, state_files=tuple(files))
         third = plan_up(make_layout(world.inventory(), Observed(said)), world.INSIDE)
         steps_of_host = [s for s in third.steps if isinstance(s, Run) and s.host == "gpu2"]
-        folders = next(s for s in steps_of_host if "folders" in s.title)
+        folders = next(s for s in steps_of_host if "directories" in s.title)
         assert folders.known is None
 
 
