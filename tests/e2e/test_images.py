@@ -104,7 +104,8 @@ def test_only_missing_layers_travel_to_both_stores(first: Made, base: ImageLayer
     for host in HOSTS:
         assert amounts(report)[host]["layers"] == 2 and amounts(report)[host]["of"] == images.TOOLS + 3
         assert 0.99 * missing <= amounts(report)[host]["bytes"] <= missing + 32 * 1024
-        assert after[host] - before[host] <= 1.02 * missing + 64 * 1024
+        # Besides the layers: the probe with its program for the socket, and the programs of the chain.
+        assert after[host] - before[host] <= 1.02 * missing + 96 * 1024
         assert is_whole(host, second) and is_whole(host, first) and parts_on(host) == []
     assert readers() == ""
 
