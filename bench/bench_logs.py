@@ -122,9 +122,11 @@ def _run(
     shown = follower.stdout
     reader = threading.Thread(target=lambda: [None for _ in iter(lambda: shown.read(1 << 16), b"")])
     reader.start()
+    deadline = time.monotonic() + 120
     while len(list(job.glob("logs/rank-*.run"))) < ranks:
+        assert time.monotonic() < deadline, f"not all of {ranks} ranks have started"
         time.sleep(0.05)
-    time.sleep(2.0)
+    time.sleep(2.0)  # until the ranks wait for the file
     result = Result([])
     before = _used(supervisor.pid)
     (root / "go").touch()

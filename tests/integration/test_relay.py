@@ -140,14 +140,14 @@ def test_this_machine_sends_once_and_hosts_of_both_stores_have_it(sender: Sender
 def test_many_hosts_that_join_one_after_another_are_in_one_chain(
     sender: Sender, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chain, "_MEET", 1.5)
+    monkeypatch.setattr(chain, "_MEET", 2.5)  # less than all hosts need, more than two in a row
     hosts = [make(n) for n in range(1, 5)]
     turn = threading.Semaphore(1)
 
     def one_by_one(self: Streaming, command: Command, sink: Sink, *more: Any) -> Result:
         if "load" not in command.argv:
             with turn:
-                time.sleep(0.7)
+                time.sleep(1.1)
         return Streaming.stream(self, command, sink, *more)
 
     late = type("Late", (Streaming,), {"stream": one_by_one})

@@ -233,7 +233,7 @@ def _variables(scene: Scene) -> Iterator[Finding]:
     if not reports:
         yield unchecked("no test container reported the version of NCCL")
     found = {version for versions in reports for name, version in versions.items() if name in _NCCL}
-    for finding in lint_nccl(scene.inventory, min(found, default="")):
+    for finding in dict.fromkeys(each for nccl in sorted(found) for each in lint_nccl(scene.inventory, nccl)):
         yield warning(finding.what, finding.fix, finding.host, finding.subject)
 
 

@@ -56,9 +56,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     up = all(r.ok for r in rows) and all(s.ok for s in services)
     if as_json:
         value: dict[str, Any] = {"cluster": inventory.cluster, "up": up}
-        value |= {
-            "transport": inventory.used_transport if inventory.chosen_transport else inventory.transport
-        }
+        value["transport"] = inventory.chosen_transport or inventory.transport
         value |= {"hosts": [asdict(r) for r in rows], "gpus": gpus_json(facts)}
         value["services"] = [asdict(s) for s in services]
         value |= as_warnings(changes)

@@ -59,18 +59,19 @@ def lint_nccl(
     """Return findings about variables that only a newer NCCL reads than that of the image.
 
     Args:
-        nccl: version of the image's NCCL, such as 2.29.7; empty if it is unknown.
+        nccl: version of the image's NCCL as stated by the image, such as 2.29.7; other text is ignored.
         override, hosts: see ``lint_inventory``.
     """
     found: dict[Finding, None] = {}
-    for settings in _received(inventory, override, hosts) if nccl else ():
+    has = _number(nccl)
+    for settings in _received(inventory, override, hosts) if has else ():
         for setting in settings.values():
             table = table_of(setting.name)
             variable = table.variables.get(setting.name) if table else None
-            if variable and variable.kind == _LATER and _number(nccl) < _number(variable.words[0]):
+            if variable and variable.kind == _LATER and has < _number(variable.words[0]):
                 what = (
                     f"{variable.library} reads {variable.name} from version {variable.words[0]} on, "
-                    f"but the image has {nccl}"
+                    f"but the image has {'.'.join(map(str, has))}"
                 )
                 fix = f"remove {variable.name}, or build an image with a newer NCCL (--nccl)"
                 found[_finding(setting, Complaint("warning", what, fix))] = None
@@ -91,7 +92,9 @@ def _received(
 
 
 def _number(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+    """Return the numbers of a version such as 2.29.7 or 2.18.3-1; empty for other text."""
+    found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?(?![0-9])", version)
+    return tuple(int(part) for part in found.groups() if part) if found else ()
 
 
 def _lint(settings: Mapping[str, Setting]) -> tuple[Finding, ...]:

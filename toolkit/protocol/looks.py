@@ -65,8 +65,8 @@ class ImageReport:
     versions: dict[str, str] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
     mpirun: Line = ""
-    cuda: str = ""
-    nccl: str = ""
+    cuda: Line = ""
+    nccl: Line = ""
     compiler: Line = ""
     headers: bool = False
 
