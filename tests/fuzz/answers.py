@@ -34,6 +34,7 @@ import paramiko
 import typer.main
 
 import toolkit.remote.engine
+import toolkit.remote.local_image
 from tests.fuzz import mutations
 from tests.fuzz.fake_hosts import UNKNOWN, Change, Clock, FakeLink, Talk, hang_up, in_place_of_hosts
 from tests.fuzz.sandbox import Contact, Hang, Sandbox
@@ -52,6 +53,7 @@ from tests.fuzz.valid_answers import (
 from toolkit.api.cluster import Cluster
 from toolkit.cli import app as cli
 from toolkit.errors import MissingTool, ToolkitError
+from toolkit.protocol.engine_socket import Unusable
 from toolkit.remote.ssh_config import Target
 from toolkit.remote.ssh_errors import explain
 
@@ -405,13 +407,17 @@ def _without_engine() -> Iterator[None]:
     def no_client(timeout: float) -> Any:
         raise MissingTool("no Docker engine answers on this machine", "start one")
 
-    changed: Any = toolkit.remote.engine
-    kept = changed.connect_client
-    changed.connect_client = no_client
+    def no_socket() -> str:
+        raise Unusable("no engine")
+
+    sdk: Any = toolkit.remote.engine
+    by_socket: Any = toolkit.remote.local_image
+    kept = sdk.connect_client, by_socket.configured_socket
+    sdk.connect_client, by_socket.configured_socket = no_client, no_socket
     try:
         yield
     finally:
-        changed.connect_client = kept
+        sdk.connect_client, by_socket.configured_socket = kept
 
 
 def judge(case: Case, box: Box) -> str:

@@ -31,7 +31,7 @@ _ACTING = {
     "checks": "preflight run",
     "cleanup": "gc",
     "cluster": "connect container_probe gauges image_look reachability session trust",
-    "core": "background files here local_writer runner",
+    "core": "files here local_writer runner",
     "data": "manage send source",
     "diagnose": "why",
     "export": "prepare verify",
@@ -42,6 +42,7 @@ _ACTING = {
     "lifecycle": "port_race",
     "monitor": "report",
     "plan": "context execute executors fetch_files precheck timing",
+    "protocol": "engine_socket",
     "services": "control forward",
     "transfer": "feeder host keys relay tee_reader",
 }
@@ -97,7 +98,6 @@ LATE = {
     ("cli.common", "toolkit.hostsfile.load"): "PyYAML; the output functions beside it serve `--help` too",
     ("cli.complete", "toolkit.checks.registry"): "all verbs have completers, only TAB calls them",
     ("cli.complete", "toolkit.image.build_plan"): "all verbs have completers, only TAB calls them",
-    ("cluster.session", "toolkit.remote.engine"): "Docker SDK; most commands never ask this machine's engine",
     ("cli.app", "toolkit.cli.failure"): "only an error needs it",
     ("cli.app", "toolkit.cli.explain"): "PyYAML; only `--explain` needs it",
     ("cli.lazy", "toolkit.cli.help"): "only --help needs it",
@@ -110,6 +110,7 @@ LATE = {
     ("cli.progress", "rich.console"): "only bars on a terminal need it",
     ("cli.progress", "rich.progress"): "only bars on a terminal need it",
     ("cli.version", "toolkit.remote.engine"): "Docker SDK; --no-engine does without it",
+    ("remote.local_image", "toolkit.remote.engine"): "Docker SDK; the engine's socket is usually enough",
     (
         "cluster.connect",
         "toolkit.remote.ssh",

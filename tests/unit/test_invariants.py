@@ -16,7 +16,6 @@ import toolkit.api.up
 import toolkit.cluster.session
 import toolkit.jobs.build
 import toolkit.jobs.control
-import toolkit.remote.engine
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.hosts_here import FakePrepared, HostHere, execute, hosts, tree
@@ -135,7 +134,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
         return session
 
     monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
-    monkeypatch.setattr("toolkit.remote.engine.Engine.find", lambda: None)
+    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
     monkeypatch.setattr("toolkit.cluster.session.execute", recorder)
     monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [])
     monkeypatch.setattr(toolkit.jobs.control, "running_jobs", lambda session: [])

@@ -9,7 +9,6 @@ from toolkit.api.prepared import Notices, Prepared, closed_on_error
 from toolkit.checks.preflight import preflight, questions, raise_if_errors, restart_warnings
 from toolkit.cluster.applied import change_finding
 from toolkit.cluster.session import Session
-from toolkit.core.background import Background
 from toolkit.data.manage import refuse_incomplete_data
 from toolkit.jobs.build import (
     PlannedJob,
@@ -26,6 +25,7 @@ from toolkit.jobs.request import CheckedRequest, environment_findings, nccl_find
 from toolkit.launchers.job import Job
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
+from toolkit.remote.fanout import Background
 
 
 class PreparedRun(Prepared[ClusterJob]):

@@ -19,7 +19,6 @@ from toolkit.cluster.image_look import choose_transport
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.ownership import refuse_foreign
 from toolkit.cluster.reachability import try_networks
-from toolkit.core.background import Background
 from toolkit.core.command import Command, Result
 from toolkit.core.disk_space import size
 from toolkit.core.finding import Finding
@@ -34,6 +33,8 @@ from toolkit.plan.context import Executors
 from toolkit.plan.execute import STALE_S, Listener, execute, reported_after
 from toolkit.plan.steps import Plan
 from toolkit.protocol.names import container_name
+from toolkit.remote.fanout import Background
+from toolkit.remote.local_image import local_image
 
 if TYPE_CHECKING:
     from toolkit.remote.ssh import Trace
@@ -160,7 +161,9 @@ class Session(Connected):
     def _begin_local_image(self) -> Background[ImageFacts | None]:
         """Query this machine's engine once; its client limits the duration."""
         if self._local_image is None:
-            self._local_image = Background("local image", lambda: _local_image(self.inventory))
+            self._local_image = Background(
+                "local image", lambda: local_image(self.inventory.image, self.inventory.engine)
+            )
         return self._local_image
 
     def try_networks(self) -> Evidence:
@@ -320,11 +323,3 @@ def observe_layout(session: Session, running: bool = False) -> Layout:
     layout = make_layout(session.inventory, observed) if running else wanted_layout(session, observed)
     session.leave_out(layout.refused)
     return layout
-
-
-def _local_image(inventory: Inventory) -> ImageFacts | None:
-    # Not at the top: this imports Docker's SDK, which takes 60 ms; most commands do not use the local engine.
-    from toolkit.remote.engine import Engine
-
-    engine = Engine.find()
-    return engine.image(inventory.image, inventory.engine) if engine else None

@@ -1,10 +1,11 @@
-"""Do one thing for many hosts at once; wait for every host; give every host an outcome."""
+"""Work in other threads: one thing for many hosts at once, or a value that is made beside other work."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Generic, TypeVar, cast
 
 from toolkit.errors import ToolkitError
 
@@ -42,3 +43,38 @@ def fan_out(
         raise
     pool.shutdown(wait=True)
     return values, errors
+
+
+class Background(Generic[Value]):
+    """The result of a function that has begun to run in a thread of its own.
+
+    Its owner calls ``result``, which raises what the function raised. A program that ends leaves the thread
+    behind.
+
+    Args:
+        name: of the thread.
+        make: called once.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Value]) -> None:
+        self._make = make
+        self._value: Value | None = None
+        self._error: BaseException | None = None
+        # Instead of Thread.join(), which takes the thread for ended if Ctrl-C interrupts it (Python 3.11).
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._value = self._make()
+        except BaseException as error:  # raised again in the thread of the owner
+            self._error = error
+        finally:
+            self._ended.set()
+
+    def result(self) -> Value:
+        """Return the value, if need be after the function has returned."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return cast("Value", self._value)

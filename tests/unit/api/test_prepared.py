@@ -70,7 +70,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Ses
     (tmp_path / "train.py").write_text("print(1)\n")
     (tmp_path / "folder").mkdir()
     monkeypatch.setattr(Session, "open", meet)
-    monkeypatch.setattr("toolkit.remote.engine.Engine.find", lambda: None)
+    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
     monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [])
     monkeypatch.setattr("toolkit.jobs.control.running_jobs", lambda session: [])
     yield sessions
@@ -276,7 +276,7 @@ def test_no_getter_of_a_session_asks_anybody(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(HostHere, "run", ask)
     monkeypatch.setattr("toolkit.cluster.session.try_networks", ask)
-    monkeypatch.setattr("toolkit.remote.engine.Engine.find", ask)
+    monkeypatch.setattr("toolkit.cluster.session.local_image", ask)
     session = Session(world.inventory())
     session.facts = world.facts_when_up()
     session.runners = {name: HostHere(name) for name in session.facts}  # type: ignore[misc]

@@ -262,7 +262,7 @@ def test_render_writes_what_it_prints(
         return session
 
     monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
-    monkeypatch.setattr("toolkit.remote.engine.Engine.find", lambda: None)
+    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
     status, printed, _ = run("render", target)
     assert status == 0
     status, out, _ = run("render", target, "-o", "out")

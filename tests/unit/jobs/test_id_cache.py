@@ -164,7 +164,7 @@ def test_after_down_there_are_none(
     here.facts = world.facts_when_up()
     here.execute = lambda *_: report  # type: ignore[assignment]
     monkeypatch.setattr(Session, "open", lambda *_: here)
-    monkeypatch.setattr("toolkit.remote.engine.Engine.find", lambda: None)
+    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
     monkeypatch.setattr(jobs, "running_jobs", lambda session: [])
     monkeypatch.setattr("toolkit.api.down.running_jobs", lambda session: [])
     remember_job("demo", "job")

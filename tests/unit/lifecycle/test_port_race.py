@@ -110,7 +110,7 @@ class Hosts:
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    monkeypatch.setattr("toolkit.remote.engine.Engine.find", lambda: None)
+    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
     monkeypatch.setattr(toolkit.jobs.control, "running_jobs", lambda session: [])
     made = Session(world.inventory())
     made.facts = world.cluster_facts()

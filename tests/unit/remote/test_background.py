@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.unit.container_world import PATIENCE_S
-from toolkit.core.background import Background
+from toolkit.remote.fanout import Background
 
 
 def test_the_function_runs_while_its_owner_does_something_else() -> None:

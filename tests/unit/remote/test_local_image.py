@@ -1,0 +1,78 @@
+"""The image in this machine's engine: from its socket, or from Docker's SDK."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.engine_here import recorded, served
+from toolkit.core.image import image_facts
+from toolkit.protocol.decode import decode
+from toolkit.protocol.engine import ImageInspect
+
+# Prints the image's id, "none" or the error, and whether Docker's SDK was imported.
+PROGRAM = """
+import sys
+import toolkit.remote.local_image as here
+here._SECONDS = float(sys.argv[2])
+try:
+    found = here.local_image(sys.argv[1], "docker")
+    print(found.identity if found else "none", end=" ")
+except Exception as error:
+    print(type(error).__name__, end=" ")
+print("docker" in sys.modules)
+"""
+NAME = "toolkit:cpu"
+
+
+def asked(name: str, seconds: float = 30.0, **env: str) -> list[str]:
+    argv = [sys.executable, "-c", PROGRAM, name, str(seconds)]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("DOCKER_")}
+    done = subprocess.run(argv, env={**kept, **env}, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("name", ["docker-20.10", "docker-26.1", "docker-26.1-containerd"])
+def test_the_socket_is_enough(tmp_path: Path, name: str) -> None:
+    answers = recorded(name)
+    body: Any = answers["api"][f"/images/{NAME}/json"][1]
+    with served(tmp_path, answers) as engine:
+        env = {"HOME": str(tmp_path), "DOCKER_HOST": engine.address}
+        assert asked(NAME, **env) == [image_facts(decode(ImageInspect, body)).identity, "False"]
+        assert asked("absent:1", **env) == ["none", "False"]
+
+
+def test_with_a_context_the_sdk_is_used(tmp_path: Path) -> None:
+    folder = tmp_path / ".docker"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"currentContext": "elsewhere"}))
+    with served(tmp_path, recorded("docker-26.1")) as engine:
+        # Docker's SDK prefers DOCKER_HOST. The served engine has no /version, which the SDK asks first.
+        found = asked(NAME, HOME=str(tmp_path), DOCKER_HOST=engine.address)
+        assert found == ["none", "True"] and "/version" in engine.requests
+
+
+def test_without_an_engine_there_is_no_image(tmp_path: Path) -> None:
+    assert asked(NAME, HOME=str(tmp_path), DOCKER_HOST=f"unix://{tmp_path}/none.sock") == ["none", "True"]
+
+
+@pytest.mark.parametrize("path", ["/_ping", f"/images/{NAME}/json"])
+@pytest.mark.parametrize("how", ["silent", "slow"])
+def test_an_engine_that_hangs_has_no_image(tmp_path: Path, path: str, how: str) -> None:
+    answers = recorded("docker-26.1")
+    answers["api"] |= {path: [how, ""]}
+    with served(tmp_path, answers) as engine:
+        assert asked(NAME, 0.5, HOME=str(tmp_path), DOCKER_HOST=engine.address) == ["none", "False"]
+
+
+def test_an_invalid_answer_is_left_to_the_sdk(tmp_path: Path) -> None:
+    answers = recorded("docker-26.1")
+    answers["api"] |= {f"/images/{NAME}/json": [200, '{"Id": 5}']}
+    with served(tmp_path, answers) as engine:
+        assert asked(NAME, HOME=str(tmp_path), DOCKER_HOST=engine.address) == ["none", "True"]
