@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,9 +25,7 @@ TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # What `up` imports before and while it connects.
-IMPORTS = (
-    "import toolkit.cli.app, toolkit.cli.up, toolkit.remote.ssh, toolkit.hostsfile.models, docker, jinja2"
-)
+IMPORTS = "import toolkit.cli.app, toolkit.cli.up, toolkit.remote.ssh, toolkit.hostsfile.models, jinja2"
 # Arguments: known_hosts, key, user, addresses.
 CONNECT = """
 import sys, threading
@@ -58,11 +56,30 @@ def cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """Return the duration and the processor time on this machine outside of the hosts."""
-    before, start = cpu(), time.perf_counter()
+def usage_file(container: str) -> Path:
+    """Return the file in which the kernel counts the processor time of a practice host."""
+    argv = ["docker", "inspect", "--format", "{{.Id}}", container]
+    ident = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+    found = [
+        path
+        for name in ("cpuacct.usage", "cpu.stat")  # of cgroup version 1 and 2
+        for path in Path("/sys/fs/cgroup").glob(f"**/*{ident}*/{name}")
+    ]
+    return min(found, key=lambda path: (path.name != "cpuacct.usage", len(path.parts)))
+
+
+def host_cpu(files: Iterable[Path]) -> float:
+    """Return the processor time of all practice hosts, in seconds."""
+    words = [file.read_text().split() for file in files]
+    # nanoseconds, or "usage_usec" and microseconds
+    return sum(int(each[0]) / 1e9 if len(each) == 1 else int(each[1]) / 1e6 for each in words)
+
+
+def timed(work: Callable[[], object], files: Iterable[Path]) -> tuple[float, float, float]:
+    """Return the duration, the processor time of this machine without the hosts, and that of all hosts."""
+    before, hosts_before, start = cpu(), host_cpu(files), time.perf_counter()
     work()
-    return time.perf_counter() - start, cpu() - before
+    return time.perf_counter() - start, cpu() - before, host_cpu(files) - hosts_before
 
 
 def forks() -> int:
@@ -112,16 +129,18 @@ def main() -> None:
         "connect and run true, with these imports": python(IMPORTS + CONNECT, *floor),
         "toolkit up": up,
     }
-    rounds = [[timed(work) for work in rows.values()] for _ in range(ROUNDS)]
+    files = [usage_file(container) for container in names.values()]
+    rounds = [[timed(work, files) for work in rows.values()] for _ in range(ROUNDS)]
     print(f"S2  ssh connections during one `up`, by host: {used} (target 1)")
     load = os.getloadavg()[0]
     print(f"S3  {len(names)} hosts, median of {ROUNDS} interleaved rounds, 0 changes, load {load:.1f}")
     print(f"    processes and threads started during one `up`, all hosts and the client: {started}")
     for number, name in enumerate(rows):
         ratios = sorted(each[number][0] / each[0][0] for each in rounds)
-        took, used_cpu = (statistics.median(each[number][i] for each in rounds) for i in (0, 1))
+        took, used_cpu, hosts_cpu = (statistics.median(each[number][i] for each in rounds) for i in range(3))
         spread = f"{statistics.median(ratios):.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        print(f"    {name:46} {took:.2f} s  client CPU {used_cpu:.2f} s  ratio {spread}")
+        each_host = hosts_cpu / len(names)
+        print(f"    {name:46} {took:.2f} s  CPU: client {used_cpu:.2f}, host {each_host:.3f}  ratio {spread}")
     print("    target of the last ratio: 1.5 at 8 hosts")
 
 

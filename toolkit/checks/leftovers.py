@@ -23,8 +23,7 @@ MARKS = Probe(
     + CELL
     + r"""
 tags='^TOOLKIT_\(CLUSTER\|JOB\|SUPERVISOR\)='
-printf '%s\n' /proc/[0-9]*/environ | xargs grep -aslz "$tags" | of_this_user |
-  xargs -r grep -asHz "$tags" | tr '\0\n' '\n '
+printf '%s\n' /proc/[0-9]*/environ | of_this_user | xargs -r grep -asHz "$tags" | tr '\0\n' '\n '
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
 for d in "$mine"/*/*; do
   [ -d "$d" ] || continue

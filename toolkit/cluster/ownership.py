@@ -17,7 +17,7 @@ from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_SERVICE, co
 OWN_PROCESSES = r"""
 with_variable() { printf '%s\n' /proc/[0-9]*/environ | xargs grep -lszFx -e "$1" | of_this_user; }
 of_this_user() {
-  uid=$(id -u)
+  while read -r name _ uid _; do [ "$name" != Uid: ] || break; done </proc/self/status
   ids=$(printf 'Uid:\t%s\t%s\t%s\t%s' "$uid" "$uid" "$uid" "$uid")
   sed 's/environ$/status/' | xargs -r grep -lsxF -e "$ids" | sed 's/status$/environ/'
 }

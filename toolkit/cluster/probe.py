@@ -145,16 +145,20 @@ export XDG_STATE_HOME
 # Directory services give groups names with spaces; -z is not known to every id.
 groups=$(id -Gnz 2>/dev/null | tr '\0' '\t')
 [ -n "$groups" ] || groups=$(id -Gn | tr ' ' '\t')
-say who "$(id -un; id -u; id -g; id -G
+while read -r name _ number _; do
+  case $name in Uid:) uid=$number ;; Gid:) gid=$number; break ;; esac
+done </proc/self/status
+say who "$(id -un; printf '%s\n' "$uid" "$gid"; id -G
   printf '%s\n' "$groups" "$(cell "$HOME")" "$(cell "${XDG_STATE_HOME:-$HOME/.local/state}")")"
 machine=$(uname -n -m)
 say machine "${machine% *}
 ${machine##* }"
 say ssh "$SSH_CONNECTION"
 @@ENGINE@@
-say interfaces "$(ip -o -4 addr show 2>/dev/null)"
+interfaces=$(ip -o -4 addr show 2>/dev/null)
+say interfaces "$interfaces"
 say routes "$(cat /proc/net/route 2>/dev/null)"
-say addresses "$(cat /proc/net/fib_trie 2>/dev/null)"
+say addresses "$([ -n "$interfaces" ] || cat /proc/net/fib_trie 2>/dev/null)"
 say tcp "$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null)"
 @network@
 smi() {
