@@ -6,7 +6,8 @@
 One host on this machine, without SSH and containers: the real supervisor, lease, rank programs and follower,
 and `job.spawn` as the launcher, whose ranks share one pipe. A step of a rank waits a tenth of a second, in
 place of training, and then prints the rank's share of the rate. "slower" compares the time of the steps with
-that of the same ranks that print to /dev/null, in pairs; memory and CPU are those of the supervisor.
+that of the same ranks that print to /dev/null, in pairs: of the median rank, and of the slowest rank. "noise"
+is the slowest rank without output against the median one. Memory and CPU are those of the supervisor.
 
 text: lines of 100 bytes. long: lines of 1 MB. binary: random bytes. bars: progress bars of 80 bytes.
 """
@@ -31,7 +32,8 @@ STEP_S = 0.1
 # Writes what it prints to a file as well, and how long its steps took.
 RANK = r"""
 import os, random, sys, time
-kinds, steps, share, wait, folder = sys.argv[1].split(","), *map(float, sys.argv[2:5]), sys.argv[5]
+kinds, steps, share, wait = sys.argv[1].split(","), *map(float, sys.argv[2:5])
+folder, heard = sys.argv[5:]
 rank, steps, share = int(os.environ["RANK"]), int(steps), int(share)
 kind = kinds[rank % len(kinds)]
 noise = random.Random(rank)
@@ -46,8 +48,8 @@ def binary(n):
 made = {"text": text, "long": long, "bars": bars, "binary": binary}[kind]
 every = max(1, 1_000_000 // share) if kind == "long" else 1
 data = made(share * every)
-kept = open(f"{folder}/{rank}.{kind}", "wb") if folder else None
-out = os.open(os.devnull, os.O_WRONLY) if not folder else 1
+kept = open(f"{folder}/{rank}.{kind}", "wb")
+out = 1 if heard else os.open(os.devnull, os.O_WRONLY)
 deadline = time.monotonic() + 60
 while not os.path.exists(os.path.dirname(sys.argv[0]) + "/go") and time.monotonic() < deadline:
     time.sleep(0.01)
@@ -57,8 +59,7 @@ for step in range(steps):
     if (step + rank) % every == 0:
         if kind == "binary":
             data = made(share)
-        if kept:
-            kept.write(data)
+        kept.write(data)
         start, rest = time.monotonic(), data
         while rest:
             rest = rest[os.write(out, rest):]
@@ -66,6 +67,7 @@ for step in range(steps):
 took = time.monotonic() - begun
 with open(f"{os.path.dirname(sys.argv[0])}/times.{rank}", "w") as file:
     file.write(f"{took} {printed}")
+time.sleep(2)  # the end of 64 programs must not delay a rank that is still in its last step
 """
 
 
@@ -99,7 +101,7 @@ def _run(
     folder.mkdir()
     ranks, share = options.ranks, int(options.rate * 1e6 * STEP_S / options.ranks)
     steps = str(int(options.seconds / STEP_S))
-    words = [kinds, steps, str(share), str(STEP_S), str(folder) if heard else ""]
+    words = [kinds, steps, str(share), str(STEP_S), str(folder), "heard" * heard]
     job = world.job(
         world_size=ranks,
         hosts=[host_entry(slots=ranks, taken=list(range(ranks)))],
@@ -183,7 +185,7 @@ def main() -> None:
     options = parser.parse_args()
     print(f"log path: {options.ranks} ranks, {options.rate:g} MB/s in total, {options.pairs} pairs")
     print(
-        f"    {'output':<8}{'silent':>9}{'printing':>10}{'slower':>9}{'worst':>8}"
+        f"    {'output':<8}{'silent':>9}{'printing':>10}{'slower':>9}{'slowest':>9}{'noise':>8}"
         f"{'lost':>6}{'MiB':>7}{'CPU':>7}"
     )
     for kind in options.kinds.split(","):
@@ -192,12 +194,13 @@ def main() -> None:
         # Of the ranks of one job the slowest; its peers wait for it in a training step.
         typical = [statistics.median(b.took) / statistics.median(a.took) - 1 for a, b in pairs]
         worst = max(max(b.took) / statistics.median(a.took) - 1 for a, b in pairs)
+        noise = max(max(a.took) / statistics.median(a.took) - 1 for a, _ in pairs)
         silent = statistics.median(statistics.median(a.took) for a, _ in pairs)
         printing = statistics.median(statistics.median(b.took) for _, b in pairs)
         cpu = statistics.median(b.cpu / max(b.took) for _, b in pairs)
         print(
             f"    {kind:<8}{silent:>7.2f} s{printing:>8.2f} s{100 * statistics.median(typical):>7.1f} %"
-            f"{100 * worst:>6.1f} %{sum(b.lost for _, b in pairs):>6}{max(b.memory for _, b in pairs):>7.1f}"
+            f"{100 * worst:>7.1f} %{100 * noise:>6.1f} %{sum(b.lost for _, b in pairs):>6}{max(b.memory for _, b in pairs):>7.1f}"
             f"{100 * cpu:>5.0f} %",
             flush=True,
         )
