@@ -198,9 +198,10 @@ def main() -> None:
         silent = statistics.median(statistics.median(a.took) for a, _ in pairs)
         printing = statistics.median(statistics.median(b.took) for _, b in pairs)
         cpu = statistics.median(b.cpu / max(b.took) for _, b in pairs)
+        lost, memory = sum(b.lost for _, b in pairs), max(b.memory for _, b in pairs)
         print(
             f"    {kind:<8}{silent:>7.2f} s{printing:>8.2f} s{100 * statistics.median(typical):>7.1f} %"
-            f"{100 * worst:>7.1f} %{100 * noise:>6.1f} %{sum(b.lost for _, b in pairs):>6}{max(b.memory for _, b in pairs):>7.1f}"
+            f"{100 * worst:>7.1f} %{100 * noise:>6.1f} %{lost:>6}{memory:>7.1f}"
             f"{100 * cpu:>5.0f} %",
             flush=True,
         )
