@@ -25,6 +25,7 @@ def main() -> None:
                 os._exit(3)
             os.kill(os.getpid(), getattr(signal, how))
         if attempt and step == at:
+            dist.destroy_process_group()
             return
         time.sleep(0.05)
 

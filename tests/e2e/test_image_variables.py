@@ -14,7 +14,10 @@ from toolkit.env_lint.lint import lint_environment
 pytestmark = pytest.mark.docker
 TABLES = Path(toolkit.env_lint.__file__).parent / "tables"
 
-GLOO = "import torch.distributed as d, torch; d.init_process_group('gloo'); d.all_reduce(torch.ones(1))"
+GLOO = (
+    "import torch.distributed as d, torch; d.init_process_group('gloo'); d.all_reduce(torch.ones(1));"
+    "d.destroy_process_group()"
+)
 MPI = "from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)"
 HOROVOD = "import horovod.torch as h, torch; h.init(); h.allreduce(torch.ones(1))"
 # A program, a setting, whether ranks go on with it.
