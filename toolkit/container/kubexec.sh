@@ -54,4 +54,4 @@ if [ -n "${TOOLKIT_JOB-}" ]; then
   command="$tag; $command"
 fi
 export TOOLKIT_TO="$host"
-exec ssh -F "$root/conf/ssh_config" "$host" "$command"
+exec ssh -F "$root/conf/ssh_config" -- "$host" "$command"

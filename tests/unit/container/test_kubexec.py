@@ -11,7 +11,7 @@ import pytest
 from tests.unit.container_world import INSIDE
 from toolkit.container.paths import temporary_folder
 
-SSH = ["-F", "/run/toolkit/conf/ssh_config"]
+SSH = ["-F", "/run/toolkit/conf/ssh_config", "--"]
 
 
 def call(folder: Path, *args: str, **env: str) -> tuple[int, list[str], str]:
@@ -53,6 +53,11 @@ def test_another_temporary_folder_stays_on_main(tmp_path: Path, folder: str) -> 
 )
 def test_the_launchers_ssh_options_do_not_win(tmp_path: Path, options: list[str]) -> None:
     assert call(tmp_path, *options, "root@gpu2", "true")[1] == ["gpu2", *SSH, "gpu2", "true"]
+
+
+def test_a_host_is_never_an_option(tmp_path: Path) -> None:
+    """ssh itself refuses a name that begins with a hyphen, if it comes after two hyphens."""
+    assert call(tmp_path, "--", "-oProxyCommand=reboot", "true")[1][1:] == [*SSH, "-oProxyCommand=reboot", "true"]
 
 
 def test_options_of_the_command_are_the_commands(tmp_path: Path) -> None:
