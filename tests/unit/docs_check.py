@@ -135,7 +135,7 @@ def row_faults(text: str, known: Mapping[str, Verb]) -> Iterator[str]:
 
 
 def table_faults(text: str) -> Iterator[str]:
-    """Yield each row of a table that has another number of cells than the first row: its text is not shown."""
+    """Yield each row with another number of cells than the first row of its table."""
     columns = 0
     for line in text.splitlines():
         cells = len(re.findall(r"(?<!\\)\|", line)) - 1 if line.startswith("|") else 0
