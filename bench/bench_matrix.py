@@ -39,6 +39,11 @@ class Row:
     def ok(self) -> bool:
         return all(cell == "ok" for cell in self.cells.values())
 
+    @property
+    def failures(self) -> str:
+        failed = [f"{HEADS[column]}: {cell}" for column, cell in self.cells.items() if cell != "ok"]
+        return ", ".join(failed) or "none"
+
 
 COLUMNS = ("up", "smoke", *SCRIPTS, "up again", "down")
 # Headings of the columns on the page.
@@ -113,21 +118,16 @@ def document(found: list[Row], outer: dict[str, Any], version: str, command: str
     """Return the page: versions, steps, and one line for each way to start a cluster."""
     system = f"{outer['OperatingSystem']}, engine {outer['ServerVersion']}, cgroup v{outer['CgroupVersion']}"
     good = sum(row.ok for row in found)
-    head = (
-        "Docker and image store",
-        "SSH user",
-        "Start of the containers",
-        *(HEADS[column] for column in COLUMNS),
-    )
+    head = ("Docker and image store", "SSH user", "Start of the containers", "Failed tests")
     lines = [
         "# Combinations of engines and launchers",
         "",
         f"`{command}` generated this page on {when:%Y-%m-%d} with toolkit {version}.",
         f"The hosts were practice hosts on one machine ({system}, {outer['Architecture']}).",
         "",
-        "Each row is one cluster with one rank per host. A cluster has two hosts, or three hosts with",
-        "different engines. Compose and scripts use the files of `toolkit up --prepare` and",
-        "`toolkit render`. The tests are:",
+        "A cluster has two hosts, or three hosts with different engines, and one rank per host.",
+        "Compose and scripts use the files of `toolkit up --prepare` and `toolkit render`.",
+        "Each row lists the clusters that failed the same tests. The tests are:",
         "",
         "- **start**: The containers start.",
         "- **smoke**: `toolkit smoke` succeeds.",
@@ -135,14 +135,16 @@ def document(found: list[Row], outer: dict[str, Any], version: str, command: str
         "- **second up**: `toolkit up` starts no container.",
         "- **down**: After `toolkit down`, no container, volume or network of the cluster exists.",
         "",
-        f"In {good} of {len(found)} rows, every test succeeded.",
+        f"In {good} of {len(found)} clusters, every test succeeded.",
         "",
         "| " + " | ".join(head) + " |",
         "| " + " | ".join("---" for _ in head) + " |",
     ]
+    alike: dict[tuple[str, str, str], list[str]] = {}
     for row in found:
-        cells = (row.engine, row.user, row.way, *(row.cells[c] for c in COLUMNS))
-        lines.append("| " + " | ".join(cells) + " |")
+        alike.setdefault((row.engine, row.way, row.failures), []).append(row.user)
+    for (engine, way, failures), users in alike.items():
+        lines.append(f"| {engine} | {', '.join(users)} | {way} | {failures} |")
     return "\n".join(lines) + "\n"
 
 

@@ -252,15 +252,14 @@ def table(faults: Sequence[Fault], rows: Sequence[Outcome]) -> list[str]:
     The times are the median and the maximum over all runs in which the command failed or hung.
     """
     lines = [
-        "| Fault | Action of the test | Runs | Time to the error message, s | Time to a failed exit, s |",
-        "| --- | --- | --- | --- | --- |",
+        "| Fault | Runs | Time to the error message, s | Time to a failed exit, s |",
+        "| --- | --- | --- | --- |",
     ]
     for fault in faults:
         own = [row for row in rows if row.fault == fault.name and row.injected]
         failed = [row for row in own if row.exit != 0]
         cells = (
             f"`{fault.name}`",
-            fault.about,
             str(len(own)),
             _spread([row.notice_s for row in failed]),
             _spread([row.end_s for row in failed]),

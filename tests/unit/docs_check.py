@@ -134,6 +134,16 @@ def row_faults(text: str, known: Mapping[str, Verb]) -> Iterator[str]:
                 yield f"toolkit {' '.join(words)} has no option {option[0]}"
 
 
+def table_faults(text: str) -> Iterator[str]:
+    """Yield each row with another number of cells than the first row of its table."""
+    columns = 0
+    for line in text.splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line)) - 1 if line.startswith("|") else 0
+        if columns and cells and cells != columns:
+            yield f"row of {cells} cells in a table of {columns}: {line[:40]}"
+        columns = (columns or cells) if cells else 0
+
+
 def page_faults(
     text: str,
     folder: Path,
@@ -156,6 +166,7 @@ def page_faults(
         faults += [f"there is no target: make {t}" for t in _MAKE.findall(code) if t not in targets]
         faults += [f"there is no {p}" for p in _PATH.findall(code) if not _is_there(root, p)]
     faults += row_faults(_FENCED.sub("", text), known)
+    faults += table_faults(_FENCED.sub("", text))
     for link in _LINK.findall(text):
         faults += _link_faults(link, text, folder)
     return faults

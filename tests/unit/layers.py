@@ -72,7 +72,6 @@ SHARED_NAMES = frozenset(_SHARED_NAMES.split())
 # shorter; what our own programs and errors mean has a field, an enum or an exit status.
 READS_WORDS = {
     "checks.image": "ways to fail that a step declares: the engine's words about GPUs",
-    "cluster.interfaces": "no words: keys of what sysfs holds",
     "cluster.gpus": "nvidia-smi's words, and those that the question about it prints",
     "core.causes": "words of the engines and of the kernel, for all other modules",
     "core.runner": "no words: the mark that a command has begun",

@@ -92,6 +92,7 @@ def test_messages_and_comments_name_only_what_there_is(path: Path) -> None:
         ("see `compose/*.toml`", "there is no compose/*.toml"),
         ("[x](docs/gone.md)", "link to docs/gone.md: no such file"),
         ("# One\n\n[x](#two)", "link to #two: no such heading"),
+        ("| a | b |\n| --- | --- |\n| c | d | e |", "row of 3 cells in a table of 2: | c | d | e |"),
         (
             "[x](README.md#no-such-heading-anywhere)",
             "link to README.md#no-such-heading-anywhere: no such heading",
@@ -114,6 +115,7 @@ def test_the_checker_sees_what_is_gone(text: str, fault: str) -> None:
         "`toolkit lab up\\|down\\|status` and `toolkit render compose|docker|ssh`",
         "`make image-cpu`, `create the state directories`",
         "`compose/*.j2`, `toolkit/container/job/rank.py`, `docs/`, `~/.local/state/toolkit/CLUSTER`",
+        "| a | b |\n| --- | --- |\n| c \\| d | e |\n\n| a |\n| --- |\n| b |",
         "# A heading: with `code`\n\n[x](#a-heading-with-code) [y](https://example.com/docs/x.md) [z](docs/)",
     ],
 )
@@ -201,7 +203,7 @@ def test_every_folder_has_a_page_or_a_section() -> None:
 def test_a_page_about_internals_answers_what_a_newcomer_asks(page: str) -> None:
     sections = re.findall(r"^## (.*)", INTERNALS[page], re.MULTILINE)
     assert [name for name in ("Entry points", "State", "Tests") if name not in sections] == []
-    assert 30 <= len(INTERNALS[page].splitlines()) <= 95
+    assert 25 <= len(INTERNALS[page].splitlines()) <= 95
 
 
 def test_the_overview_lists_every_page_about_internals() -> None:

@@ -80,21 +80,21 @@ class ClusterJob:
         Raises:
             ToolkitError: the connection to the job was lost.
         """
-        told: SimpleQueue[bytes | BaseException | None] = SimpleQueue()
+        output: SimpleQueue[bytes | BaseException | None] = SimpleQueue()
         # Leaving the loop over the lines closes the session too, which ends the thread.
         with self._connect() as session:
             job = self._status(session).id
 
             def work() -> None:
                 try:
-                    follow(session, job, told.put, Excerpt(tail=tail, fold=fold))
-                    told.put(None)
+                    follow(session, job, output.put, Excerpt(tail=tail, fold=fold))
+                    output.put(None)
                 except BaseException as error:  # the loop over the lines raises it again
-                    told.put(error)
+                    output.put(error)
 
             Thread(target=work, daemon=True).start()
             rest = b""
-            while (piece := told.get()) is not None:
+            while (piece := output.get()) is not None:
                 if isinstance(piece, BaseException):
                     raise piece
                 *whole, rest = (rest + piece).split(b"\n")

@@ -83,8 +83,8 @@ def prepare_up(
     inventory, notices = cluster.inventory, Notices(cluster)
     staged = read_data(inventory) if data else ()
     notices.add(Topic.ENVIRONMENT, environment_findings(inventory))
-    asked = questions() if check else ()
-    session = cluster.connect(questions=asked, local_image=check or inventory.pull == "never")
+    queries = questions() if check else ()
+    session = cluster.connect(questions=queries, local_image=check or inventory.pull == "never")
     with closed_on_error(session):
         found = preflight(session, inventory.names) if check else ()
         notices.add(Topic.HOSTS, found)

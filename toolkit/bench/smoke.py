@@ -70,18 +70,18 @@ _MISSING = 'for name; do command -v "$name" >/dev/null || echo "$name"; done'
 _LOOK_SECONDS = 30.0
 
 
-def choose_launcher(session: Session, layout: Layout | None, asked: str) -> tuple[str, str]:
+def choose_launcher(session: Session, layout: Layout | None, requested: str) -> tuple[str, str]:
     """Return the launcher of the all-reduce, and the reason if it is not that of the hosts file.
 
     With ``auto`` in the hosts file, mpirun needs no reason.
 
     Args:
         layout: None if the cluster is not up; then the image is unknown.
-        asked: launcher given on the command line, used without a check; empty for that of the hosts file.
+        requested: launcher given on the command line, used without a check; empty for that of the hosts file.
     """
-    if asked and asked != AUTO and asked not in WITH_TOKEN:
-        return asked, ""
-    wanted = asked or session.inventory.launcher
+    if requested and requested != AUTO and requested not in WITH_TOKEN:
+        return requested, ""
+    wanted = requested or session.inventory.launcher
     # The same order as in _OTHERS: mpirun if the image has it, otherwise torchrun.
     wanted = _OTHERS[0] if wanted == AUTO else wanted
     others = [name for name in _OTHERS if not session.inventory.in_parts or name in WITHOUT_SSH]
@@ -151,11 +151,11 @@ def _or_raise(value: Value | ToolkitError) -> Value:
     return value
 
 
-def plan_smoke(session: Session, asked: str) -> PlannedSmoke:
+def plan_smoke(session: Session, requested: str) -> PlannedSmoke:
     """Return both parts of the test; the result contains the reason if a part cannot be started.
 
     Args:
-        asked: see ``choose_launcher``.
+        requested: see ``choose_launcher``.
     """
     layout: Layout | ToolkitError
     gpus = Plan("", ())
@@ -165,7 +165,7 @@ def plan_smoke(session: Session, asked: str) -> PlannedSmoke:
     except ToolkitError as error:
         layout = error
     known = None if isinstance(layout, ToolkitError) else layout
-    launcher, instead = choose_launcher(session, known, asked)
+    launcher, instead = choose_launcher(session, known, requested)
     request = Request(words=ALLREDUCE, launcher=launcher, timeout=300, secrets=False, with_spares=True)
     job: PlannedJob | ToolkitError
     try:

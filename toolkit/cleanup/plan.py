@@ -142,14 +142,14 @@ def plan_gc(left: Leftovers) -> Plan:
         for host, found in left.containers.items()
         for container in found
     ]
-    asked: dict[str, set[str]] = {}
+    jobs_by_main: dict[str, set[str]] = {}
     doubtful: tuple[Stray | OldJob, ...] = (*left.strays, *left.jobs)
     for one in doubtful:
         if one.main:
-            asked.setdefault(one.main, set()).add(one.job)
+            jobs_by_main.setdefault(one.main, set()).add(one.job)
     ask = [
         Run(main, "query finished jobs", script(_OVER, *sorted(jobs)), saves="over", kind=Kind.ENDED_JOBS)
-        for main, jobs in asked.items()
+        for main, jobs in jobs_by_main.items()
     ]
     phases = (
         Phase("containers", tuple(remove)),

@@ -81,7 +81,7 @@ class Told:
     halves: int = 0
 
 
-def told(seen: Seen) -> Told:
+def reported(seen: Seen) -> Told:
     """Parse a host's answer about its folders; in a shared home, only those of this host."""
     now, states, jobs, halves = 0.0, {}, [], 0
     base = state_base(seen)
@@ -137,7 +137,7 @@ class Remains:
             jobs=tuple(self._jobs()),
             states=states,
             at_once=at_once,
-            halves={name: state_base(seen) for name, seen in looked.items() if told(seen).halves},
+            halves={name: state_base(seen) for name, seen in looked.items() if reported(seen).halves},
             parts={name: tuple(_dead_parts(seen)) for name, seen in looked.items()},
         )
 
@@ -148,7 +148,7 @@ class Remains:
             if seen.facts is not None and seen.facts.docker and "looked" in seen.answer(MARKS):
                 there = {c.labels.get(LABEL_CLUSTER) for c in seen.facts.containers}
                 work = {one.cluster for one in marked(seen)}
-                found += [s for n, s in told(seen).states.items() if n not in there and n not in work]
+                found += [s for n, s in reported(seen).states.items() if n not in there and n not in work]
         return tuple(found)
 
     def _main_of(self, cluster: str) -> str:
@@ -185,14 +185,14 @@ class Remains:
     def _jobs(self) -> Iterator[OldJob]:
         alive = supervised(self.scene)
         ended = {
-            (seen.host, folder.cluster, folder.job): (told(seen).clock - folder.ended) / 86400
+            (seen.host, folder.cluster, folder.job): (reported(seen).clock - folder.ended) / 86400
             for seen in self.scene.seen.values()
-            for folder in told(seen).jobs
+            for folder in reported(seen).jobs
             if folder.state in FINAL_STATES and folder.ended
         }
         in_parts = self.scene.inventory.in_parts
         for seen in self.scene.seen.values():
-            here = told(seen)
+            here = reported(seen)
             for folder in here.jobs:
                 main = self._main_of(folder.cluster)
                 if folder.job in alive or not main:
@@ -261,7 +261,7 @@ def _dead_parts(seen: Seen) -> Iterator[HeldImage]:
         if image.part_of:
             newest[image.part_of] = max(newest.get(image.part_of, 0.0), image.since)
     for image in images:
-        if image.part_of and not image.users and told(seen).clock - newest[image.part_of] > QUIET * 60:
+        if image.part_of and not image.users and reported(seen).clock - newest[image.part_of] > QUIET * 60:
             yield image
 
 

@@ -82,8 +82,8 @@ def network(
     line.read(check_bench, bench)
     inventory = line.hosts(hosts)
     chosen = listed(only)
-    asked = Request(words=("python3",), launcher="mpirun", only=chosen, secrets=False)
-    line.read(check_request, inventory, asked)
+    request = Request(words=("python3",), launcher="mpirun", only=chosen, secrets=False)
+    line.read(check_request, inventory, request)
     inventory = line.accept(inventory)
     with connect(inventory, verbose) as session:
         session.require_some()

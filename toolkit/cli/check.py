@@ -53,9 +53,7 @@ def check(
             "--dry-run", hidden=True, help="With --fix, print the plan of `toolkit gc` and remove nothing"
         ),
     ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Start no test containers and skip the checks that need them")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip the checks that need test containers")] = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:

@@ -70,8 +70,8 @@ def execute(
             _end(session.run_inside(names[0], argv, seconds, rank_output(raw), rank_output(raw, errors=True)))
         results, errors = fan_out(names, lambda name: session.run_inside(name, argv, seconds))
     if as_json:
-        told = ((name, done.status, done.stdout, done.stderr) for name, done in results.items())
-        rows = [dict(zip(("host", "status", "stdout", "stderr"), row, strict=True)) for row in told]
+        entries = ((name, done.status, done.stdout, done.stderr) for name, done in results.items())
+        rows = [dict(zip(("host", "status", "stdout", "stderr"), row, strict=True)) for row in entries]
         put_json(rows + [{"host": n, "error": e.what, "fix": e.fix} for n, e in errors.items()])
     else:
         for name, done in results.items():

@@ -106,8 +106,8 @@ def get(
     _check(line, inventory, paths, job, host, everywhere, output)
     inventory = line.accept(inventory)
     names = list(inventory.names) if everywhere else [host or inventory.main]
-    asked = list(dict.fromkeys((*inventory.answering, *names)))
-    with connect(inventory, verbose, asked) as session:
+    queried = list(dict.fromkeys((*inventory.answering, *names)))
+    with connect(inventory, verbose, queried) as session:
         session.require_some()
         wanted = _wanted(session, job)
         into = destination(output) if output else default_folder(wanted)

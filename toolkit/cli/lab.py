@@ -30,7 +30,7 @@ def up(
         str,
         typer.Option(
             metavar="KIND[,KIND]",
-            help="Container engine of the hosts: old, new, containerd or podman; hosts use a list in turn",
+            help="Container engine of the hosts: old, new, containerd or podman; a list sets one per host",
             autocompletion=complete.list_of(*ENGINES),
         ),
     ] = "new",

@@ -40,7 +40,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Follow the output until the job ends")
     ] = False,
     rank: Annotated[
-        str | None, typer.Option(metavar="N", help="Print only rank N, from its complete log")
+        str | None, typer.Option(metavar="N", help="Print only the complete log of rank N")
     ] = None,
     host: Annotated[
         str,

@@ -90,9 +90,9 @@ def _settle_keys(
     """Ask about every SSH key that is not recorded; return the error of each host that showed no key."""
     shown = look(inventory, tuple(names))
     if not yes and on_terminal():
-        asked: set[str] = set()
-        while new := [f for f in shown if f.verdict == "unknown" and not f.error and f.host not in asked]:
-            asked |= {found.host for found in new}
+        queried: set[str] = set()
+        while new := [f for f in shown if f.verdict == "unknown" and not f.error and f.host not in queried]:
+            queried |= {found.host for found in new}
             settled = [settle(found, dry_run=dry_run) for found in new]
             # Some hosts are reached through a jump host whose key was only just recorded.
             behind = [f.host for f in shown if f.error and f.target and f.target.jump]

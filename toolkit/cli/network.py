@@ -102,8 +102,8 @@ def tune(
     line.read(check_tune, engine, budget)
     inventory = line.hosts(hosts)
     chosen = listed(only)
-    asked = Request(words=("python3",), launcher="mpirun", only=chosen, secrets=False)
-    line.read(check_request, inventory, asked)
+    request = Request(words=("python3",), launcher="mpirun", only=chosen, secrets=False)
+    line.read(check_request, inventory, request)
     inventory = line.accept(inventory)
     with connect(inventory, verbose) as session:
         session.require_some()

@@ -87,7 +87,9 @@ def run(
     ] = None,
     elastic: Annotated[
         bool,
-        typer.Option("--elastic", help="Let torchrun or horovodrun restart ranks. SCRIPT must support it"),
+        typer.Option(
+            "--elastic", help="Let torchrun or horovodrun restart ranks. SCRIPT must support restarts"
+        ),
     ] = False,
     stall_after: Annotated[
         str | None,

@@ -93,7 +93,7 @@ def changed_keys(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[str,
     """
     if not inventory.chosen_transport:
         inventory = with_recorded_transport(inventory, facts)
-    kept = {name: dict(said.applied) for name, said in facts.items() if said.applied}
+    kept = {name: dict(host.applied) for name, host in facts.items() if host.applied}
     differ: dict[str, list[str]] = {}
     known: dict[str, int] = {}
     for name, record in kept.items():

@@ -190,8 +190,8 @@ class Connected:
 
     def probe_again(self, hosts: Sequence[str]) -> None:
         """Probe these hosts again; the others take no further part."""
-        asked, silent = fan_out(hosts, self._ask)
-        self.facts = {name: asked[name] for name in self.facts if name in asked}
+        answers, silent = fan_out(hosts, self._ask)
+        self.facts = {name: answers[name] for name in self.facts if name in answers}
         self.errors |= silent
 
     def runners_in_use(self) -> dict[str, SshRunner]:

@@ -82,9 +82,9 @@ class _Round:
             words = last_words([*lines, *result.stderr.splitlines()])
             return Looked(error=words, up=look.up, status=self.statuses.get(look.host, 0))
         report = self.reports[look.host]
-        asked, answered = self.times[look.host]
-        ahead = report.now - (asked + answered) / 2
-        return Looked(report, "", ahead, (answered - asked) / 2, look.up)
+        sent, answered = self.times[look.host]
+        ahead = report.now - (sent + answered) / 2
+        return Looked(report, "", ahead, (answered - sent) / 2, look.up)
 
     def _hear(self, host: str, data: bytes, lines: list[str]) -> None:
         with self.changed:

@@ -78,8 +78,8 @@ class Gauges:
                     self._silent.setdefault(name, "the host did not report in time")
 
     def _are_few(self) -> bool:
-        asked = [name for name in self._session.facts if name not in self._silent]
-        return any(self._counts.get(name, 0) < _ENOUGH for name in asked)
+        names = [name for name in self._session.facts if name not in self._silent]
+        return any(self._counts.get(name, 0) < _ENOUGH for name in names)
 
     def _hold(self, name: str, ending: threading.Event) -> None:
         """Read a host in a loop: it can be unreachable for a while, or its container can be recreated."""

@@ -160,9 +160,9 @@ def parse_links(links: str, shaping: str) -> tuple[Link, ...]:
             about[name][what.rpartition("/")[2]] = value
     limits = _limits(shaping)
     return tuple(
-        _link(name, said, limits.get(name, 0.0), tuple(sorted(lower[name])), name in cards)
-        for name, said in sorted(about.items())
-        if "operstate" in said
+        _link(name, values, limits.get(name, 0.0), tuple(sorted(lower[name])), name in cards)
+        for name, values in sorted(about.items())
+        if "operstate" in values
     )
 
 
@@ -175,21 +175,21 @@ def _lines(text: str) -> Iterator[tuple[str, str, str]]:
             yield head, rest, value.strip()
 
 
-def _link(name: str, said: dict[str, str], limit: float, lower: tuple[str, ...], card: bool) -> Link:
+def _link(name: str, values: dict[str, str], limit: float, lower: tuple[str, ...], card: bool) -> Link:
     def number(key: str) -> int:
         # -1 and 4294967295 both mean "unknown".
-        value = whole(said.get(key, ""), least=-MOST) or 0
+        value = whole(values.get(key, ""), least=-MOST) or 0
         return value if 0 < value < 2**32 - 1 or key.endswith("packets") else 0
 
-    carrier = {"1": True, "0": False}.get(said.get("carrier", ""))
+    carrier = {"1": True, "0": False}.get(values.get("carrier", ""))
     return Link(
         name=name,
-        kind=_kind(said),
-        state=said["operstate"],
+        kind=_kind(values),
+        state=values["operstate"],
         carrier=carrier,
         speed=number("speed"),
         limit=limit,
-        duplex=said.get("duplex", ""),
+        duplex=values.get("duplex", ""),
         mtu=number("mtu"),
         lower=lower,
         card=card,
@@ -198,8 +198,8 @@ def _link(name: str, said: dict[str, str], limit: float, lower: tuple[str, ...],
     )
 
 
-def _kind(said: dict[str, str]) -> LinkKind:
-    form, number = said.get("DEVTYPE", ""), said.get("type", "")
+def _kind(values: dict[str, str]) -> LinkKind:
+    form, number = values.get("DEVTYPE", ""), values.get("type", "")
     if number == _LOOPBACK:
         return "loopback"
     if number == _INFINIBAND:
@@ -208,7 +208,7 @@ def _kind(said: dict[str, str]) -> LinkKind:
         return "bridge"
     if form == "wlan":
         return "wireless"
-    if "tun_flags" in said or form in _OVERLAYS or number in _TUNNELS:
+    if "tun_flags" in values or form in _OVERLAYS or number in _TUNNELS:
         return "tunnel"
     return "ethernet"
 
@@ -245,13 +245,13 @@ def parse_rdma(text: str) -> tuple[RdmaPort, ...]:
             port=port,
             driver=drivers.get(device, ""),
             # "4: ACTIVE"
-            state=said.get("state", "").rpartition(":")[2].strip(),
-            layer=said.get("link_layer", ""),
-            rate=_gigabits(said.get("rate", "")),
+            state=values.get("state", "").rpartition(":")[2].strip(),
+            layer=values.get("link_layer", ""),
+            rate=_gigabits(values.get("rate", "")),
             interfaces=tuple(sorted(interfaces[device])),
-            gids=tuple(_gids(said)),
+            gids=tuple(_gids(values)),
         )
-        for (device, port), said in sorted(ports.items())
+        for (device, port), values in sorted(ports.items())
     )
 
 
@@ -260,13 +260,13 @@ def _gigabits(text: str) -> float:
     return max(0.0, real(text.partition(" ")[0]) or 0.0)
 
 
-def _gids(said: dict[str, str]) -> Iterator[Gid]:
+def _gids(values: dict[str, str]) -> Iterator[Gid]:
     for index in range(16):
-        text = said.get(f"gids/{index}", "")
+        text = values.get(f"gids/{index}", "")
         try:
             address = ipaddress.IPv6Address(text).ipv4_mapped
         except ValueError:
             continue
         if address is not None:
-            kind = said.get(f"gid_attrs/types/{index}", "")
-            yield Gid(index, kind, str(address), said.get(f"gid_attrs/ndevs/{index}", ""))
+            kind = values.get(f"gid_attrs/types/{index}", "")
+            yield Gid(index, kind, str(address), values.get(f"gid_attrs/ndevs/{index}", ""))

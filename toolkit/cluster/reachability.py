@@ -20,13 +20,13 @@ def try_ways(ways: Mapping[str, Ways], runners: Mapping[str, Runner]) -> Evidenc
     """Try all connections at once, those without an answer again; a lost host has no result."""
 
     def ask(host: str) -> Evidence:
-        result = runners[host].run(ways_command(asked[host]), _LIMIT_SECONDS)
-        return parse_ways(host, asked[host], result.stdout)
+        result = runners[host].run(ways_command(queried[host]), _LIMIT_SECONDS)
+        return parse_ways(host, queried[host], result.stdout)
 
-    asked = {host: way for host, way in ways.items() if way.addresses or way.targets}
-    found = together(fan_out(asked, ask)[0].values())
-    if asked := unanswered(found):
-        found = together((found, *fan_out(asked, ask)[0].values()))
+    queried = {host: way for host, way in ways.items() if way.addresses or way.targets}
+    found = together(fan_out(queried, ask)[0].values())
+    if queried := unanswered(found):
+        found = together((found, *fan_out(queried, ask)[0].values()))
     return found
 
 

@@ -108,15 +108,17 @@ class Session(Connected):
             raise
         return session
 
-    def _know_transport(self, asked: tuple[str, ...], questions: Questions, container_sessions: bool) -> None:
+    def _know_transport(
+        self, requested: tuple[str, ...], questions: Questions, container_sessions: bool
+    ) -> None:
         """Set the transport that the last `up` chose for ``transport: auto``, as the hosts have recorded it.
 
-        With exec all hosts report jobs, so the others are connected if only the reporting host was asked for.
+        With exec all hosts report jobs, so the others are connected if only the reporting host was requested.
         """
         file = self.inventory
         self.inventory = with_recorded_transport(file, self.facts)
-        others = tuple(name for name in file.names if name not in asked)
-        if not others or set(asked) != set(file.answering):
+        others = tuple(name for name in file.names if name not in requested)
+        if not others or set(requested) != set(file.answering):
             return
         if not self.facts or self.inventory.in_parts:
             facts, errors = dict(self.facts), dict(self.errors)

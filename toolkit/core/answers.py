@@ -13,19 +13,19 @@ T = TypeVar("T")
 
 
 @contextmanager
-def answer_of(host: str, asked: str) -> Iterator[None]:
+def answer_of(host: str, answer_name: str) -> Iterator[None]:
     """Turn a DecodeError within the block into the error of a host.
 
     Args:
-        asked: name of the expected answer, with its article: ``the job list``.
+        answer_name: name of the expected answer, with its article: ``the job list``.
 
     Raises:
-        ToolkitError: names the host, what was asked, and the field that cannot be read.
+        ToolkitError: names the host, the expected answer, and the field that cannot be read.
     """
     try:
         yield
     except DecodeError as error:
-        what = f"toolkit cannot read {asked} that the host sent: {error}"
+        what = f"toolkit cannot read {answer_name} that the host sent: {error}"
         raise ToolkitError(what, "toolkit status -v", host) from error
 
 
@@ -59,15 +59,15 @@ class LineStream:
         return lines
 
 
-def read_answer(kind: type[T], text: str, host: str, asked: str, most: int = MOST_BYTES) -> T:
+def read_answer(kind: type[T], text: str, host: str, answer_name: str, most: int = MOST_BYTES) -> T:
     """Return the last line of a program's output, which is JSON; other lines can precede it.
 
     Args:
-        asked: see :func:`answer_of`.
+        answer_name: see :func:`answer_of`.
         most: characters of the line.
 
     Raises:
         ToolkitError: see :func:`answer_of`.
     """
-    with answer_of(host, asked):
+    with answer_of(host, answer_name):
         return decode_json(kind, text.rstrip().rpartition("\n")[2], most)

@@ -101,16 +101,16 @@ _NOISE = re.compile(r"^(docker: )?Error response from daemon: |^docker: (?=[A-Z]
 _HINT = re.compile(r"^(See|Run) 'docker .* --help'|^time=\"|^WARNING: ")
 
 
-def cause_of(said: str, host: str, user: str = "") -> Cause | None:
-    """Return the known cause that a command's output names, None if it names no known cause.
+def cause_of(message: str, host: str, user: str = "") -> Cause | None:
+    """Return the known cause that a command's message names, None if it names no known cause.
 
     Args:
-        said: the command's output.
+        message: the error output of the command.
         host: name of the host, for the fix.
         user: the SSH user on the host.
     """
     for pattern, what, fix in _COMPILED:
-        if match := pattern.search(said):
+        if match := pattern.search(message):
             # docker run appends a full stop to the engine's message.
             found = {k.rstrip("2"): v.strip().removesuffix(".") for k, v in match.groupdict().items() if v}
             groups = found | {k: shlex.quote(v) for k, v in found.items() if k == "path"}
@@ -126,25 +126,25 @@ def _fill(text: str, groups: dict[str, str]) -> str:
     return text
 
 
-def why_unwritable(said: str) -> Unwritable | None:
-    """Return the reason that a command could not write, None if its output names no such reason."""
-    low = said.lower()
+def why_unwritable(message: str) -> Unwritable | None:
+    """Return the reason that a command could not write, None if its message names no such reason."""
+    low = message.lower()
     return next((reason for reason in Unwritable if reason.value in low), None)
 
 
-def is_denied(said: str) -> bool:
+def is_denied(message: str) -> bool:
     """Return whether a command failed because its user lacks a permission."""
-    return _DENIED in said
+    return _DENIED in message
 
 
-def named_paths(said: str) -> tuple[str, ...]:
-    """Return the absolute paths in those lines of a command's output that name why it could not write."""
-    lines = [line for line in said.splitlines() if why_unwritable(line)]
+def named_paths(message: str) -> tuple[str, ...]:
+    """Return the absolute paths in those lines of a command's message that name why it could not write."""
+    lines = [line for line in message.splitlines() if why_unwritable(line)]
     return tuple(dict.fromkeys(path for line in lines for path in _PATH.findall(line)))
 
 
-def words_of(said: str) -> str:
-    """Return the end of a command's output as one line, without Docker's prefixes and hints."""
-    lines = [line.strip() for line in said.splitlines()]
+def words_of(message: str) -> str:
+    """Return the end of a command's message as one line, without Docker's prefixes and hints."""
+    lines = [line.strip() for line in message.splitlines()]
     kept = [_NOISE.sub("", line) for line in lines if line and not _HINT.search(line)]
     return " | ".join((kept or [line for line in lines if line])[-4:])

@@ -97,11 +97,11 @@ class Container:
     # A plan asks for each container's several times.
     @functools.cached_property
     def _digest(self) -> str:
-        said = without_empty(self)
-        said["labels"] = [list(pair) for pair in self.labels if pair[0] not in _REMARKS]
-        if not said["labels"]:
-            del said["labels"]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+        content = without_empty(self)
+        content["labels"] = [list(pair) for pair in self.labels if pair[0] not in _REMARKS]
+        if not content["labels"]:
+            del content["labels"]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def labelled(self) -> Container:
         """Return the container with its own digest among its labels."""

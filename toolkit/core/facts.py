@@ -1,4 +1,4 @@
-"""Facts: what a host said about itself when it was asked, read-only."""
+"""Facts: the answers of a host to the probe, read-only."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ def parse_gauges(host: str, line: bytes) -> HostGauges | None:
     if not isinstance(value, dict):
         return None
     with answer_of(host, "the gauges"):
-        said = decode(Reading, value)
-    cpu, memory, network, disk = said.cpu, said.memory, said.network, said.disk
+        reading = decode(Reading, value)
+    cpu, memory, network, disk = reading.cpu, reading.memory, reading.network, reading.disk
     return HostGauges(
         host,
-        said.at,
+        reading.at,
         cpu.cores,
         cpu.busy,
         cpu.load,
@@ -78,9 +78,9 @@ def parse_gauges(host: str, line: bytes) -> HostGauges | None:
         disk.read,
         disk.written,
         disk.free,
-        said.gpus,
-        said.ranks,
-        said.jobs,
+        reading.gpus,
+        reading.ranks,
+        reading.jobs,
     )
 
 

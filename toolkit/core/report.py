@@ -142,9 +142,9 @@ class PlanFailed(ToolkitError):
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        told = [one for one in report.outcomes if one.status == "failed" or one.fix]
-        lines = "".join(f"\n  {one.host}: {one.step}: {one.detail}" for one in told)
-        fixes = dict.fromkeys(one.fix for one in told if one.fix)
+        reported = [one for one in report.outcomes if one.status == "failed" or one.fix]
+        lines = "".join(f"\n  {one.host}: {one.step}: {one.detail}" for one in reported)
+        fixes = dict.fromkeys(one.fix for one in reported if one.fix)
         super().__init__(f"{report.title} failed{lines}", "\n".join(fixes))
 
 

@@ -94,5 +94,5 @@ def _line(value: Any) -> str:
 def _setenv(pair: tuple[str, str]) -> str:
     name, value = pair
     if not value.isprintable() or '"' in value or "\\" in value:
-        raise ToolkitError(f"the image's variable {name} cannot be passed on by sshd", f"unset {name} in it")
+        raise ToolkitError(f"sshd cannot pass on the image's variable {name}", f"unset {name} in the image")
     return f'"{word(name)}={value}"'

@@ -210,15 +210,15 @@ def _answer(
 ) -> T:
     result = runner.run(replace(program, stdin=json.dumps(order).encode()), _LOOK)
     try:
-        said = load_json(result.stdout.strip().rpartition("\n")[2]) if result.ok else None
+        answer = load_json(result.stdout.strip().rpartition("\n")[2]) if result.ok else None
     except DecodeError:
-        said = None
-    if not isinstance(said, dict):
+        answer = None
+    if not isinstance(answer, dict):
         raise fault(result)
     with answer_of(runner.name, "the state of the data folder"):
-        if isinstance(said.get("missing"), str):
-            raise _no_python(decode(NoProgram, said).missing, runner.name)
-        return decode(kind, said)
+        if isinstance(answer.get("missing"), str):
+            raise _no_python(decode(NoProgram, answer).missing, runner.name)
+        return decode(kind, answer)
 
 
 def _no_python(what: str, host: str) -> NotReady:
@@ -226,9 +226,9 @@ def _no_python(what: str, host: str) -> NotReady:
 
 
 def _failure(result: Result, runner: Runner, path: str) -> ToolkitError:
-    said, host = result.output, runner.name
-    if is_denied(said):
-        last = said.strip().rpartition("\n")[2]
+    output, host = result.output, runner.name
+    if is_denied(output):
+        last = output.strip().rpartition("\n")[2]
         fix = (
             f"on {host}: sudo install -d -o $(id -un) {command(path).line()}  # or set another path in data:"
         )

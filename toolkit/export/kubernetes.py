@@ -155,8 +155,8 @@ def _trainjob(job: BatchJob, pods: Pods) -> dict[str, Any]:
         "numNodes": len(job.nodes),
         "numProcPerNode": job.slots,
     }
-    if asked := resources(job, pods):
-        trainer["resourcesPerNode"] = asked
+    if needed := resources(job, pods):
+        trainer["resourcesPerNode"] = needed
     node: dict[str, Any] = {
         "name": "node",
         "securityContext": security(*rdma(pods)),

@@ -78,7 +78,7 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
     number = sent.stdout.strip().partition(";")[0]
     if not sent.ok or not number.isdecimal():
         return Trial("error", what, sent.output)
-    state, code, told = "", "", ""
+    state, code, printed = "", "", ""
     began = time.monotonic()
     try:
         while not state or state in _GOING_ON:
@@ -93,17 +93,17 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
             code = next(iter(re.findall(r"ExitCode=(\d+:\d+)", about)), "?")
             reason = next(iter(re.findall(r"Reason=(\S+)", about)), "None")
             standing = state if reason == "None" else f"{state} ({reason})"
-            if standing != told and state in _GOING_ON:
+            if standing != printed and state in _GOING_ON:
                 tell(f"test job {number} is {standing}; limit {_PATIENCE:.0f} s, Ctrl-C cancels the job")
-                told = standing
+                printed = standing
     except KeyboardInterrupt:
         run_here(("scancel", number))
         raise Interrupted(f"interrupted: toolkit canceled job {number}") from None
-    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    if state == "COMPLETED" and (line := re.search(rf"all-reduce over {two.world_size} ranks.*", said)):
+    output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    if state == "COMPLETED" and (line := re.search(rf"all-reduce over {two.world_size} ranks.*", output)):
         log.unlink()
         return Trial("ok", what, line.group())
-    if not said:
+    if not output:
         return Trial(
             "error", what, f"job {number} is {state} with exit code {code}; your machine cannot read {log}"
         )
@@ -111,7 +111,7 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
         "error",
         what,
         f"job {number} is {state} with exit code {code}; the end of {log}:\n"
-        + "\n".join(said.splitlines()[-5:]),
+        + "\n".join(output.splitlines()[-5:]),
     )
 
 

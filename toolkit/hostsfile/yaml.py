@@ -347,10 +347,10 @@ def _syntax_problems(error: yaml.YAMLError, text: str) -> list[Problem]:
     for number in (at, at - 1):  # libyaml stops at the directive, PyYAML behind it
         if number >= 0 and lines[number].startswith("%"):
             return [Problem("", "directives ('%…') are not read; remove this line", number + 1)]
-    said = str(getattr(error, "problem", "") or "")
+    reason = str(getattr(error, "problem", "") or "")
     context = getattr(error, "context_mark", None) or mark
     for part, at_start, ours in _SYNTAX:
-        if part in said:
+        if part in reason:
             line = min(context.line, len(lines) - 1) if at_start and context else at
             return [Problem("", ours, line + 1)]
     return [Problem("", _ELSE, at + 1)]

@@ -103,18 +103,18 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
     return size
 
 
-def resolve(asked: Command, requirements: str) -> str:
+def resolve(command: Command, requirements: str) -> str:
     """Return pip's installation report for a user's requirements.
 
     Raises:
         ImageError: pip finds no compatible versions.
     """
-    argv = [str(token) for token in asked.argv]
-    done = subprocess.run(argv, input=asked.stdin, capture_output=True, check=False)
+    argv = [str(token) for token in command.argv]
+    done = subprocess.run(argv, input=command.stdin, capture_output=True, check=False)
     if done.returncode == 0:
         return done.stdout.decode(errors="replace")
-    said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in said if not line.startswith("WARNING")] or said
+    lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if not line.startswith("WARNING")] or lines
     detail = "".join(f"\n    {line}" for line in errors[-8:])
     raise ImageError(
         f"pip finds no versions for {requirements} that are compatible with the image{detail}",

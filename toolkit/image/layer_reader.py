@@ -95,11 +95,11 @@ class LayerReader:
             self._store, self._mounts = store, mounts
             try:
                 with self._run("describe") as output:
-                    said = decode_json(LayersSeen, _line(output))
-                config = base64.b64decode(said.config)
+                    seen = decode_json(LayersSeen, _line(output))
+                config = base64.b64decode(seen.config)
                 if config_identity(load_json(config), engine) != identity:
                     raise Unreadable("the config that was read is not that of the image")
-                pairs = zip(self._diff_ids, said.sizes, strict=True)
+                pairs = zip(self._diff_ids, seen.sizes, strict=True)
                 return ImageLayers(config, tuple(Layer(diff_id, size) for diff_id, size in pairs))
             except Unreadable as error:
                 last = last or error
@@ -250,8 +250,8 @@ class _Output:
         except _FAULTS as error:
             raise Unreadable(_words(error)) from error
         if self._errors:
-            said = self._errors.decode(errors="replace").strip().splitlines()
-            raise Unreadable(said[-1] if said else "the layer reader failed")
+            lines = self._errors.decode(errors="replace").strip().splitlines()
+            raise Unreadable(lines[-1] if lines else "the layer reader failed")
 
     def _take(self, count: int, end: bool = False) -> bytes:
         while len(self._buffer) < count:

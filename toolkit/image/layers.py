@@ -210,9 +210,9 @@ def held(diff_ids: Sequence[str], chains: Iterable[Sequence[str]]) -> int:
     return max(same, default=0)
 
 
-def lacking(said: str, diff_ids: Sequence[str]) -> int | None:
+def lacking(message: str, diff_ids: Sequence[str]) -> int | None:
     """Return the first layer that an engine reports as missing, None if it reports none."""
-    digests = {f"sha256:{one or other}" for one, other in _LACKING.findall(said)}
+    digests = {f"sha256:{one or other}" for one, other in _LACKING.findall(message)}
     return next((number for number, digest in enumerate(diff_ids) if digest in digests), None)
 
 

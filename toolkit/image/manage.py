@@ -108,10 +108,10 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
     if requirements:
         held, target = held_pins(recipe, sources)
         base, *_ = wheelhouses_of(recipe, sources[name], cache)
-        asked = partial(resolve_command, requirements, held, target, base, sys.executable)
-        own = resolved_pins(resolve(asked(), requirements), held)
+        resolver = partial(resolve_command, requirements, held, target, base, sys.executable)
+        own = resolved_pins(resolve(resolver(), requirements), held)
         if recipe.flavor == "cpu" and of_another_torch(own):
-            own = resolved_pins(resolve(asked(beside_torch(recipe.torch_index)), requirements), held)
+            own = resolved_pins(resolve(resolver(beside_torch(recipe.torch_index)), requirements), held)
             if wrong := of_another_torch(own):
                 what = f"{', '.join(wrong)} needs torch's CUDA build, but the image has the CPU build"
                 raise ImageError(

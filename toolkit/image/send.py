@@ -99,14 +99,14 @@ def _shipment(step: SendImage, context: Context, source: ImageSource, parts: Ima
 
 def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
     """Run `docker pull` on the host; skipped if the name refers to the same image afterwards."""
-    said: list[bytes] = []
+    output: list[bytes] = []
     runner = context.runners[step.host]
     # A stream has no time limit: the duration of a pull depends on the host and its registry.
-    result = runner.stream(script(_PULL, step.reference), said.append)
+    result = runner.stream(script(_PULL, step.reference), output.append)
     if not result.ok:
         fix = f"on {step.host}: docker pull {step.reference}"
         raise failure(result, runner, fix, known=step.failures)
-    return Verdict("ok" if b"pulled" in b"".join(said) else "skipped")
+    return Verdict("ok" if b"pulled" in b"".join(output) else "skipped")
 
 
 @dataclass(frozen=True)
@@ -243,13 +243,13 @@ class Sending:
         one = make_archive(parts, group, self.step.identity, self.token)
         self.made[one.name] = None
         with contextlib.closing(read_archive(self.source, one)) as pieces:  # type: ignore[type-var]
-            result, said = self._stream(pieces)
+            result, output = self._stream(pieces)
         if result.ok:
             self.layers += group.stop - group.start
             return one.name
-        first = lacking(f"{said}\n{result.stderr}", parts.diff_ids[: group.start])
+        first = lacking(f"{output}\n{result.stderr}", parts.diff_ids[: group.start])
         if first is None or not again:
-            raise failure(replace(result, stdout=said), self.runner, _AGAIN)
+            raise failure(replace(result, stdout=output), self.runner, _AGAIN)
         sizes = [layer.size for layer in parts.layers]
         for earlier in _below(sizes, first, group.start):
             self.total += parts.size(earlier)
@@ -263,14 +263,14 @@ class Sending:
         self.total = self.source.image.size
         self._require_room(holdings, 2 * self.total)
         with contextlib.closing(self.source.whole()) as tap:
-            result, said = self._stream(tap)
+            result, output = self._stream(tap)
         if not result.ok:
-            raise failure(replace(result, stdout=said), self.runner, _AGAIN)
+            raise failure(replace(result, stdout=output), self.runner, _AGAIN)
         self.layers = len(self.source.image.diff_ids)
         name = part_name(self.step.identity, self.token, self.layers)
         self.made[name] = None
         # The archive has no image name; the last word of the output is its Id.
-        self._ask(script(_NAME, said.strip().rpartition(" ")[2], name, "--"))
+        self._ask(script(_NAME, output.strip().rpartition(" ")[2], name, "--"))
         return self._look(name)
 
     # Common helpers
@@ -282,10 +282,10 @@ class Sending:
             self.sent = before + done
             self.advance(self.sent, max(self.total, self.sent))
 
-        said: list[bytes] = []
+        output: list[bytes] = []
         load = load_program(self.step.cluster, self.step.identity)
-        result = self.runner.stream(load, said.append, counted(chunks, report))
-        return result, b"".join(said).decode(errors="replace")
+        result = self.runner.stream(load, output.append, counted(chunks, report))
+        return result, b"".join(output).decode(errors="replace")
 
     def _ask(self, question: Command) -> str:
         return self._answer(question).stdout
@@ -309,11 +309,11 @@ class Sending:
         raise ImageError(what, f"{room_fix(host, room.mount)}; or load the image manually on that host", host)
 
     def _look(self, name: str) -> _Arrived:
-        said = self._ask(script(_LOOK, name))
+        output = self._ask(script(_LOOK, name))
         with answer_of(self.step.host, f"the description of image {name}"):
-            found = json_list(ImageInspect, said)
+            found = json_list(ImageInspect, output)
         identity = image_facts(found[0]).identity if found else ""
-        return _Arrived(name, identity, said.rstrip().rpartition("\n")[2].startswith("sha256:"))
+        return _Arrived(name, identity, output.rstrip().rpartition("\n")[2].startswith("sha256:"))
 
     def _name(self, arrived: _Arrived, earlier: Sequence[str]) -> None:
         """Verify the image on the host, assign its names and remove the temporary ones."""

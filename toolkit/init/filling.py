@@ -1,4 +1,4 @@
-"""A draft of a hosts file, filled in with what its hosts said."""
+"""Completion of a draft of a hosts file with facts about its hosts."""
 
 from __future__ import annotations
 

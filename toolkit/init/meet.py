@@ -89,7 +89,7 @@ def inventory_of(draft: Draft) -> Inventory:
 def meet(draft: Draft, away: Mapping[str, ToolkitError]) -> Meeting:
     """Connect to the draft's hosts at once and ask each what it is; changes nothing there.
 
-    Where more of them have Podman than docker, they are asked once more in its words.
+    If more hosts have Podman than Docker, toolkit queries the hosts again with Podman commands.
 
     Args:
         away: hosts that are known not to answer, and why; they are not tried.
@@ -110,8 +110,8 @@ def _meet(inventory: Inventory, away: Mapping[str, ToolkitError]) -> Meeting:
         session.facts = {n: replace(f, remembered=Remembered()) for n, f in session.facts.items()}
         scene = first_look(session)
         evidence = session.try_networks() if session.facts else Evidence()
-    heard = {name: seen for name, seen in scene.seen.items() if seen.facts is not None}
-    findings = judge(replace(scene, seen=heard), ("host",))
+    answered = {name: seen for name, seen in scene.seen.items() if seen.facts is not None}
+    findings = judge(replace(scene, seen=answered), ("host",))
     return Meeting(survey(scene, findings), scene, engine_of(scene), evidence)
 
 
@@ -126,7 +126,7 @@ def leave_out(draft: Draft, meeting: Meeting, hosts: Collection[str]) -> Draft:
 def fill(
     draft: Draft, meeting: Meeting, cluster: str, image: str, mounts: tuple[Mount, ...]
 ) -> tuple[Draft, Choice]:
-    """Return the draft with what its hosts said, and which addresses they would take.
+    """Return the draft with the facts about its hosts and their data addresses.
 
     Args:
         cluster: its name; image: empty for the one that the GPUs ask for.

@@ -75,10 +75,10 @@ def common_shares(hosts: Sequence[Seen]) -> tuple[CommonShare, ...]:
     It is writable where the user may write on every host. A path that the system, the container or the
     user's home has for itself is none, nor one below another that is among them.
     """
-    told = [{share.folder: share for share in shares(seen)} for seen in hosts]
+    by_host = [{share.folder: share for share in shares(seen)} for seen in hosts]
     found: list[CommonShare] = []
-    for folder in sorted(set.intersection(*map(set, told))) if told else ():
-        own = [each[folder] for each in told]
+    for folder in sorted(set.intersection(*map(set, by_host))) if by_host else ():
+        own = [each[folder] for each in by_host]
         below = any(folder.startswith(f"{one.mount.source}/") for one in found)
         alike = len({(share.inode, share.size) for share in own}) == 1
         readable = all({"r", "x"} <= set(share.may) for share in own)

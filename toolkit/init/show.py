@@ -77,8 +77,8 @@ def variant_text(met: Sequence[Met], fits: CudaVariant | None) -> str:
 
 def shares_text(shares: Sequence[CommonShare]) -> str:
     """Return the file systems that all hosts have in common, as a numbered list."""
-    said = [f"{s.type} from {s.source}{', read-only' if s.mount.read_only else ''}" for s in shares]
-    return "\n".join(_numbered([(s.mount.source, text) for s, text in zip(shares, said, strict=True)]))
+    texts = [f"{s.type} from {s.source}{', read-only' if s.mount.read_only else ''}" for s in shares]
+    return "\n".join(_numbered([(s.mount.source, text) for s, text in zip(shares, texts, strict=True)]))
 
 
 def _numbered(rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -60,7 +60,7 @@ class Rules:
         """Return what the rules say about an entry, None when they say nothing.
 
         Args:
-            path: relative to the folder of the rules; the folders above it are asked first, by the caller.
+            path: relative to the folder of the rules; the caller first checks the folders above it.
         """
         if is_folder:
             return self.for_folders.check_file(f"{path}/").include
@@ -267,7 +267,7 @@ class Hashes:
         return digest, about
 
     def save(self) -> None:
-        """Remember the sums that were asked for, and forget the others."""
+        """Keep the requested sums, and forget the others."""
         if not self._changed and len(self._new) == len(self._old):
             return
         with contextlib.suppress(OSError):  # then the files are read once more next time

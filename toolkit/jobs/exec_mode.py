@@ -158,7 +158,7 @@ def _status(row: JobRow) -> Status:
 def stop_parts(
     session: Session, job: str, hosts: Sequence[str], flags: Sequence[str], seconds: float
 ) -> dict[str, ToolkitError]:
-    """End a job's parts on these hosts as a person has asked; return the errors of the hosts that failed.
+    """End a job's parts on these hosts at the request of a user; return the errors of the hosts that failed.
 
     In two rounds: the ranks on all hosts first, which have their grace, then what started them. A launcher
     that ends takes its ranks with it, wherever they are.

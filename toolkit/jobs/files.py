@@ -92,7 +92,7 @@ class NoFolder(NotReady):
 
 
 class NoSuchFile(ToolkitError):
-    """The host has nothing of what is asked for."""
+    """The host has none of the requested files."""
 
 
 def default_folder(job: str) -> Destination:
@@ -244,8 +244,8 @@ def _receive(
 ) -> int:
     """Receive the files; return the number of bytes."""
     stream = FileStream(writer, files, tell)
-    asked = json.dumps([[one.path, one.size, one.inode] for one in files]).encode()
-    result = runner.stream(command(*_GIVE, "send"), stream, _pieces(asked), MOST_SILENCE_S)
+    query = json.dumps([[one.path, one.size, one.inode] for one in files]).encode()
+    result = runner.stream(command(*_GIVE, "send"), stream, _pieces(query), MOST_SILENCE_S)
     if not result.ok or not stream.complete:
         raise failure(result, runner, "run the same command again: it continues from the current state")
     if stream.refused:

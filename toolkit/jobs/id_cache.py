@@ -46,7 +46,7 @@ def recall_jobs(cluster: str) -> list[str]:
 
 
 def knows_jobs() -> bool:
-    """Return whether jobs of any cluster may be remembered; asked before a hosts file is read for it."""
+    """Return whether jobs of any cluster may be remembered; called before toolkit reads a hosts file."""
     with contextlib.suppress(OSError, RuntimeError):
         return cache_folder().is_dir()
     return False

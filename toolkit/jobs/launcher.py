@@ -1,4 +1,4 @@
-"""The launcher of a job and the command of each rank: as the user asked, or by the script's imports."""
+"""The launcher of a job and the command of each rank: set by the user, or by the script's imports."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from toolkit.protocol.jobs import Cause, Ended, Status
 from toolkit.protocol.names import program
 from toolkit.remote.fanout import fan_out
 
-# Seconds before each new try of a host that is not heard from any more; a jump host may be starting again.
+# Seconds before each new try of a host that does not answer any more; a jump host may be starting again.
 _PAUSES = (0.0, 5.0, 10.0)
 _MOST_LINE = 1 << 20  # bytes
 
@@ -41,7 +41,7 @@ class Excerpt:
 
     Args:
         rank: this rank's own log, whole, in place of the merged one.
-        host: only what the ranks on this host have said.
+        host: only the output of the ranks on this host.
         ago: only lines of the last seconds, this many.
         since: only what came after this moment, seconds since the epoch.
         tail: only this number of lines at the end.
@@ -93,17 +93,17 @@ def follow(session: Session, job: str, sink: Sink, what: Excerpt = ALL) -> JobSt
     if session.inventory.in_parts:
         session.container_sessions.leave()
         ended = follow_parts(session, job, sink, what)
-        assert ended is not None  # without a limit it is heard to its end
+        assert ended is not None  # without a time limit, the output is complete
         return ended
     if container_session := session.container_sessions.take(session.inventory.main):
         result = container_session.follow((job, *what.words(), "--status"), sink)
-        said = raise_if_failed(result, job, session.inventory.main).strip()
+        final = raise_if_failed(result, job, session.inventory.main).strip()
     else:
-        said = copy(session.main, job, sink, what, "--status").strip()
-    if not said:
+        final = copy(session.main, job, sink, what, "--status").strip()
+    if not final:
         raise ToolkitError(f"the log reader exited before the end of {job}", f"toolkit attach {job}")
     return parse_status(
-        job, read_answer(Ended, said, session.inventory.main, f"the final state of {job}").status
+        job, read_answer(Ended, final, session.inventory.main, f"the final state of {job}").status
     )
 
 
@@ -130,7 +130,7 @@ def copy(runner: Runner, job: str, sink: Sink, what: Excerpt, *more: str) -> str
 
 
 def raise_if_failed(result: Result, job: str, host: str) -> str:
-    """Return what follow.py has said on standard error; raises what ``copy`` raises."""
+    """Return the standard error of follow.py; raise the errors of ``copy``."""
     if result.ok:
         return result.stderr
     if words := words_of(result.stderr):
@@ -156,7 +156,7 @@ def follow_parts(
         NotReady: the records of its hosts contradict each other, so that a failure of one must end no other.
         Unreachable: no host answers any more.
     """
-    parts, told = _parts(session, job), Told()
+    parts, reports = _parts(session, job), Told()
     if parts.disputed:
         raise NotReady(f"cannot follow {job}: {parts.disputed}", f"toolkit logs {job}")
     lock, left = threading.Lock(), set(parts.statuses)
@@ -167,11 +167,11 @@ def follow_parts(
     until = None if seconds is None else time.monotonic() + seconds
     for host in parts.statuses:
         lines = None if sink is None else _Lines(sink, lock)
-        _Part(session, host, job, lines, what.words(), told, until).start()
+        _Part(session, host, job, lines, what.words(), reports, until).start()
     ending = False
     while left:
         try:
-            host, end = told.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+            host, end = reports.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
         except queue.Empty:
             return None
         if until is not None and isinstance(end, ToolkitError) and time.monotonic() >= until:
@@ -242,7 +242,7 @@ def _parts(session: Session, job: str) -> Parts:
 
 
 def _without(host: str, error: Exception) -> Status:
-    """The status of a part of which nothing is heard any more.
+    """The status of a part whose host does not answer any more.
 
     Raises:
         Exception: what is no fault of that host.
@@ -298,13 +298,13 @@ class _Part(threading.Thread):
         job: str,
         sink: Sink | None,
         words: Sequence[str],
-        told: Told,
+        reports: Told,
         until: float | None,
     ) -> None:
         super().__init__(name=f"part on {host}", daemon=True)
         self._until = until
         self._session, self.host, self._job = session, host, job
-        self._sink, self._words, self._told = sink, words, told
+        self._sink, self._words, self._told = sink, words, reports
 
     def run(self) -> None:
         try:
@@ -332,24 +332,24 @@ class _Part(threading.Thread):
 
     def _follow(self, runner: ContainerRunner, words: Sequence[str]) -> Status:
         if self._sink is None:
-            said = self._wait(runner, words).strip()
+            final = self._wait(runner, words).strip()
         else:
-            said = copy(runner, self._job, self._sink, Excerpt(), *words, "--status").strip()
+            final = copy(runner, self._job, self._sink, Excerpt(), *words, "--status").strip()
         if isinstance(self._sink, _Lines):
             self._sink.close()
-        if not said:
+        if not final:
             what = f"the log reader exited before the end of {self._job}"
             raise ToolkitError(what, f"toolkit attach {self._job}", self.host)
-        ended = read_answer(Ended, said, self.host, f"the final state of {self._job}")
+        ended = read_answer(Ended, final, self.host, f"the final state of {self._job}")
         return shifted(ended.status, time.time() - ended.now)
 
     def _wait(self, runner: ContainerRunner, words: Sequence[str]) -> str:
         """Wait for the end; what waits there ends with the limit or with this program."""
         ask = command(*program("logs.follow"), self._job, *words, "--silent", "--status")
-        said: list[bytes] = []
+        errors: list[bytes] = []
         outer = self._session.runners[self.host]
-        result = runner.follow(outer, ask, lambda data: None, said.append, self._left())
-        text = b"".join(said).decode(errors="replace")
+        result = runner.follow(outer, ask, lambda data: None, errors.append, self._left())
+        text = b"".join(errors).decode(errors="replace")
         return raise_if_failed(replace(result, stderr=text + result.stderr), self._job, self.host)
 
     def _left(self) -> float | None:

@@ -114,7 +114,7 @@ class _Talk:
         self.content = 0
 
     def hold(self) -> SessionAnswer:
-        """Answer what is asked; return the last word."""
+        """Answer the requests; return the last message."""
         step, tree, session = self._step, self._step.tree, self._session
         about = {"job": PurePosixPath(step.target).name, "tree": tree.digest if step.source else ""}
         texts = dict.fromkeys(("job.json", "record.json"), step.job)

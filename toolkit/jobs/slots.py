@@ -53,7 +53,7 @@ def take_slots(rooms: Sequence[Room], ranks: int | None, jobs: Sequence[Taken] =
         jobs: what runs already, whose slots are not to be had.
 
     Raises:
-        ValueError: the hosts have fewer slots than ranks, or no rank at all is asked for.
+        ValueError: the hosts have fewer slots than ranks, or zero ranks are requested.
         NotReady: they have enough, but other jobs hold them.
     """
     total = sum(room.slots for room in rooms)

@@ -42,7 +42,7 @@ class JobStatus:
         command: what each rank executes.
         hosts: names of its hosts in rank order, each with the slots that it has there.
         restarts: why each attempt before this one ended.
-        last_lines: what the rank that failed first said last.
+        last_lines: last output of the rank that failed first.
         failed_rank: the rank that failed first, None if no rank did or if it is not known.
         lost_host: the host whose loss ended the job, empty if it ended for another reason.
     """
@@ -97,8 +97,8 @@ class JobStatus:
 def parse_status(job: str, status: Status, alive: bool = True, record: Record | None = None) -> JobStatus:
     """Return a job from status.json and record.json, see toolkit/container/job_file.py."""
     record, cause = record or Record(), status.cause or Cause()
-    # What `run` asked for, unless a restart has made it others since.
-    asked = {host.name: host.taken or tuple(range(host.slots)) for host in record.hosts or ()}
+    # The hosts that `run` requested, unless a restart has changed them.
+    requested = {host.name: host.taken or tuple(range(host.slots)) for host in record.hosts or ()}
     return JobStatus(
         id=job,
         # Main's container or host went down under it, so no process was left to record its end.
@@ -111,7 +111,7 @@ def parse_status(job: str, status: Status, alive: bool = True, record: Record | 
         owner=record.owner or "",
         launcher=record.launcher or "",
         command=record.command or (),
-        hosts=tuple((status.hosts or asked).items()),
+        hosts=tuple((status.hosts or requested).items()),
         restarts=tuple(one.reason for one in status.restarts or ()),
         last_lines=cause.last or (),
         failed_rank=cause.rank,
@@ -165,12 +165,12 @@ def _telling(statuses: list[Status]) -> Status:
 
     Unless a user stopped the job before: later failures are a consequence of that.
     """
-    asked = min((one.asked for one in statuses if one.asked), default=math.inf)
+    stopped_at = min((one.asked for one in statuses if one.asked), default=math.inf)
 
     def lateness(status: Status) -> tuple[int, bool, bool, float]:
         cause = status.cause or _NO_CAUSE
         when = (status.ended if cause.ended is None else cause.ended) or 0.0
-        if status.state in FAULTS and when <= asked:
+        if status.state in FAULTS and when <= stopped_at:
             order = 0
         elif status.state in ("stopped", *FAULTS):
             order = 1 if status.asked else 2

@@ -108,8 +108,8 @@ def _address(container: Container) -> str:
         by_name[name] for name in sorted(by_name, key=lambda name: (not name.endswith(MANAGEMENT), name))
     ]
     # A stopped container keeps only its requested address.
-    asked = [((n.get("IPAMConfig") or {}).get("IPv4Address"), n.get("IPAddress")) for n in networks]
-    return next((str(a or b) for a, b in asked if a or b), "")
+    pairs = [((n.get("IPAMConfig") or {}).get("IPv4Address"), n.get("IPAddress")) for n in networks]
+    return next((str(a or b) for a, b in pairs if a or b), "")
 
 
 def _login(address: str, user: str, folder: Path) -> bool:

@@ -14,7 +14,7 @@ from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 from toolkit.protocol.names import JOBS, LABEL_PORT
 from toolkit.protocol.numbers import whole
 
-# Of a cluster's containers those of this user: another one may have made some since the host was asked.
+# Of a cluster's containers those of this user: another one may have made some since the probe.
 # Arguments: cluster, user.
 _OWN = r"""
 own() {

@@ -99,9 +99,9 @@ def _lost(report: Report) -> dict[str, Outcome]:
 def _blamed(report: Report, lost: Mapping[str, Outcome], error: ToolkitError) -> Report:
     """Replace sshd's message by the reason why there is no other port."""
 
-    def told(outcome: Outcome) -> Outcome:
+    def with_reason(outcome: Outcome) -> Outcome:
         if outcome is not lost.get(outcome.host) or error.host not in ("", outcome.host):
             return outcome
         return replace(outcome, detail=error.what, fix=error.fix)
 
-    return replace(report, outcomes=tuple(map(told, report.outcomes)))
+    return replace(report, outcomes=tuple(map(with_reason, report.outcomes)))

@@ -67,7 +67,7 @@ _FOLDERS_ARE_THERE = """
 while [ "$1" != -- ]; do [ -d "$1" ] || exit 1; shift; done
 for f; do [ ! -e "$f" ] || exit 1; done
 """
-# sshd's own words, and what they mean where the port was free when the host was asked.
+# sshd's own words, and their meaning if the port was free during the probe.
 _NOT_BOUND = r"Bind to port \d+ on .* failed: Address already in use"
 _EXIT_CODE = "the container exited with "
 _LAST_WORDS = f"""
@@ -188,7 +188,7 @@ def _file_steps(
     other = container_name(layout.inventory.cluster, role)
     about = (facts.user, base, *folders, "--", *stale)
     make = script(_MAKE_FOLDERS, other, *about)
-    # Only one that was there when the host was asked is looked for once more.
+    # Only one that existed during the probe is searched for again.
     there = script(
         _FOLDERS_ARE_THERE, other if any(c.name == other for c in facts.containers) else "", *about
     )

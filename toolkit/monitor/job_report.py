@@ -91,7 +91,7 @@ class JobReport:
     """Contents of a job's report.
 
     Args:
-        asked: time of the query, since the job's start.
+        queried: time of the query, since the job's start.
         preparation: spans of `run`, before and during the start.
         up: spans of the last `up` that changed something, counted from its own start. ``up_before`` is the
             time from its record to the job's start in seconds, None without a record.
@@ -103,7 +103,7 @@ class JobReport:
 
     cluster: str
     status: JobStatus
-    asked: float
+    queried: float
     preparation: tuple[Span, ...]
     up: tuple[Span, ...]
     up_before: float | None
@@ -119,7 +119,7 @@ class JobReport:
     def seconds(self) -> float:
         """Duration of the job, until now if it runs."""
         ended = self.status.ended
-        return self.asked if ended is None else ended - self.status.started
+        return self.queried if ended is None else ended - self.status.started
 
     @property
     def first_step(self) -> float | None:

@@ -121,17 +121,17 @@ def failure(
         paths: paths on the host that the command writes to, checked if a disk is full.
         known: failures that the step declares; they have priority.
     """
-    said, host = result.output, runner.name
+    output, host = result.output, runner.name
     for way in known:
-        for line in said.splitlines():
+        for line in output.splitlines():
             if re.search(way.says, line):
                 # The cause is at the end, behind the names of the programs that passed it on.
                 own = line.strip() if len(line) <= 200 else f"…{line[-160:].rstrip()}"
                 return KnownFailure(f"{way.what} ({own})", way.fix, host, way.cause)
     words = reason(result)
-    if unwritable := why_unwritable(said):
-        return _full(unwritable, words, runner, named_paths(said), paths)
-    if cause := cause_of(said, host):
+    if unwritable := why_unwritable(output):
+        return _full(unwritable, words, runner, named_paths(output), paths)
+    if cause := cause_of(output, host):
         return ToolkitError(f"{cause.what}: {words}", cause.fix, host)
     return ToolkitError(words, fix, host)
 

@@ -237,15 +237,15 @@ def _precheck(plan: Plan, context: Context) -> dict[int, str]:
         if step.host in context.runners:
             by_host.setdefault(step.host, {})[number] = step
     answers, _ = fan_out(by_host, lambda host: precheck_host(host, by_host[host], context))
-    return {number: said for each in answers.values() for number, said in each.items()}
+    return {number: answer for each in answers.values() for number, answer in each.items()}
 
 
 def _prechecked(number: int, step: Step, context: Context, progress: _Progress) -> Verdict | None:
-    """Return the outcome of a step for which the host has said that there is nothing to do."""
-    said = progress.prechecked.get(number)
-    if said is None:
+    """Return the outcome of a step for which the precheck of the host found nothing to do."""
+    answer = progress.prechecked.get(number)
+    if answer is None:
         return None
-    return precheck_verdict(step, context, said)
+    return precheck_verdict(step, context, answer)
 
 
 def _run_step(phase: Phase, number: int, step: Step, context: Context, progress: _Progress) -> Outcome | None:

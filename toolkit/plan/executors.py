@@ -110,20 +110,20 @@ def run_question(step: Run, context: Context) -> Command | None:
     return Command(("sh", "-c", " && ".join(lines)), translated=True)
 
 
-def run_verdict(step: Run, context: Context, said: str) -> Verdict | None:
+def run_verdict(step: Run, context: Context, answer: str) -> Verdict | None:
     """Return the verdict where the answer to ``run_question`` says that there is nothing to do."""
     if _targets(step, context)[1]:
         return None
-    if isinstance(step.unless, Stamp) and said.strip() != text_of(step.unless.content, context).strip():
+    if isinstance(step.unless, Stamp) and answer.strip() != text_of(step.unless.content, context).strip():
         return None
-    return Verdict("skipped", "", _saved(step, context, said))
+    return Verdict("skipped", "", _saved(step, context, answer))
 
 
 def _refers(command: Command | None) -> bool:
     return command is not None and any(isinstance(token, Ref) for token in command.argv)
 
 
-def _saved(step: Run, context: Context, said: str) -> str:
+def _saved(step: Run, context: Context, answer: str) -> str:
     """Save what was printed as a value of the step's kind, and return it.
 
     Raises:
@@ -132,7 +132,7 @@ def _saved(step: Run, context: Context, said: str) -> str:
     if not step.saves:
         return ""
     try:
-        value = step.kind.parse(said)
+        value = step.kind.parse(answer)
     except ValueError as error:
         fix = _by_hand(step.host, _own(step.reads or step.command, context))
         raise ToolkitError(
@@ -189,7 +189,7 @@ def wait_question(step: WaitFor, context: Context) -> Command | None:
     return None if _refers(step.ready) else _own(step.ready, context)
 
 
-def wait_verdict(step: WaitFor, context: Context, said: str) -> Verdict | None:
+def wait_verdict(step: WaitFor, context: Context, answer: str) -> Verdict | None:
     """Return the verdict where ``wait_question`` has succeeded."""
     return Verdict("skipped")
 
@@ -239,14 +239,14 @@ def upload_question(step: Upload, context: Context) -> Command:
     return script(_LOOK, *(file.path for file in step.every))
 
 
-def upload_verdict(step: Upload, context: Context, said: str) -> Verdict | None:
+def upload_verdict(step: Upload, context: Context, answer: str) -> Verdict | None:
     """Return the verdict where all files are as they are to be, by what ``upload_question`` printed."""
-    return None if _differing(step, context, said) else Verdict("skipped")
+    return None if _differing(step, context, answer) else Verdict("skipped")
 
 
-def _differing(step: Upload, context: Context, said: str) -> list[tuple[File, bytes]]:
+def _differing(step: Upload, context: Context, answer: str) -> list[tuple[File, bytes]]:
     """Return the files that are not as they are to be, with their contents."""
-    numbers, sums, modes = (line.split() for line in f"{said}\n\n".split("\n")[:3])
+    numbers, sums, modes = (line.split() for line in f"{answer}\n\n".split("\n")[:3])
     # One that went, or was shut, between two of its questions: then nothing is known of any.
     known = zip(sums, modes, strict=True) if len(numbers) == len(sums) == len(modes) else ()
     there = dict(zip(map(whole, numbers), known, strict=False))

@@ -43,25 +43,25 @@ def precheck_host(host: str, steps: Mapping[int, Step], context: Context) -> dic
         ToolkitError: the host cannot be reached any more.
     """
     sure = {number: _known(step) for number, step in steps.items()} if context.recent else {}
-    answers = {number: said for number, said in sure.items() if said is not None}
+    answers = {number: answer for number, answer in sure.items() if answer is not None}
     questions = (
         (number, _question(step, context)) for number, step in steps.items() if number not in answers
     )
-    asked = {number: question for number, question in questions if question is not None}
-    if not asked:
+    queries = {number: question for number, question in questions if question is not None}
+    if not queries:
         return answers
     nonce = secrets.token_hex(8)
-    result = context.runners[host].run(_all_of(asked, nonce), _LIMIT_S)
+    result = context.runners[host].run(_all_of(queries, nonce), _LIMIT_S)
     try:
-        said = read_frames(result.raw, nonce)
+        frames = read_frames(result.raw, nonce)
     except FrameError:  # then each step asks on its own
         return answers
-    return answers | {number: said[str(number)] for number in asked if str(number) in said}
+    return answers | {number: frames[str(number)] for number in queries if str(number) in frames}
 
 
-def precheck_verdict(step: Step, context: Context, said: str) -> Verdict | None:
+def precheck_verdict(step: Step, context: Context, answer: str) -> Verdict | None:
     """Return the outcome of a step from the host's answer, None if there is something to do."""
-    verdict: Verdict | None = _KINDS[type(step)][1](step, context, said)
+    verdict: Verdict | None = _KINDS[type(step)][1](step, context, answer)
     return verdict
 
 
@@ -80,7 +80,7 @@ def _question(step: Step, context: Context) -> Command | None:
 def _all_of(questions: Mapping[int, Command], nonce: str) -> Command:
     """Return one script that prints a section for each query that succeeds."""
     lines = (
-        f'said=$({asked.shell()} </dev/null 2>/dev/null) && say {number} "$said"'
-        for number, asked in questions.items()
+        f'said=$({query.shell()} </dev/null 2>/dev/null) && say {number} "$said"'
+        for number, query in questions.items()
     )
     return Command(script(framed_script("\n".join(lines), nonce)).argv, translated=True)

@@ -63,8 +63,8 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
     if isinstance(step, Run):
         unless = []
         if isinstance(step.unless, Stamp):
-            said = " ".join(map(str, step.unless.content)).split()
-            unless = [f"unless: {step.unless.path} contains {' '.join(said)}"]
+            content = " ".join(map(str, step.unless.content)).split()
+            unless = [f"unless: {step.unless.path} contains {' '.join(content)}"]
         elif step.unless is not None:
             unless = [f"unless: {_one_line(step.unless, engine)}"]
         why = [f"why: {step.why}"] if step.why else []
@@ -180,9 +180,9 @@ def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything:
     rows.append(("cluster", *_counts([f for f in findings if not f.host])))
     skipped = any(f.verdict == "not checked" for f in findings) and not everything
     more = "; -v lists the skipped checks and their reasons" if skipped else ""
-    said = {"error": "not ready", "warning": "ready, with warnings"}.get(worst(findings), "ready")
+    conclusion = {"error": "not ready", "warning": "ready, with warnings"}.get(worst(findings), "ready")
     head = "\n".join(lines) + "\n\n" if lines else ""
-    return f"{head}{table(('host', 'errors', 'warnings', 'not checked', 'ok'), rows)}\n{said}{more}\n"
+    return f"{head}{table(('host', 'errors', 'warnings', 'not checked', 'ok'), rows)}\n{conclusion}{more}\n"
 
 
 def alarms_text(findings: Iterable[Finding]) -> str:

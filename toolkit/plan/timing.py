@@ -23,13 +23,13 @@ class Stopwatch:
     def heard_by(self, listen: Listener) -> Listener:
         """Return a listener that records every executed step, and forwards all events."""
 
-        def heard(event: Event) -> None:
+        def record(event: Event) -> None:
             if isinstance(event, StepEnded) and event.outcome.status in ("ok", "failed"):
                 done = event.outcome
                 self._done.append(Span(done.phase, done.host, self._now() - done.seconds, done.seconds))
             listen(event)
 
-        return heard
+        return record
 
     def take(self) -> tuple[Span, ...]:
         """Return the spans recorded since the last call, in seconds since the start.
@@ -38,10 +38,10 @@ class Stopwatch:
         """
         met, done = self._met, sorted(self._done, key=lambda span: span.begin)
         self._met, self._done = [], []
-        asked = max((span.end for span in met), default=None)
-        if asked is None or not done or done[0].begin <= asked:
+        met_until = max((span.end for span in met), default=None)
+        if met_until is None or not done or done[0].begin <= met_until:
             return (*met, *done)
-        return (*met, Span("query and plan", HERE, asked, done[0].begin - asked), *done)
+        return (*met, Span("query and plan", HERE, met_until, done[0].begin - met_until), *done)
 
     def _now(self) -> float:
         return time.monotonic() - self._begun

@@ -27,7 +27,7 @@ class RecordHost:
 
 @dataclass(frozen=True)
 class Record:
-    """record.json: what ``run`` asked for."""
+    """record.json: the request of ``run``."""
 
     owner: Line | None = ""
     launcher: Line | None = ""

@@ -1,7 +1,7 @@
 """One process inside a container for all that a command asks of it; see ``toolkit/container/session.py``.
 
 To start a process in a container takes an engine a tenth of a second. A run asks four things of main, so
-they go to one process, which is started while the host is still asked what it is.
+they go to one process, which is started while the probe of the host still runs.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ContainerSession:
             for data in pieces:
                 self.sent += len(data)
                 yield data
-                self._moved = self._clock()  # the connection asked for more data: the earlier data is sent
+                self._moved = self._clock()  # the connection requested more data, so the earlier data is sent
 
     def _take(self, data: bytes) -> None:
         self._moved = self._clock()

@@ -32,7 +32,7 @@ class Pulse:
     def __init__(self, transport: Asked, every: float = EVERY_S, silence: float = SILENCE_S) -> None:
         self._transport, self._every, self._silence = transport, every, silence
         self._heard = time.monotonic()
-        self.lost = ""  # why, once nothing is heard any more
+        self.lost = ""  # reason, after the host stopped answering
         for work in (self._ask, self._watch):
             threading.Thread(target=self._guard, args=(work,), name="pulse", daemon=True).start()
 

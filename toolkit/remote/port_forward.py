@@ -68,7 +68,7 @@ class Forward:
             threading.Thread(target=self._lead, args=(near,), name="forward", daemon=True).start()
 
     def _lead(self, near: socket.socket) -> None:
-        with near, contextlib.suppress(Exception):  # told by `dial`, to whom it matters
+        with near, contextlib.suppress(Exception):  # `dial` reports the error
             far = self._dial()
             back = threading.Thread(target=_pour_back, args=(far, near), name="forward", daemon=True)
             back.start()

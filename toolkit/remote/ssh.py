@@ -269,11 +269,11 @@ class SshRunner:
         sink: Sink,
         source: Iterable[bytes] | None,
         timeout: float | None,
-        said: Sink | None = None,
+        error_sink: Sink | None = None,
         hold: bool = False,
         silence: float | None = None,
     ) -> Result:
-        """Run a line; what comes on standard error goes to `said`, or is kept for the result.
+        """Run a line; standard error goes to `error_sink`, or to the result.
 
         Args:
             words: see ``wire_and_input``.
@@ -297,7 +297,7 @@ class SshRunner:
                 yield chunk
                 taken += 1
 
-        out, err = _Framed(sink, self.name), _Framed(said or keep, self.name)
+        out, err = _Framed(sink, self.name), _Framed(error_sink or keep, self.name)
         # The host ends a late command. This limit is for a host that is silent, and for a process that
         # outlives the command, holds its output open and prints.
         deadline = None if timeout is None else start + timeout + _LATE_S
@@ -370,8 +370,11 @@ class SshRunner:
         self._link.transport.join(0.5)
         return not self._link.transport.is_active()
 
-    def _no_shell(self, said: bytes) -> Unreachable:
-        user, words = self.target.user, " | ".join(said.decode(errors="replace").split("\n")[-4:]).strip(" |")
+    def _no_shell(self, output: bytes) -> Unreachable:
+        user, words = (
+            self.target.user,
+            " | ".join(output.decode(errors="replace").split("\n")[-4:]).strip(" |"),
+        )
         what = f"user {user} can log in but cannot run commands" + (f"; output: {words}" if words else "")
         fix = (
             f"on {self.name}: sudo usermod --shell /bin/bash {user}  # also check the start files of the "

@@ -206,6 +206,6 @@ def _ssh_g(name: str, address: str, user: str, port: int) -> Options:
         what = "ssh needs more than 10 s to read its configuration; a Match exec command might hang"
         raise Unreachable(what, " ".join(line), name) from None
     if done.returncode != 0:
-        said = " | ".join(s for s in done.stderr.splitlines() if not s.startswith("Pseudo-terminal"))
-        raise Unreachable(f"ssh cannot read its configuration: {said}", " ".join(line), name)
+        errors = " | ".join(s for s in done.stderr.splitlines() if not s.startswith("Pseudo-terminal"))
+        raise Unreachable(f"ssh cannot read its configuration: {errors}", " ".join(line), name)
     return parse_ssh_g(done.stdout)

@@ -116,7 +116,7 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
             fix = f"on {target.name}: set AuthenticationMethods publickey for {target.user} in sshd_config"
         elif error.hung_up:
             fix = "set identity_file in hosts.yaml, so that toolkit offers only that key"
-    asked = [name for name in target.unsupported if name != "KnownHostsCommand"]
-    if asked:
-        tried = [*tried, f"toolkit does not support {' and '.join(asked)} of the ssh configuration"]
+    unsupported = [name for name in target.unsupported if name != "KnownHostsCommand"]
+    if unsupported:
+        tried = [*tried, f"toolkit does not support {' and '.join(unsupported)} of the ssh configuration"]
     return Unreachable(f"the ssh login of {target.login} was refused: {'; '.join(tried)}", fix, target.name)

@@ -30,21 +30,21 @@ _LOGS = 'exec docker logs "$@" 2>&1'
 
 def states(session: Session) -> list[ServiceState]:
     """Return the status of every service of the file, with the health of those that run."""
-    asked = {service.name: service for service in to_ask(session.inventory, session.facts)}
+    queried = {service.name: service for service in to_ask(session.inventory, session.facts)}
 
     def ask(name: str) -> str:
-        asking = health_command(session.inventory, asked[name])
-        result = session.runners[asked[name].host].run(asking, _HEALTH_SECONDS)
+        asking = health_command(session.inventory, queried[name])
+        result = session.runners[queried[name].host].run(asking, _HEALTH_SECONDS)
         return "" if result.ok else words_of(result.stdout or result.stderr) or "no answer"
 
-    said, silent = fan_out(list(asked), ask)
-    unhealthy = {name: why for name, why in said.items() if why}
+    answers, silent = fan_out(list(queried), ask)
+    unhealthy = {name: why for name, why in answers.items() if why}
     unhealthy |= {name: error.what for name, error in silent.items()}
     return service_states(session.inventory, session.facts, session.errors, unhealthy)
 
 
 def show_log(session: Session, service: Service, sink: Callable[[bytes], None], words: Iterable[str]) -> None:
-    """Copy what a service has said to ``sink``; with ``--follow`` among the words, go on until it ends.
+    """Copy the log of a service to ``sink``; with ``--follow`` among the words, until the service ends.
 
     Args:
         words: options of ``docker logs``.

@@ -48,7 +48,7 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
     """Return the container of a service, with its digest among the labels.
 
     Raises:
-        NotReady: the host has not the GPUs that are asked for.
+        NotReady: the host does not have the requested GPUs.
     """
     inventory, facts = layout.inventory, place.facts
     home = home_of(layout.user, facts.uid)

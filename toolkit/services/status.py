@@ -44,7 +44,7 @@ class ServiceState:
     """One service as `status` shows it.
 
     Args:
-        state: ``healthy``, ``running`` (where no health was asked for), ``not healthy``, ``no container``,
+        state: ``healthy``, ``running`` (without a health check), ``not healthy``, ``no container``,
             ``unreachable``, or Docker's word.
         note: what is worth saying about it.
         fix: what to do about that.

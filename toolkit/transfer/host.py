@@ -71,7 +71,7 @@ class Declined:
 @dataclass
 class _Load:
     status: int
-    said: str
+    output: str
 
 
 class Member:
@@ -96,11 +96,11 @@ class Member:
         self.at = self.limit = self.sent = self.wire = 0
         self.fed = 0
         self.busy = False  # it receives less than it could, for a reason of its own
-        self.heard = 0.0  # time of its last progress report
+        self.reported_at = 0.0  # time of its last progress report
         self.rate: float | None = None  # recent chunks per second
         self.moved = 0.0  # time of its last chunk
         self.giver = HERE
-        self.said: deque[RelayMessage] = deque()
+        self.messages: deque[RelayMessage] = deque()
         self.finished, self.ended, self._ready = threading.Event(), threading.Event(), threading.Event()
         self.error: Exception | None = None
         self._loads: dict[int, _Load] = {}
@@ -175,9 +175,9 @@ class Member:
                 self._judge(what.loaded, _Load(what.status, what.said))
             else:
                 if what.at is not None and what.limit is not None:
-                    self.busy, self.heard = what.busy, time.monotonic()
+                    self.busy, self.reported_at = what.busy, time.monotonic()
                     self._moved(what.at, what.limit, what.wire)
-                self.said.append(what)
+                self.messages.append(what)
         if lines:
             self._tell(lambda: None)
 
@@ -200,7 +200,7 @@ class Member:
     def brought(self, line: Line, started: float) -> Brought:
         """Return the result of a finished host."""
         good = [number for number, load in sorted(self._loads.items()) if not load.status]
-        bad = [load.said for _, load in sorted(self._loads.items()) if load.status]
+        bad = [load.output for _, load in sorted(self._loads.items()) if load.status]
         note = ""
         if self.host in line.direct:
             note = f"not from another host: {line.direct[self.host]}"

@@ -190,8 +190,8 @@ class Relay:
 
     def _hear(self, member: Member, now: float) -> None:
         line, host = self._line, member.host
-        while member.said:
-            what = member.said.popleft()
+        while member.messages:
+            what = member.messages.popleft()
             if what.at is not None and what.limit is not None:
                 self._apply(line.moved(host, what.at, now))
             elif what.takes is not None:
@@ -229,7 +229,7 @@ class Relay:
             for host, member in self._members.items()
             if self._line.has_all(host)
             and not member.finished.is_set()
-            and now - member.heard > DROPPED_AFTER_S
+            and now - member.reported_at > DROPPED_AFTER_S
         ]
 
     def _sent(self) -> dict[str, int]:
@@ -237,7 +237,7 @@ class Relay:
 
     def _busy(self, now: float) -> set[str]:
         """Return the hosts that report to be busy; a hung host reports nothing."""
-        return {host for host, m in self._members.items() if m.busy and now - m.heard < _SAYS}
+        return {host for host, m in self._members.items() if m.busy and now - m.reported_at < _SAYS}
 
     def _held(self) -> set[str]:
         return {host for host, member in self._members.items() if member.at >= member.limit}

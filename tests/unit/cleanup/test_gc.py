@@ -23,7 +23,7 @@ from toolkit.checks.leftovers import Stray
 from toolkit.checks.model import Scene, Seen
 from toolkit.cleanup.gc import Collection
 from toolkit.cleanup.plan import Leftovers, OldJob, State, plan_gc
-from toolkit.cleanup.remains import STATES, Remains, removable, told
+from toolkit.cleanup.remains import STATES, Remains, removable, reported
 from toolkit.cluster.session import Session
 from toolkit.core.facts import ContainerFacts
 from toolkit.image.inventory import HeldImage
@@ -84,7 +84,7 @@ def test_the_question_tells_folders_as_they_are(tmp_path: Path) -> None:
         check=True,
     )
     assert said.stderr == ""
-    known = told(answered("gpu1", said.stdout))
+    known = reported(answered("gpu1", said.stdout))
     (one,) = known.states.values()
     assert (one.cluster, one.path, one.records) == ("de mo", f"{HOME}/de mo/gpu1", 2)
     assert 0 <= one.quiet < 60 and not removable(one)
@@ -94,7 +94,7 @@ def test_the_question_tells_folders_as_they_are(tmp_path: Path) -> None:
     ]
     assert known.halves == 0, "somebody may be writing it"
     # Of a home that hosts share, each has its own.
-    assert list(told(answered("gpu2", said.stdout)).states) == ["shared"]
+    assert list(reported(answered("gpu2", said.stdout)).states) == ["shared"]
 
 
 def answered(host: str, states: str) -> Seen:
@@ -116,7 +116,7 @@ def test_names_of_files_are_data(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    known = told(answered("gpu1", said.stdout))
+    known = reported(answered("gpu1", said.stdout))
     assert known.clock > 1e9 and len(known.states) == 1
     assert {(one.job, one.path, one.state, one.ended) for one in known.jobs} == {
         ("-exec", f"{HOME}/demo/gpu1/jobs/-exec", "", 0.0),
@@ -128,7 +128,7 @@ def test_names_of_files_are_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "=YQpi", "\x9b", "/"])
 def test_what_is_no_name_of_an_entry_is_ignored(name: str) -> None:
     said = "".join(f"{line}\n" for line in (folder(name, "gpu1"), folder("demo", name), job("demo", "gpu1")))
-    assert told(answered("gpu1", said.replace(JOB, name))) == told(answered("gpu1", ""))
+    assert reported(answered("gpu1", said.replace(JOB, name))) == reported(answered("gpu1", ""))
 
 
 # What is left over

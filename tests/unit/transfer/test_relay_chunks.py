@@ -243,7 +243,7 @@ def test_a_host_that_has_all_and_falls_silent_is_given_up() -> None:
     """Its last message can be unreadable, such as `loadedaded` in place of `loaded`."""
     line = Line({"box1": 0, "box2": 0}, 1, frozenset())
     members = {
-        host: SimpleNamespace(heard=heard, finished=threading.Event())
+        host: SimpleNamespace(reported_at=heard, finished=threading.Event())
         for host, heard in (("box1", 100.0), ("box2", 150.0), ("box3", 0.0))
     }
     relay: Any = Relay.__new__(Relay)
