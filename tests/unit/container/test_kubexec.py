@@ -57,7 +57,8 @@ def test_the_launchers_ssh_options_do_not_win(tmp_path: Path, options: list[str]
 
 def test_a_host_is_never_an_option(tmp_path: Path) -> None:
     """ssh itself refuses a name that begins with a hyphen, if it comes after two hyphens."""
-    assert call(tmp_path, "--", "-oProxyCommand=reboot", "true")[1][1:] == [*SSH, "-oProxyCommand=reboot", "true"]
+    host = "-oProxyCommand=reboot"
+    assert call(tmp_path, "--", host, "true")[1] == [host, *SSH, host, "true"]
 
 
 def test_options_of_the_command_are_the_commands(tmp_path: Path) -> None:

@@ -55,9 +55,9 @@ class Child:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         libc = ctypes.CDLL(None)  # loaded before the fork, after which few calls are safe
         parent = os.getpid()
-        # Linux capabilities of sshd in a worker container, if the SSH user is root. With no-new-privileges, as
-        # containers have it, a program of root gets none back (capabilities(7)). Getting some back would also
-        # cancel the signal below.
+        # Linux capabilities of sshd in a worker container, if the SSH user is root. With no-new-privileges,
+        # which containers have, a program of root gets none back (capabilities(7)). Getting some back would
+        # also cancel the signal of PR_SET_PDEATHSIG.
         to_drop = os.geteuid() == 0
         this, none = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
 
