@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from toolkit.core.image import ImageFacts, image_facts
-from toolkit.protocol.decode import DecodeError, decode
+from toolkit.protocol.decode import DecodeError, decode_json
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.engine_socket import EngineSocket, Unusable, configured_socket
 
@@ -23,10 +21,10 @@ def local_image(reference: str, engine: str) -> ImageFacts | None:
     """
     try:
         found = EngineSocket(configured_socket(), _SECONDS).described("images", [reference])
-        return image_facts(decode(ImageInspect, json.loads(found[0])), engine) if found else None
+        return image_facts(decode_json(ImageInspect, found[0]), engine) if found else None
     except TimeoutError:
         return None
-    except (Unusable, OSError, ValueError, LookupError, TypeError, DecodeError):
+    except (Unusable, OSError, ValueError, LookupError, TypeError, RecursionError, DecodeError):
         # Another kind of connection, or no engine. Docker's SDK decides; it takes 0.15 s to import.
         from toolkit.remote.engine import Engine
 

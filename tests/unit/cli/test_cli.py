@@ -232,6 +232,7 @@ def test_a_host_that_fails_gives_status_1_and_json_says_why(
 
     monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
     monkeypatch.setattr(toolkit.cluster.session.Session, "runners_in_use", lambda session: {})
+    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
     monkeypatch.setattr("toolkit.jobs.control.running_jobs", lambda session: [])
     status, out, _ = run("down", "--json")
     assert status == 1
