@@ -349,6 +349,15 @@ class RdmaPort:
     def active(self) -> bool:
         return self.state == "ACTIVE"
 
+    @property
+    def addressed(self) -> frozenset[str]:
+        """The network interfaces whose addresses the port uses: its own, and bonds and VLANs above them.
+
+        The kernel has a GID for each address of an interface that is above the port's own ones
+        (drivers/infiniband/core/roce_gid_mgmt.c in Linux).
+        """
+        return frozenset((*self.interfaces, *(gid.interface for gid in self.gids if gid.interface)))
+
 
 def leaves_by(routes: Sequence[Route], address: str) -> str:
     """Return the interface on which the main table sends to an address; empty if there is no route.

@@ -55,6 +55,23 @@ def test_roce_needs_a_network_that_all_share() -> None:
     assert choose_fabric("auto", apart).kind == "tcp only"
 
 
+@pytest.mark.parametrize("above", ["bond0", "ens1f0np0.100"])
+def test_an_address_above_the_port_is_the_ports(above: str) -> None:
+    """With RoCE LAG one device has both ports of a card, and the bond above them has the address."""
+    found = {}
+    for number, name in enumerate(("gpu1", "gpu2"), 1):
+        gid = Gid(3, "RoCE v2", f"10.77.0.{number}", above)
+        below = ("ens1f0np0", "ens1f1np1")
+        port = RdmaPort("mlx5_bond_0", 1, "mlx5_core", "ACTIVE", "Ethernet", 100.0, below, (gid,))
+        own = Interface(above, f"10.77.0.{number}", 24)
+        found[name] = replace(world.facts(name, own.address, rdma=(port,)), interfaces=(own,))
+    fabric = choose_fabric("auto", found)
+    assert fabric.kind == "roce"
+    for name, ports in fabric.ports.items():
+        assert [port.name for port in ports] == ["mlx5_bond_0:1"]
+        assert gid_index(ports, found[name]) == 3
+
+
 def test_profiles_of_the_file() -> None:
     both = hosts((IB,), (IB,))
     assert choose_fabric("ethernet", both).kind == "tcp only"
