@@ -210,10 +210,11 @@ class World:
         ssh = self.root / "bin" / "ssh"
         if not ssh.exists():
             ssh.parent.mkdir(exist_ok=True)
-            # ssh -F CONFIG HOST COMMAND; a file `greeting` of the host is what a login shell prints first.
+            # ssh -F CONFIG [--] HOST COMMAND. A login shell first prints the file `greeting` of the host.
             ssh.write_text(
-                f"#!/bin/sh\nexport TOOLKIT_ROOT={self.root}/hosts/$3\n"
-                'cat "$TOOLKIT_ROOT/greeting" 2>/dev/null\nexec sh -c "$4"\n'
+                '#!/bin/sh\nshift 2; [ "$1" != -- ] || shift\n'
+                f"export TOOLKIT_ROOT={self.root}/hosts/$1\n"
+                'cat "$TOOLKIT_ROOT/greeting" 2>/dev/null\nexec sh -c "$2"\n'
             )
             ssh.chmod(0o755)
         return root
