@@ -12,6 +12,7 @@ import pwd
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -96,11 +97,12 @@ esac
 # $1 folder of the host, $2 folder of all hosts, $3 home, $4 name, $5 sshd.
 START = """
 set -e
+exec 2>"$1/sshd.log"
 hostname "$4"
 mount --bind "$1/home" "$3"
 mount --bind "$2/passwd" /etc/passwd
 mount -t tmpfs none /run && mkdir /run/sshd
-exec "$5" -D -e -f "$1/sshd_config" 2>"$1/sshd.log"
+exec "$5" -D -e -f "$1/sshd_config"
 """
 
 
@@ -177,9 +179,7 @@ def many(count: int, jump: bool = False) -> Iterator[Cluster]:
         places = {name: (str(n), address(n)) for n, name in enumerate(names, 1)}
         if jump:
             places["gate"] = ("0", GATE)
-        for name, (port, ip) in places.items():
-            _start(ends, folder, home, name, port, ip)
-        _wait(folder, places)
+        _wait(folder, {name: _start(ends, folder, home, name, *place) for name, place in places.items()})
         keys = {name: (folder / name / "key.pub").read_text().split()[:2] for name in places}
         known = folder / "known_hosts"
         known.write_text("".join(f"{places[name][1]} {' '.join(key)}\n" for name, key in keys.items()))
@@ -216,7 +216,9 @@ def _common(folder: Path) -> None:
     (folder / "passwd").write_text(users)
 
 
-def _start(ends: ExitStack, folder: Path, home: str, name: str, port: str, ip: str) -> None:
+def _start(
+    ends: ExitStack, folder: Path, home: str, name: str, port: str, ip: str
+) -> subprocess.Popen[bytes]:
     own, space, program = folder / name, f"{NET}-{port}", _sshd()
     (own / "home").mkdir(parents=True)
     _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(own / "key"))
@@ -238,14 +240,19 @@ def _start(ends: ExitStack, folder: Path, home: str, name: str, port: str, ip: s
     process = subprocess.Popen(["ip", "netns", "exec", space, *apart, *words])
     ends.callback(process.wait)
     ends.callback(process.kill)
+    return process
 
 
-def _wait(folder: Path, places: dict[str, tuple[str, str]]) -> None:
-    until, left = time.monotonic() + SECONDS, set(places)
+def _wait(folder: Path, processes: dict[str, subprocess.Popen[bytes]]) -> None:
+    until, left = time.monotonic() + SECONDS, set(processes)
     while left:
         logs = {name: folder / name / "sshd.log" for name in left}
         left -= {name for name, log in logs.items() if log.exists() and "listening" in log.read_text()}
-        assert time.monotonic() < until, f"no sshd after {SECONDS:g} s on {sorted(left)}"
+        for name in sorted(left):
+            if processes[name].poll() is not None:
+                log = logs[name].read_text().strip() if logs[name].exists() else "no output"
+                sys.exit(f"{name}: sshd ended with status {processes[name].returncode}: {log}")
+        assert time.monotonic() < until, f"no sshd after {SECONDS:g} s on {len(left)} hosts"
         time.sleep(0.05)
 
 
