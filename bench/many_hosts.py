@@ -267,7 +267,9 @@ def _file(folder: Path, names: tuple[str, ...], jump: bool) -> Path:
         }
         for number, name in enumerate(names, 1)
     }
-    about = {"cluster": "many", "image": IMAGE, "known_hosts": str(folder / "known_hosts"), "hosts": hosts}
+    # The recorded docker runs no image, so nothing can be asked about its transport.
+    about = {"cluster": "many", "image": IMAGE, "transport": "ssh"}
+    about |= {"known_hosts": str(folder / "known_hosts"), "hosts": hosts}
     path = folder / "hosts.yaml"
     path.write_text(yaml.safe_dump(about, sort_keys=False))
     return path
