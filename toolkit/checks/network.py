@@ -122,8 +122,9 @@ def _data_interfaces(scene: Scene, host: str) -> Iterator[Interface]:
     """Yield the interface of the data address, and those of the RoCE ports that ranks use."""
     path = scene.paths.get(host)
     ports = scene.fabric.ports.get(host, ()) if scene.fabric.kind == "roce" else ()
-    rdma = {name for port in ports for name in port.addressed}
-    for interface in scene.facts[host].interfaces:
+    interfaces = scene.facts[host].interfaces
+    rdma = {name for port in ports for name in port.addressed(interfaces)}
+    for interface in interfaces:
         if interface.name in rdma or (path and interface.address == path.address):
             yield interface
 

@@ -78,7 +78,8 @@ def _unused(scene: Scene) -> Iterator[Finding]:
             as_fast = port.active and port.rate == used[0].rate and not below.intersection(port.interfaces)
             if not as_fast or port in used:
                 continue
-            own = [i for i in facts.interfaces if i.name in port.addressed]
+            addressed = port.addressed(facts.interfaces)
+            own = [i for i in facts.interfaces if i.name in addressed]
             what = f"ranks do not use the RDMA port {port.name}"
             if all(is_link_local(i.address) for i in own):
                 name = next(iter(port.interfaces), "INTERFACE")

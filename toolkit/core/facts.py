@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -349,14 +349,19 @@ class RdmaPort:
     def active(self) -> bool:
         return self.state == "ACTIVE"
 
-    @property
-    def addressed(self) -> frozenset[str]:
-        """The network interfaces whose addresses the port uses: its own, and bonds and VLANs above them.
+    def addressed(self, interfaces: Iterable[Interface]) -> frozenset[str]:
+        """Return the interfaces whose addresses the port uses: its own, and bonds and VLANs above them.
 
         The kernel has a GID for each address of an interface that is above the port's own ones
-        (drivers/infiniband/core/roce_gid_mgmt.c in Linux).
+        (drivers/infiniband/core/roce_gid_mgmt.c in Linux). It also has those of containers, whose interfaces
+        can have the same names, so the address decides too.
+
+        Args:
+            interfaces: of the host.
         """
-        return frozenset((*self.interfaces, *(gid.interface for gid in self.gids if gid.interface)))
+        known = {(interface.name, interface.address) for interface in interfaces}
+        above = (gid.interface for gid in self.gids if (gid.interface, gid.address) in known)
+        return frozenset((*self.interfaces, *above))
 
 
 def leaves_by(routes: Sequence[Route], address: str) -> str:

@@ -371,10 +371,8 @@ class SshRunner:
         return not self._link.transport.is_active()
 
     def _no_shell(self, output: bytes) -> Unreachable:
-        user, words = (
-            self.target.user,
-            " | ".join(output.decode(errors="replace").split("\n")[-4:]).strip(" |"),
-        )
+        lines = output.decode(errors="replace").split("\n")
+        user, words = self.target.user, " | ".join(lines[-4:]).strip(" |")
         what = f"user {user} can log in but cannot run commands" + (f"; output: {words}" if words else "")
         fix = (
             f"on {self.name}: sudo usermod --shell /bin/bash {user}  # also check the start files of the "

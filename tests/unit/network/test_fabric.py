@@ -72,6 +72,17 @@ def test_an_address_above_the_port_is_the_ports(above: str) -> None:
         assert gid_index(ports, found[name]) == 3
 
 
+def test_an_interface_of_a_container_is_not_the_hosts() -> None:
+    """A container can have an interface above the port, with the name of another card of the host."""
+    found = {}
+    for number, name in enumerate(("gpu1", "gpu2"), 1):
+        gid = Gid(3, "RoCE v2", f"192.168.9.{number}", "eth0")
+        port = RdmaPort("mlx5_0", 1, "mlx5_core", "ACTIVE", "Ethernet", 100.0, ("ens1",), (gid,))
+        own = Interface("eth0", f"10.77.0.{number}", 24)
+        found[name] = replace(world.facts(name, own.address, rdma=(port,)), interfaces=(own,))
+    assert choose_fabric("auto", found).kind == "tcp only"
+
+
 def test_profiles_of_the_file() -> None:
     both = hosts((IB,), (IB,))
     assert choose_fabric("ethernet", both).kind == "tcp only"
