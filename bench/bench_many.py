@@ -1,7 +1,7 @@
 """S10: commands on up to 256 hosts: time, memory, threads and open files of the client, bytes to main.
 
     python bench/bench_many.py
-    python bench/bench_many.py --hosts 8,64,256 --rounds 5 --commands status
+    python bench/bench_many.py --hosts 8,64,256 --rounds 5 --until status
     python bench/bench_many.py --hosts 64 --jump
 
 As root, with the program sshd; see many_hosts.py. All hosts share the processors of this machine, so the
@@ -28,7 +28,20 @@ from pathlib import Path
 from many_hosts import Cluster, many, why_not
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
-COMMANDS = ("status", "check", "up --dry-run", "up")
+# In this order, in every round.
+COMMANDS = {
+    "status": "status",
+    "check": "check",
+    "up --dry-run": "up --dry-run",
+    "up": "up",
+    "status, up": "status",
+    "second up": "up",
+    "run": "run --launcher mpirun -- echo hello",
+    "logs": "logs",
+    "jobs": "jobs",
+    "top": "top --once",
+    "down": "down",
+}
 # `status` without a cluster returns 3, and `check` reports what is missing.
 EXPECTED = {"status": (0, 3), "check": (0, 1)}
 
@@ -56,7 +69,11 @@ def measured(cluster: Cluster, words: list[str]) -> Run:
     env = {**os.environ, "TOOLKIT_HOSTS": str(cluster.file), "DOCKER_HOST": "unix:///nonexistent"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     before, start = cluster.received(), time.perf_counter()
-    process = subprocess.Popen([TOOLKIT, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    here = cluster.folder / "code"  # empty: `run` sends it
+    here.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        [TOOLKIT, *words], env=env, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     proc, most = Path(f"/proc/{process.pid}"), [0, 0]
 
     def sample() -> None:
@@ -94,8 +111,8 @@ def anchor(cluster: Cluster) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hosts", default="8,32,64")
-    parser.add_argument("--rounds", type=int, default=3, help="pairs of the anchor and a command")
-    parser.add_argument("--commands", default=",".join(COMMANDS))
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of the anchor and each command")
+    parser.add_argument("--until", default="down", choices=COMMANDS, help="the last command of a round")
     parser.add_argument("--jump", action="store_true", help="reach all hosts through a jump host")
     options = parser.parse_args()
     if reason := why_not():
@@ -108,12 +125,13 @@ def main() -> None:
     )
     for count in [int(word) for word in options.hosts.split(",")]:
         with many(count, options.jump) as cluster:
-            for command in options.commands.split(","):
-                pairs = []
-                for _ in range(options.rounds):
-                    if command == "up":
-                        cluster.forget()
-                    pairs.append((anchor(cluster), measured(cluster, command.split())))
+            found: dict[str, list[tuple[tuple[float, float], Run]]] = {}
+            for _ in range(options.rounds):
+                for command, words in COMMANDS.items():
+                    found.setdefault(command, []).append((anchor(cluster), measured(cluster, words.split())))
+                    if command == options.until:
+                        break
+            for command, pairs in found.items():
                 ratio = statistics.median(run.seconds / seconds for (seconds, _), run in pairs)
                 ssh, cpu = (statistics.median(found[n] for found, _ in pairs) for n in (0, 1))
                 run = sorted((run for _, run in pairs), key=lambda run: run.seconds)[len(pairs) // 2]

@@ -1,7 +1,9 @@
 """Hosts without engines: each has a network, a name, processes and a home of its own, and a real sshd.
 
 On each, `docker` is a shell script that gives recorded replies and keeps the containers that it starts as
-files. Hosts share the processors and the disk of this machine. As root, with the program sshd.
+files. A container is the host itself with the folders that the container mounts: its sshd and the programs of
+`docker exec` are real. `mpirun` is a stub that starts each rank by the agent, as Open MPI starts its daemons.
+Hosts share the processors and the disk of this machine. As root, with the program sshd.
 """
 
 from __future__ import annotations
@@ -69,12 +71,14 @@ container|inspect)
   [ -n "$format" ] || echo ']'
   exit $status ;;
 run)
-  name= labels= detached=
+  name= labels= detached= mounts= serves=
   while [ $# -gt 0 ]; do
     case $1 in
     --detach) detached=yes ;;
     --name) name=$2 ;;
     --label) labels="$labels${labels:+,}\"${2%%=*}\": \"${2#*=}\"" ;;
+    --mount) mounts="$mounts $2" ;;
+    /usr/sbin/sshd) serves=yes ;;
     esac
     shift
   done
@@ -87,22 +91,70 @@ run)
     printf ' "StartedAt": "2026-01-01T00:00:00Z", "FinishedAt": "0001-01-01T00:00:00Z"},\n'
     printf ' "Config": {"Labels": {%s}}\n}\n' "$labels"
   } >"$engine/$id-$name"
+  for mount in $mounts; do
+    source=${mount#*source=} target=${mount#*target=}
+    source=${source%%,*} target=${target%%,*}
+    case $target in /run/toolkit/*) mkdir -p "$target" && mount --bind "$source" "$target" ;; esac
+  done
+  [ -z "$serves" ] || {
+    setsid @sshd@ -D -e -f /run/toolkit/conf/sshd_config </dev/null >/dev/null 2>"$engine/.log" &
+    echo $! >"$engine/.pid"
+  }
   echo "$id" ;;
-rm) for one; do case $one in -*) ;; *) cut "$one" && command rm -f "$found" ;; esac; done ;;
-logs) echo 'Server listening on 0.0.0.0 port 12345.' ;;
-exec) case $* in *check.login*) echo '{}' ;; *job_list*) echo '[]' ;; esac ;;
+rm)
+  for one; do case $one in -*) ;; *) cut "$one" && command rm -f "$found" ;; esac; done
+  [ -f "$engine/.pid" ] || exit 0
+  read -r pid <"$engine/.pid"; kill "$pid"
+  while kill -0 "$pid" 2>&-; do sleep 0.05; done
+  while read -r _ at _; do case $at in /run/toolkit*) echo "$at" ;; esac; done </proc/self/mounts | sort -r |
+    while read -r at; do umount "$at"; done
+  command rm -rf "$engine" ;;
+logs) show "$engine/.log" ;;
+exec)
+  shift
+  while :; do
+    case $1 in
+    --env|-e) export "$2"; shift 2 ;;
+    --user|--workdir|-u|-w) shift 2 ;;
+    -*) shift ;;
+    *) break ;;
+    esac
+  done
+  shift
+  exec "$@" ;;
 *) exit 0 ;;
 esac
+"""
+MPIRUN = r"""#!/bin/sh
+# mpirun for one rank per host: each starts by the agent, and on main as a child.
+while [ "$1" != python3 ]; do
+  case $1 in -H) hosts=$2; shift ;; -np) size=$2; shift ;; esac
+  shift
+done
+rank=0
+IFS=,
+for host in $hosts; do
+  unset IFS
+  words="env OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=$size"
+  words="$words OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1 $*"
+  if [ "${host%%:*}" = "$(hostname)" ]; then $words & else
+    sh /run/toolkit/inside/kubexec.sh "${host%%:*}" "$words" </dev/null &
+  fi
+  ranks="$ranks $!" rank=$((rank + 1))
+done
+status=0
+for one in $ranks; do wait "$one" || status=$?; done
+exit $status
 """
 # $1 folder of the host, $2 folder of all hosts, $3 home, $4 name, $5 sshd.
 START = """
 set -e
-exec 2>"$1/sshd.log"
 hostname "$4"
 mount --bind "$1/home" "$3"
 mount --bind "$2/passwd" /etc/passwd
-mount -t tmpfs none /run && mkdir /run/sshd
-exec "$5" -D -e -f "$1/sshd_config"
+mount -t tmpfs -o mode=755 none /run && mkdir /run/sshd
+mount -t tmpfs -o mode=1777 none /dev/shm
+exec "$5" -D -e -f "$1/sshd_config" 2>"$1/sshd.log"
 """
 
 
@@ -123,12 +175,6 @@ class Cluster:
         """Return the bytes that main has received through its network card."""
         words = ["ip", "-n", NET, "-s", "-j", "link", "show", "port1"]
         return int(json.loads(_run(*words))[0]["stats64"]["tx"]["bytes"])
-
-    def forget(self) -> None:
-        """Remove the containers and files that `up` has left on the hosts."""
-        for name in self.names:
-            for path in (self.folder / name / "home").iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def logins(self) -> int:
         """Return the number of logins on the jump host."""
@@ -191,6 +237,8 @@ def _common(folder: Path) -> None:
     _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "login"))
     image = json.loads(RECORDED.read_text())
     image[0]["RepoTags"] = [IMAGE]
+    env = image[0]["Config"]["Env"]
+    env[:] = [*(word for word in env if not word.startswith("PATH=")), f"PATH={_path(folder)}"]
     info = {
         "ID": "many",
         "ServerVersion": "26.1.5",
@@ -205,7 +253,11 @@ def _common(folder: Path) -> None:
     }
     programs = folder / "bin"
     programs.mkdir()
-    text = DOCKER.replace("@id@", image[0]["Id"])
+    # Not a shim of pyenv, which starts a shell.
+    (programs / "python3").symlink_to(Path(sys.executable).resolve())
+    (programs / "mpirun").write_text(MPIRUN)
+    (programs / "mpirun").chmod(0o755)
+    text = DOCKER.replace("@id@", image[0]["Id"]).replace("@sshd@", _sshd())
     for name, reply in (("@info@", info), ("@image@", image)):
         text = text.replace(name, shlex.quote(json.dumps(reply)))
     (programs / "docker").write_text(text)
@@ -216,16 +268,22 @@ def _common(folder: Path) -> None:
     (folder / "passwd").write_text(users)
 
 
+def _path(folder: Path) -> str:
+    return f"{folder}/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
 def _start(
     ends: ExitStack, folder: Path, home: str, name: str, port: str, ip: str
 ) -> subprocess.Popen[bytes]:
     own, space, program = folder / name, f"{NET}-{port}", _sshd()
     (own / "home").mkdir(parents=True)
     _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(own / "key"))
+    # Of an sshd that was unpacked, not installed.
+    libraries = f"LD_LIBRARY_PATH={found}" if (found := os.environ.get("LD_LIBRARY_PATH")) else ""
     (own / "sshd_config").write_text(
         f"ListenAddress {ip}\nHostKey {own}/key\nAuthorizedKeysFile {folder}/login.pub\n"
         "PermitRootLogin yes\nStrictModes no\nUsePAM no\nPidFile none\nPrintMotd no\nUseDNS no\n"
-        f"SetEnv PATH={folder}/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+        f"SetEnv PATH={_path(folder)} {libraries}\n"
     )
     _run("ip", "netns", "add", space)
     ends.callback(_run, "ip", "netns", "del", space)
@@ -250,8 +308,7 @@ def _wait(folder: Path, processes: dict[str, subprocess.Popen[bytes]]) -> None:
         left -= {name for name, log in logs.items() if log.exists() and "listening" in log.read_text()}
         for name in sorted(left):
             if processes[name].poll() is not None:
-                log = logs[name].read_text().strip() if logs[name].exists() else "no output"
-                sys.exit(f"{name}: sshd ended with status {processes[name].returncode}: {log}")
+                sys.exit(f"sshd did not start on {name}: {logs[name].read_text().strip()}")
         assert time.monotonic() < until, f"no sshd after {SECONDS:g} s on {len(left)} hosts"
         time.sleep(0.05)
 
@@ -267,9 +324,13 @@ def _file(folder: Path, names: tuple[str, ...], jump: bool) -> Path:
         }
         for number, name in enumerate(names, 1)
     }
-    # The recorded docker runs no image, so nothing can be asked about its transport.
-    about = {"cluster": "many", "image": IMAGE, "transport": "ssh"}
-    about |= {"known_hosts": str(folder / "known_hosts"), "hosts": hosts}
+    about = {
+        "cluster": "many",
+        "image": IMAGE,
+        "transport": "ssh",
+        "known_hosts": str(folder / "known_hosts"),
+        "hosts": hosts,
+    }
     path = folder / "hosts.yaml"
     path.write_text(yaml.safe_dump(about, sort_keys=False))
     return path

@@ -38,7 +38,7 @@ from tests.faults.verdict import Seen, root_cause
 REACH_S = 60.0
 # Our own words alone: launchers say FAILED, too.
 _HINT = re.compile(
-    r"^\[toolkit\] .*(\brank \d+ on \S+ |\bis lost\b)|^\s*FAILED  |^\s*\S+: FAILED at |^toolkit: "
+    r"^\[toolkit\] .*(\brank \d+ on \S+ |\bis lost\b)|^\s*FAILED  |^\s*[^:]+: FAILED at |^toolkit: "
     r"|^job \S+: (failed|lost|timeout|stopped)"
 )
 

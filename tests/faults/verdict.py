@@ -38,7 +38,7 @@ def root_cause(text: str) -> str:
         if found := re.match(r"job \S+: (?:failed|lost|timeout|stopped)\b.*?exit code \S+: (.+)", line):
             return found[1]
     for number, line in enumerate(lines):
-        if found := re.match(r"\s*(\S+: FAILED at .*)", line):
+        if found := re.match(r"\s*([^:]+: FAILED at .*)", line):
             return found[1]
         if found := re.match(r"\s*FAILED  (.*)", line):
             rest = lines[number + 1].strip() if number + 1 < len(lines) else ""

@@ -19,6 +19,7 @@ from toolkit.errors import ToolkitError
 from toolkit.image.pull import plan_pull
 from toolkit.plan.execute import Listener, StepEnded, reported_after, to_do
 from toolkit.plan.steps import Plan, Step
+from toolkit.protocol.host_list import host_list
 
 Result = TypeVar("Result")
 Own = TypeVar("Own", bound="Prepared[Any]")
@@ -202,7 +203,7 @@ class PreparedAfterPull(Prepared[Report]):
         session.require_some()
         pulled = None
         if self._pull:
-            hosts = ", ".join(step.host for step in self._pull.steps)
+            hosts = host_list(step.host for step in self._pull.steps)
             self._notices.add(Topic.PULL, text=f"{hosts}: {self._pull.title}")
             pulled = session.pull(self._pull, listen)
         session.require_some()

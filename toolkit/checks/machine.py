@@ -11,6 +11,7 @@ from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, uncheck
 from toolkit.core.finding import Finding
 from toolkit.core.image import image_arch
 from toolkit.protocol.frames import lines_of
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.numbers import real, whole
 
 # The programs that scripts of toolkit call on a host. Without base64, timeout or sh no probe works.
@@ -103,7 +104,7 @@ def _names(scene: Scene) -> Iterator[Finding]:
         by_name.setdefault(facts.hostname, []).append(name)
     for hostname, names in by_name.items():
         if len(names) > 1:
-            what = f"{', '.join(names)} have the same host name {hostname}"
+            what = f"{host_list(names)} have the same host name {hostname}"
             yield fine(f"{what}, but containers use the names of hosts.yaml")
     for name, seen in scene.seen.items():
         own = seen.facts.hostname if seen.facts else ""

@@ -17,6 +17,7 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import Choice, DataPath
 from toolkit.network.evidence import Evidence
 from toolkit.network.fabric import Fabric, choose_fabric
+from toolkit.protocol.host_list import host_list
 
 # The input of a check: probes of the hosts over ssh; connections between hosts and to the image's registry;
 # the report of a short-lived container from the image.
@@ -188,4 +189,4 @@ def grouped(values: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 def groups_text(groups: Mapping[str, Sequence[str]]) -> str:
     """Return the groups in one line, such as ``550.54 on gpu1, gpu2; 535.183 on gpu3``."""
-    return "; ".join(f"{word} on {', '.join(hosts)}" for word, hosts in groups.items())
+    return "; ".join(f"{word} on {host_list(hosts)}" for word, hosts in groups.items())

@@ -9,6 +9,7 @@ from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.core.command import quoted
 from toolkit.core.facts import Interface, rate_text
 from toolkit.core.finding import Finding
+from toolkit.protocol.host_list import host_list
 
 # Mbit/s. Gradients of a small model (25 million parameters) take 8 s each way on such a link.
 SLOW_RATE = 100
@@ -41,7 +42,7 @@ def _conflict(scene: Scene) -> Iterator[Finding]:
         for one in own:
             if one.conflict and one.address not in reported:
                 reported.add(one.address)
-                who = ", ".join((name, *one.twins))
+                who = host_list((name, *one.twins))
                 fix = f"on {name}: ip -4 addr  # give each host a different address, or remove the unused one"
                 if any(path.address == one.address for path in scene.paths.values()):
                     yield error(
@@ -91,7 +92,7 @@ def _speeds(scene: Scene) -> Iterator[Finding]:
         least, most = min(rates.values()), max(rates.values())
         slow = [name for name, rate in rates.items() if rate == least]
         what = (
-            f"the data link of {', '.join(slow)} has {rate_text(least)}, other hosts have {rate_text(most)}"
+            f"the data link of {host_list(slow)} has {rate_text(least)}, other hosts have {rate_text(most)}"
         )
         slowest = links[slow[0]]
         name = quoted(slowest.name) if slowest else "INTERFACE"

@@ -12,6 +12,7 @@ from toolkit.cluster.session import Session
 from toolkit.core.finding import Finding, alarms, graver_first
 from toolkit.errors import NotReady
 from toolkit.launchers.job import Job
+from toolkit.protocol.host_list import host_list
 
 
 def questions() -> tuple[tuple[str, str], ...]:
@@ -57,7 +58,7 @@ def raise_if_errors(findings: Iterable[Finding], told: bool = True) -> None:
     errors = [finding for finding in findings if finding.verdict == "error"]
     if errors:
         what = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
-        hosts = ", ".join(dict.fromkeys(finding.host for finding in errors if finding.host))
+        hosts = host_list(dict.fromkeys(finding.host for finding in errors if finding.host))
         # Some errors belong to no host, such as a missing image.
         where = f" on {hosts}" if all(finding.host for finding in errors) else ""
         what = f"{what}{where} would break or corrupt a job"

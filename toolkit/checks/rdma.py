@@ -8,6 +8,7 @@ from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.network.candidates import is_link_local
+from toolkit.protocol.host_list import host_list
 
 # Bytes. A RoCE packet of 4096 bytes has up to 96 bytes of headers (iboe_get_mtu in include/rdma/ib_addr.h);
 # NVIDIA's article "MTU Considerations for RoCE based Applications" rounds the sum to 4200.
@@ -27,7 +28,7 @@ def _common(scene: Scene) -> Iterator[Finding]:
                 name,
             )
     elif fabric.kind == "tcp only" and scene.inventory.network == "auto":
-        who = ", ".join(fabric.lacking) or "all hosts together"
+        who = host_list(fabric.lacking) or "all hosts together"
         fix = f"on {fabric.lacking[0]}: {_LOOK}" if fabric.lacking else "in hosts.yaml: set network:"
         yield warning(f"{fabric.reason}, so all hosts use TCP", fix, "", who)
 

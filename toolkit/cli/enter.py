@@ -26,6 +26,7 @@ from toolkit.cli.line import CommandLine
 from toolkit.cluster.session import choose_hosts
 from toolkit.core.command import Result, command
 from toolkit.hostsfile.inventory import Inventory
+from toolkit.protocol.host_list import host_list
 from toolkit.remote.fanout import fan_out
 
 CONTEXT = {"allow_interspersed_args": False}
@@ -104,7 +105,7 @@ def _split(
         return list(known), words
     if first in known or rest[:1] == ["--"]:
         if inventory and first not in known:
-            line.refuse(first, f"is not a host in hosts.yaml; the hosts are {', '.join(known)}")
+            line.refuse(first, f"is not a host in hosts.yaml; the hosts are {host_list(known)}")
         argv = rest[1:] if rest[:1] == ["--"] else rest
         if not argv:
             line.refuse("", f"a command is missing: toolkit exec {first} -- COMMAND")

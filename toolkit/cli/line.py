@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
@@ -20,10 +21,17 @@ SOURCE = "command line"
 _MOST_SECONDS = 1e9
 _MOST_DIGITS = 12
 
+# Not a comma in the brackets of a host list.
+_COMMA = re.compile(r",(?![^\[]*\])")
+
 
 def listed(given: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the names given to a repeatable option; each value can be a list with commas."""
-    return tuple(name.strip() for words in given or () for name in words.split(","))
+    """Return the names given to a repeatable option; each value can be a list with commas.
+
+    >>> listed(["gpu1, gpu2", "node[01-04,07]"])
+    ('gpu1', 'gpu2', 'node[01-04,07]')
+    """
+    return tuple(name.strip() for words in given or () for name in _COMMA.split(words))
 
 
 class CommandLine:

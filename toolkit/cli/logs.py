@@ -26,6 +26,7 @@ from toolkit.core.local_writer import destination
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import is_file
 from toolkit.jobs.logs import Excerpt, show_log
+from toolkit.protocol.host_list import host_list
 from toolkit.services.control import show_log as show_service_log
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -96,7 +97,7 @@ def logs(
         line.refuse("--save", f"should be a folder, found {save!r}")
     if inventory is not None and host and host not in inventory.names:
         line.refuse(
-            "--host", f"{host} is not a host in hosts.yaml; the hosts are {', '.join(inventory.names)}"
+            "--host", f"{host} is not a host in hosts.yaml; the hosts are {host_list(inventory.names)}"
         )
     if service:
         for option, given in {"JOB": job, "--rank": rank, "--host": host, "--save": save}.items():

@@ -18,6 +18,7 @@ from toolkit.init.draft import Draft, DraftHost, named
 from toolkit.init.meet import Meeting, inventory_of, leave_out, meet
 from toolkit.init.show import aliases_text, met_text, mixed_text, shares_text, variant_text
 from toolkit.init.ssh_aliases import Alias
+from toolkit.protocol.host_list import host_list
 
 LEAVE, AGAIN, KEEP = "leave", "try", "keep"
 
@@ -70,7 +71,7 @@ def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[
         lost = [name for name, met in meeting.met.items() if not met.usable]
         if not lost:
             break
-        question = f"unusable hosts {', '.join(lost)} (leave out, try all again, keep anyway)?"
+        question = f"unusable hosts {host_list(lost)} (leave out, try all again, keep anyway)?"
         answer = person.ask(question, LEAVE, lambda text: read_choice(text, (LEAVE, AGAIN, KEEP)))
         if answer == LEAVE:
             draft = leave_out(draft, meeting, lost)
@@ -139,5 +140,5 @@ def pick_cluster(person: Person, meeting: Meeting, default: str) -> str:
 
     name = person.ask("name of the cluster?", free_name(default, meeting.foreign_names()), read)
     if own := meeting.owners(name):
-        say(f"  you have a cluster {name} on {', '.join(own)}: this hosts.yaml will control it")
+        say(f"  you have a cluster {name} on {host_list(own)}: this hosts.yaml will control it")
     return name

@@ -11,6 +11,7 @@ from toolkit.network.units import bytes_text, count_text, number_text, rate_text
 from toolkit.plan.show import table
 from toolkit.predict.ask import Ask
 from toolkit.predict.model import COMPARED, Load, Prediction, Probed, Row, fill
+from toolkit.protocol.host_list import host_list
 
 
 def text(
@@ -63,8 +64,7 @@ def _hosts(network: Network, note: str) -> str:
         groups.setdefault((member.shown_rate, member.slots), []).append(member.name)
     texts = []
     for (rate, slots), names in groups.items():
-        shown = ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]} ({len(names)})"
-        texts.append(f"{shown}: {rate_text(rate)}" + (f", {slots} slots" if slots > 1 else ""))
+        texts.append(f"{host_list(names)}: {rate_text(rate)}" + (f", {slots} slots" if slots > 1 else ""))
     return "; ".join(texts) + (f" ({note})" if note else "")
 
 

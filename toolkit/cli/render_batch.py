@@ -20,6 +20,7 @@ from toolkit.hostsfile.fields import image
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import read_yaml
 from toolkit.jobs.request import Request
+from toolkit.protocol.host_list import host_list
 
 Words = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND...")]
 Launcher = Annotated[
@@ -121,7 +122,7 @@ def job_of(
     inventory = line.accept(inventory)
 
     def ask(hosts: tuple[str, ...]) -> Mapping[str, Facts]:
-        say(f"querying the number of GPUs of {', '.join(hosts)}; to skip this query, use --gpus N")
+        say(f"querying the number of GPUs of {host_list(hosts)}; to skip this query, use --gpus N")
         with connect(inventory, verbose, hosts) as session:
             return session.all_facts()
 

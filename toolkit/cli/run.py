@@ -37,6 +37,7 @@ from toolkit.core.text import counted
 from toolkit.jobs.logs import Excerpt
 from toolkit.jobs.request import Request, check_request
 from toolkit.plan.show import alarms_text, warnings_text
+from toolkit.protocol.host_list import slots_list
 
 
 def run(
@@ -158,8 +159,8 @@ def run(
                 if not prepared.begun:
                     raise
                 pressed = True  # the job runs already and is stopped like any other job
-        places = ", ".join(f"{h.name} x {h.slots}" for h in job.hosts)
-        say(f"job {job.id}: {counted(job.world_size, 'rank')} ({places}), {job.launcher}")
+        ranks, places = counted(job.world_size, "rank"), slots_list((h.name, h.slots) for h in job.hosts)
+        say(f"job {job.id}: {ranks} ({places}), {job.launcher}")
         if detach and not pressed:
             say(f"  follow the job: toolkit attach {job.id}\n  stop the job:   toolkit stop {job.id}")
             if as_json:

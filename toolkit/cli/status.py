@@ -28,6 +28,7 @@ from toolkit.errors import ToolkitError
 from toolkit.jobs.records import job_statuses
 from toolkit.jobs.status import JobStatus, job_json, jobs_table
 from toolkit.plan.show import table
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.transport import transport_text
 from toolkit.services.control import states as service_states
 from toolkit.services.status import services_text
@@ -68,7 +69,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
         if inventory.chosen_transport:
             put_text(f"transport: {transport_text(inventory.chosen_transport)}")
         for fix in dict.fromkeys(r.fix for r in rows if r.fix):
-            put_text(f"fix for {', '.join(r.host for r in rows if r.fix == fix)}: {fix}")
+            put_text(f"fix for {host_list(r.host for r in rows if r.fix == fix)}: {fix}")
         if services:
             put_text(f"\n{services_text(services)}")
         if held := gpus_text(facts):

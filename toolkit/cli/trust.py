@@ -12,6 +12,7 @@ from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, 
 from toolkit.cli.line import CommandLine
 from toolkit.cluster.session import choose_hosts
 from toolkit.cluster.trust import ShownKey, look, record
+from toolkit.protocol.host_list import every_host
 
 
 def trust(
@@ -46,7 +47,7 @@ def trust(
     """
     line = CommandLine()
     inventory = line.hosts(hosts)
-    chosen = line.read(choose_hosts, inventory, names or [], []) if inventory else None
+    chosen = line.read(choose_hosts, inventory, every_host(names or ()), ()) if inventory else None
     keys = look(line.accept(inventory), line.accept(chosen))
     trusted = [settle(found, yes, replace, dry_run, verbose) for found in keys]
     if as_json:

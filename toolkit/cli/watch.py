@@ -17,6 +17,7 @@ from toolkit.jobs.control import kill, stop
 from toolkit.jobs.logs import Excerpt, follow
 from toolkit.jobs.records import job_status
 from toolkit.jobs.status import JobStatus
+from toolkit.protocol.host_list import host_list
 
 # Actions of the first Ctrl-C. Without a terminal, `ask` means `stop`.
 ON_INTERRUPT = ("ask", "stop", "detach")
@@ -144,7 +145,7 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
 
 def _tell(ended: JobStatus) -> JobStatus:
     if ended.unswept:
-        hosts = ", ".join(ended.unswept)
+        hosts = host_list(ended.unswept)
         say(f"  could not check {hosts} for leftover processes; toolkit down removes them")
     say(end_text(ended))
     return ended

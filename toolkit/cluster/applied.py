@@ -13,9 +13,9 @@ from dataclasses import replace
 from toolkit.core.container import without_empty
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding
-from toolkit.core.text import counted
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.protocol.decode import DecodeError, decode_json
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.transport import AUTO, EXEC, SSH
 
 # Below a host's state directory.
@@ -103,7 +103,7 @@ def changed_keys(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[str,
                 differ.setdefault(key, [])
                 differ[key] += [name] if record[key] != digest else []
     keys = [
-        key if len(names) == known[key] else f"{key} ({_some(names)})"
+        key if len(names) == known[key] else f"{key} ({host_list(names)})"
         for key in _OF_ALL
         if (names := differ.get(key))
     ]
@@ -112,7 +112,7 @@ def changed_keys(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[str,
         keys += (
             [f"hosts/{name}/{key}" for name in names]
             if len(names) <= _NAMED
-            else [f"hosts/NAME/{key} ({_some(names)})"]
+            else [f"hosts/NAME/{key} ({host_list(names)})"]
         )
     return tuple(keys)
 
@@ -135,7 +135,3 @@ def _digests(inventory: Inventory, host: str) -> dict[str, str]:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(without_empty(value), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= _NAMED else counted(len(names), "host")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from toolkit.diagnose.evidence import Connection, Evidence
 from toolkit.diagnose.rank_activity import Doing, doing, lead
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.states import FINAL_STATES
 
 # This number of retransmissions takes more than half a second, so random packet loss is not the cause.
@@ -297,4 +298,4 @@ def of_several(what: str) -> str:
 def where_text(evidence: Evidence, ranks: Sequence[int]) -> str:
     """Return ranks in words, with their hosts."""
     hosts = list(dict.fromkeys(evidence.placed[rank] for rank in ranks))
-    return f"{ranks_text(ranks)} on {', '.join(hosts[:3])}" + (" and others" if len(hosts) > 3 else "")
+    return f"{ranks_text(ranks)} on {host_list(hosts)}"

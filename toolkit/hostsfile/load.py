@@ -15,6 +15,7 @@ from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.hostsfile.yaml import MAX_BYTES
+from toolkit.protocol.host_list import host_list
 from toolkit.remote.ssh_config import Target, resolve_target
 
 # Linux takes at most 128 KiB for one variable with its name.
@@ -169,7 +170,7 @@ def choose_hosts(inventory: Inventory, only: Sequence[str], exclude: Sequence[st
     """
     unknown = [name for name in (*only, *exclude) if name not in inventory.names]
     if unknown:
-        known = ", ".join(inventory.names)
+        known = host_list(inventory.names)
         problems = tuple(
             Problem(name, f"is not a host in hosts.yaml; the hosts are {known}") for name in unknown
         )

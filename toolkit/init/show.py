@@ -8,6 +8,7 @@ from toolkit.image.cuda import CUDA_VARIANTS, CudaVariant
 from toolkit.init.filling import gpus_text, machine_text
 from toolkit.init.shares import CommonShare
 from toolkit.init.survey import Met
+from toolkit.protocol.host_list import host_list
 
 
 def aliases_text(usable: Sequence[tuple[str, str]], barred: Iterable[tuple[str, str]]) -> str:
@@ -44,7 +45,7 @@ def mixed_text(met: Sequence[Met]) -> str:
     if bare and len(bare) < len(met):
         verb = "has" if len(bare) == 1 else "have"
         lines.append(
-            f"  {', '.join(bare)} {verb} no GPU, unlike the other hosts; to use only hosts with GPUs:"
+            f"  {host_list(bare)} {verb} no GPU, unlike the other hosts; to use only hosts with GPUs:"
             f" toolkit run --exclude {bare[0]}"
         )
     if len({one.arch for one in met}) > 1:

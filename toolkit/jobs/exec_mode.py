@@ -17,6 +17,7 @@ from toolkit.core.finding import Finding
 from toolkit.errors import ToolkitError
 from toolkit.jobs.status import FAULTS, FINAL, JobStatus, parse_status, shifted, together
 from toolkit.launchers import starts_from_main
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import JobRow, Record, Status
 from toolkit.protocol.names import program
 from toolkit.protocol.transport import EXEC
@@ -52,7 +53,7 @@ class Parts:
         if self.disputed:
             status, unknown = replace(status, reason=self.disputed), self.disputed
         elif self.silent and status.state not in FAULTS:
-            unknown = f"hosts of the job did not answer: {', '.join(self.silent)}"
+            unknown = f"hosts of the job did not answer: {host_list(self.silent)}"
         if unknown and status.state in FINAL:
             status = replace(status, state="unknown", exit_code=None, ended=None, reason=unknown)
         return parse_status(self.id, status, True, self.record)

@@ -22,6 +22,7 @@ from toolkit.jobs.exec_mode import Parts, end_parts
 from toolkit.jobs.records import job_parts
 from toolkit.jobs.status import FAULTS, JobStatus, parse_status, shifted
 from toolkit.protocol.exit_codes import EXIT_LOST
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Ended, Status
 from toolkit.protocol.names import program
 from toolkit.remote.fanout import fan_out
@@ -74,7 +75,7 @@ def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bo
         NotReady: the job has no such rank or host.
     """
     if what.host and what.host not in dict(job.hosts):
-        known = ", ".join(name for name, _ in job.hosts)
+        known = host_list(name for name, _ in job.hosts)
         raise NotReady(f"job {job.id} has no ranks on {what.host}; its ranks run on {known}", "toolkit jobs")
     more = () if on else ("--now",)
     if what.rank is None and session.inventory.in_parts:
@@ -162,7 +163,7 @@ def follow_parts(
     lock, left = threading.Lock(), set(parts.statuses)
     if parts.silent and sink is not None:
         # No reason to end the rest: it may be this machine alone that does not reach them.
-        names = ", ".join(parts.silent)
+        names = host_list(parts.silent)
         sink(f"[toolkit] the output of hosts that did not answer is missing: {names}\n".encode())
     until = None if seconds is None else time.monotonic() + seconds
     for host in parts.statuses:
@@ -226,7 +227,7 @@ def show_parts(session: Session, job: str, sink: Sink, what: Excerpt, more: Sequ
             except ToolkitError as error:
                 errors[host] = error
     if parts.silent:
-        names = ", ".join(parts.silent)
+        names = host_list(parts.silent)
         raise ToolkitError(
             f"the output of {job} on hosts that did not answer is missing: {names}", "toolkit check"
         )

@@ -23,6 +23,7 @@ from toolkit.jobs.launcher import (
     without_ssh,
 )
 from toolkit.jobs.slots import too_few_slots
+from toolkit.protocol.host_list import every_host
 from toolkit.protocol.transport import NO_SSH
 
 
@@ -210,7 +211,7 @@ def start_of(inventory: Inventory | None, request: Request) -> Start:
 
 def chosen_hosts(inventory: Inventory, request: Request) -> tuple[str, ...]:
     """Return the hosts that take ranks; a spare only if it is named."""
-    chosen = choose_hosts(inventory, request.only, request.exclude)
+    chosen = choose_hosts(inventory, every_host(request.only), every_host(request.exclude))
     if request.only or request.with_spares:
         return chosen
     if left := tuple(name for name in chosen if name not in inventory.spares):

@@ -12,6 +12,7 @@ from typing import Any
 
 from toolkit.errors import NotReady
 from toolkit.plan.show import table
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Record, Status
 from toolkit.protocol.states import FINAL_STATES
 
@@ -204,7 +205,7 @@ def _row(job: JobStatus) -> tuple[str, ...]:
         job.state,
         "" if job.exit_code is None else str(job.exit_code),
         str(job.ranks),
-        ",".join(name for name, _ in job.hosts),
+        host_list((name for name, _ in job.hosts), ","),
         started,
         length(job.ended - job.started) if job.ended else "",
         command if len(command) <= _COMMAND_WIDTH else f"{command[: _COMMAND_WIDTH - 1]}…",

@@ -13,6 +13,7 @@ from toolkit.monitor.charts import Bars, Chart, Line, bars, chart, clock_text
 from toolkit.monitor.job_report import Curve, HostReport, JobReport, RankReport
 from toolkit.network.measured import Measured
 from toolkit.network.units import seconds_text
+from toolkit.protocol.host_list import host_list
 
 # Phases of `run`, then of the ranks, in their order.
 _PHASES = (
@@ -136,7 +137,7 @@ def _attempts(report: JobReport) -> Table:
     rows = []
     for number, attempt in enumerate(report.attempts):
         end = "" if attempt.end is None else clock_text(attempt.end)
-        rows.append((str(number), clock_text(attempt.begin), end, ", ".join(attempt.hosts), attempt.reason))
+        rows.append((str(number), clock_text(attempt.begin), end, host_list(attempt.hosts), attempt.reason))
     return Table(("attempt", "start", "end", "hosts", "reason for the end"), rows, "attempts", text=(0, 3, 4))
 
 

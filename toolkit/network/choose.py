@@ -14,6 +14,7 @@ from toolkit.errors import NotReady
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.network.candidates import ASSUMED_RATE, Candidate, candidates, link_rate
 from toolkit.network.evidence import ANSWERED, Evidence
+from toolkit.protocol.host_list import host_list
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ def _verdict(
     one = next((s for s in shared if s.network == candidate.network), None)
     if one is None:
         missing = [n for n, f in facts.items() if candidate.network not in {i.network for i in f.interfaces}]
-        where = f"{', '.join(missing)} {'has' if len(missing) == 1 else 'have'} no address" if missing else ""
+        where = f"{host_list(missing)} {'has' if len(missing) == 1 else 'have'} no address" if missing else ""
         return f"{where or 'not all hosts have a usable address'} in {candidate.network}"
     if path and path.network == candidate.network:
         return f"{path.address} is in the same network"

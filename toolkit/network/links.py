@@ -13,6 +13,7 @@ from toolkit.hostsfile.errors import path_text
 from toolkit.network.cost import Fit, Wire, fits, wire_efficiency
 from toolkit.network.measured import Measured
 from toolkit.network.units import rate_text, seconds_text
+from toolkit.protocol.host_list import host_list
 
 # Links that differ by less are treated as equal: measurements are not more precise.
 _ALIKE = 0.9
@@ -114,8 +115,7 @@ class Network:
             return Neck(rate, f"the link of every host has {shown}")
         if len(slow) == 1:
             return Neck(rate, f"the link of {slow[0]} has {shown}")
-        names = ", ".join(slow[:3]) + (f" and {len(slow) - 3} more" if len(slow) > 3 else "")
-        return Neck(rate, f"the links of {names} have {shown}")
+        return Neck(rate, f"the links of {host_list(slow)} have {shown}")
 
 
 @dataclass(frozen=True)
@@ -202,18 +202,15 @@ def assemble(
 
 def _members(hosts: Sequence[tuple[str, int]], known: _Known) -> tuple[Member, ...]:
     names = [name for name, _ in hosts]
-    there = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    unknown = f"is no host of the prediction; the hosts are {host_list(names)}"
     problems = [
-        Problem(f"--rate {path_text((name,))}", f"is no host of the prediction; the hosts are {there}")
-        for name in known.given.rates
-        if name not in names
+        Problem(f"--rate {path_text((name,))}", unknown) for name in known.given.rates if name not in names
     ]
     found = [known.member(name, slots, known.given.rates) for name, slots in hosts]
     silent = [name for name, one in zip(names, found, strict=True) if one is None]
     if silent:
-        who = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
         what = f"the rate of the link is unknown; add --rate 1gbit or --rate {silent[0]}=1gbit"
-        problems.append(Problem(who, what))
+        problems.append(Problem(host_list(silent), what))
     if problems:
         raise BadInput("command line", tuple(problems))
     return tuple(member for member in found if member)

@@ -9,6 +9,7 @@ from toolkit.network.explain import Explanation, HostExplanation
 from toolkit.network.measured import shown_bytes, shown_time
 from toolkit.network.tuning import Tuning
 from toolkit.plan.show import table
+from toolkit.protocol.host_list import slots_list
 
 _ANSWERS = {"open": "reachable", "refused": "reachable", "timeout": "NO ANSWER", "unreachable": "UNREACHABLE"}
 
@@ -47,7 +48,7 @@ def tuning_text(tuning: Tuning) -> str:
 
 
 def _tuned(tuning: Tuning) -> Iterator[str]:
-    hosts = ", ".join(f"{name} x {slots}" for name, _, slots in tuning.hosts)
+    hosts = slots_list((name, slots) for name, _, slots in tuning.hosts)
     yield f"tuned settings of jobs on {hosts} ({tuning.engine}, measured {tuning.when})"
     for name, value in tuning.env:
         yield f"    {name}={value}"

@@ -21,6 +21,7 @@ from toolkit.core.typed import Kind
 from toolkit.errors import ToolkitError
 from toolkit.plan.context import Advance, Context, Verdict, failure, reason, text_of
 from toolkit.plan.steps import CANNOT_TELL, File, Run, Stamp, Upload, WaitFor
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.numbers import whole
 
 # Statuses of our own wrapper scripts, out of the range that docker and common programs use.
@@ -65,8 +66,8 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     """Run the command unless there is nothing to do, again for a status in ``again``; keep what it saves."""
     targets, lost = _targets(step, context)
     if lost and len(lost) == len(targets):
-        return Verdict("not run", f"an earlier step failed on {', '.join(lost)}")
-    without = f"without hosts on which an earlier step failed: {', '.join(lost)}" if lost else ""
+        return Verdict("not run", f"an earlier step failed on {host_list(lost)}")
+    without = f"without hosts on which an earlier step failed: {host_list(lost)}" if lost else ""
     runner = context.runners[step.host]
     subject = _own(step.command, context)
     whole = subject

@@ -27,6 +27,7 @@ from toolkit.plan.steps import (
     Upload,
     WaitFor,
 )
+from toolkit.protocol.host_list import host_list
 
 _SIGN = {"ok": "done", "skipped": "as is", "failed": "FAILED", "not run": "not run"}
 
@@ -54,7 +55,7 @@ def to_do_text(plan: Plan, to_do: Sequence[Step]) -> str:
     hosts: dict[str, list[str]] = {}
     for step in to_do:
         hosts.setdefault(step.title, []).append(step.host)
-    lines = "".join(f"\n  {', '.join(dict.fromkeys(names))}: {title}" for title, names in hosts.items())
+    lines = "".join(f"\n  {host_list(dict.fromkeys(names))}: {title}" for title, names in hosts.items())
     return f"{plan.title}: {len(to_do)} of {steps} need to run now:{lines}"
 
 
@@ -132,31 +133,34 @@ def report_text(report: Report) -> str:
         steps = counted(len(report.outcomes), "step")
         took = f"{steps} on {counted(len(hosts), 'host')}, {report.seconds:.1f} s"
         return f"{report.title}: {done} ({took}{_sent(report)})\n"
-    lines = []
+    same: dict[tuple[str, str], list[str]] = {}
     for host in hosts:
-        own = report.of(host)
-        failed = [o for o in own if o.status == "failed"]
-        if failed:
-            lines.append(f"  {host}: FAILED at {failed[0].step}: {failed[0].detail}")
-            if failed[0].fix:
-                lines.append(f"      fix: {failed[0].fix}")
-        elif any(o.status == "not run" for o in own):
-            first = next(o for o in own if o.status == "not run")
-            if first.cause is FailureCause.INTERRUPTED:
-                lines.append(f"  {host}: interrupted at {first.step}")
-            elif first.detail:
-                lines.append(f"  {host}: not done: {first.step}: {first.detail}")
-                if first.fix:
-                    lines.append(f"      fix: {first.fix}")
-            else:
-                lines.append(f"  {host}: stopped before {first.step}")
-        else:
-            changed = sum(o.changed for o in own)
-            lines.append(f"  {host}: ok ({counted(changed, 'change')})")
+        what, fix = _end_on(report.of(host))
+        same.setdefault((what, _everywhere(fix, host)), []).append(host)
+    lines = []
+    for (what, fix), names in same.items():
+        lines.append(f"  {host_list(names)}: {what}")
+        if fix:
+            lines.append(f"      fix: {fix.replace(_HOST, host_list(names))}")
     failures = len({o.host for o in report.failures})
     how = f"failed on {counted(failures, 'host')} of {len(hosts)}" if failures else "not finished"
     head = f"{report.title}: {how} ({report.seconds:.1f} s{_sent(report)})"
     return "\n".join([head, *lines]) + "\n"
+
+
+def _end_on(own: Sequence[Outcome]) -> tuple[str, str]:
+    """Return in words how the plan ended on one host, and the fix if there is one."""
+    first = next((o for o in own if o.status == "failed"), None)
+    if first:
+        return f"FAILED at {first.step}: {first.detail}", first.fix
+    first = next((o for o in own if o.status == "not run"), None)
+    if first is None:
+        return f"ok ({counted(sum(o.changed for o in own), 'change')})", ""
+    if first.cause is FailureCause.INTERRUPTED:
+        return f"interrupted at {first.step}", ""
+    if first.detail:
+        return f"not done: {first.step}: {first.detail}", first.fix
+    return f"stopped before {first.step}", ""
 
 
 def _sent(report: Report) -> str:
@@ -215,11 +219,11 @@ def _finding_entries(findings: Iterable[Finding]) -> list[tuple[str, ...]]:
         together.setdefault(key, []).append(one.host)
     entries: list[tuple[str, ...]] = []
     for (verdict, check, what, fix, subject), names in together.items():
-        where = ", ".join(name for name in names if name)
+        where = host_list(name for name in names if name)
         who = f"{where}: " if where else ""
         about = f"{subject}: " if subject and subject not in what else ""
         line = printable_line(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
-        shown = printable_line(fix.replace(_HOST, names[0]))
+        shown = printable_line(fix.replace(_HOST, host_list(names)))
         entries.append((line, f"             fix: {shown}") if fix else (line,))
     return entries
 

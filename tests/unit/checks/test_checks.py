@@ -186,6 +186,6 @@ def test_printed_findings_merge_equal_ones_and_count_the_rest() -> None:
     ]
     text = findings_text(graver_first(findings), ["a", "b"])
     assert "ERROR  a, b: no permission  [docker]" in text and text.count("usermod") == 1
-    assert "on a: sudo" in text and "eth0: MTU" in text and "dmesg" not in text
+    assert "on a, b: sudo" in text and "eth0: MTU" in text and "dmesg" not in text
     assert text.endswith("not ready; -v lists the skipped checks and their reasons\n")
     assert "dmesg" in findings_text(findings, ["a", "b"], everything=True)

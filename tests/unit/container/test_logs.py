@@ -177,6 +177,15 @@ def test_ranks_that_say_the_same_a_thousand_times_each(collapser: Any) -> None:
     )
 
 
+def test_ranks_and_hosts_of_a_large_job_are_two_lists(collapser: Any) -> None:
+    said = b"".join(b"[node%02d %d] ready\n" % (rank // 2, rank) for rank in range(100))
+    shown = collapser.feed(said, 0.0) + collapser.close()
+    assert shown == (
+        b"[node00 0] ready\n[toolkit] the same line on 100 ranks, first on node00 rank 0,"
+        b" also ranks 1-99 on node[00-49]: ready\n"
+    )
+
+
 def test_what_differs_or_comes_later_is_shown(collapser: Any) -> None:
     for rank in (0, 1):
         line = said(rank, b"loss 0.%d" % rank)

@@ -113,6 +113,14 @@ def test_what_is_right_passes() -> None:
     assert refused() == refused(ranks=5) == refused(launcher="torchrun", only=("gpu2",), ranks=3) == []
 
 
+def test_hosts_can_be_given_as_a_list_in_brackets() -> None:
+    assert refused(ranks=3, only=("gpu[1-1]",)) == [
+        "--np: the job requests 3 ranks, but its hosts have 2 slots"
+    ]
+    (unknown,) = refused(only=("gpu[2-3]",))
+    assert unknown.startswith("gpu3: is not a host in hosts.yaml")
+
+
 def test_all_faults_are_named_at_once(code: Path) -> None:
     faults = refused(words=("gone.py",), workdir=code, launcher="mpiexec", ranks=99, exclude=("gpu7",))
     assert len(faults) == 3

@@ -157,3 +157,18 @@ def test_a_step_without_targets_is_reported_with_the_reason() -> None:
         "  gpu1: not done: test the SSH login of main on every worker: an earlier step failed on gpu2\n"
         in text
     )
+
+
+def test_equal_ends_of_many_hosts_are_one_line() -> None:
+    def failed(host: str) -> Outcome:
+        fix = f"on {host}: sudo systemctl start docker"
+        return Outcome("start", "start container", host, "failed", 0.1, "no engine", fix)
+
+    hosts = [f"gpu{number}" for number in range(1, 65)]
+    rows = [failed(host) if host != "gpu9" else replace(OK, host=host) for host in hosts]
+    assert report_text(Report("up demo", tuple(rows), 1.0)) == (
+        "up demo: failed on 63 hosts of 64 (1.0 s)\n"
+        "  gpu[1-8,10-64]: FAILED at start container: no engine\n"
+        "      fix: on gpu[1-8,10-64]: sudo systemctl start docker\n"
+        "  gpu9: ok (1 change)\n"
+    )

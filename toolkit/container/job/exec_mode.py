@@ -28,6 +28,7 @@ from toolkit.container.job_list import is_alive, kept_status
 from toolkit.container.paths import PID, job_folder
 from toolkit.container.tags import JOB_TAG
 from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.states import FINAL_STATES
 
 EXEC = "exec"
@@ -92,7 +93,7 @@ def asked(job: Path, hosts: Sequence[str], patience: float = PATIENCE_S) -> tupl
         if over:
             return None
         if time.monotonic() > until:
-            names = ", ".join(hosts)
+            names = host_list(hosts)
             raise TimeoutError(f"the launcher has not requested a daemon on {names} within {patience:.0f} s")
         time.sleep(POLL_S)
 

@@ -11,6 +11,7 @@ from toolkit.container.job.lease_client import Leases
 from toolkit.container.job.rank_records import End
 from toolkit.container.job.variables import AllVariables
 from toolkit.container.job_file import Host, Job
+from toolkit.protocol.host_list import host_list
 
 ACQUIRE_S = 8.0  # wait for hosts to answer; then continue with those that have answered
 DOUBTFUL_S = 2.0  # wait for hosts that were lost recently
@@ -124,7 +125,7 @@ def part_of_attempt(job: Job) -> dict[str, Any]:
 
 def too_few(there: Sequence[Host], least: int) -> str:
     """Describe why a job cannot start on too few hosts."""
-    names = ", ".join(host["name"] for host in there)
+    names = host_list(host["name"] for host in there)
     who = f"only {names} {'answer' if len(there) > 1 else 'answers'}" if there else "no host answers"
     return f"{who}, but --min-hosts is {least}"
 

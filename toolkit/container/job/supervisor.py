@@ -31,6 +31,7 @@ from toolkit.container.logs.log import Log, size_of
 from toolkit.container.paths import ATTEMPT, job_folder
 from toolkit.container.tags import JOB_TAG, PEER_FAILED, SUPERVISOR_TAG
 from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_LOST, EXIT_STARTED, EXIT_USAGE
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.states import JobState, next_state
 
 TICK_S = 0.05
@@ -218,7 +219,7 @@ class Supervisor:
         for name in dict.fromkeys([job["main"], *names, *self.leases.there()]):
             if not self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)}).get("ready"):
                 self.say(f"{name} could not store the files of the restart")
-        self.say(f"restart {number}: {count(job['world_size'], 'rank')} on {', '.join(names)}")
+        self.say(f"restart {number}: {count(job['world_size'], 'rank')} on {host_list(names)}")
         self._mark_output()
         return ""
 
@@ -235,7 +236,7 @@ class Supervisor:
         number, most = len(self.restarts.done), self.job["max_restarts"]
         self.status["hosts"] = taken(hosts)
         self.save()
-        names = ", ".join(host["name"] for host in hosts)
+        names = host_list(host["name"] for host in hosts)
         self.say(f"{end.reason}; restart {number} of {most} by {self.job['launcher']} on {names}")
         self._mark_output()
         self.watchdog.heard(time.monotonic())

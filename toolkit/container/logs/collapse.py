@@ -7,11 +7,14 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
 
+from toolkit.protocol.host_list import host_list, spans
+
 # A rank's line in the merged log; see rank.py.
 _LINE = re.compile(rb"\[(\S+) (\d{1,9})\] (.*)\n", re.DOTALL)
 # Differences between otherwise equal lines: memory addresses, times of day, process ids.
 _VARIES = re.compile(rb"0x[0-9a-f]{6,}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\bpid[ =:]+\d+")
 _QUOTE = 120
+_HOSTS = 4  # with their ranks; of more hosts, ranks and hosts are two lists
 # torchrun's own traceback only repeats which rank failed; it ends with a second row of equals signs.
 _BEGIN, _ROW = b"Traceback (most recent call last):", b"====="
 _CHILD_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
@@ -116,7 +119,12 @@ def _summary(group: Sequence[_Line]) -> bytes:
         text = text[: _QUOTE - 1] + "…"
     lines = "the same line" if len(group) == 1 else f"the same {len(group)} lines"
     others = {rank: host for rank, host in first.ranks.items() if rank != first.rank}
-    where = ", ".join(f"{host} {_spans(ranks)}" for host, ranks in _by_host(others).items())
+    places = _by_host(others)
+    where = (
+        ", ".join(f"{host} {spans(ranks)}" for host, ranks in places.items())
+        if len(places) <= _HOSTS
+        else f"ranks {spans(sorted(others))} on {host_list(places)}"
+    )
     who = f"on {len(first.ranks)} ranks, first on {first.host} rank {first.rank}, also {where}"
     return f"[toolkit] {lines} {who}: {text}\n".encode()
 
@@ -126,17 +134,6 @@ def _by_host(others: dict[int, str]) -> dict[str, list[int]]:
     for rank in sorted(others):
         found.setdefault(others[rank], []).append(rank)
     return found
-
-
-def _spans(ranks: Sequence[int]) -> str:
-    """Format sorted numbers as ``1-7,9``."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
 class LauncherTraceback:
