@@ -150,6 +150,8 @@ def main() -> None:
     parser.add_argument("--dead", type=int, default=0, help="this one dies when half has been sent")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    # A python3 that is a shell script of a version manager would start much slower than a host's own.
+    os.environ["PATH"] = f"{sys.base_prefix}/bin:{os.environ['PATH']}"
     if os.geteuid():
         print("line  skipped: making networks takes root")
         return

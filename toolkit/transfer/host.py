@@ -24,8 +24,10 @@ from toolkit.transfer.schedule import HERE, Line
 # Bytes done, bytes in all.
 Advance = Callable[[int, int], None]
 
-# Seconds until a host's first message, and between two messages that contain only digests.
-ANSWER, _FLUSH = 20.0, 0.1
+# Seconds until the program on a host answers: only this host waits. Seconds until it listens: all hosts wait.
+STARTED, LISTENS = 60.0, 20.0
+# Seconds between two messages that contain only digests.
+_FLUSH = 0.1
 _AGAIN = "run the same command again"
 
 
@@ -120,7 +122,7 @@ class Member:
     def start(self, program: Command) -> Declined | None:
         """Start the program on the host; return the reason if it does not run, otherwise None."""
         threading.Thread(target=self._run, args=(program,), daemon=True, name=f"relay {self.host}").start()
-        self._ready.wait(ANSWER)
+        self._ready.wait(STARTED)
         if isinstance(self.error, Unreachable):
             raise self.error
         if self._missing:
@@ -130,11 +132,10 @@ class Member:
                 self._stderr.strip().rpartition("\n")[2] or "the transfer program of the host did not start"
             )
             return Declined(Obstacle.FAILED, reason)
-        return (
-            None
-            if self._ready.is_set()
-            else Declined(Obstacle.FAILED, "the transfer program of the host sent no answer")
-        )
+        if self._ready.is_set():
+            return None
+        reason = f"the transfer program of the host sent no answer within {STARTED:.0f} s"
+        return Declined(Obstacle.FAILED, reason)
 
     def _run(self, command: Command) -> None:
         try:

@@ -16,7 +16,7 @@ from toolkit.core.command import Command
 from toolkit.core.runner import Runner
 from toolkit.errors import ToolkitError
 from toolkit.transfer.feeder import Supply
-from toolkit.transfer.host import ANSWER, Advance, Brought, Declined, Member, Obstacle
+from toolkit.transfer.host import LISTENS, Advance, Brought, Declined, Member, Obstacle
 from toolkit.transfer.keys import RelayKeys
 from toolkit.transfer.payload import Payload
 from toolkit.transfer.schedule import DROPPED_AFTER_S, Drop, Feed, Give, Line, Order, Take, slow_links
@@ -169,7 +169,7 @@ class Relay:
             starts[host] = member.segments[0].first
             member.begin(keys.of(host), self._payload.order(member.need, member.segments))
         # A host cannot be assigned as taker before it listens.
-        until = time.monotonic() + ANSWER
+        until = time.monotonic() + LISTENS
         while not all(m.port or m.ended.is_set() for m in self._members.values()):
             with contextlib.suppress(queue.Empty):
                 self._events.get(timeout=_LOOK)()
