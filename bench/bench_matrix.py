@@ -127,7 +127,7 @@ def document(found: list[Row], outer: dict[str, Any], version: str, command: str
         "",
         "A cluster has two hosts, or three hosts with different engines, and one rank per host.",
         "Compose and scripts use the files of `toolkit up --prepare` and `toolkit render`.",
-        "Each row lists the clusters that failed the same tests. The tests are:",
+        "Each row combines the SSH users with the same result. The tests are:",
         "",
         "- **start**: The containers start.",
         "- **smoke**: `toolkit smoke` succeeds.",

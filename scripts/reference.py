@@ -69,13 +69,13 @@ _PORTS = (
         "train_fsdp.py",
         "FSDP",
         "Compared with DDP, the weights, gradients and momentum of each layer are sharded over the ranks. "
-        "All ranks take part in a checkpoint, because it is collected from all of them.",
+        "All ranks take part in a checkpoint, because each rank has only a shard.",
     ),
     (
         "train_ddp.py",
         "train_ray.py",
         "Ray Train",
-        "Compared with DDP, Ray starts the workers and gives each a device; the script drives them.",
+        "Compared with DDP, Ray starts the workers and assigns a device to each worker.",
     ),
     (
         "train_ddp.py",
@@ -87,8 +87,8 @@ _PORTS = (
         "train_ddp.py",
         "train_deepspeed.py",
         "DeepSpeed",
-        "Compared with DDP, an engine holds model and optimizer, and shards them as its configuration says. "
-        "It writes its own checkpoints, each rank its part.",
+        "Compared with DDP, an engine contains model and optimizer, and shards both according to its "
+        "configuration. Each rank writes its own part of a checkpoint.",
     ),
 )
 
@@ -97,8 +97,8 @@ def porting_page(folder: Path) -> str:
     """Return the page with the difference between each example and the one before it."""
     lines = [
         *("# From one GPU to several", "", MADE, ""),
-        "`examples/digits/train_single.py` trains on one GPU, or on a CPU. The other scripts differ from it",
-        "as `diff -u` shows below; each runs without changes, on one rank or several.",
+        "`examples/digits/train_single.py` trains on one GPU or on the CPU. The diffs below show the changes",
+        "for several ranks. The changed scripts also run on one rank.",
     ]
     for before, after, title, about in _PORTS:
         old, new = ((folder / name).read_text(encoding="utf-8").splitlines() for name in (before, after))

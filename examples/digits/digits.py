@@ -1,4 +1,4 @@
-"""The handwritten digits, the model and the checkpoints that both training scripts share."""
+"""Data, model and checkpoints that the training scripts of this folder share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 DATA = Path(__file__).with_name("digits.csv.gz")
-TEST_EVERY = 5  # every fifth picture is for the test, the same ones in every run
+TEST_EVERY = 5  # every fifth picture belongs to the test set, in every run
 
 
 def arguments() -> argparse.Namespace:
@@ -26,14 +26,14 @@ def arguments() -> argparse.Namespace:
         metavar="DIR",
         type=Path,
         default=Path("checkpoints"),
-        help="where they are written, and looked for at the start",
+        help="folder of the checkpoints, from which the script resumes",
     )
-    parser.add_argument("--save-every", metavar="STEPS", type=int, default=0, help="0: after each epoch")
+    parser.add_argument("--save-every", metavar="STEPS", type=int, default=0, help="0 saves after each epoch")
     return parser.parse_args()
 
 
 def load(device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training pictures and labels, test pictures and labels; a picture is 64 values in 0..1."""
+    """Return training pictures and labels, test pictures and labels; a picture has 64 values from 0 to 1."""
     with gzip.open(DATA, "rt") as file:
         rows = torch.tensor([[float(value) for value in line.split(",")] for line in file])
     rows = rows.to(device)
@@ -60,7 +60,7 @@ def steps_per_epoch(count: int, batch_size: int, size: int) -> int:
 
 
 def batch(count: int, step: int, batch_size: int, rank: int, size: int) -> Tensor:
-    """This rank's pictures in this step, of `count` in all.
+    """Return the numbers of the pictures of a rank in a step, of `count` pictures in total.
 
     The pictures depend only on the step, so a run that continues from a checkpoint receives the pictures of
     an uninterrupted run. All ranks shuffle with the epoch as seed, and each takes every size-th picture. All
@@ -78,7 +78,7 @@ def accuracy(model: nn.Module, pictures: Tensor, labels: Tensor) -> float:
 
 
 def read(folder: Path) -> bytes | None:
-    """The newest complete checkpoint. Rank 0 reads it for all: hosts may differ in what they have."""
+    """Return the newest complete checkpoint, for rank 0: other hosts can have other checkpoints."""
     found = checkpoint.latest(folder)
     return found.path.read_bytes() if found else None
 
@@ -86,7 +86,7 @@ def read(folder: Path) -> bytes | None:
 def restore(
     data: bytes | None, count: int, steps: int, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> int:
-    """Load a checkpoint, if there is one; return the step at which training continues.
+    """Load a checkpoint if one exists, and return the step at which training continues.
 
     The position of a run is a number of pictures, because the steps per epoch depend on the number of ranks.
     The learning rate also depends on the number of ranks, so it is not restored from the checkpoint.
@@ -110,14 +110,14 @@ def save(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    """Write what `restore` needs; no seeds, as nothing draws random numbers after the first weights."""
+    """Write a checkpoint for `restore`, without seeds: only the first weights are random."""
     seen = done * count // steps
     state = {"seen": seen, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
     checkpoint.save(folder, seen, lambda file: torch.save(state, file))
 
 
 def keep(model: nn.Module) -> None:
-    """Write the trained model, whole or not at all."""
+    """Write the trained model completely or not at all."""
     unfinished = Path("digits.pt.new")
     torch.save(model.state_dict(), unfinished)
     unfinished.replace("digits.pt")

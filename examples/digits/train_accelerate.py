@@ -1,4 +1,4 @@
-"""Handwritten digits with Hugging Face Accelerate, in an image that has it (`image build --with accelerate`).
+"""Handwritten digits with Hugging Face Accelerate (`toolkit image build --with accelerate`).
 
 toolkit run -- accelerate launch --mixed_precision bf16 train_accelerate.py --epochs 10
 """
@@ -15,10 +15,10 @@ from torch.nn.functional import cross_entropy
 def main() -> None:
     args = digits.arguments()
 
-    # 1. Joins the other ranks and takes a device, by the variables that every launcher's ranks have.
+    # 1. Connect to the other ranks and select a device, by the variables that every launcher sets.
     accelerator = Accelerator()
     rank, size = accelerator.process_index, accelerator.num_processes
-    torch.set_num_threads(1)  # a model this small is slower with more
+    torch.set_num_threads(1)  # such a small model is slower with more threads
     torch.manual_seed(1)
 
     pictures, labels, test_pictures, test_labels = digits.load(accelerator.device)
@@ -26,20 +26,20 @@ def main() -> None:
     steps = digits.steps_per_epoch(len(pictures), args.batch_size, size)
     total, save_every = args.epochs * steps, args.save_every or steps
 
-    # 2. A step now sees `size` times as many pictures, so it may be that much longer.
+    # 2. Scale the learning rate, because a step now processes `size` times as many pictures.
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * size, momentum=0.9)
 
-    # 3. All ranks go on from what rank 0 has: it alone writes, and other hosts may be new.
+    # 3. All ranks resume from the checkpoint of rank 0, because only rank 0 writes checkpoints.
     held = [digits.read(args.checkpoints) if rank == 0 else None]
     broadcast_object_list(held)
     first = digits.restore(held[0], len(pictures), steps, model, optimizer)
     accelerator.print(f"continues after step {first} of {total}" if first else "begins")
 
-    # 4. What the settings ask for: DDP, FSDP, DeepSpeed; mixed precision.
+    # 4. The settings select DDP, FSDP or DeepSpeed, and the precision.
     model, optimizer = accelerator.prepare(model, optimizer)
 
     for step in range(first, total):
-        # 5. Each rank learns from its own part of the pictures.
+        # 5. Each rank trains on its own part of the pictures.
         batch = digits.batch(len(pictures), step, args.batch_size, rank, size).to(accelerator.device)
         optimizer.zero_grad()
         with accelerator.autocast():

@@ -1,4 +1,4 @@
-"""Handwritten digits with DeepSpeed's ZeRO, in an image that has it (`image build --with deepspeed`).
+"""Handwritten digits with DeepSpeed's ZeRO, in an image with DeepSpeed (`image build --with deepspeed`).
 
 toolkit run train_deepspeed.py --epochs 10
 """
@@ -18,29 +18,29 @@ from torch.nn.functional import cross_entropy
 def main() -> None:
     args = digits.arguments()
 
-    # 1. Join the other ranks, by the variables that every launcher's ranks have.
+    # 1. Connect to the other ranks, by the environment variables that every launcher sets.
     deepspeed.init_distributed()
     rank, size = dist.get_rank(), dist.get_world_size()
-    torch.set_num_threads(1)  # a model this small is slower with more
+    torch.set_num_threads(1)  # such a small model is slower with more threads
     torch.manual_seed(1)
 
-    # 2. What is split among the ranks: with stage 2 the optimizer's state and the gradients.
+    # 2. Stage 2 shards the optimizer state and the gradients over the ranks.
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": args.batch_size,
         "gradient_clipping": 5.0,
         "zero_optimization": {"stage": 2},
-        "zero_allow_untested_optimizer": True,  # SGD, as in the other scripts here
+        "zero_allow_untested_optimizer": True,  # SGD, as in the other scripts
     }
     model = digits.make_model()
-    # A step now sees `size` times as many pictures, so it may be that much longer.
+    # Scale the learning rate, because a step now processes `size` times as many pictures.
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * size, momentum=0.9)
     engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     pictures, labels, test_pictures, test_labels = digits.load(engine.device)
     steps = digits.steps_per_epoch(len(pictures), args.batch_size, size)
     total, save_every = args.epochs * steps, args.save_every or steps
 
-    # 3. Every rank writes its part, and rank 0 the name of the newest one: the folder must be shared by all
-    # hosts. If it is not, a restarted rank 1 finds nothing; better an error than a model half new.
+    # 3. Every rank writes its own part of a checkpoint, so all hosts must share the folder. Otherwise, a
+    # restarted rank does not find its part, and the script fails.
     latest = args.checkpoints / "latest"
     mine = [int(latest.read_text().strip().removeprefix("global_step"))] if latest.exists() else []
     held: list[Any] = [None] * size
@@ -52,7 +52,7 @@ def main() -> None:
         print(f"continues after step {first} of {total}")
 
     for step in range(first, total):
-        # 4. Each rank learns from its own part of the pictures.
+        # 4. Each rank trains on its own part of the pictures.
         batch = digits.batch(len(pictures), step, args.batch_size, rank, size).to(engine.device)
         loss = cross_entropy(engine(pictures[batch]), labels[batch])
         engine.backward(loss)

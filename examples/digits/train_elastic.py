@@ -1,4 +1,4 @@
-"""Handwritten digits with Elastic Horovod: hosts may go and come while it runs.
+"""Handwritten digits with Elastic Horovod: hosts can join and leave while the script runs.
 
 toolkit run --elastic --max-restarts 3 train_elastic.py --epochs 10
 """
@@ -18,7 +18,7 @@ def main() -> None:
     if torch.cuda.is_available():
         device = torch.device("cuda", hvd.local_rank())
         torch.cuda.set_device(device)
-    torch.set_num_threads(1)  # a model this small is slower with more
+    torch.set_num_threads(1)  # such a small model is slower with more threads
     torch.manual_seed(1)
 
     pictures, labels, test_pictures, test_labels = digits.load(device)
@@ -26,17 +26,17 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
-    # 1. What all ranks must agree on. Ranks that live on keep it in memory; new ones get it from them.
+    # 1. State that all ranks share. Remaining ranks keep the state in memory and send it to new ranks.
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, seen=0)
 
-    # 2. With other hosts the world has another size, and the learning rate follows it.
+    # 2. Scale the learning rate when a change of hosts changes the number of ranks.
     def resized() -> None:
         for group in optimizer.param_groups:
             group["lr"] = args.lr * hvd.size()
 
     state.register_reset_callbacks([resized])
 
-    # 3. Called again whenever hosts have changed, with the state of the last commit.
+    # 3. Horovod calls the function again after each change of hosts, with the state of the last commit.
     @hvd.elastic.run  # type: ignore[untyped-decorator, unused-ignore]
     def train(state: hvd.elastic.TorchState) -> None:
         rank, size = hvd.rank(), hvd.size()
@@ -54,7 +54,7 @@ def main() -> None:
             state.seen = done * len(pictures) // steps
             if rank == 0 and done % steps == 0:
                 print(f"epoch {done // steps}/{args.epochs}, step {done}: loss {loss.item():.4f}")
-            # 4. What is lost at most when a rank dies; it costs a copy of the weights.
+            # 4. After a failure, training resumes from the last commit. A commit copies the weights.
             if done % (args.save_every or steps) == 0:
                 state.commit()
 

@@ -14,14 +14,14 @@ from torch.nn.functional import cross_entropy
 def main() -> None:
     args = digits.arguments()
 
-    # 1. Join the other ranks; each takes the GPU with its number on its host.
+    # 1. Connect to the other ranks, and select the GPU by the local rank.
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", hvd.local_rank())
         torch.cuda.set_device(device)
-    torch.set_num_threads(1)  # a model this small is slower with more
+    torch.set_num_threads(1)  # such a small model is slower with more threads
     torch.manual_seed(1)
 
     pictures, labels, test_pictures, test_labels = digits.load(device)
@@ -29,24 +29,24 @@ def main() -> None:
     steps = digits.steps_per_epoch(len(pictures), args.batch_size, size)
     total, save_every = args.epochs * steps, args.save_every or steps
 
-    # 2. A step now sees `size` times as many pictures, so it may be that much longer.
+    # 2. Scale the learning rate, because a step now processes `size` times as many pictures.
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * size, momentum=0.9)
 
-    # 3. Every step averages the gradients of all ranks.
+    # 3. The optimizer averages the gradients of all ranks in every step.
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
-    # 4. All ranks go on from what rank 0 has: it alone writes, and other hosts may be new.
+    # 4. All ranks resume from the checkpoint of rank 0, because only rank 0 writes checkpoints.
     held = hvd.broadcast_object(digits.read(args.checkpoints) if rank == 0 else None, root_rank=0)
     first = digits.restore(held, len(pictures), steps, model, optimizer)
     if rank == 0 and first:
         print(f"continues after step {first} of {total}")
 
-    # 5. All ranks begin with rank 0's weights and optimizer state.
+    # 5. All ranks start with the weights and the optimizer state of rank 0.
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
     for step in range(first, total):
-        # 6. Each rank learns from its own part of the pictures.
+        # 6. Each rank trains on its own part of the pictures.
         batch = digits.batch(len(pictures), step, args.batch_size, rank, size).to(device)
         optimizer.zero_grad()
         loss = cross_entropy(model(pictures[batch]), labels[batch])
@@ -58,7 +58,7 @@ def main() -> None:
         if rank == 0 and (done % save_every == 0 or done == total):
             digits.save(args.checkpoints, len(pictures), steps, done, model, optimizer)
 
-    # The ranks hold the same weights, so each finds the same accuracy on the whole test set.
+    # All ranks have the same weights, so each rank computes the same accuracy on the complete test set.
     result = digits.accuracy(model, test_pictures, test_labels)
     print(f"rank {rank}: test accuracy {result:.4f}")
     mean = hvd.allreduce(torch.tensor(result, dtype=torch.float64)).item()

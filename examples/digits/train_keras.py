@@ -17,7 +17,7 @@ import tensorflow as tf
 from horovod.tensorflow import broadcast_object
 
 DATA = Path(__file__).with_name("digits.csv.gz")
-TEST_EVERY = 5  # as in digits.py, which is PyTorch's
+TEST_EVERY = 5  # as in digits.py, which requires PyTorch
 
 
 def arguments() -> argparse.Namespace:
@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Checkpoints(tf.keras.callbacks.Callback):
-    """Keeps weights and what the optimizer remembers after each epoch; of rank 0 alone."""
+    """Callback that saves weights and optimizer state after each epoch; only for rank 0."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Checkpoints(tf.keras.callbacks.Callback):
 
 
 def restore(data: bytes, model: tf.keras.Model) -> None:
-    """Take up what a checkpoint holds; the learning rate is this run's, as it follows from the ranks."""
+    """Load a checkpoint without its learning rate, which depends on the number of ranks."""
     with np.load(io.BytesIO(data)) as held:
         arrays = [held[name] for name in held.files]
     count = len(model.get_weights())
@@ -56,21 +56,21 @@ def restore(data: bytes, model: tf.keras.Model) -> None:
 def main() -> None:
     args = arguments()
 
-    # 1. Join the other ranks; each takes the GPU with its number on its host.
+    # 1. Connect to the other ranks, and select the GPU by the local rank.
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
         tf.config.experimental.set_memory_growth(gpus[hvd.local_rank()], True)
-    tf.config.threading.set_intra_op_parallelism_threads(1)  # a model this small is slower with more
+    tf.config.threading.set_intra_op_parallelism_threads(1)  # faster for such a small model
     tf.keras.utils.set_random_seed(1)
 
     with gzip.open(DATA, "rt") as file:
         rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
     pictures, labels = rows[:, :64].reshape(-1, 8, 8, 1) / 16, rows[:, 64].astype(np.int64)
     test = np.arange(len(rows)) % TEST_EVERY == 0
-    # 2. Each rank learns from its own part of the pictures; all parts are equally long.
+    # 2. Each rank trains on its own part of the pictures. All parts have the same size.
     own = np.random.default_rng(1).permutation(np.flatnonzero(~test))
     own = own[: len(own) // size * size][rank::size]
 
@@ -83,13 +83,13 @@ def main() -> None:
             tf.keras.layers.Dense(10),
         ]
     )
-    # 3. A step now sees `size` times as many pictures, so it may be that much longer.
+    # 3. Scale the learning rate, because a step now processes `size` times as many pictures.
     # 4. The wrapper averages the gradients in every step.
     optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(args.lr * size, momentum=0.9))
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
 
-    # 5. All ranks go on from what rank 0 has: it alone writes, and other hosts may be new.
+    # 5. All ranks resume from the checkpoint of rank 0, because only rank 0 writes checkpoints.
     found = checkpoint.latest(args.checkpoints) if rank == 0 else None
     held = broadcast_object((found.step, found.path.read_bytes()) if found else None, root_rank=0)
     first = 0
@@ -98,9 +98,9 @@ def main() -> None:
         restore(held[1], model)
         if rank == 0:
             print(f"continues after epoch {first} of {args.epochs}")
-    # Horovod 0.28's MetricAverageCallback looks into Keras 3 even beside Keras 2, and fails.
+    # MetricAverageCallback of Horovod 0.28 uses Keras 3 even if Keras 2 is selected, and fails.
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-    # 6. Rank 0 alone writes and talks.
+    # 6. Only rank 0 writes and prints.
     callbacks += [Checkpoints(args.checkpoints)] if rank == 0 else []
     model.fit(
         pictures[own],

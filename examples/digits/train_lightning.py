@@ -2,7 +2,7 @@
 
 toolkit run train_lightning.py --epochs 10
 
-Lightning wants as many ranks on each host: hosts with different numbers of slots are refused by it.
+Lightning requires the same number of ranks on every host.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 class Digits(lightning.LightningModule):
     def __init__(self, args: argparse.Namespace, size: int) -> None:
         super().__init__()
-        self.rate = args.lr * size  # a step sees `size` times as many pictures
+        self.rate = args.lr * size  # a step processes `size` times as many pictures
         self.model = digits.make_model()
 
     def training_step(self, batch: list[Tensor], _: int) -> Tensor:
@@ -35,7 +35,7 @@ class Digits(lightning.LightningModule):
 def main() -> None:
     args = digits.arguments()
     size, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    torch.set_num_threads(1)  # a model this small is slower with more
+    torch.set_num_threads(1)  # such a small model is slower with more threads
     lightning.seed_everything(1, verbose=False)
     pictures, labels, test_pictures, test_labels = digits.load(torch.device("cpu"))
     module = Digits(args, size)

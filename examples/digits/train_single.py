@@ -1,4 +1,4 @@
-"""Handwritten digits on one GPU, or none: where the other scripts here begin.
+"""Handwritten digits on one GPU or on the CPU, as the start of the other scripts.
 
 python train_single.py --epochs 10
 """
@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 def main() -> None:
     args = digits.arguments()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(1)  # a model this small is slower with more
+    torch.set_num_threads(1)  # such a small model is slower with more threads
     torch.manual_seed(1)
 
     pictures, labels, test_pictures, test_labels = digits.load(device)

@@ -1,15 +1,15 @@
-"""Checkpoints that a crash leaves whole: written aside, brought to the disk, then named.
+"""Checkpoints that survive a crash: a file gets its final name only when it is complete on the disk.
 
     found = checkpoint.latest("checkpoints") if rank == 0 else None
     held = [found.path.read_bytes() if found else None]
-    torch.distributed.broadcast_object_list(held, src=0)  # other hosts can have none, or an older one
+    torch.distributed.broadcast_object_list(held, src=0)  # other hosts can have older checkpoints
     ...
     if rank == 0:
         checkpoint.save("checkpoints", step, lambda file: torch.save(state, file))
 
-A file's name holds the step, its length and a checksum: step-000000000090.48213.9f86d081.ckpt. What is
-in it is the caller's alone, so any program reads it. One rank writes to one folder, on any disk or on a
-share. Needs nothing but the standard library: copy it.
+The name of a file contains the step, the length and a checksum: step-000000000090.48213.9f86d081.ckpt. The
+file contains only the data of the caller, so any program can read it. Each folder must have only one writer.
+The folder can be on a local disk or a network file system. The module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-KEEP = 2  # the newest may turn out to be of no use, to a bug in the script say
+KEEP = 2  # the newest checkpoint can be useless, for example after a bug in the script
 NAME = re.compile(r"step-([0-9]{12,})\.([0-9]+)\.([0-9a-f]{8})\.ckpt")
 UNFINISHED = ".step-*.unfinished"
-ABANDONED = 3600  # seconds without a change, where a file system has no locks to tell
+ABANDONED = 3600  # seconds without a change, if the file system has no locks
 
 
 class Checkpoint(NamedTuple):
@@ -54,18 +54,20 @@ def save(
     content: bytes | Callable[[BinaryIO], object],
     keep: int = KEEP,
 ) -> Path:
-    """Write one checkpoint, remove all but the newest, and return the new one's path.
+    """Write a checkpoint, remove old checkpoints, and return the path of the new checkpoint.
 
-    When this returns the checkpoint is on the disk. When it raises or is killed, what was there still is.
+    When the function returns, the checkpoint is on the disk. If the function raises an error or is killed,
+    the earlier checkpoints remain.
 
     Args:
-        folder: made if it is not there. One process at a time may save to it.
-        step: how far the training has come, 0 or more; it becomes part of the name.
-        content: the bytes, or what writes them to a file that is open for writing and reading.
-        keep: how many are kept, this one included. Those of later steps are left alone.
+        folder: folder of the checkpoints, which is created if it is missing. Only one process at a time can
+            save to a folder.
+        step: number of the training step, 0 or more; part of the file name.
+        content: the bytes, or a function that writes the bytes to a file opened for writing and reading.
+        keep: number of checkpoints to keep, with the new one. Checkpoints of later steps are not removed.
 
     Raises:
-        OSError: it could not be written, for want of room say. Nothing of it is left.
+        OSError: the checkpoint could not be written, for example because the disk is full. No part remains.
     """
     if step < 0 or keep < 1:
         raise ValueError("step is 0 or more, keep is 1 or more")
@@ -82,18 +84,18 @@ def save(
         length, checksum = _measure(file)
         path = place / f"step-{step:012d}.{length}.{checksum:08x}.ckpt"
         Path(file.name).replace(path)
-    _sync(place)  # only now: an old one must not go while the new name may still be lost
+    _sync(place)  # before old checkpoints are removed: the new name must be on the disk
     _remove_old(place, path, step, keep)
     return path
 
 
 def latest(folder: str | os.PathLike[str]) -> Checkpoint | None:
-    """Return the newest complete checkpoint of a folder, or None. Reads it once to be sure."""
+    """Return the newest complete checkpoint of a folder, or None. The function verifies the checksum."""
     return next(complete(folder), None)
 
 
 def complete(folder: str | os.PathLike[str]) -> Iterator[Checkpoint]:
-    """Yield the complete checkpoints of a folder, the newest first; each is read when its turn has come."""
+    """Yield the complete checkpoints of a folder, newest first; each file is read when it is needed."""
     for found in sorted(_named(Path(folder)), reverse=True):
         with contextlib.suppress(FileNotFoundError), found.path.open("rb") as file:
             if _measure(file) == (found.length, found.checksum):
@@ -101,16 +103,16 @@ def complete(folder: str | os.PathLike[str]) -> Iterator[Checkpoint]:
 
 
 def agreed(held: Sequence[Collection[int]]) -> int | None:
-    """Return the newest step that every rank holds, or None if no rank holds a checkpoint.
+    """Return the newest step that every rank has, or None if no rank has a checkpoint.
 
-    For scripts in which each rank reads its own part; where rank 0 reads and broadcasts, ranks cannot differ.
+    For scripts in which each rank reads its own part. If rank 0 reads and broadcasts, ranks cannot differ.
 
     Args:
-        held: the steps that each rank holds, in rank order, gathered from all ranks.
+        held: the steps that each rank has, in rank order, gathered from all ranks.
 
     Raises:
-        RuntimeError: some ranks hold checkpoints and no step is common to all. To continue would mix
-            ranks that resume with ranks that start from step 0.
+        RuntimeError: some ranks have checkpoints, but no step is common to all ranks. Otherwise, some ranks
+            would resume while others start from step 0.
     """
     if not any(held):
         return None
@@ -125,7 +127,7 @@ def agreed(held: Sequence[Collection[int]]) -> int | None:
 
 @contextlib.contextmanager
 def _aside(place: Path, step: int) -> Iterator[BinaryIO]:
-    """Open a file under another name, which is gone afterwards unless it was renamed."""
+    """Open a file with a temporary name, and remove the file afterwards unless it was renamed."""
     path = place / f".step-{step:012d}.{uuid.uuid4().hex}.unfinished"
     try:
         with path.open("x+b") as file:
@@ -138,7 +140,7 @@ def _aside(place: Path, step: int) -> Iterator[BinaryIO]:
 
 
 def _remove_abandoned(place: Path) -> None:
-    """Remove what killed writers left. Who still writes holds a lock, which the dead do not."""
+    """Remove unfinished files of killed writers. A running writer has a lock on its file."""
     for path in place.glob(UNFINISHED):
         with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
             try:
@@ -183,12 +185,12 @@ def _measure(file: BinaryIO) -> tuple[int, int]:
 
 
 def _sync(place: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Write the names in a folder to the disk."""
     folder = os.open(place, os.O_RDONLY)
     try:
         os.fsync(folder)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # shares on which folders cannot be synced
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # network file systems without fsync for folders
             raise
     finally:
         os.close(folder)

@@ -1,7 +1,7 @@
-"""A masked language model in the manner of BERT, small, and the text that it learns from.
+"""A small masked language model like BERT, and its training text.
 
-The text is Python's own reference, as `pydoc` shows it: half a megabyte of English on every host, without a
-download. One word in seven is hidden, and the model says which it was.
+The text is the reference of Python that `pydoc` prints: half a megabyte of English on every host, without a
+download. One of seven words is hidden, and the model predicts the hidden word.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-PAD, MASK, UNKNOWN, FIRST = 0, 1, 2, 3  # FIRST: the first word's number
-WORDS, LENGTH = 3000, 48  # of the vocabulary, and of a piece of text
-HIDDEN = 0.15  # the share of words that are hidden
-TEST_EVERY = 10  # every tenth piece of text is for the test
+PAD, MASK, UNKNOWN, FIRST = 0, 1, 2, 3  # FIRST: number of the first word
+WORDS, LENGTH = 3000, 48  # words of the vocabulary, and of a piece of text
+HIDDEN = 0.15  # share of hidden words
+TEST_EVERY = 10  # every tenth piece of text belongs to the test set
 
 
 class Text(NamedTuple):
-    """Pieces of text as numbers of words: for training, for the test; and how many words there are."""
+    """Training pieces and test pieces as numbers of words, and the size of the vocabulary."""
 
     train: Tensor
     test: Tensor
@@ -33,16 +33,18 @@ class Text(NamedTuple):
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--lr", type=float, default=1e-3, help="the highest, after the warm-up")
+    parser.add_argument("--lr", type=float, default=1e-3, help="highest learning rate, after the warm-up")
     parser.add_argument("--batch-size", type=int, default=16, help="pieces per rank and pass")
     parser.add_argument("--accumulate", metavar="N", type=int, default=2, help="passes per step")
-    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32", help="of the passes")
-    parser.add_argument("--clip", metavar="NORM", type=float, default=1.0, help="the longest gradient")
+    parser.add_argument(
+        "--precision", choices=("fp32", "bf16", "fp16"), default="fp32", help="precision of the passes"
+    )
+    parser.add_argument("--clip", metavar="NORM", type=float, default=1.0, help="limit of the gradient norm")
     return parser
 
 
 def read() -> Text:
-    """The reference, cut into pieces of LENGTH words; the same on every rank."""
+    """Return the text in pieces of LENGTH words, equal on all ranks."""
     whole = " ".join(topics[name] for name in sorted(topics)).lower()
     words = re.findall(r"[a-z]+|[0-9]+|[^\sa-z0-9]", whole)
     common = [word for word, _ in Counter(words).most_common(WORDS)]
@@ -54,9 +56,9 @@ def read() -> Text:
 
 
 def batch(pieces: Tensor, number: int, size: int) -> tuple[Tensor, Tensor]:
-    """The pass of this number: what the model sees, and the words it is to say, 0 where none is asked for.
+    """Return input and targets of a pass; the target is 0 for words that are not hidden.
 
-    All follows from the number, so that a run that goes on sees what it would have seen.
+    The result depends only on the number of the pass, so a resumed run receives the same batches.
     """
     draw = torch.Generator().manual_seed(number)
     chosen = pieces[torch.randint(len(pieces), (size,), generator=draw)]
@@ -64,7 +66,7 @@ def batch(pieces: Tensor, number: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def hide(words: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Hide words as BERT does: of those chosen eight in ten by MASK, one by another word, one not at all."""
+    """Hide words as BERT does: 8 of 10 chosen words become MASK, 1 becomes another word, and 1 stays."""
     chosen = (torch.rand(words.shape, generator=draw) < HIDDEN) & (words >= FIRST)
     kind = torch.rand(words.shape, generator=draw)
     others = torch.randint(FIRST, FIRST + WORDS, words.shape, generator=draw)
@@ -74,7 +76,7 @@ def hide(words: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 class Model(nn.Module):
-    """An encoder of four layers; input and output share their words' vectors."""
+    """Encoder of four layers whose input and output share the vectors of the words."""
 
     def __init__(self, vocabulary: int, width: int = 128, heads: int = 4, layers: int = 4) -> None:
         super().__init__()
@@ -87,7 +89,7 @@ class Model(nn.Module):
         nn.init.normal_(self.words.weight, std=0.02)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Scores of every word of the vocabulary at each place."""
+        """Return the score of every word of the vocabulary at each position."""
         scores: Tensor = self.encoder(self.words(words) + self.places) @ self.words.weight.T
         return scores
 
@@ -97,7 +99,7 @@ def loss_of(scores: Tensor, wanted: Tensor) -> Tensor:
 
 
 def schedule(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
-    """Up during the first tenth of the steps, then down to nothing."""
+    """Return a factor that rises during the first tenth of the steps, and then falls to 0."""
     warm = max(1, steps // 10)
 
     def share(step: int) -> float:
@@ -107,7 +109,7 @@ def schedule(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_sch
 
 
 def accuracy(model: Callable[[Tensor], Tensor], text: Text, device: torch.device) -> float:
-    """The share of hidden words of the test that are found by what gives scores as `Model` does."""
+    """Return the share of hidden words of the test set that a model predicts."""
     seen, wanted = hide(text.test, torch.Generator().manual_seed(0))
     right = asked = 0
     with torch.no_grad():

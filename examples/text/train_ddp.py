@@ -21,7 +21,7 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 def main() -> None:
     parser = masked.arguments()
-    parser.add_argument("--bucket-mb", type=float, default=25, help="gradients that are averaged at once")
+    parser.add_argument("--bucket-mb", type=float, default=25, help="size of a gradient bucket")
     parser.add_argument("--compress", choices=("none", "fp16", "bf16", "powersgd"), default="none")
     args = parser.parse_args()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -38,7 +38,7 @@ def main() -> None:
     parallel = DistributedDataParallel(model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True)
     if args.compress == "bf16" and device.type == "cpu":
         parser.error("--compress bf16 needs NCCL; fp16 works with Gloo as well")
-    # What travels is half as long, or of low rank; sums are made of what travelled.
+    # A hook compresses gradients to half the size, or to low rank, before ranks add them.
     if args.compress == "powersgd":
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=10)
         parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
@@ -47,7 +47,7 @@ def main() -> None:
         parallel.register_comm_hook(None, hook)
     optimizer = torch.optim.AdamW(parallel.parameters(), lr=args.lr)
     schedule = masked.schedule(optimizer, args.steps)
-    # fp16 has a short range: losses are made larger so that small gradients do not vanish.
+    # Scale the loss, because fp16 cannot represent very small gradients.
     scaler = torch.amp.GradScaler(device.type, enabled=args.precision == "fp16")
     began = time.monotonic()
 
@@ -57,7 +57,7 @@ def main() -> None:
             last = part == args.accumulate - 1
             number = (step * args.accumulate + part) * size + rank
             seen, wanted = (each.to(device) for each in masked.batch(text.train, number, args.batch_size))
-            # Gradients travel once per step, with the last pass.
+            # Ranks send gradients once per step, in the last pass.
             with contextlib.nullcontext() if last else parallel.no_sync():
                 with torch.autocast(device.type, TYPES[args.precision], enabled=args.precision != "fp32"):
                     loss = masked.loss_of(parallel(seen), wanted) / args.accumulate
@@ -78,7 +78,7 @@ def main() -> None:
         pieces = args.steps * args.accumulate * args.batch_size * size
         print(f"{result:.3f} of the hidden words found; {pieces / seconds:.0f} pieces/s on {size} ranks")
     dist.barrier()
-    # See examples/digits/train_ddp.py: its threads end before the interpreter does.
+    # Delete the DDP object before the interpreter exits, as in examples/digits/train_ddp.py.
     del parallel
     gc.collect()
     dist.destroy_process_group()

@@ -16,7 +16,9 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 def main() -> None:
     parser = masked.arguments()
-    parser.add_argument("--compress", choices=("none", "fp16"), default="none", help="gradients on their way")
+    parser.add_argument(
+        "--compress", choices=("none", "fp16"), default="none", help="compression of gradients"
+    )
     args = parser.parse_args()
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
@@ -51,7 +53,7 @@ def main() -> None:
                 loss = masked.loss_of(model(seen), wanted) / args.accumulate
             scaler.scale(loss).backward()
             total += loss.detach()
-        # Clipped is what all ranks have made together, so it must have come before.
+        # Clip the averaged gradients, so first wait for the all-reduce.
         optimizer.synchronize()
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)

@@ -27,8 +27,8 @@ from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_atte
 from torch.nn.parallel import DistributedDataParallel
 
 BYTES, LENGTH = 256, 128  # values of a byte, and bytes that the model reads at once
-TEST_EVERY = 10  # every tenth piece of the text is for the test
-BASE = 10000.0  # of the wavelengths of the rotations
+TEST_EVERY = 10  # every tenth piece of the text belongs to the test set
+BASE = 10000.0  # base of the wavelengths of the rotations
 
 
 def arguments() -> argparse.Namespace:
@@ -36,7 +36,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--lr", type=float, default=2e-3, help="learning rate after the warm-up")
     parser.add_argument("--batch-size", type=int, default=8, help="pieces of text per rank and step")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="of the forward pass")
+    parser.add_argument(
+        "--precision", choices=("fp32", "bf16"), default="fp32", help="precision of the forward pass"
+    )
     parser.add_argument("--compile", action="store_true", help="compile the model with torch.compile")
     parser.add_argument(
         "--checkpoints",
@@ -61,7 +63,7 @@ def load() -> tuple[Tensor, Tensor]:
 def batch(pieces: Tensor, number: int, size: int) -> Tensor:
     """Return the pieces of one rank in one step.
 
-    They depend on the number alone, so a resumed run reads the same pieces as an uninterrupted one.
+    The pieces depend only on the number, so a resumed run reads the same pieces as an uninterrupted run.
     """
     draw = torch.Generator().manual_seed(number)
     return pieces[torch.randint(len(pieces), (size,), generator=draw)]
@@ -212,7 +214,7 @@ def main() -> None:
         count = (args.steps - first) * args.batch_size * LENGTH * size
         print(f"{count / seconds:.0f} bytes/s on {size} ranks")
     dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
-    # See examples/digits/train_ddp.py: its threads end before the interpreter does.
+    # Delete the DDP object before the interpreter exits, as in examples/digits/train_ddp.py.
     del parallel
     gc.collect()
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""The same task with Transformers' own BERT and its Trainer (`toolkit image build --with transformers`).
+"""The same task with BERT and the Trainer of Transformers (`toolkit image build --with transformers`).
 
 toolkit run train_trainer.py --precision bf16
 """
@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments
 
 
 class Hide:
-    """Makes a batch of some pieces of text; Transformers' losses pass over -100."""
+    """Collator that makes a batch of pieces of text; the losses of Transformers ignore the label -100."""
 
     def __init__(self, rank: int) -> None:
         self.draw = torch.Generator().manual_seed(rank)
@@ -47,9 +47,9 @@ def main() -> None:
         ddp_find_unused_parameters=False,
         disable_tqdm=True,
     )
-    # Accelerate, below the Trainer, has just taken one thread for each processor.
+    # Accelerate, which the Trainer uses, has set one thread for each processor.
     torch.set_num_threads(1)
-    # Ranks find each other by the variables that every launcher's have; each sees other pieces.
+    # Ranks connect by the variables that every launcher sets, and train on different pieces.
     model = BertForMaskedLM(config)
     hide = Hide(settings.process_index)
     trainer = Trainer(model, settings, train_dataset=list(text.train), data_collator=hide)

@@ -156,7 +156,7 @@ def longest_table(rows: Iterable[Outcome]) -> list[str]:
 
     lines = [
         "| Command | Runs | Longest time to the error message "
-        "| Longest time to a failed exit | Longest time to exit code 0 |",
+        "| Longest time to a nonzero exit code | Longest time to exit code 0 |",
         "| --- | --- | --- | --- | --- |",
     ]
     for each in longest(rows):
@@ -252,7 +252,7 @@ def table(faults: Sequence[Fault], rows: Sequence[Outcome]) -> list[str]:
     The times are the median and the maximum over all runs in which the command failed or hung.
     """
     lines = [
-        "| Fault | Runs | Time to the error message, s | Time to a failed exit, s |",
+        "| Fault | Runs | Time to the error message, s | Time to a nonzero exit code, s |",
         "| --- | --- | --- | --- |",
     ]
     for fault in faults:

@@ -74,7 +74,7 @@ class Scaling:
     def verdict(self) -> str:
         """One line that summarizes the measurement."""
         if not self.points:
-            return "toolkit measured no number of hosts"
+            return "no run of the benchmark gave a result"
         first, last = self.points[0], self.points[-1]
         if first is last:
             return f"{counted(first.hosts, 'host')}: {first.steps_per_s:.3g} steps/s"

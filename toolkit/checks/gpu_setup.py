@@ -195,7 +195,7 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for card in answers(seen).cards:
         own = version(card.get("compute_cap", ""))
         if not own or not oldest:
-            yield unchecked("the CUDA of the image or the compute capability of the GPU is not known")
+            yield unchecked("the CUDA version of the image or the compute capability of the GPU is not known")
             return
         if own < oldest:
             what = f"{card.get('name')} (compute capability {dotted(own)}) is too old for CUDA {cuda[0]}"
@@ -296,8 +296,10 @@ def _order(kernel: str) -> tuple[int, ...]:
 CHECKS = (
     Check("gpu-driver", "nvidia-smi lists every GPU of the host", host=_driver, probes=(GPUS,)),
     Check("gpu-count", "the number of GPUs matches hosts.yaml", host=_count),
-    Check("gpu-cuda", "the driver supports the CUDA of the image", host=_cuda),
-    Check("gpu-generation", "the CUDA of the image supports the GPUs", host=_generation, probes=(GPUS,)),
+    Check("gpu-cuda", "the driver supports the CUDA version of the image", host=_cuda),
+    Check(
+        "gpu-generation", "the CUDA version of the image supports the GPUs", host=_generation, probes=(GPUS,)
+    ),
     Check("gpu-containers", "docker can give GPUs to containers", host=_containers, probes=(GPUS,)),
     Check("gpu-kept", "running containers keep their GPUs", host=_kept, probes=(GPUS,)),
     Check("gpu-fabric", "the fabric manager runs on hosts with NVSwitches", host=_fabric, probes=(GPUS,)),

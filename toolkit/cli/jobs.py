@@ -108,7 +108,7 @@ def wait(
         str | None,
         typer.Option(
             metavar="SECONDS",
-            help="Exit with 3 after SECONDS; the job continues (default: no time limit)",
+            help="Exit with code 3 after SECONDS; the job continues (default: no time limit)",
         ),
     ] = None,
     as_json: Json = False,

@@ -55,7 +55,7 @@ def predict_training(
         if inventory is None or probe is None:
             raise BadInput(
                 "command line",
-                (Problem("--probe", "requires a hosts file, because the probe runs on a cluster"),),
+                (Problem("--probe", "requires hosts.yaml, because the probe runs on a cluster"),),
             )
         probed = probe(inventory, options.probe)
     load = load_of(ask, probed)

@@ -136,8 +136,10 @@ def test_a_job_is_started_again_and_keeps_its_variables(world: World) -> None:
 
 
 def test_a_job_that_says_nothing_is_looked_at_once(world: World) -> None:
-    evidence = str(world.folder() / "evidence" / "*")
-    waits = f"import glob, time\nwhile not glob.glob({evidence!r}): time.sleep(0.05)\nprint('done')"
+    # Until the line is in the log: the evidence is there earlier, and the job would end before the line.
+    log = str(world.folder() / "output.log")
+    looks = f"'no rank has printed' in open({log!r}).read()"
+    waits = f"import time\nwhile not {looks}: time.sleep(0.05)\nprint('done')"
     world.job(command=python(waits), stall_after=1.0)
     world.call("job.supervisor", JOB)
     assert world.status()["state"] == "succeeded"

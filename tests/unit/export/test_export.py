@@ -306,7 +306,7 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
     )
     job = batch_job(made, left, KUBERNETES, {})
     assert (job.labels, job.ulimits, job.nodes[1].env, job.slots) == ((), (), (), 2)
-    assert any("supports every part of the hosts file" in line for line in refused(made, left, SLURM))
+    assert any("supports all keys of hosts.yaml" in line for line in refused(made, left, SLURM))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
         ({"launcher": "python"}, {}, KUBERNETES, "--launcher: Kubernetes does not support python, only "),
         ({}, {"host_network": True}, KUBERNETES, "--host-network: a TrainJob cannot request"),
         ({"network": "efa"}, {}, KUBERNETES, "network: efa requires a resource of your device plugin"),
-        ({}, {"leave_out": ("secrets",)}, SLURM, "--leave-out secrets: Slurm supports every part"),
+        ({}, {"leave_out": ("secrets",)}, SLURM, "--leave-out secrets: Slurm supports all keys"),
         ({"mounts": (Mount("/a,b", "/c"),)}, {"runtime": "pyxis"}, SLURM, "mounts//c: pyxis accepts no path"),
         (
             {"labels": (("a", "b"),)},
