@@ -128,10 +128,14 @@ def test_root(two: Toolkit, tmp_path: Path) -> None:
         root.run("up", check=True)
         stack.enter_context(down_if_it_fails(root))
         assert root.run("smoke", "--json", check=True).json["ok"]
-        text = "echo $(whoami) $HOME >/out/$RANK; ssh -V 2>/dev/null; touch ~/note"
+        # The commands of a rank have no Linux capabilities, also where sshd needs some.
+        text = "echo $(whoami) $HOME $(grep -E '^Cap(Prm|Eff|Inh|Amb)' /proc/self/status | tr -d '\\t\\n')"
+        text += " >/out/$RANK; ssh -V 2>/dev/null; touch ~/note"
         root.run("run", "--launcher", "mpirun", "--", "sh", "-c", text, check=True)
         for rank, host in enumerate(HOSTS):
-            assert sh(host, f"stat -c %U /srv/out/{rank}; cat /srv/out/{rank}") == "root\nroot /root\n"
+            none = "".join(f"{name}:{0:016x}" for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"))
+            printed = f"root\nroot /root {none}\n"
+            assert sh(host, f"stat -c %U /srv/out/{rank}; cat /srv/out/{rank}") == printed
         root.run("down", check=True)
         for host in HOSTS:
             assert containers(host, "rooted") == []

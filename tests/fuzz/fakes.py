@@ -706,6 +706,9 @@ class Libc:
             self._cluster.process.deathsig = int(value)
         return 0
 
+    def capset(self, *_: object) -> int:
+        return 0
+
 
 class Socket:
     def bind(self, _address: object) -> None:

@@ -7,6 +7,7 @@ standard library is the real thing, except what fakes.py replaces.
 from __future__ import annotations
 
 import builtins
+import ctypes
 import errno
 import fcntl as real_fcntl
 import queue as real_queue
@@ -250,7 +251,9 @@ class Image:
             "subprocess": fake_subprocess(cluster),
             "pathlib": types.SimpleNamespace(Path=self.path),
             "fcntl": Facade(real_fcntl, flock=lambda *given: flock(cluster, *given)),
-            "ctypes": types.SimpleNamespace(CDLL=lambda _: Libc(cluster), c_ulong=int),
+            "ctypes": types.SimpleNamespace(
+                CDLL=lambda _: Libc(cluster), c_ulong=int, c_uint32=ctypes.c_uint32
+            ),
             "socket": types.SimpleNamespace(socket=Socket),
             "shutil": Facade(shutil, rmtree=self._rmtree),
         }

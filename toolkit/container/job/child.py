@@ -28,6 +28,8 @@ LEFT_S = 1.0  # from TERM to KILL, for processes that a failed rank left in its 
 KILLED_S = 2.0  # for the kernel to end a process after KILL
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
+PR_SET_NO_NEW_PRIVS = 38
+CAPABILITY_VERSION_3 = 0x20080522  # include/uapi/linux/capability.h
 
 
 class Child:
@@ -53,6 +55,11 @@ class Child:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         libc = ctypes.CDLL(None)  # loaded before the fork, after which few calls are safe
         parent = os.getpid()
+        # Linux capabilities of sshd in a worker container, if the SSH user is root. With no-new-privileges,
+        # which containers have, a program of root gets none back (capabilities(7)). Getting some back would
+        # also cancel the signal of PR_SET_PDEATHSIG.
+        to_drop = os.geteuid() == 0
+        this, none = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
 
         def prepare() -> None:
             os.setpgid(0, 0)
@@ -60,6 +67,8 @@ class Child:
             # Yama can forbid processes to read each other; py-spy could not print the stack of a hung rank
             # then.
             libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
+            if to_drop and (libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.capset(this, none)):
+                raise PermissionError
             if os.getppid() != parent:  # the parent died before the line above
                 os._exit(128 + signal.SIGKILL)
 
