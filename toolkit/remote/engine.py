@@ -40,7 +40,9 @@ def connect_client(timeout: float) -> docker.DockerClient:
         host, name = os.environ.get("DOCKER_HOST"), os.environ.get("DOCKER_CONTEXT", "")
         context = None if host else ContextAPI.get_context(name)
         if name and not host and context is None:
-            raise MissingTool(f"DOCKER_CONTEXT names the context {name}, which is missing", "docker context ls")
+            raise MissingTool(
+                f"DOCKER_CONTEXT names the context {name}, which is missing", "docker context ls"
+            )
         if context is not None and context.Host:
             client = docker.DockerClient(
                 base_url=context.Host, tls=context.TLSConfig or False, timeout=math.ceil(timeout)
