@@ -42,6 +42,8 @@ def hosts(tmp_path: Path) -> Path:
         ("stop", "--json", "--hosts", "gone.yaml"),
         ("smoke", "--launcher", "x", "--json"),
         ("image", "build", "--json", "--flavor", "x"),
+        ("image", "build", "--json", "--onto", "trainer:1", "--torch-index", "."),
+        ("image", "inspect", "--json", "--", "--help"),
         ("lab", "up", "--json", "--count", "0"),
         ("lab", "down", "--json", "--name", "../x"),
         ("lab", "status", "--json", "--name", ""),
