@@ -420,3 +420,13 @@ def test_the_log_of_a_killed_rank_has_an_end(world: World) -> None:
     rank.kill()
     rank.wait()
     assert follower.wait(PATIENCE_S) == 0
+
+
+def test_where_the_supervisor_runs_a_rank_is_followed_to_the_end_of_the_job(world: World) -> None:
+    code = "import os\nn = os.environ['TOOLKIT_RESTART']\nprint(n, flush=True)\nraise SystemExit(n == '0')"
+    world.job(command=python(code), max_restarts=1, networks=[])
+    world.mpirun_of_one_rank()
+    supervisor = world.start("job.supervisor", JOB, **world.with_bin())
+    status, out, _ = world.call("logs.follow", JOB, "--rank", "0")
+    supervisor.communicate(timeout=PATIENCE_S)
+    assert (status, out, world.status()["state"]) == (0, b"0\n1\n", "succeeded")

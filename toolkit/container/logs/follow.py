@@ -172,8 +172,12 @@ def _follow(words: Sequence[str] | None) -> int:
         if not args.now:
             if args.rank is None:
                 problem = _ended(args.job_id, give_up)
+            elif _rank_ended(end, args.job_id):
+                # The job can start the rank again, which is known only where its supervisor runs.
+                here = read_status(args.job_id) is not None
+                problem = None if here and _ended(args.job_id, give_up) is None else ""
             else:
-                problem = "" if _rank_ended(end, args.job_id) else None
+                problem = None
         for data in log.rest():
             output.show(data)
         output.tick()
