@@ -178,6 +178,8 @@ def test_faults_of_command_line_and_hosts_file_come_together(run: Run, hosts: Pa
         (("image", "build", "--tag", "A B"), "--tag: should be an image"),
         (("image", "build", "--certificate", "gone.pem"), "--certificate: there is no file gone.pem"),
         (("image", "build", "--build-arg", "=x"), "--build-arg =x: should be NAME=VALUE"),
+        (("logs", "--save", "d", "--rank", "0"), "--rank: cannot be combined with --save"),
+        (("logs", "--save", "d", "--follow"), "--follow: cannot be combined with --save"),
         (("lab", "up", "--count", "two"), "--count: should be a whole number"),
         (("lab", "up", "--image", "A B"), "image: should be an image"),
         (("lab", "down", "--name", "../x"), "--name: should be up to 24 of"),
