@@ -122,7 +122,7 @@ def put_file(text: str) -> None:
         raise
     except OSError as error:
         discard_stdout()
-        what = f"cannot write to standard output: {error.strerror}"
+        what = f"standard output cannot be written: {error.strerror}"
         raise ToolkitError(what, "free disk space, or write the output to another file") from error
 
 

@@ -134,13 +134,14 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
         fix = f"toolkit attach {job}  # once the main host answers again; the job continues meanwhile"
         raise Unreachable(f"stopped following {job}: {error.what}", fix, error.host) from error
     if isinstance(error, BrokenPipeError):
+        discard_stdout()
         raise Detached(job, "the program that read the output closed the pipe", _SIGPIPE) from error
     if isinstance(error, OSError) and error.errno == errno.EIO:
         signals.silence()  # the terminal is closed, and SIGHUP has not arrived yet
         raise Detached(job, "the terminal was closed", 128 + signal.SIGHUP) from error
     if isinstance(error, OSError):
         discard_stdout()
-        raise Detached(job, f"cannot write the output: {error.strerror}", 1) from error
+        raise Detached(job, f"the output cannot be written: {error.strerror}", 1) from error
     if error is not None:
         raise error
 

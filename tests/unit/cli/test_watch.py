@@ -126,10 +126,12 @@ put_json({"a": 1})
 sys.stdin.read()
 """
 DETACHES = """
+import sys
 from toolkit.cli import common, watch
 from toolkit.cli.signals import Signals
 from toolkit.errors import Detached
 watch.follow = lambda *_: common.to_stdout(b"x")
+sys.stdin.read()
 try:
     watch.watch(None, "the-job", Signals(), None)
 except Detached as error:
@@ -153,10 +155,21 @@ def test_a_program_reads_json_while_the_command_runs() -> None:
         assert arrived and process.stdout.read() == b'{\n  "a": 1\n}\n'
 
 
+def test_a_closed_pipe_gives_the_status_of_sigpipe() -> None:
+    """`toolkit run SCRIPT | head`: what is left in the buffer is not written again."""
+    with in_buffers(DETACHES, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.close()
+        said = process.stderr.read().decode()
+    closed = "141 the program that read the output closed the pipe; the-job continues\n"
+    assert (process.returncode, said) == (1, closed)
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (DETACHES, "1 cannot write the output: No space left on device; the-job continues\n"),
+        (DETACHES, "1 the output cannot be written: No space left on device; the-job continues\n"),
         ("from toolkit.cli.common import put_text as put", ""),
         ("from toolkit.cli.common import put_json as put", ""),
     ],
@@ -164,7 +177,7 @@ def test_a_program_reads_json_while_the_command_runs() -> None:
 def test_a_full_disk_under_the_output_is_an_error_without_a_traceback(code: str, words: str) -> None:
     put = "from toolkit.errors import ToolkitError\ntry:\n    put('x')\nexcept ToolkitError as error:\n"
     whole = code if words else f"{code}\n{put}    raise SystemExit(error.what)"
-    with FULL.open("wb") as full, in_buffers(whole, stdout=full) as process:
+    with FULL.open("wb") as full, in_buffers(whole, stdin=subprocess.DEVNULL, stdout=full) as process:
         said = process.communicate()[1].decode()
-    known = "cannot write to standard output: No space left on device\n"
+    known = "standard output cannot be written: No space left on device\n"
     assert (process.returncode, said) == (1, words or known)
