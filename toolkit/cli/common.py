@@ -121,9 +121,18 @@ def put_file(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        discard_stdout()
-        what = f"standard output cannot be written: {error.strerror}"
-        raise ToolkitError(what, "free disk space, or write the output to another file") from error
+        raise as_lost_output(error) from error
+
+
+class StdoutLost(OSError):
+    """Standard output cannot be written. Still an OSError: the hosts and the connections work."""
+
+
+def as_lost_output(error: OSError) -> ToolkitError:
+    """Return the error for users, and discard what is left for standard output."""
+    discard_stdout()
+    what = f"standard output cannot be written: {error.strerror}"
+    return ToolkitError(what, "free disk space, or write the output to another file")
 
 
 def discard_stdout() -> None:
@@ -153,9 +162,18 @@ def as_warnings(findings: Iterable[Finding]) -> dict[str, Any]:
 
 
 def to_stdout(data: bytes) -> None:
-    """Write a piece of a command's standard output."""
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    """Write a piece of a command's standard output.
+
+    Raises:
+        StdoutLost: it cannot be written, for example because a disk is full.
+    """
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StdoutLost(error.errno, error.strerror) from error
 
 
 def to_stderr(data: bytes) -> None:

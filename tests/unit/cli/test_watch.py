@@ -181,3 +181,13 @@ def test_a_full_disk_under_the_output_is_an_error_without_a_traceback(code: str,
         said = process.communicate()[1].decode()
     known = "standard output cannot be written: No space left on device\n"
     assert (process.returncode, said) == (1, words or known)
+
+
+def test_a_command_that_passes_output_on_reports_a_full_disk() -> None:
+    code = "import sys\nfrom toolkit.cli import app, common, version\n"
+    passes = "version.put_text = lambda text: common.to_stdout(text.encode())\n"
+    runs = "sys.argv[1:] = ['version', '--no-engine']\napp.main()"
+    with FULL.open("wb") as full, in_buffers(f"{code}{passes}{runs}", stdout=full) as process:
+        said = process.communicate()[1].decode()
+    assert process.returncode == 1
+    assert said.startswith("toolkit: standard output cannot be written: No space left on device\n"), said
