@@ -89,7 +89,7 @@ def gid_index(ports: Sequence[RdmaPort], facts: Facts, networks: Sequence[str]) 
     """Return the one GID index that is RoCE v2 over IPv4 on all these ports, None without one.
 
     Args:
-        networks: ``Fabric.networks``; the GID of a port is that of its address in the first of these networks.
+        networks: ``Fabric.networks``; a port has the GID of its address in the first of these networks.
     """
     own = {(i.name, i.address): i.network for i in facts.interfaces}
     sets = [

@@ -396,11 +396,12 @@ def pid_after(process: subprocess.Popen[bytes], word: bytes) -> int:
 
 def test_the_log_of_a_rank_that_was_started_again_is_followed_to_its_new_end(world: World) -> None:
     goes_on = world.root / "goes-on"
-    wait = f"import os, time\nprint('again', flush=True)\nwhile not os.path.exists({str(goes_on)!r}): time.sleep(.01)"
+    start = "import os, time\nprint('again', flush=True)"
+    wait = f"while not os.path.exists({str(goes_on)!r}): time.sleep(.01)"
     folder = world.job(command=python("print('first')"))
     assert world.call("job.rank", JOB, **TAGGED)[0] == 0
     assert (folder / "logs" / "rank-0.exit").exists(), "the record of the first attempt stays"
-    rank = world.start("job.rank", JOB, *python(f"{wait}\nprint('end')"), **TAGGED)
+    rank = world.start("job.rank", JOB, *python(f"{start}\n{wait}\nprint('end')"), **TAGGED)
     wait_for(lambda: b"again" in (folder / "logs" / "rank-0.log").read_bytes())
     follower = world.start("logs.follow", JOB, "--rank", "0")
     assert follower.stdout is not None and rank.stdout is not None
