@@ -29,7 +29,8 @@ def serve(link):
     path = data.split()[1].decode()
     with open(sys.argv[3], "a") as log:
         log.write(path + "\n")
-    known = answers["api"].get(path[path.index("/", 1):] if path.startswith("/v1.") else path)
+    plain = path[path.index("/", 1):] if path.startswith("/v1.") else path
+    known = answers["api"].get(path) or answers["api"].get(plain)
     status, body = known or (404, {"message": "not found"})
     if status == "silent":
         time.sleep(60)
@@ -77,8 +78,8 @@ def served(folder: Path, answers: Mapping[str, Any]) -> Iterator[Served]:
     """Serve the answers at a socket in the folder.
 
     Args:
-        answers: ``api`` maps a path without the version to status and body. The status ``silent`` never
-            answers; ``slow`` sends a byte every 0.1 s.
+        answers: ``api`` maps a path to status and body; a path without a version is for every version. The
+            status ``silent`` never answers; ``slow`` sends a byte every 0.1 s.
     """
     file, log, path = folder / "answers.json", folder / "requests", folder / "engine.sock"
     file.write_text(json.dumps({**answers, "api": {"/_ping": [200, "OK"], **answers["api"]}}))

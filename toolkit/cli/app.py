@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from toolkit import __version__
-from toolkit.cli.common import put_file, put_text
+from toolkit.cli.common import StdoutLost, as_lost_output, put_file, put_text
 from toolkit.cli.lazy import Verb, VerbGroup, group, panel
 from toolkit.cli.signals import Signals
 from toolkit.errors import Interrupted, ToolkitError
@@ -190,6 +190,8 @@ def main() -> None:
         sys.exit(app(prog_name="toolkit", standalone_mode=False))
     except ToolkitError as error:
         fail(error, words)
+    except StdoutLost as error:
+        fail(as_lost_output(error), words)
     except (KeyboardInterrupt, typer.Abort):
         fail(Interrupted(), words)
     except UsageError as error:

@@ -6,6 +6,7 @@ Functions import the code that connects to hosts when they need it. Help, comple
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -16,6 +17,7 @@ import typer
 from toolkit.api.notices import Notice, Topic
 from toolkit.cli.complete import one_of
 from toolkit.core.printable import TerminalFilter, printable, printable_line
+from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
     from toolkit.api.connection import Connection
@@ -79,7 +81,7 @@ def say(text: str) -> None:
 
 def put_text(text: str) -> None:
     """Print a result for people on standard output."""
-    _print(sys.stdout, _as_lines(text))
+    put_file(printable(_as_lines(text)))
 
 
 def ask(text: str) -> None:
@@ -104,12 +106,40 @@ def _print(stream: TextIO, text: str) -> None:
 
 def put_json(value: Any) -> None:
     """Print a result as JSON on standard output; json.dumps escapes control and bidi characters."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+    put_file(json.dumps(value, indent=2, default=str) + "\n")
 
 
 def put_file(text: str) -> None:
-    """Print text that toolkit made on standard output, unchanged: help, or a file for another program."""
-    sys.stdout.write(text)
+    """Print text that toolkit made on standard output, unchanged: help, or a file for another program.
+
+    Raises:
+        ToolkitError: standard output cannot be written, for example because a disk is full.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise as_lost_output(error) from error
+
+
+class StdoutLost(OSError):
+    """Standard output cannot be written. Still an OSError: the hosts and the connections work."""
+
+
+def as_lost_output(error: OSError) -> ToolkitError:
+    """Return the error for users, and discard what is left for standard output."""
+    discard_stdout()
+    what = f"standard output cannot be written: {error.strerror}"
+    return ToolkitError(what, "free disk space, or write the output to another file")
+
+
+def discard_stdout() -> None:
+    """Discard what is left for standard output. Otherwise Python tries to write it again, and fails."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def warn(findings: Iterable[Finding]) -> None:
@@ -132,9 +162,18 @@ def as_warnings(findings: Iterable[Finding]) -> dict[str, Any]:
 
 
 def to_stdout(data: bytes) -> None:
-    """Write a piece of a command's standard output."""
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    """Write a piece of a command's standard output.
+
+    Raises:
+        StdoutLost: it cannot be written, for example because a disk is full.
+    """
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StdoutLost(error.errno, error.strerror) from error
 
 
 def to_stderr(data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -39,6 +40,8 @@ from toolkit.image.inventory import images_text
 from toolkit.image.lock import unlocked_text
 from toolkit.image.manage import ImageRecipe, known_flavor, make_build, make_onto, own_arch
 from toolkit.image.manage import build as build_now
+
+_TORCH_INDEX = "TOOLKIT_TORCH_INDEX"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -101,7 +104,7 @@ def build(
         str,
         typer.Option(
             metavar="URL",
-            envvar="TOOLKIT_TORCH_INDEX",
+            envvar=_TORCH_INDEX,
             help="Package index or folder with the CPU wheel of torch",
         ),
     ] = "",
@@ -151,6 +154,8 @@ def build(
             "--base-image": base_image,
             "--build-arg": build_arg,
             "--pip": pip,
+            # The variable can be set for other builds.
+            "--torch-index": torch_index != os.environ.get(_TORCH_INDEX, "") and torch_index,
         }
         for option, value in others.items():
             if value:
@@ -237,8 +242,11 @@ def inspect(
         toolkit image inspect
         toolkit image inspect registry.example.com/team/trainer:1.0
     """
-    name = image or load(hosts).image
-    found = inspect_here(name)
+    line = CommandLine()
+    if image:
+        line.value("IMAGE", image_name, image)
+    line.end()
+    found = inspect_here(image or load(hosts).image)
     if as_json:
         put_json(capabilities_json(found))
     else:

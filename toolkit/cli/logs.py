@@ -95,6 +95,11 @@ def logs(
         line.refuse("--host", "cannot be combined with --rank")
     if save and ("\0" in save or is_file(save)):
         line.refuse("--save", f"should be a folder, found {save!r}")
+    if save:
+        excerpt = {"--rank": rank, "--host": host, "--since": since, "--tail": tail, "--follow": follow_on}
+        for option, given in excerpt.items():
+            if given:
+                line.refuse(option, "cannot be combined with --save, which downloads all logs")
     if inventory is not None and host and host not in inventory.names:
         line.refuse(
             "--host", f"{host} is not a host in hosts.yaml; the hosts are {host_list(inventory.names)}"

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from toolkit.cli.common import ask, say
+from toolkit.cli.common import ask, discard_stdout, say
 from toolkit.cli.signals import Signals
 from toolkit.cluster.session import Session
 from toolkit.diagnose.end import end_text
@@ -135,10 +135,14 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
         fix = f"toolkit attach {job}  # once the main host answers again; the job continues meanwhile"
         raise Unreachable(f"stopped following {job}: {error.what}", fix, error.host) from error
     if isinstance(error, BrokenPipeError):
+        discard_stdout()
         raise Detached(job, "the program that read the output closed the pipe", _SIGPIPE) from error
     if isinstance(error, OSError) and error.errno == errno.EIO:
         signals.silence()  # the terminal is closed, and SIGHUP has not arrived yet
         raise Detached(job, "the terminal was closed", 128 + signal.SIGHUP) from error
+    if isinstance(error, OSError):
+        discard_stdout()
+        raise Detached(job, f"the output cannot be written: {error.strerror}", 1) from error
     if error is not None:
         raise error
 

@@ -11,6 +11,7 @@ from toolkit.cluster.applied import with_recorded_transport
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.look import InspectedImage, last_words, parse_image_look, plan_image_look
 from toolkit.core.answers import answer_of
+from toolkit.core.causes import words_of
 from toolkit.core.command import Command, Result
 from toolkit.core.engines import DOCKER, ENGINE_FAILED
 from toolkit.core.here import is_here, run_here
@@ -70,14 +71,18 @@ def image_here(name: str) -> ImageFacts:
     """Return the facts of an image in the engine of this machine.
 
     Raises:
-        MissingTool: docker is not installed.
+        MissingTool: docker is not installed, or cannot be used.
         ImageError: the engine does not have the image.
     """
     if not is_here(DOCKER):
         raise MissingTool("docker is not installed on this machine", "install docker and put it on PATH")
     done = run_here((DOCKER, "image", "inspect", name))
     if not done.ok:
-        what = f"the engine of this machine does not describe the image {name}: {done.output}"
+        usable = run_here((DOCKER, "ps", "--quiet"))
+        if not usable.ok:
+            what = f"docker cannot be used on this machine: {words_of(usable.stderr)}"
+            raise MissingTool(what, "sudo systemctl start docker  # your user must be in the group docker")
+        what = f"this machine does not have the image {name}: {words_of(done.stderr)}"
         raise ImageError(what, f"docker pull {name}")
     with answer_of("", f"the image {name}"):
         (found,) = decode_json(tuple[ImageInspect, ...], done.stdout)[:1]

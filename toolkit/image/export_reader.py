@@ -173,9 +173,11 @@ class ExportReader:
         for piece in chain((first,), pieces):
             data = piece
             while data:
+                if inflate.eof:  # estargz layers have several gzip members
+                    inflate = zlib.decompressobj(31)
                 # Bounded pieces: a small input can inflate to a very large output.
                 yield inflate.decompress(data, _CHUNK)
-                data = inflate.unconsumed_tail
+                data = inflate.unconsumed_tail or inflate.unused_data
         yield inflate.flush()
         if not inflate.eof:
             raise EOFError("a compressed layer is truncated")

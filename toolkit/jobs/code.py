@@ -25,7 +25,7 @@ from toolkit.protocol.names import RUNS
 
 IGNORE_FILES = (".gitignore", ".toolkitignore")
 # Folders that are never part of a program, whatever the ignore files say.
-NEVER_SENT = frozenset((".git", ".ssh", "__pycache__", ".venv", ".lab", RUNS))
+NEVER_SENT = frozenset((".git", ".ssh", "__pycache__", ".venv", ".lab"))
 # Names of files that may be private keys; the content decides.
 _KEY_NAMES = re.compile(r"id_\w+|.*\.(pem|key)|.*_(rsa|dsa|ecdsa|ed25519)")
 _PRIVATE_KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
@@ -204,7 +204,9 @@ def _walk(folder: Path, prefix: str, rules: _Rules, found: list[tuple[str, os.Di
     for entry in os.scandir(folder):
         is_folder = entry.is_dir(follow_symlinks=False)
         path = f"{prefix}{entry.name}"
-        if (is_folder and entry.name in NEVER_SENT) or _is_ignored(path, is_folder, rules):
+        if is_folder and (entry.name in NEVER_SENT or _has_results(entry)):
+            continue
+        if _is_ignored(path, is_folder, rules):
             continue
         if is_folder:
             _walk(Path(entry.path), f"{path}/", rules, found)
@@ -212,6 +214,11 @@ def _walk(folder: Path, prefix: str, rules: _Rules, found: list[tuple[str, os.Di
             continue
         elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
             found.append((path, entry))
+
+
+def _has_results(entry: os.DirEntry[str]) -> bool:
+    """Return whether a folder can have downloads of toolkit; a Python package of the same name has none."""
+    return entry.name == RUNS and not Path(entry.path, "__init__.py").is_file()
 
 
 def _is_ignored(path: str, is_folder: bool, rules: _Rules) -> bool:

@@ -93,7 +93,8 @@ def all_parts(session: Session, ask: Callable[[str], Sequence[JobRow]]) -> list[
         ToolkitError: no host answers.
     """
     met = {*session.facts, *session.errors}
-    listed, errors = fan_out([host for host in session.inventory.answering if host in met], ask)
+    hosts = [host for host in session.inventory.answering if host in met]
+    listed, errors = fan_out(hosts, lambda host: _by_our_clock(ask(host)))
     if not listed:
         raise next(iter(errors.values()))
     jobs: dict[str, dict[str, JobRow]] = {}
@@ -150,10 +151,18 @@ def _hosts_of(record: Record, main: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *(host.name for host in record.hosts or ()))))
 
 
+def _by_our_clock(rows: Sequence[JobRow]) -> list[JobRow]:
+    """Return the rows of a host that has just answered, with times by the clock of this machine.
+
+    The clocks of hosts differ by more than a failure takes to spread.
+    """
+    now = time.time()
+    return [replace(row, status=shifted(row.status, now - row.now), now=now) for row in rows]
+
+
 def _status(row: JobRow) -> Status:
-    # By the clock of this machine: hosts' own differ by more than a failure takes to spread.
-    status = shifted(row.status, time.time() - row.now)
-    return replace(status, state="lost") if not row.alive and row.status.state not in FINAL else status
+    lost = not row.alive and row.status.state not in FINAL
+    return replace(row.status, state="lost") if lost else row.status
 
 
 def stop_parts(

@@ -94,6 +94,9 @@ def check_request(inventory: Inventory | None, request: Request) -> CheckedReque
     if chosen and request.min_hosts > len(chosen):
         many = f"the job has {counted(len(chosen), 'host')}, but the minimum is {request.min_hosts}"
         problems.append(Problem("--min-hosts", many))
+    if request.min_hosts > 0 and not request.max_restarts:
+        what = "has no effect, because the job has no restarts; add --max-restarts N"
+        problems.append(Problem("--min-hosts", what))
     launcher = request.launcher or (inventory.launcher if inventory is not None else "")
     start: Start | None = None
     if request.launcher:

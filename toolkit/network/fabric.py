@@ -24,6 +24,7 @@ class Fabric:
         ports: by host the ports that ranks use; empty for tcp and efa.
         required: the file requires it, so a job fails instead of falling back to TCP.
         lacking: hosts without the required fabric.
+        networks: a RoCE port with several addresses uses the one in the first of these networks.
     """
 
     kind: FabricKind
@@ -31,6 +32,7 @@ class Fabric:
     ports: Mapping[str, tuple[RdmaPort, ...]] = field(default_factory=dict)
     required: bool = False
     lacking: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
 
 
 _NO_PATHS: Mapping[str, DataPath] = {}
@@ -57,13 +59,13 @@ def choose_fabric(
         lacking = tuple(name for name, f in facts.items() if not _efa(f))
         return Fabric("efa", "hosts.yaml sets network: efa", required=True, lacking=lacking)
     infiniband = {name: _fastest(f, "InfiniBand") for name, f in facts.items()}
-    roce = _roce(facts, paths)
+    roce, networks = _roce(facts, paths)
     required = profile == "infiniband"
     reason = "hosts.yaml sets network: infiniband" if required else "every host has an active RDMA port"
     if facts and all(infiniband.values()):
         return Fabric("infiniband", reason, infiniband, required)
     if facts and all(roce.values()):
-        return Fabric("roce", f"{reason} (RoCE)", roce, required)
+        return Fabric("roce", f"{reason} (RoCE)", roce, required, networks=networks)
     lacking = tuple(name for name in facts if not infiniband[name] and not roce[name])
     if required:
         some = {name: infiniband[name] or roce[name] for name in facts}
@@ -83,12 +85,21 @@ def choose_fabric(
     return Fabric("tcp", "no host has an active RDMA port")
 
 
-def gid_index(ports: tuple[RdmaPort, ...], facts: Facts) -> int | None:
-    """Return the one GID index that is RoCE v2 over IPv4 on all these ports, None without one."""
-    own = {(i.name, i.address) for i in facts.interfaces}
+def gid_index(ports: Sequence[RdmaPort], facts: Facts, networks: Sequence[str]) -> int | None:
+    """Return the one GID index that is RoCE v2 over IPv4 on all these ports, None without one.
+
+    Args:
+        networks: ``Fabric.networks``; a port has the GID of its address in the first of these networks.
+    """
+    own = {(i.name, i.address): i.network for i in facts.interfaces}
     sets = [
-        {g.index for g in port.gids if g.kind == "RoCE v2" and (g.interface, g.address) in own}
+        {
+            gid.index
+            for gid in port.gids
+            if gid.kind == "RoCE v2" and own.get((gid.interface, gid.address)) == network
+        }
         for port in ports
+        for network in [_network(facts, port, networks)]
     ]
     common = set.intersection(*sets) if sets else set()
     return min(common, default=None)
@@ -111,9 +122,12 @@ def _fastest(facts: Facts, layer: str, interfaces: frozenset[str] | None = None)
     return tuple(port for port in active if port.rate == best)
 
 
-def _roce(facts: Mapping[str, Facts], paths: Mapping[str, DataPath]) -> dict[str, tuple[RdmaPort, ...]]:
+def _roce(
+    facts: Mapping[str, Facts], paths: Mapping[str, DataPath]
+) -> tuple[dict[str, tuple[RdmaPort, ...]], tuple[str, ...]]:
+    """Return the RoCE ports of each host, and ``Fabric.networks``."""
     if not any(port.layer == "Ethernet" for f in facts.values() for port in f.rdma):
-        return dict.fromkeys(facts, ())
+        return dict.fromkeys(facts, ()), ()
     every = shared_networks(facts, candidates(facts), Evidence())
     shared = [one.network for one in every if not one.link_local]
     found = {name: _fastest(f, "Ethernet", _own(f, shared, paths.get(name))) for name, f in facts.items()}
@@ -126,7 +140,9 @@ def _roce(facts: Mapping[str, Facts], paths: Mapping[str, DataPath]) -> dict[str
         data = [network for network in common if any(p.network == network for p in paths.values())]
         one = (data or common)[:1]
         found = {name: _fastest(f, "Ethernet", _own(f, one, None)) for name, f in facts.items()}
-    return found
+        return found, tuple(one)
+    local = dict.fromkeys(path.network for path in paths.values() if is_link_local(path.address))
+    return found, (*local, *shared)
 
 
 def _own(facts: Facts, networks: Sequence[str], path: DataPath | None) -> frozenset[str]:

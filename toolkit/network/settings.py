@@ -86,7 +86,7 @@ def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Fact
         found.append(
             Setting("NCCL_NET", "IB", "hosts.yaml requires InfiniBand, so NCCL must not use TCP instead")
         )
-    if fabric.kind == "roce" and (index := gid_index(tuple(ports), facts)) is not None:
+    if fabric.kind == "roce" and (index := gid_index(ports, facts, fabric.networks)) is not None:
         reason = "this GID is RoCE v2 over the IPv4 address of the host"
         found.append(Setting("NCCL_IB_GID_INDEX", str(index), reason))
     if names and facts.gpus and all(gpu.name in NO_GPUDIRECT for gpu in facts.gpus):

@@ -83,9 +83,9 @@ class EngineSocket:
     """
 
     def __init__(self, path: str, seconds: float) -> None:
-        self.path, self.prefix = path, ""
+        self.path = path
         self.allow(seconds)
-        _, head, _ = self._get("/_ping")
+        _, head, _ = self._get("/_ping", "")
         # Podman offers this API too. Its own command describes it better.
         if not head.get("server", "").startswith("Docker/"):
             raise Unusable("not Docker")
@@ -102,10 +102,23 @@ class EngineSocket:
         Raises:
             Unusable: the engine refuses to answer.
         """
-        status, _, body = self._get(path)
+        status, _, body = self._get(path, self.prefix)
         if status not in (200, 404):
             raise Unusable(status)
         return body if status == 200 else None
+
+    def info(self) -> bytes:
+        """Return the engine's description of itself, in the newest version of its API.
+
+        In an older version, engines leave out newer fields, such as their containerd and CDI devices.
+
+        Raises:
+            Unusable: the engine refuses to answer.
+        """
+        status, _, body = self._get("/info", "")
+        if status != 200:
+            raise Unusable(status)
+        return body
 
     def listed(self, kind: str, filters: str) -> Any:
         """Return the containers or images that a list contains."""
@@ -126,10 +139,10 @@ class EngineSocket:
                 bodies.append(body.strip())
         return bodies
 
-    def _get(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        """Return status, headers and body."""
+    def _get(self, path: str, prefix: str) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers and body; an empty prefix means the engine's newest version of the API."""
         try:
-            data = self._answer(path)
+            data = self._answer(prefix + path)
         except OSError as error:
             # Before Python 3.10, the error of a socket is not a TimeoutError.
             if time.monotonic() >= self._until:
@@ -145,7 +158,7 @@ class EngineSocket:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             self._limit(link)
             link.connect(self.path)
-            link.sendall(f"GET {self.prefix}{path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
+            link.sendall(f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
             data = bytearray()
             while True:
                 self._limit(link)

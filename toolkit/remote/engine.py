@@ -25,7 +25,9 @@ _GIVES_S, _SAYS_S = 600.0, 30.0
 
 
 def connect_client(timeout: float) -> docker.DockerClient:
-    """Return a client of the engine that the docker command talks to: DOCKER_HOST, else its current context.
+    """Return a client of the engine that the docker command talks to.
+
+    That is the engine of DOCKER_HOST, otherwise of DOCKER_CONTEXT, otherwise of the current context.
 
     Args:
         timeout: seconds that one request may take.
@@ -34,11 +36,17 @@ def connect_client(timeout: float) -> docker.DockerClient:
         MissingTool: none answers.
     """
     try:
-        # The SDK reads DOCKER_HOST but not the contexts of the docker command, which rootless engines and
-        # Docker Desktop use.
-        context = None if os.environ.get("DOCKER_HOST") else ContextAPI.get_current_context()
+        # Releases of the SDK before 7.2 do not read contexts, which rootless engines and Docker Desktop use.
+        host, name = os.environ.get("DOCKER_HOST"), os.environ.get("DOCKER_CONTEXT", "")
+        context = None if host else ContextAPI.get_context(name)
+        if name and not host and context is None:
+            raise MissingTool(
+                f"DOCKER_CONTEXT names the context {name}, which is missing", "docker context ls"
+            )
         if context is not None and context.Host:
-            client = docker.DockerClient(base_url=context.Host, timeout=math.ceil(timeout))
+            client = docker.DockerClient(
+                base_url=context.Host, tls=context.TLSConfig or False, timeout=math.ceil(timeout)
+            )
         else:
             client = docker.from_env(timeout=math.ceil(timeout))
         client.ping()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
+import select
+import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from tests.unit.container_world import PATIENCE_S
 from toolkit.cli import watch
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import _ask, _tell
@@ -109,3 +114,80 @@ def test_the_error_of_a_rank(last: tuple[str, ...], error: str) -> None:
 def test_a_job_that_did_not_fail_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     _tell(replace(_failed("KeyError: 1", reason=""), state="succeeded", exit_code=0))
     assert capsys.readouterr().err == "job the-job: succeeded after 2.0 s, exit code 0\n"
+
+
+# Standard output that cannot be written
+
+
+WRITES = """
+import sys
+from toolkit.cli.common import put_json
+put_json({"a": 1})
+sys.stdin.read()
+"""
+DETACHES = """
+import sys
+from toolkit.cli import common, watch
+from toolkit.cli.signals import Signals
+from toolkit.errors import Detached
+watch.follow = lambda *_: common.to_stdout(b"x")
+sys.stdin.read()
+try:
+    watch.watch(None, "the-job", Signals(), None)
+except Detached as error:
+    raise SystemExit(f"{error.exit_code} {error.what}")
+"""
+FULL = Path("/dev/full")
+
+
+def in_buffers(code: str, **streams: Any) -> subprocess.Popen[bytes]:
+    """Start a program whose standard output has a buffer, as that of users has."""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    return subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE, **streams)
+
+
+def test_a_program_reads_json_while_the_command_runs() -> None:
+    """As `toolkit forward --json`, which waits for Ctrl-C."""
+    with in_buffers(WRITES, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdin
+        arrived = bool(select.select([process.stdout], [], [], PATIENCE_S)[0])
+        process.stdin.close()
+        assert arrived and process.stdout.read() == b'{\n  "a": 1\n}\n'
+
+
+def test_a_closed_pipe_gives_the_status_of_sigpipe() -> None:
+    """`toolkit run SCRIPT | head`: what is left in the buffer is not written again."""
+    with in_buffers(DETACHES, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.close()
+        said = process.stderr.read().decode()
+    closed = "141 the program that read the output closed the pipe; the-job continues\n"
+    assert (process.returncode, said) == (1, closed)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (DETACHES, "1 the output cannot be written: No space left on device; the-job continues\n"),
+        ("from toolkit.cli.common import put_text as put", ""),
+        ("from toolkit.cli.common import put_json as put", ""),
+    ],
+)
+def test_a_full_disk_under_the_output_is_an_error_without_a_traceback(code: str, words: str) -> None:
+    put = "from toolkit.errors import ToolkitError\ntry:\n    put('x')\nexcept ToolkitError as error:\n"
+    whole = code if words else f"{code}\n{put}    raise SystemExit(error.what)"
+    with FULL.open("wb") as full, in_buffers(whole, stdin=subprocess.DEVNULL, stdout=full) as process:
+        said = process.communicate()[1].decode()
+    known = "standard output cannot be written: No space left on device\n"
+    assert (process.returncode, said) == (1, words or known)
+
+
+def test_a_command_that_passes_output_on_reports_a_full_disk() -> None:
+    code = "import sys\nfrom toolkit.cli import app, common, version\n"
+    passes = "version.put_text = lambda text: common.to_stdout(text.encode())\n"
+    runs = "sys.argv[1:] = ['version', '--no-engine']\napp.main()"
+    with FULL.open("wb") as full, in_buffers(f"{code}{passes}{runs}", stdout=full) as process:
+        said = process.communicate()[1].decode()
+    assert process.returncode == 1
+    assert said.startswith("toolkit: standard output cannot be written: No space left on device\n"), said

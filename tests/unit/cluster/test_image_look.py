@@ -6,16 +6,17 @@ import json
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit import cluster_world as world
 from toolkit.cluster.applied import applied_text, parse_applied, with_recorded_transport
-from toolkit.cluster.image_look import choose_transport, image_report
+from toolkit.cluster.image_look import choose_transport, image_here, image_report
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.core.command import Command, Result
-from toolkit.errors import BadInput, ImageError
+from toolkit.errors import BadInput, ImageError, MissingTool, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 
 REPORT = {"executable": "/usr/bin/python3", "python": [3, 12, 1]}
@@ -100,6 +101,34 @@ def test_keys_that_need_ssh_are_refused_with_their_fix() -> None:
     assert set(problems) == {"launcher", "worker_port"}
     assert "write mpirun" in problems["launcher"] and "remove the key" in problems["worker_port"]
     assert all(f"toolkit image build --onto {inventory.image}" in what for what in problems.values())
+
+
+@pytest.mark.parametrize(
+    ("usable", "error", "what", "fix"),
+    [
+        (True, ImageError, "this machine does not have the image lab:1: No such image", "docker pull lab:1"),
+        (False, MissingTool, "docker cannot be used on this machine: Cannot connect", "sudo systemctl start"),
+    ],
+)
+def test_an_image_without_a_description(
+    usable: bool,
+    error: type[ToolkitError],
+    what: str,
+    fix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A docker command that cannot reach an engine is no missing image, which a pull would bring."""
+    said = "No such image: lab:1" if usable else "Cannot connect to the Docker daemon at unix:///x."
+    text = f'#!/bin/sh\ncase $1 in image) echo "[]" ;; ps) {"exit 0" if usable else ":"} ;; esac\n'
+    docker = tmp_path / "docker"
+    docker.write_text(f'{text}echo "{said}" >&2\nexit 1\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(error) as raised:
+        image_here("lab:1")
+    assert raised.value.what.startswith(what) and raised.value.fix.startswith(fix)
+    assert "\n" not in raised.value.what
 
 
 def test_a_banner_is_not_an_answer() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.engine_here import ENGINES, docker_script, recorded, served
 from toolkit.cluster.probe import parse_facts, probe_command
-from toolkit.core.engines import PODMAN
+from toolkit.core.engines import PODMAN, parse_info
 from toolkit.errors import NotReady
 from toolkit.protocol.frames import read_frames
 
@@ -114,7 +114,25 @@ def test_the_version_of_the_api_is_one_that_the_engine_and_toolkit_know(
     with served(tmp_path, {**recorded("docker-26.1"), "api_version": api_version}) as engine:
         said = probed(tmp_path, None, DOCKER_HOST=engine.address)
     assert parse_facts("box2", "probe", said).docker == "26.1.5+dfsg1"
-    assert {path.rpartition("/v1")[1] and path.split("/")[1] for path in engine.requests[1:]} == {prefix[1:]}
+    assert engine.requests[:2] == ["/_ping", "/info"]
+    assert {path.rpartition("/v1")[1] and path.split("/")[1] for path in engine.requests[2:]} == {prefix[1:]}
+
+
+def test_fields_of_a_newer_api_are_not_lost(tmp_path: Path) -> None:
+    """Engines leave fields out of their description for clients of an older API (moby, system_routes.go)."""
+    answers = {**recorded("docker-26.1-containerd"), "api_version": "1.52"}
+    old = answers["api"]["/info"][1]
+    new = {
+        "CDISpecDirs": ["/etc/cdi"],
+        "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=GPU-1"}],
+        "Containerd": {"Address": "/var/run/docker/containerd/containerd.sock"},
+    }
+    answers["api"] |= {"/info": [200, old | new], "/v1.45/info": [200, old]}
+    with served(tmp_path, answers) as engine:
+        said = probed(tmp_path, None, DOCKER_HOST=engine.address)
+    info = parse_info(said["docker"])
+    assert info and info.containerd and info.containerd.address.startswith("/var/run/docker/")
+    assert parse_facts("box2", "probe", said).cdi == ("GPU-1",)
 
 
 def test_a_container_that_is_removed_meanwhile_is_left_out(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.unit.container_world import (
     wait_for,
 )
 
+TAGGED = {"TOOLKIT_JOB": JOB, **rank_env()}
 SHOW_ENV = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
@@ -388,3 +389,45 @@ def pid_after(process: subprocess.Popen[bytes], word: bytes) -> int:
     while word not in (line := process.stdout.readline()):
         assert line, "no such line"
     return int(line.split(word)[1])
+
+
+# The log of one rank, followed
+
+
+def test_the_log_of_a_rank_that_was_started_again_is_followed_to_its_new_end(world: World) -> None:
+    goes_on = world.root / "goes-on"
+    start = "import os, time\nprint('again', flush=True)"
+    wait = f"while not os.path.exists({str(goes_on)!r}): time.sleep(.01)"
+    folder = world.job(command=python("print('first')"))
+    assert world.call("job.rank", JOB, **TAGGED)[0] == 0
+    assert (folder / "logs" / "rank-0.exit").exists(), "the record of the first attempt stays"
+    rank = world.start("job.rank", JOB, *python(f"{start}\n{wait}\nprint('end')"), **TAGGED)
+    wait_for(lambda: b"again" in (folder / "logs" / "rank-0.log").read_bytes())
+    follower = world.start("logs.follow", JOB, "--rank", "0")
+    assert follower.stdout is not None and rank.stdout is not None
+    assert follower.stdout.readline() == b"first\n" and follower.stdout.readline() == b"again\n"
+    goes_on.touch()
+    out, _ = follower.communicate(timeout=PATIENCE_S)
+    assert (follower.returncode, out) == (0, b"end\n")
+
+
+def test_the_log_of_a_killed_rank_has_an_end(world: World) -> None:
+    """It leaves no exit record."""
+    folder = world.job(command=python("import time\nprint('on', flush=True)\ntime.sleep(600)"))
+    rank = world.start("job.rank", JOB, **TAGGED)
+    wait_for(lambda: (folder / "logs" / "rank-0.log").exists())
+    follower = world.start("logs.follow", JOB, "--rank", "0")
+    assert follower.stdout is not None and follower.stdout.readline() == b"on\n"
+    rank.kill()
+    rank.wait()
+    assert follower.wait(PATIENCE_S) == 0
+
+
+def test_where_the_supervisor_runs_a_rank_is_followed_to_the_end_of_the_job(world: World) -> None:
+    code = "import os\nn = os.environ['TOOLKIT_RESTART']\nprint(n, flush=True)\nraise SystemExit(n == '0')"
+    world.job(command=python(code), max_restarts=1, networks=[])
+    world.mpirun_of_one_rank()
+    supervisor = world.start("job.supervisor", JOB, **world.with_bin())
+    status, out, _ = world.call("logs.follow", JOB, "--rank", "0")
+    supervisor.communicate(timeout=PATIENCE_S)
+    assert (status, out, world.status()["state"]) == (0, b"0\n1\n", "succeeded")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import hashlib
+import io
+import json
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.unit.container_world import PATIENCE_S
-from toolkit.core.image import ImageFacts
+from toolkit.core.image import ImageFacts, config_identity
 from toolkit.image.export_reader import ExportReader
-from toolkit.image.layer_reader import Unreadable
+from toolkit.image.layer_reader import Unreadable, verified
 
 IMAGE = ImageFacts("sha256:1", "0" * 16, ())
 
@@ -75,3 +80,25 @@ def test_a_killed_export_leaves_no_file(tmp_path: Path) -> None:
             process.kill()
     assert process.wait(PATIENCE_S) == -9
     assert list((tmp_path / "toolkit" / "exports").iterdir()) == []
+
+
+def test_a_layer_of_several_gzip_members_is_read_to_its_end() -> None:
+    """Builders of estargz layers start a new member for each file."""
+    pieces = [os.urandom(300_000), bytes(3_000_000), b"end"]
+    layer, plain = b"".join(map(gzip.compress, pieces)), b"".join(pieces)
+    diff_ids = (f"sha256:{hashlib.sha256(plain).hexdigest()}",)
+    config = {"os": "linux", "rootfs": {"type": "layers", "diff_ids": list(diff_ids)}}
+    manifest = [{"Config": "config", "Layers": ["layer"]}]
+    export = io.BytesIO()
+    with tarfile.open(fileobj=export, mode="w") as tar:
+        files = {"config": json.dumps(config), "manifest.json": json.dumps(manifest)}
+        for name, data in ("layer", layer), *((name, text.encode()) for name, text in files.items()):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    identity = config_identity(config)
+    reader = ExportReader(lambda _: iter([export.getvalue()]), ImageFacts("sha256:1", identity, diff_ids))
+    parts = reader.describe(identity)
+    assert [one.size for one in parts.layers] == [len(plain)]
+    assert b"".join(verified(reader.read([0]), parts.layers)) == plain
+    reader.close()

@@ -29,6 +29,7 @@ from toolkit.core.finding import Finding
 from toolkit.core.report import Report
 from toolkit.errors import BadInput, NotReady, ToolkitError, Unreachable
 from toolkit.jobs import control as jobs
+from toolkit.jobs import exec_mode as exec_jobs
 from toolkit.jobs import logs, records
 from toolkit.jobs.exec_mode import Parts, all_parts
 from toolkit.jobs.launcher import Start, without_ssh
@@ -308,6 +309,30 @@ def test_a_job_of_many_parts_is_one_job_with_all_its_hosts() -> None:
     session.facts = {"gpu1": None}
     (parts,) = all_parts(session, ask)
     assert isinstance(parts, Parts) and parts.statuses.keys() == {"gpu1"}
+
+
+def test_a_late_answer_moves_the_times_of_no_other_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank on gpu1 failed first, and gpu2 answers 5 s later than gpu1."""
+    clock, heard = [100.0], threading.Event()
+
+    def now() -> float:
+        heard.set()
+        return clock[0]
+
+    def ask(host: str) -> list[JobRow]:
+        first = host == "gpu1"
+        if not first:
+            heard.wait(PATIENCE_S)
+            clock[0] = 105.0
+        cause = {**RANK, "exit_code": 7 if first else 1, "ended": 97.0 if first else 98.0}
+        ended = part("failed", cause["exit_code"], cause=cause)
+        return [replace(row("failed", 7), status=ended, now=clock[0])]
+
+    monkeypatch.setattr(exec_jobs, "time", SimpleNamespace(time=now))
+    session: Any = Met()
+    session.facts = dict.fromkeys(("gpu1", "gpu2"))
+    (parts,) = all_parts(session, ask)
+    assert parts.status.exit_code == 7
 
 
 # Hosts that report on a job in which they take no part

@@ -96,6 +96,7 @@ def refused(text: str = SLOTS, **changes: Any) -> list[str]:
         ({"stall_after": -5.0}, "--stall-after"),
         ({"max_restarts": -1}, "--max-restarts"),
         ({"min_hosts": -1}, "--min-hosts"),
+        ({"min_hosts": 1}, "--min-hosts"),
         ({"env": (("A B", "s3cret"),)}, "--env A B"),
         ({"env": (("A=s3cret", ""),)}, "--env A"),
         ({"env": (("TOOLKIT_JOB", "s3cret"),)}, "--env TOOLKIT_JOB"),

@@ -133,6 +133,11 @@ def test_what_is_no_program_never_travels(tmp_path: Path, rules: str) -> None:
     assert [name for name in list_files(tmp_path) if name.endswith(".py")] == ["lib/util.py", "main.py"]
 
 
+def test_a_package_named_runs_travels(tmp_path: Path) -> None:
+    put(tmp_path, "main.py", "lib/runs/__init__.py", "runs/job/result.py")
+    assert list_files(tmp_path) == ("lib/runs/__init__.py", "main.py")
+
+
 def test_what_why_and_report_have_written_does_not_travel(tmp_path: Path) -> None:
     put(tmp_path, "why-20261122-232409-long-b2c2.tar.gz", "lib/report-20261122-232409-long-b2c2.html")
     put(tmp_path, "why-not.tar.gz", "report-2.html")

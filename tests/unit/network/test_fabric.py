@@ -69,7 +69,22 @@ def test_an_address_above_the_port_is_the_ports(above: str) -> None:
     assert fabric.kind == "roce"
     for name, ports in fabric.ports.items():
         assert [port.name for port in ports] == ["mlx5_bond_0:1"]
-        assert gid_index(ports, found[name]) == 3
+        assert told(fabric, found[name], replace(PATH, host=name))["NCCL_IB_GID_INDEX"] == "3"
+
+
+def test_the_gid_is_in_the_network_that_the_hosts_share() -> None:
+    """A port without a VLAN has an address of another network, which the kernel lists first."""
+    found = {}
+    for number, name in enumerate(("gpu1", "gpu2"), 1):
+        addresses = (f"192.168.{number}.5", f"10.77.0.{number}")
+        own = tuple(map(Interface, ("ens1", "ens1.100"), addresses, (24, 24)))
+        gids = tuple(Gid(3 + 2 * at, "RoCE v2", i.address, i.name) for at, i in enumerate(own))
+        port = RdmaPort("mlx5_0", 1, "mlx5_core", "ACTIVE", "Ethernet", 100.0, ("ens1",), gids)
+        found[name] = replace(world.facts(name, "10.77.0.1", rdma=(port,)), interfaces=own)
+    fabric = choose_fabric("auto", found)
+    for name, ports in fabric.ports.items():
+        assert [port.name for port in ports] == ["mlx5_0:1"]
+        assert told(fabric, found[name], replace(PATH, host=name))["NCCL_IB_GID_INDEX"] == "5"
 
 
 def test_an_interface_of_a_container_is_not_the_hosts() -> None:
@@ -125,11 +140,12 @@ def test_settings_for_infiniband() -> None:
 
 def test_the_gid_index_is_set_only_if_one_fits_all_ports() -> None:
     own = world.facts("gpu2", "10.77.0.2")
-    assert gid_index((roce(2),), own) == 3
-    assert gid_index((roce(2), roce(2, "mlx5_3")), own) == 3
-    assert gid_index((roce(2), roce(2, "mlx5_3", 5)), own) is None
-    assert gid_index((replace(roce(2), gids=(Gid(1, "IB/RoCE v1", "10.77.0.2", "eth0"),)),), own) is None
-    assert gid_index((), own) is None
+    assert gid_index((roce(2),), own, NETWORKS) == 3
+    assert gid_index((roce(2), roce(2, "mlx5_3")), own, NETWORKS) == 3
+    assert gid_index((roce(2), roce(2, "mlx5_3", 5)), own, NETWORKS) is None
+    old = replace(roce(2), gids=(Gid(1, "IB/RoCE v1", "10.77.0.2", "eth0"),))
+    assert gid_index((old,), own, NETWORKS) is None
+    assert gid_index((), own, NETWORKS) is None
     facts = hosts((roce(1),), (roce(2),))
     assert told(choose_fabric("auto", facts), facts["gpu2"])["NCCL_IB_GID_INDEX"] == "3"
 

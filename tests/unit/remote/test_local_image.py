@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -56,6 +57,26 @@ def test_with_a_context_the_sdk_is_used(tmp_path: Path) -> None:
         # Docker's SDK prefers DOCKER_HOST. The served engine has no /version, which the SDK asks first.
         found = asked(NAME, HOME=str(tmp_path), DOCKER_HOST=engine.address)
         assert found == ["none", "True"] and "/version" in engine.requests
+
+
+def test_docker_context_selects_the_engine(tmp_path: Path) -> None:
+    """As for the docker command, which builds the image in this engine."""
+    (tmp_path / "config.json").write_text('{"currentContext": "current"}')
+    answers = recorded("docker-26.1")
+    answers["api"] |= {"/version": [200, {"ApiVersion": "1.45"}]}
+    identity = image_facts(decode(ImageInspect, answers["api"][f"/images/{NAME}/json"][1])).identity
+    with served(tmp_path, answers) as engine:
+        for name, host in (("elsewhere", engine.address), ("current", f"unix://{tmp_path}/none.sock")):
+            folder = tmp_path / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest()
+            folder.mkdir(parents=True)
+            about = {"Name": name, "Metadata": {}, "Endpoints": {"docker": {"Host": host}}}
+            (folder / "meta.json").write_text(json.dumps(about))
+        env = {"HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path)}
+        assert asked(NAME, **env) == ["none", "True"]
+        assert asked(NAME, DOCKER_CONTEXT="elsewhere", **env) == [identity, "True"]
+        before = engine.requests
+        assert asked(NAME, DOCKER_CONTEXT="absent", **env) == ["none", "True"]
+        assert engine.requests == before
 
 
 def test_without_an_engine_there_is_no_image(tmp_path: Path) -> None:

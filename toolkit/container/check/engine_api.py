@@ -28,9 +28,7 @@ def sections(
         repository: all images of this repository are described too.
         label: containers have it.
     """
-    info = engine.ask("/info")
-    if info is None:
-        raise Unusable("info")
+    info = engine.info()
     words = json.loads(info.decode())
     engine.allow(SECONDS)
     labeled = engine.listed("containers", f"all=1&filters={_filter('label', label)}")

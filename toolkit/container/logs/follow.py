@@ -14,12 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from toolkit.container.exits import fail
+from toolkit.container.files import read
+from toolkit.container.job.rank_records import RUN_FIELDS, is_record
 from toolkit.container.job_file import load_job
 from toolkit.container.job_list import read_status
 from toolkit.container.logs.collapse import LauncherTraceback, LineCollapser
 from toolkit.container.logs.log import Reader, offset_at, offset_of_last_lines
 from toolkit.container.paths import job_folder
-from toolkit.container.tags import SUPERVISOR_TAG, is_tagged
+from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG, is_tagged
 from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
 from toolkit.protocol.states import FINAL_STATES
 
@@ -100,6 +102,19 @@ def _ended(job_id: str, give_up: float) -> str | None:
     return "the supervisor exited without writing a result"
 
 
+def _rank_ended(end: Path, job_id: str) -> bool:
+    """Return whether a rank has ended and was not started again.
+
+    Args:
+        end: the exit record, which can belong to an earlier start, and which a killed rank does not write.
+    """
+    run, ended = read(end.with_suffix(".run")), read(end)
+    if not is_record(run, RUN_FIELDS):
+        return end.exists()
+    written = is_record(ended) and (ended["attempt"], ended["pid"]) == (run["attempt"], run["pid"])
+    return written or not is_tagged(run["pid"], JOB_TAG, job_id)
+
+
 def _start(path: Path, args: argparse.Namespace) -> int:
     """Return the offset of the log at which to start."""
     offsets: list[int] = [args.start]
@@ -155,7 +170,14 @@ def _follow(words: Sequence[str] | None) -> int:
         # checked before copying, so that the copy is complete
         problem: str | None = ""
         if not args.now:
-            problem = _ended(args.job_id, give_up) if args.rank is None else ("" if end.exists() else None)
+            if args.rank is None:
+                problem = _ended(args.job_id, give_up)
+            elif _rank_ended(end, args.job_id):
+                # The job can start the rank again, which is known only where its supervisor runs.
+                here = read_status(args.job_id) is not None
+                problem = None if here and _ended(args.job_id, give_up) is None else ""
+            else:
+                problem = None
         for data in log.rest():
             output.show(data)
         output.tick()
