@@ -243,6 +243,18 @@ def test_two_torchruns_may_mix_their_lines() -> None:
     assert shown.feed(lines[-1] * 2, 1.0) == collapse.LEFT_OUT and shown.close() == b""
 
 
+def test_the_tracebacks_of_stopped_torchruns_are_left_out_with_one_note() -> None:
+    shown = collapse.LauncherTraceback()
+    one = b"""Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 8, in <module>
+    raise SignalException(f"Process {os.getpid()} got signal: {sigval}", sigval=sigval)
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 329 got signal: 15
+"""
+    mixed = b"".join(line + line for line in one.splitlines(keepends=True))
+    assert shown.feed(one + mixed + ENDED + TORCHRUN, 0.0) == collapse.LEFT_OUT + ENDED
+    assert shown.feed(OTHER, 1.0) == OTHER and shown.close() == b""
+
+
 def test_a_traceback_that_does_not_end_is_shown() -> None:
     shown = collapse.LauncherTraceback()
     begun = TORCHRUN[: TORCHRUN.index(b"Root Cause")]
