@@ -177,6 +177,13 @@ def test_ranks_that_say_the_same_a_thousand_times_each(collapser: Any) -> None:
     )
 
 
+def test_a_summary_quotes_a_line_with_words(collapser: Any) -> None:
+    for rank in (0, 1):
+        for line in (b"    backward()", b"    ^^^^^^^^^^", b""):
+            collapser.feed(said(rank, (b"[rank%d]: " % rank + line).rstrip()), 0.0)
+    assert collapser.close().endswith(b"also gpu7 1: [rank0]:     backward()\n")
+
+
 def test_what_differs_or_comes_later_is_shown(collapser: Any) -> None:
     for rank in (0, 1):
         line = said(rank, b"loss 0.%d" % rank)

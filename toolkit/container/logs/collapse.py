@@ -12,6 +12,7 @@ _LINE = re.compile(rb"\[(\S+) (\d{1,9})\] (.*)\n", re.DOTALL)
 # Differences between otherwise equal lines: memory addresses, times of day, process ids.
 _VARIES = re.compile(rb"0x[0-9a-f]{6,}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\bpid[ =:]+\d+")
 _QUOTE = 120
+_WORD, _RANK = re.compile(rb"\w"), re.compile(rb"^\[rank\d+\]:")
 # torchrun's own traceback only repeats which rank failed, or which signal stopped torchrun. The first ends with a
 # second row of equals signs, the second with its error.
 _BEGIN, _ROW = b"Traceback (most recent call last):", b"====="
@@ -109,8 +110,9 @@ def _summaries(said: Sequence[_Line]) -> bytes:
 
 def _summary(group: Sequence[_Line]) -> bytes:
     first = group[0]
-    # The last line of a traceback names the error.
-    quote = next((one.text for one in reversed(group) if one.text.strip()), b"")
+    # The last line of a traceback names the error; Python underlines other lines with ^ and ~.
+    texts = [one.text for one in reversed(group) if one.text.strip()]
+    quote = next((text for text in texts if _WORD.search(_RANK.sub(b"", text))), (*texts, b"")[0])
     if not quote:
         return b""  # empty lines are not reported
     text = quote.decode(errors="replace").strip()
