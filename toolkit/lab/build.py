@@ -196,8 +196,8 @@ class Builder:
 def greet(host: LabHost, port: int = 22) -> None:
     """Read sshd's greeting from this machine.
 
-    After a killed host starts again, the kernel can refuse connections for some seconds in the name of the old
-    container: its network is removed late, and has the same addresses.
+    After a killed host starts again, connections can be refused for some seconds: the kernel removes the
+    network of the old container late, and this network has the same addresses.
 
     Raises:
         LabError: the host runs, but this machine cannot reach it.

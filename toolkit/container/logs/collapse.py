@@ -13,8 +13,8 @@ _LINE = re.compile(rb"\[(\S+) (\d{1,9})\] (.*)\n", re.DOTALL)
 _VARIES = re.compile(rb"0x[0-9a-f]{6,}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\bpid[ =:]+\d+")
 _QUOTE = 120
 _WORD, _RANK = re.compile(rb"\w"), re.compile(rb"^\[rank\d+\]:")
-# torchrun's own traceback only repeats which rank failed, or which signal stopped torchrun. The first ends with a
-# second row of equals signs, the second with its error.
+# torchrun's own traceback only repeats which rank failed, or which signal stopped torchrun. The first ends
+# with a second row of equals signs, the second with its error.
 _BEGIN, _ROW = b"Traceback (most recent call last):", b"====="
 _CHILD_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 _STOPPED = b"torch.distributed.elastic.multiprocessing.api.SignalException"
