@@ -101,6 +101,10 @@ CASES: dict[str, str | bytes] = {
     "known_hosts is an option": GOOD + "known_hosts: -oProxyCommand=id\n",
     # Hosts
     "host names": HEAD + "hosts: [GPU1, gpu_1, '-x', localhost, '12', a.b, 5, '']\n",
+    "addresses as host names": HEAD
+    + "hosts: [10.0.0.1, alice@10.0.0.2, alice@gpu1, a@b@c, gpu1.example.com]\n",
+    "hosts as a list of settings": HEAD
+    + "hosts:\n  - name: gpu1\n    address: 10.0.0.1\n  - gpu2: {slots: 1}\n",
     "host listed twice": HEAD + "hosts: [gpu1, gpu2, gpu1]\n",
     "host is text": HEAD + "hosts:\n  gpu1: 10.0.0.1\n",
     "address with user": _host("address: alice@box"),

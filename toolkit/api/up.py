@@ -87,5 +87,7 @@ def prepare_up(
     session = cluster.connect(questions=queries, local_image=check or inventory.pull == "never")
     with closed_on_error(session):
         found = preflight(session, inventory.names) if check else ()
+        # `up` itself carries out this fix.
+        found = tuple(one for one in found if one.fix.split("  ")[0] != "toolkit up")
         notices.add(Topic.HOSTS, found)
         return PreparedUp(cluster, session, notices, found, staged, prepare, force)

@@ -27,6 +27,7 @@ from toolkit.cluster.session import choose_hosts
 from toolkit.core.command import Result, command
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.protocol.host_list import host_list
+from toolkit.protocol.transport import NOT_FOUND
 from toolkit.remote.fanout import fan_out
 
 CONTEXT = {"allow_interspersed_args": False}
@@ -65,10 +66,17 @@ def execute(
     seconds = line.seconds("--timeout", timeout)
     inventory = line.hosts(hosts)
     names, argv = _split(line, inventory, words, everywhere)
-    with connect(line.accept(inventory), verbose, names) as session:
+    accepted = line.accept(inventory)
+    with connect(accepted, verbose, names) as session:
         session.require_own()
         if len(names) == 1 and not as_json:
-            _end(session.run_inside(names[0], argv, seconds, rank_output(raw), rank_output(raw, errors=True)))
+            done = session.run_inside(
+                names[0], argv, seconds, rank_output(raw), rank_output(raw, errors=True)
+            )
+            if done.status == NOT_FOUND and argv == words:
+                known = ", ".join(accepted.names)
+                say(f"{words[0]} is not a host in hosts.yaml; the hosts are {known}; for every host: --all")
+            _end(done)
         results, errors = fan_out(names, lambda name: session.run_inside(name, argv, seconds))
     if as_json:
         entries = ((name, done.status, done.stdout, done.stderr) for name, done in results.items())

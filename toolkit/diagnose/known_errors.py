@@ -33,12 +33,14 @@ class KnownError:
             print the error.
         what: the meaning of the error, in one sentence.
         fix: a command or an instruction.
+        follows: another error causes this error, so an exception explains more.
     """
 
     name: str
     pattern: str
     what: str
     fix: str
+    follows: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,13 @@ class _Row:
     says: tuple[str, ...]
     what: str
     fix: str
+    follows: bool = False
 
 
 def _read(text: str) -> Iterator[KnownError]:
     groups = decode(dict[str, tuple[_Row, ...]], yaml.load(text, Loader=LOADER))
     for row in (row for rows in groups.values() for row in rows):
-        yield KnownError(row.name, OR.join(row.says), row.what, row.fix)
+        yield KnownError(row.name, OR.join(row.says), row.what, row.fix, row.follows)
 
 
 KNOWN_ERRORS: tuple[KnownError, ...] = tuple(_read(package_text("diagnose/known_errors.yaml")))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from toolkit.diagnose.evidence import Connection, Evidence
 from toolkit.diagnose.rank_activity import Doing, doing, lead
+from toolkit.jobs.status import exception_of
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.states import FINAL_STATES
 
@@ -257,6 +258,8 @@ def _end(evidence: Evidence) -> Verdict:
             fix = (
                 "use a smaller batch, fewer ranks or data loader workers per host, or hosts with more memory"
             )
+        elif raised := exception_of(named.lines):
+            words.append(f"the exception of rank {named.rank} is: {raised}")
         elif named.last_line:
             words.append(f"the last line of rank {named.rank} is: {named.last_line}")
     words += [f"{h.name}: {h.container}" for h in evidence.hosts if h.container]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +21,7 @@ from toolkit.diagnose.verdict import FINAL, Verdict, judge
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.hostsfile.load import read_secrets
 from toolkit.jobs.records import job_status, newest_job
-from toolkit.jobs.status import JobStatus, parse_status
+from toolkit.jobs.status import JobStatus, exception_of, parse_status
 from toolkit.protocol.decode import DecodeError, decode, decode_json
 from toolkit.protocol.engine import ContainerState
 from toolkit.protocol.evidence import MOST_BYTES, Inspected, InspectedNow, Kept
@@ -99,6 +99,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
     reports = _look(session, job.id, names, secrets)
     _refuse_older(reports)
     evidence = _evidence(job, {name: (one.seen, one.container) for name, one in reports.items()})
+    known = _known(_lines(job, reports), evidence)
     verdict, stalled = judge(evidence), ""
     kept = _kept(reports, "" if session.inventory.in_parts else main)
     if kept and job.state in FINAL and job.state != "succeeded" and _lasted(kept, reports):
@@ -108,7 +109,6 @@ def ask_why(session: Session, word: str = "") -> Answer:
         what = f"{verdict.what}; before the job ended, {stalled or 'the job stalled'}: {earlier.what}"
         evidence, verdict = before, replace(earlier, what=what)
     verdict = replace(verdict, what=masked_text(verdict.what, secrets))
-    known = match(_lines(job, reports))
     return Answer(masked_job(job, secrets), evidence, verdict, known, reports, stalled)
 
 
@@ -261,6 +261,14 @@ def _evidence(job: JobStatus, inspected: Mapping[str, tuple[Inspected, str]]) ->
     hosts = [parse_host(name, seen, addresses, container) for name, (seen, container) in inspected.items()]
     placed = tuple(name for name, count in slots for _ in range(count))
     return Evidence(job.id, job.state, job.reason, placed, tuple(hosts), job.failed_rank, job.lost_host)
+
+
+def _known(lines: Sequence[str], evidence: Evidence) -> tuple[KnownError, ...]:
+    """Return the known errors in these lines, without those that only follow from the exception of a rank."""
+    failed = evidence.rank(evidence.failed_rank) if evidence.failed_rank is not None else None
+    raised = exception_of(failed.lines) if failed else ""
+    own = match([raised])
+    return tuple(error for error in match(lines) if error in own or not (raised and error.follows))
 
 
 def _lines(job: JobStatus, reports: Mapping[str, InspectedHost]) -> list[str]:

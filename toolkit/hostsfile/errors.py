@@ -183,6 +183,10 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
     message = f"should be {_SORTS.get(sort, 'something else')}, found {shown(value)}"
     if value is None:
         return f"{message}; write a value or remove the key"
+    if path[0] == "hosts" and len(path) == 2 and isinstance(value, dict):
+        return (
+            "a list contains only names; for settings, write the hosts without '-', as in 'gpu1: {slots: 8}'"
+        )
     if path in (("shm_size",), ("log_size",)):
         return f"{message}; write the value with a unit, as in 8g"
     if sort == "string_type" and not isinstance(value, dict | list):

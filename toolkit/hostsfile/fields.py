@@ -90,6 +90,14 @@ def cluster(text: str) -> str:
 def host_name(text: str) -> str:
     if fits(HOST_NAME, text.lower()) and text != text.lower():
         raise ValueError(f"host names are lower-case; write {text.lower()} and under it 'address: {text}'")
+    name, at, place = text.rpartition("@")
+    if (at or "." in text) and fits(ADDRESS, place) and (not at or fits(USER, name)):
+        user = f" and 'user: {name}'" if at else ""
+        what = f"{shown(text)} is an address; write a name such as gpu1 and under it 'address: {place}'{user}"
+        raise ValueError(what)
+    if fits(HOST_NAME, text.replace("_", "-")) and "_" in text:
+        other = text.replace("_", "-")
+        raise ValueError(f"host names have no '_'; write {other} and under it 'address: {text}'")
     require(
         fits(HOST_NAME, text),
         "a host name: 1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import getpass
 import secrets
 from collections.abc import Sequence
@@ -75,11 +76,11 @@ def job_layout(
         NotReady: the cluster is not up.
     """
     needed = _needed(session.inventory, checked)
-    _refuse_lost(session, needed)
+    _refuse_lost(session, needed, checked.request)
     if isinstance(known, ToolkitError):
         raise known
     layout = known or observe_layout(session, running=True)
-    _refuse_lost(session, needed)
+    _refuse_lost(session, needed, checked.request)
     return layout
 
 
@@ -176,10 +177,16 @@ def _spare(room: Room, hosts: Sequence[JobHost], running: Sequence[Taken]) -> tu
         return ()
 
 
-def _refuse_lost(session: Session, names: Sequence[str]) -> None:
-    for name in names:
-        if name in session.errors:
-            raise session.errors[name]
+def _refuse_lost(session: Session, names: Sequence[str], request: Request) -> None:
+    """Raise the error of the first of these hosts that did not answer."""
+    lost = [name for name in names if name in session.errors]
+    if not lost:
+        return
+    error = copy.copy(session.errors[lost[0]])
+    if session.inventory.main not in lost and not request.only:
+        without = ",".join((*request.exclude, *lost))
+        error.fix += f"\ntoolkit run --exclude {without} …  # runs the job on the other hosts"
+    raise error
 
 
 def plan_run(layout: Layout, job: Job, workdir: Path | None, tree: CodeTree) -> Plan:

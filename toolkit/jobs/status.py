@@ -68,8 +68,7 @@ class JobStatus:
     def error(self) -> str:
         """The last line of the exception of the rank that failed first, or its last line of output."""
         lines = [_RANK.sub("", line).strip() for line in self.last_lines]
-        found = [line for line in lines if _EXCEPTION.match(line)]
-        return next(iter(reversed(found or [line for line in lines if line])), "")
+        return exception_of(lines) or next((line for line in reversed(lines) if line), "")
 
     @property
     def final(self) -> bool:
@@ -93,6 +92,16 @@ class JobStatus:
                 return name
         what = f"job {self.id} has no rank {rank}; its ranks are 0 to {first - 1}"
         raise NotReady(what, "repeat the command with the number of one of these ranks")
+
+
+def exception_of(lines: Sequence[str]) -> str:
+    """Return the last line that names an exception, without the rank that PyTorch puts before it.
+
+    >>> exception_of(["[rank1]: KeyError: 'b'", "terminate called without an active exception"])
+    "KeyError: 'b'"
+    """
+    bare = (_RANK.sub("", line).strip() for line in reversed(lines))
+    return next((line for line in bare if _EXCEPTION.match(line)), "")
 
 
 def parse_status(job: str, status: Status, alive: bool = True, record: Record | None = None) -> JobStatus:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import toolkit
@@ -24,6 +25,7 @@ Progress = Callable[[str], None]
 
 READY_SECONDS = 90
 _GREETING_SECONDS = 10.0
+_REFUSED_PAUSE = 0.2
 _RECIPE = Path(__file__).parent
 
 
@@ -174,7 +176,7 @@ class Builder:
                 logs = self.engine.ask(command("docker", "logs", "--tail", "8", host.container))
                 last = "\n    ".join(f"{answer.output}\n{logs.output}".strip().splitlines())
                 raise LabError(f"the practice host did not start:\n    {last}", host=host.name)
-            _greet(host)
+            greet(host)
             version, key = answer.stdout.strip().splitlines()[-2:]
             title = f"sshd and engine {version} run at {host.address} ({host.ssh_card.interface})"
             self.book.note("hosts", title, host.name, changed, since, version)
@@ -191,21 +193,30 @@ class Builder:
         return {host.name: key for host, key in keys.items()}
 
 
-def _greet(host: LabHost) -> None:
+def greet(host: LabHost, port: int = 22) -> None:
     """Read sshd's greeting from this machine.
+
+    After a killed host starts again, connections can be refused for some seconds: the kernel removes the
+    network of the old container late, and this network has the same addresses.
 
     Raises:
         LabError: the host runs, but this machine cannot reach it.
     """
-    try:
-        with socket.create_connection((host.address, 22), timeout=_GREETING_SECONDS) as link:
-            link.settimeout(_GREETING_SECONDS)
-            if link.recv(4) == b"SSH-":
-                return
-    except OSError:
-        pass
+    deadline = time.monotonic() + READY_SECONDS
+    with suppress(OSError):
+        while True:
+            try:
+                with socket.create_connection((host.address, port), timeout=_GREETING_SECONDS) as link:
+                    link.settimeout(_GREETING_SECONDS)
+                    if link.recv(4) == b"SSH-":
+                        return
+                    break
+            except ConnectionRefusedError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_REFUSED_PAUSE)
     raise LabError(
-        f"the practice host runs, but your machine cannot reach {host.address} port 22",
+        f"the practice host runs, but your machine cannot reach {host.address} port {port}",
         "use rootful Docker on Linux outside a virtual machine such as Docker Desktop's, "
         "so that your machine reaches Docker's bridge networks",
         host.name,

@@ -38,6 +38,8 @@ def plan_text(plan: Plan, engine: str = DOCKER) -> str:
     Args:
         engine: what the hosts have; commands are shown in its words, as they are run.
     """
+    if not plan.steps:
+        return f"{plan.title}: nothing to change\n"
     lines = [plan.title]
     for phase in plan.phases:
         lines.append(f"\nphase {phase.title}")

@@ -498,7 +498,7 @@ def test_a_dry_run_shows_what_would_run(recorder: Recorder, monkeypatch: pytest.
     assert code == 0 and json.loads(printed) == {
         "title": "tune demo",
         "dry_run": True,
-        "plan": ["tune demo"],
+        "plan": ["tune demo: nothing to change"],
     }
     held = world.facts_when_up()
     held["gpu1"] = replace(held["gpu1"], tuned=tunings_text((a_tuning(),)))

@@ -15,6 +15,7 @@ import toolkit.cleanup.gc
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import card, gpus, marks, place, places, process
 from tests.unit.checks.scenes import scene, with_host
+from tests.unit.cluster_world import running
 from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
 from toolkit.checks.model import Scene
@@ -83,6 +84,16 @@ def test_warnings_are_printed_by_up_and_by_run(recorder: Recorder, saw: Any) -> 
     status, _, err = call("run", "--detach", "--np", "3", "train.py")
     assert status == 0 and "gpu2: without persistence mode" in err and "gpu2: the clock is" in err
     assert "toolkit check" not in err
+
+
+def test_up_does_not_report_what_it_repairs(recorder: Recorder, saw: Any) -> None:
+    stopped = replace(running("demo", "gpu2", "worker"), state="exited", exit_code=137)
+    abandoned = replace(running("old", "gpu2", "worker"), state="exited", id="a" * 64)
+    saw(with_host(scene(), "gpu2", {"containers": (stopped, abandoned)}))
+    assert [f.fix.split("  ")[0] for f in preflight(session(), {"gpu2"})] == ["toolkit gc", "toolkit up"]
+    status, _, err = call("up")
+    assert (status, len(recorder.ran)) == (0, 1)
+    assert "belongs to a removed cluster" in err and "does not run" not in err and "toolkit up" not in err
 
 
 def test_run_prints_five_warnings_once_each_and_counts_the_others(

@@ -27,7 +27,7 @@ class RecordingSession:
 
     def run_inside(self, host: str, argv: Sequence[str], timeout: float | None, *sinks: Any) -> Result:
         self.limits.append(timeout)
-        return Result(0, "", "")
+        return Result(127 if argv[0] == "all" else 0, "", "")
 
 
 @pytest.fixture
@@ -72,3 +72,10 @@ def test_the_api_sets_a_time_limit_only_if_timeout_is_given(
     cluster.execute("gpu2", "sleep", "900", timeout=5.0)
     cluster.on_all("sleep", "900", timeout=5.0)
     assert session.limits == [None, None, None, 5.0, 5.0, 5.0]
+
+
+def test_exec_names_the_hosts_if_there_is_no_such_program(run: Run, session: RecordingSession) -> None:
+    status, _, err = run("exec", "all", "hostname")
+    assert status == 127
+    assert err == "all is not a host in hosts.yaml; the hosts are gpu1, gpu2; for every host: --all\n"
+    assert run("exec", "gpu2", "--", "all")[2] == ""

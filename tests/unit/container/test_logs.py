@@ -186,6 +186,13 @@ def test_ranks_and_hosts_of_a_large_job_are_two_lists(collapser: Any) -> None:
     )
 
 
+def test_a_summary_quotes_a_line_with_words(collapser: Any) -> None:
+    for rank in (0, 1):
+        for line in (b"    backward()", b"    ^^^^^^^^^^", b""):
+            collapser.feed(said(rank, (b"[rank%d]: " % rank + line).rstrip()), 0.0)
+    assert collapser.close().endswith(b"also gpu7 1: [rank0]:     backward()\n")
+
+
 def test_what_differs_or_comes_later_is_shown(collapser: Any) -> None:
     for rank in (0, 1):
         line = said(rank, b"loss 0.%d" % rank)
@@ -250,6 +257,18 @@ def test_two_torchruns_may_mix_their_lines() -> None:
     mixed = b"".join(line + line for line in lines[:-1])
     assert shown.feed(mixed + RANKS_OWN, 0.0) == RANKS_OWN
     assert shown.feed(lines[-1] * 2, 1.0) == collapse.LEFT_OUT and shown.close() == b""
+
+
+def test_the_tracebacks_of_stopped_torchruns_are_left_out_with_one_note() -> None:
+    shown = collapse.LauncherTraceback()
+    one = b"""Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 8, in <module>
+    raise SignalException(f"Process {os.getpid()} got signal: {sigval}", sigval=sigval)
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 329 got signal: 15
+"""
+    mixed = b"".join(line + line for line in one.splitlines(keepends=True))
+    assert shown.feed(one + mixed + ENDED + TORCHRUN, 0.0) == collapse.LEFT_OUT + ENDED
+    assert shown.feed(OTHER, 1.0) == OTHER and shown.close() == b""
 
 
 def test_a_traceback_that_does_not_end_is_shown() -> None:

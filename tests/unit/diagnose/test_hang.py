@@ -234,6 +234,9 @@ def test_the_end_of_a_job() -> None:
         failed_rank=1,
     )
     assert "the last line of rank 1 is: Killed" in judge(ended).what and judge(ended).ranks == (1,)
+    aborted = ("[rank1]: KeyError: 'b'", "terminate called without an active exception")
+    raised = replace(others(seen(1, exit_code=134, lines=aborted)), state="failed", failed_rank=1)
+    assert "the exception of rank 1 is: KeyError: 'b'" in judge(raised).what
     killed = replace(ended, hosts=tuple(replace(host, oom_kills=1) for host in ended.hosts))
     assert "the kernel killed rank 1 because box2 was out of memory" in judge(killed).what
     lost = replace(ended, reason="box3 is lost: has not answered for 8 s", failed_rank=None, lost_host="box3")

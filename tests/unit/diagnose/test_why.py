@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.cluster_world import inventory
+from tests.unit.each import for_each
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Result
 from toolkit.diagnose.show import why_json, why_text
@@ -89,9 +90,13 @@ class Paper:
         record = {"command": ["train.py", "--api-key=abc"], "hosts": ABOUT["hosts"]}
         reason = "stopped by SIGTERM" if state == "stopped" else ""
         status = {"state": state, "started": 1.0, "reason": reason}
-        rows = [{"id": JOB, "alive": True, "status": status, "record": record}]
+        self.rows = rows = [{"id": JOB, "alive": True, "status": status, "record": record}]
         running = {"Running": True}
         self.runners = {name: Host(name, said.get(name, {}), running, rows) for name in NAMES}
+
+    def fail(self, rank: int) -> None:
+        """Record the job as failed because of a rank."""
+        self.rows[0]["status"] |= {"state": "failed", "cause": {"rank": rank}}
 
     def require_some(self) -> None: ...
 
@@ -224,6 +229,26 @@ def test_known_errors_come_with_their_fixes() -> None:
     assert f"\nknown error nccl-no-interface: {known.what}\n  fix: {known.fix}\n" in text
     told = why_json(answer.job, answer.evidence, answer.verdict, answer.known)["known"]
     assert told == [{"name": known.name, "what": known.what, "fix": known.fix}]
+
+
+@for_each(
+    ("last", "names"),
+    [
+        ("KeyError: 'b'", ["nccl-no-interface"]),
+        ("RuntimeError: gloo/pair.cc: Connection closed by peer", ["nccl-no-interface", "gloo-peer-gone"]),
+    ],
+)
+def test_an_exception_hides_the_known_errors_that_follow_from_it(last: str, names: list[str]) -> None:
+    paper = hang()
+    paper.fail(1)
+    (failed,) = paper.runners["gpu2"].said["ranks"]
+    lines = ["NCCL WARN no socket interface found", last, "terminate called without an active exception"]
+    failed |= {"exit_code": 134, "lines": lines, "tail": "\n".join(lines)}
+    paper.runners["gpu1"].said["output"] = "torch.distributed.elastic.ChildFailedError:\n"
+    paper.runners["cpu3"].said["ranks"][0]["tail"] = "gloo/pair.cc: Connection closed by peer\n"
+    answer = ask(paper)
+    assert [known.name for known in answer.known] == names
+    assert f"the exception of rank 1 is: {last}" in answer.verdict.what
 
 
 def test_the_table_lists_missing_evidence() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
+from tests.unit.each import for_each
 from toolkit.cluster.session import Session
 from toolkit.errors import BadInput, NotReady, Unreachable
 from toolkit.jobs.build import code_findings, plan_request
@@ -72,6 +73,27 @@ def test_a_host_that_does_not_answer_stops_the_job(make: Make) -> None:
     with pytest.raises(Unreachable) as caught:
         make(world.HOSTS, Request(("true",)), gone=("gpu2",))
     assert caught.value.host == "gpu2"
+    assert str(caught.value).endswith(
+        "\n  fix: toolkit run --exclude gpu2 …  # runs the job on the other hosts"
+    )
+
+
+@for_each(
+    ("request_", "gone", "fix"),
+    [
+        (Request(("true",)), ("gpu2", "cpu3"), "--exclude gpu2,cpu3 "),
+        (Request(("true",), exclude=("cpu3",)), ("gpu2", "cpu3"), "--exclude cpu3,gpu2 "),
+        (Request(("true",), only=("gpu2",)), ("gpu2",), ""),
+        (Request(("true",)), ("gpu1", "gpu2"), ""),
+    ],
+)
+def test_a_job_is_offered_the_hosts_that_answer_if_main_does(
+    make: Make, request_: Request, gone: tuple[str, ...], fix: str
+) -> None:
+    with pytest.raises(Unreachable) as caught:
+        make(world.HOSTS, request_, gone=gone)
+    assert fix in caught.value.fix and bool(fix) == bool(caught.value.fix)
+    assert caught.value.host == gone[0]
 
 
 def test_a_host_without_its_container_stops_the_job(make: Make) -> None:

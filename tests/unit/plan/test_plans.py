@@ -58,6 +58,10 @@ def files_of(plan: Any, host: str) -> dict[str, File]:
     return {f.path.rpartition("/")[2] + f.path.split("/")[-2]: f for s in steps for f in s.files}
 
 
+def test_a_plan_without_steps_has_nothing_to_change() -> None:
+    assert plan_text(Plan("gc", ())) == "gc: nothing to change\n"
+
+
 def test_plans_hold_no_secret_where_people_or_ps_see_it() -> None:
     plan = world.plans()["run"]
     seen = plan_text(plan) + repr(plan)

@@ -15,9 +15,12 @@ _LINE = re.compile(rb"\[(\S+) (\d{1,9})\] (.*)\n", re.DOTALL)
 _VARIES = re.compile(rb"0x[0-9a-f]{6,}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\bpid[ =:]+\d+")
 _QUOTE = 120
 _HOSTS = 4  # with their ranks; of more hosts, ranks and hosts are two lists
-# torchrun's own traceback only repeats which rank failed; it ends with a second row of equals signs.
+_WORD, _RANK = re.compile(rb"\w"), re.compile(rb"^\[rank\d+\]:")
+# torchrun's own traceback only repeats which rank failed, or which signal stopped torchrun. The first ends
+# with a second row of equals signs, the second with its error.
 _BEGIN, _ROW = b"Traceback (most recent call last):", b"====="
 _CHILD_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+_STOPPED = b"torch.distributed.elastic.multiprocessing.api.SignalException"
 _MOST_HELD = 400
 _HELD_S = 5.0
 LEFT_OUT = b"[toolkit] a traceback of torchrun itself is left out; toolkit logs --no-fold prints it\n"
@@ -110,8 +113,9 @@ def _summaries(said: Sequence[_Line]) -> bytes:
 
 def _summary(group: Sequence[_Line]) -> bytes:
     first = group[0]
-    # The last line of a traceback names the error.
-    quote = next((one.text for one in reversed(group) if one.text.strip()), b"")
+    # The last line of a traceback names the error; Python underlines other lines with ^ and ~.
+    texts = [one.text for one in reversed(group) if one.text.strip()]
+    quote = next((text for text in texts if _WORD.search(_RANK.sub(b"", text))), (*texts, b"")[0])
     if not quote:
         return b""  # empty lines are not reported
     text = quote.decode(errors="replace").strip()
@@ -137,7 +141,7 @@ def _by_host(others: dict[int, str]) -> dict[str, list[int]]:
 
 
 class LauncherTraceback:
-    """Hides the tracebacks with which torchrun reports that a rank failed.
+    """Hides the tracebacks with which torchrun reports that a rank failed or that a signal stopped torchrun.
 
     Lines without a rank's name are held back from the start of a traceback. They are printed if it turns out
     to be another error, or if it does not end in time. Several torchruns can mix their lines.
@@ -147,7 +151,7 @@ class LauncherTraceback:
         self._rest = b""
         self._held: list[bytes] = []
         self._since = 0.0
-        self._is_ours = False
+        self._is_ours = self._told = False
         self._rows = self._begun = 0
 
     def feed(self, data: bytes, now: float) -> bytes:
@@ -178,12 +182,13 @@ class LauncherTraceback:
         self._since = self._since if self._held else now
         self._held.append(line)
         self._begun += begins
-        self._is_ours = self._is_ours or line.startswith(_CHILD_FAILED)
+        self._is_ours = self._is_ours or line.startswith((_CHILD_FAILED, _STOPPED))
         if self._is_ours:
-            self._rows += line.startswith(_ROW)
+            self._rows += 2 if line.startswith(_STOPPED) else line.startswith(_ROW)
             if self._rows == 2 * self._begun:
                 self._release()
-                return LEFT_OUT
+                told, self._told = self._told, True
+                return b"" if told else LEFT_OUT
         elif not (begins or line.startswith(b" ")):
             return self._release()  # the error line itself, of another error
         return self._release() if len(self._held) > _MOST_HELD else b""
