@@ -63,7 +63,10 @@ container|inspect)
     cut "$one" || { status=1; continue; }
     case $format in
     *State.ExitCode*) ;;
-    *State.Running*) echo true ;;
+    *State.Running*)
+      # Main has no sshd.
+      if [ ! -f "$engine/.pid" ] || kill -0 "$(show "$engine/.pid")" 2>&-; then echo true
+      else echo false; fi ;;
     *.Id*) found=${found##*/}; echo "${found%%-*}" ;;
     '') printf %s "$comma"; show "$found"; comma=, ;;
     esac
@@ -83,6 +86,10 @@ run)
     shift
   done
   [ "$detached" ] || exit 0
+  if cut "$name" 2>&-; then
+    echo "docker: Error response from daemon: Conflict. The container name \"/$name\" is already in use." >&2
+    exit 125
+  fi
   id=$(printf '%064d' $$)
   mkdir -p "$engine"
   {

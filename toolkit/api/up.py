@@ -6,6 +6,7 @@ from toolkit.api.connection import Connection
 from toolkit.api.notices import Topic
 from toolkit.api.prepared import Notices, PreparedAfterPull, closed_on_error, report_silent
 from toolkit.checks.preflight import preflight, questions, raise_if_errors
+from toolkit.cluster.container_status import UP
 from toolkit.cluster.layout import Layout, Observed
 from toolkit.cluster.session import Session, wanted_layout
 from toolkit.cluster.versions import refuse_newer
@@ -88,6 +89,6 @@ def prepare_up(
     with closed_on_error(session):
         found = preflight(session, inventory.names) if check else ()
         # `up` itself carries out this fix.
-        found = tuple(one for one in found if one.fix.split("  ")[0] != "toolkit up")
+        found = tuple(one for one in found if one.command != UP)
         notices.add(Topic.HOSTS, found)
         return PreparedUp(cluster, session, notices, found, staged, prepare, force)

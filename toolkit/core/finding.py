@@ -31,6 +31,11 @@ class Finding:
     host: str = ""
     subject: str = ""
 
+    @property
+    def command(self) -> str:
+        """The fix without its comment."""
+        return self.fix.partition("  #")[0]
+
 
 def worst(findings: Iterable[Finding]) -> Verdict:
     """Return the gravest verdict among them; ``ok`` when there is none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 
 # A shorter series is as readable in full.
 _SERIES = 4
@@ -33,15 +33,13 @@ def host_list(names: Iterable[str], separator: str = ", ") -> str:
 
 
 def slots_list(hosts: Iterable[tuple[str, int]]) -> str:
-    """Return hosts with their slots, those with equal slots together.
+    """Return hosts in their order with their slots; neighbors with equal slots can be one list.
 
     >>> slots_list([("gpu1", 2), ("gpu2", 2), ("big", 8)])
     'gpu1 x 2, gpu2 x 2, big x 8'
     """
-    same: dict[int, list[str]] = {}
-    for name, slots in hosts:
-        same.setdefault(slots, []).append(name)
-    return ", ".join(f"{host_list(names, f' x {slots}, ')} x {slots}" for slots, names in same.items())
+    groups = ((slots, [name for name, _ in group]) for slots, group in groupby(hosts, lambda host: host[1]))
+    return ", ".join(f"{host_list(names, f' x {slots}, ')} x {slots}" for slots, names in groups)
 
 
 def spans(numbers: Iterable[int]) -> str:

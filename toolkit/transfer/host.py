@@ -24,7 +24,8 @@ from toolkit.transfer.schedule import HERE, Line
 # Bytes done, bytes in all.
 Advance = Callable[[int, int], None]
 
-# Seconds until the program on a host answers: only this host waits. Seconds until it listens: all hosts wait.
+# Seconds until the program on a host answers: the others wait only a few seconds for it (relay.py). Seconds
+# until it listens: all hosts wait.
 STARTED, LISTENS = 60.0, 20.0
 # Seconds between two messages that contain only digests.
 _FLUSH = 0.1

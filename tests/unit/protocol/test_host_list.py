@@ -60,5 +60,5 @@ def test_a_list_is_bounded() -> None:
 
 def test_slots_and_ranks() -> None:
     assert slots_list((f"gpu{n}", 8) for n in range(1, 5)) == "gpu[1-4] x 8"
-    assert slots_list([("a", 1), ("b", 2), ("c", 1)]) == "a x 1, c x 1, b x 2"
+    assert slots_list([("a", 1), ("b", 2), ("c", 1)]) == "a x 1, b x 2, c x 1"
     assert spans([0, 1, 2, 5]) == "0-2,5"
