@@ -20,7 +20,7 @@ from message_page import message_page
 from toolkit.cli.app import app
 from toolkit.cli.help import usages
 from toolkit.cli.lazy import loaded
-from toolkit.diagnose.known_errors import GAP, KNOWN_ERRORS, OR, KnownError
+from toolkit.diagnose.known_errors import GAP, OR, KnownError, known_errors
 from toolkit.errors import EXIT_CODES
 from toolkit.hostsfile.parse import json_schema
 
@@ -39,7 +39,7 @@ def pages() -> dict[str, str]:
         "api.md": api_page(MADE),
         "cli.md": cli_page(typer.main.get_command(app)),
         "hosts-yaml.md": hosts_page(json_schema(), example),
-        "known-errors.md": errors_page(KNOWN_ERRORS),
+        "known-errors.md": errors_page(known_errors()),
         "messages.md": message_page(PACKAGE, MADE),
         "porting.md": porting_page(DIGITS),
     }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from toolkit.api.connection import Connection
-from toolkit.api.job import ClusterJob
 from toolkit.api.notices import Topic
-from toolkit.api.prepared import Notices, Prepared, closed_on_error
+from toolkit.api.prepared import Notices, Prepared, Result, closed_on_error
 from toolkit.checks.preflight import preflight, questions, raise_if_errors, restart_warnings
 from toolkit.cluster.applied import change_finding
 from toolkit.cluster.session import Session
@@ -28,14 +29,20 @@ from toolkit.plan.steps import Plan
 from toolkit.remote.fanout import Background
 
 
-class PreparedRun(Prepared[ClusterJob]):
+class PreparedRun(Prepared[Result]):
     """See ``prepare_run``; ``begun`` is True once the start of the job has begun."""
 
     def __init__(
-        self, cluster: Connection, session: Session, notices: Notices, planned: PlannedJob, check: bool
+        self,
+        cluster: Connection,
+        session: Session,
+        notices: Notices,
+        planned: PlannedJob,
+        check: bool,
+        started: Callable[[str], Result],
     ) -> None:
         super().__init__(cluster, session, notices)
-        self._planned, self._check = planned, check
+        self._planned, self._check, self._started = planned, check, started
         self.begun = False
 
     @property
@@ -46,7 +53,7 @@ class PreparedRun(Prepared[ClusterJob]):
     def plans(self) -> tuple[Plan, ...]:
         return (self._planned.plan,)
 
-    def execute(self, listen: Listener) -> ClusterJob:
+    def execute(self, listen: Listener) -> Result:
         """Start the job, which belongs to the cluster from then on.
 
         Raises:
@@ -61,14 +68,17 @@ class PreparedRun(Prepared[ClusterJob]):
             raise_if_errors(found, told=self.cluster.shows_notices)
         self.begun = True
         start(self.session, self._planned.plan, listen)
-        return ClusterJob(self.cluster, self.job.id)
+        return self._started(self.job.id)
 
 
-def prepare_run(cluster: Connection, checked: CheckedRequest, check: bool = True) -> PreparedRun:
+def prepare_run(
+    cluster: Connection, checked: CheckedRequest, started: Callable[[str], Result], check: bool = True
+) -> PreparedRun[Result]:
     """Connect to the hosts and plan the start of a job.
 
     Args:
         checked: from ``toolkit.jobs.request.check_request``.
+        started: makes the result of ``execute`` from the id of the job.
         check: before the start, check the hosts for problems and the data for completeness.
     """
     inventory, request, notices = cluster.inventory, checked.request, Notices(cluster)
@@ -93,4 +103,4 @@ def prepare_run(cluster: Connection, checked: CheckedRequest, check: bool = True
             notices.add(Topic.CODE, text=text)
         about_job = (*launcher_findings(job, checked.start), *code_findings(plan))
         notices.add(Topic.JOB, (*about_job, *restart_warnings(session, job)))
-        return PreparedRun(cluster, session, notices, PlannedJob(job, plan, layout), check)
+        return PreparedRun(cluster, session, notices, PlannedJob(job, plan, layout), check, started)

@@ -63,7 +63,7 @@ class Runs(Connection):
         with self.prepare_run(request, check) as prepared:
             return prepared.execute(self.listen)
 
-    def prepare_run(self, request: Request, check: bool = True) -> PreparedRun:
+    def prepare_run(self, request: Request, check: bool = True) -> PreparedRun[ClusterJob]:
         """Plan ``run``: inspect the plan, then execute it; see ``Prepared``.
 
         Args:
@@ -73,7 +73,8 @@ class Runs(Connection):
         Raises:
             BadInput, NotReady: as for ``run``, except for problems of the hosts.
         """
-        return prepare_run(self, check_request(self.inventory, request), check)
+        checked = check_request(self.inventory, request)
+        return prepare_run(self, checked, lambda job: ClusterJob(self, job), check)
 
     def jobs(self) -> list[ClusterJob]:
         """Return the jobs of the cluster, the newest last."""

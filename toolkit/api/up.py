@@ -10,12 +10,12 @@ from toolkit.cluster.container_status import UP
 from toolkit.cluster.layout import Layout, Observed
 from toolkit.cluster.session import Session, wanted_layout
 from toolkit.cluster.versions import refuse_newer
-from toolkit.core.finding import Finding
+from toolkit.core.finding import Finding, graver_first
 from toolkit.core.host_programs import container_programs
 from toolkit.core.report import Report
 from toolkit.data.manage import Staged, read_data
+from toolkit.env_lint.lint import lint_inventory
 from toolkit.jobs.control import refuse_to_end_jobs
-from toolkit.jobs.request import environment_findings
 from toolkit.lifecycle.port_race import bring_up
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.execute import Listener
@@ -83,7 +83,7 @@ def prepare_up(
     """
     inventory, notices = cluster.inventory, Notices(cluster)
     staged = read_data(inventory) if data else ()
-    notices.add(Topic.ENVIRONMENT, environment_findings(inventory))
+    notices.add(Topic.ENVIRONMENT, graver_first(lint_inventory(inventory)))
     queries = questions() if check else ()
     session = cluster.connect(questions=queries, local_image=check or inventory.pull == "never")
     with closed_on_error(session):

@@ -5,19 +5,42 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from toolkit.checks.clock import clock_offset
+from toolkit.checks.model import Scene, Seen
 from toolkit.checks.mounts import restart_findings
 from toolkit.checks.registry import host_probes, judge
-from toolkit.checks.run import first_look
+from toolkit.cluster.probe import parse_facts
 from toolkit.cluster.session import Session
 from toolkit.core.finding import Finding, alarms, graver_first
-from toolkit.errors import NotReady
+from toolkit.core.image import ImageFacts
+from toolkit.errors import NotReady, ToolkitError
+from toolkit.hostsfile.inventory import Inventory
 from toolkit.launchers.job import Job
+from toolkit.network.choose import choose
 from toolkit.protocol.host_list import host_list
 
 
 def questions() -> tuple[tuple[str, str], ...]:
     """Return the probes that a session needs for the other functions of this module."""
     return tuple((probe.name, probe.text) for probe in host_probes())
+
+
+def first_look(session: Session) -> Scene:
+    """Return the scene with the answers that the hosts gave while the session connected."""
+    inventory = session.inventory
+    seen = {name: _seen(session, name) for name in inventory.names}
+    facts = {name: one.facts for name, one in seen.items() if one.facts is not None}
+    choice = choose(inventory, facts, session.settled)
+    local = session.find_local_image()
+    return Scene(
+        inventory,
+        seen,
+        local or _held_image(inventory, seen),
+        choice.paths,
+        inventory.worker_port,
+        sendable=local is not None,
+        choice=choice,
+    )
 
 
 def preflight(session: Session, hosts: Collection[str]) -> tuple[Finding, ...]:
@@ -72,3 +95,23 @@ def raise_if_errors(findings: Iterable[Finding], told: bool = True) -> None:
 def _line(finding: Finding) -> str:
     who = f"{finding.host}: " if finding.host else ""
     return f"\n  {who}{finding.subject}: {finding.what}; fix: {finding.fix}"
+
+
+def _seen(session: Session, name: str) -> Seen:
+    reply, error = session.replies.get(name), session.errors.get(name)
+    if reply is None:
+        return Seen(name, error=error)
+    answers, file = reply.sections, session.inventory
+    try:
+        facts = parse_facts(name, file.cluster, answers, need_docker=False, engine=file.engine)
+    except ToolkitError as fault:
+        return Seen(name, answers, error=fault)
+    ahead, doubt = clock_offset(
+        reply.sent, reply.received, answers.get("begun", ""), answers.get("ended", "")
+    )
+    return Seen(name, answers, facts, error, ahead, doubt)
+
+
+def _held_image(inventory: Inventory, seen: dict[str, Seen]) -> ImageFacts | None:
+    held = (i for one in seen.values() if one.facts for i in one.facts.images if inventory.image in i.tags)
+    return next(held, None)

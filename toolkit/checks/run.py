@@ -8,21 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from toolkit.checks.clock import clock_offset
-from toolkit.checks.model import STAGES, Check, Scene, Seen
+from toolkit.checks.model import STAGES, Check, Scene
+from toolkit.checks.preflight import first_look
 from toolkit.checks.registry import CHECKS, host_probes, judge
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.look import plan_looks
 from toolkit.cluster.pairs import path_ways, together
-from toolkit.cluster.probe import parse_facts
 from toolkit.cluster.reachability import try_networks, try_ways
 from toolkit.cluster.session import Session
 from toolkit.core.command import Result
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.host_programs import packed
-from toolkit.core.image import ImageFacts
 from toolkit.core.runner import Runner
 from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.hostsfile.errors import meant
@@ -78,24 +76,6 @@ def look(
     return graver_first(judge(scene, STAGES, checks))
 
 
-def first_look(session: Session) -> Scene:
-    """Return the scene with the answers that the hosts gave while the session connected."""
-    inventory = session.inventory
-    seen = {name: _seen(session, name) for name in inventory.names}
-    facts = {name: one.facts for name, one in seen.items() if one.facts is not None}
-    choice = choose(inventory, facts, session.settled)
-    local = session.find_local_image()
-    return Scene(
-        inventory,
-        seen,
-        local or _held_image(inventory, seen),
-        choice.paths,
-        inventory.worker_port,
-        sendable=local is not None,
-        choice=choice,
-    )
-
-
 def second_look(session: Session, scene: Scene, quick: bool = False) -> Scene:
     """Return the scene extended by connections between hosts, from containers on hosts with the image."""
     inventory, facts = scene.inventory, scene.facts
@@ -146,23 +126,3 @@ def _layout(session: Session, scene: Scene, evidence: Evidence) -> tuple[Layout 
         return make_layout(scene.inventory, Observed(session.facts, scene.image, evidence=evidence)), ""
     except ToolkitError as error:
         return None, error.what
-
-
-def _seen(session: Session, name: str) -> Seen:
-    reply, error = session.replies.get(name), session.errors.get(name)
-    if reply is None:
-        return Seen(name, error=error)
-    answers, file = reply.sections, session.inventory
-    try:
-        facts = parse_facts(name, file.cluster, answers, need_docker=False, engine=file.engine)
-    except ToolkitError as fault:
-        return Seen(name, answers, error=fault)
-    ahead, doubt = clock_offset(
-        reply.sent, reply.received, answers.get("begun", ""), answers.get("ended", "")
-    )
-    return Seen(name, answers, facts, error, ahead, doubt)
-
-
-def _held_image(inventory: Inventory, seen: dict[str, Seen]) -> ImageFacts | None:
-    held = (i for one in seen.values() if one.facts for i in one.facts.images if inventory.image in i.tags)
-    return next(held, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from toolkit.checks.run import first_look
+from toolkit.checks.preflight import first_look
 from toolkit.cleanup.plan import State, plan_gc
 from toolkit.cleanup.remains import PROBES, Kept, Remains, removable
 from toolkit.cluster.session import Session

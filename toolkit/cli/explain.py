@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.diagnose.known_errors import GAP, KNOWN_ERRORS, OR, KnownError, match
+from toolkit.diagnose.known_errors import GAP, OR, KnownError, known_errors, match
 from toolkit.diagnose.messages import Message, MessageTopic, by_name, message_of, topics
 from toolkit.errors import BadInput, Problem
 
@@ -15,7 +15,7 @@ def explanation(words: str) -> str:
     Raises:
         BadInput: no message, known error or topic matches.
     """
-    own, known = by_name(), {error.name: error for error in KNOWN_ERRORS}
+    own, known = by_name(), {error.name: error for error in known_errors()}
     if words in own:
         return _own(own[words])
     if words in known:

@@ -146,7 +146,7 @@ def run(
     checked = line.read(check_request, inventory, request)
     cluster = connection_of(line.accept(inventory), verbose, _show)
     checked = line.accept(checked)
-    with Signals() as signals, prepare_run(cluster, checked, not no_check) as prepared:
+    with Signals() as signals, prepare_run(cluster, checked, str, not no_check) as prepared:
         session, job = prepared.session, prepared.job
         if dry_run:
             show_plans(session, prepared.plans, as_json, as_warnings(prepared.findings))

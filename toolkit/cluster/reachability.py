@@ -8,9 +8,8 @@ from toolkit.cluster.pairs import Ways, network_ways, parse_ways, together, unan
 from toolkit.core.facts import Facts
 from toolkit.core.runner import Runner
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.network.choose import choose, undecided_networks
+from toolkit.network.choose import undecided_networks
 from toolkit.network.evidence import Evidence
-from toolkit.network.explain import Explanation, explain
 from toolkit.remote.fanout import fan_out
 
 _LIMIT_SECONDS = 20.0
@@ -34,14 +33,3 @@ def try_networks(inventory: Inventory, facts: Mapping[str, Facts], runners: Mapp
     """Return the results of connections if there is a choice between networks; otherwise nothing."""
     networks = undecided_networks(inventory, facts)
     return try_ways(network_ways(networks, facts), runners) if networks else Evidence()
-
-
-def explain_network(
-    inventory: Inventory,
-    facts: Mapping[str, Facts],
-    runners: Mapping[str, Runner],
-    away: Mapping[str, str],
-) -> Explanation:
-    """Try every network that the hosts share, and return the choice with all its reasons."""
-    shared = choose(inventory, facts).shared
-    return explain(inventory, facts, try_ways(network_ways(shared, facts), runners), away)

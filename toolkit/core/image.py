@@ -12,6 +12,9 @@ from toolkit.core.engines import DOCKER
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageConfig, ImageInspect, OciConfig
 
+# The user's own requirements among the additions in an image of toolkit.
+OWN = "own"
+
 
 @dataclass(frozen=True)
 class ImageFacts:

@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
-from toolkit.core.remote_files import RemoteFile
 from toolkit.errors import ToolkitError
 from toolkit.protocol.names import RUNS
+
+if TYPE_CHECKING:
+    from toolkit.core.remote_files import RemoteFile
 
 # Compared with a remote file: absent, equal in size and time, or anything else.
 State = Literal["new", "there", "differs"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import yaml
 
@@ -60,8 +61,10 @@ def _read(text: str) -> Iterator[KnownError]:
         yield KnownError(row.name, OR.join(row.says), row.what, row.fix, row.follows)
 
 
-KNOWN_ERRORS: tuple[KnownError, ...] = tuple(_read(package_text("diagnose/known_errors.yaml")))
-_BY_NAME = {error.name: error for error in KNOWN_ERRORS}
+@cache
+def known_errors() -> tuple[KnownError, ...]:
+    """Return all errors in the order of known_errors.yaml, which is read at the first call."""
+    return tuple(_read(package_text("diagnose/known_errors.yaml")))
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,9 @@ def _ways(pattern: str) -> tuple[_Way, ...]:
     return tuple(_Way(words, max(words, key=len)) for words in ways)
 
 
-_WAYS = {error.name: _ways(error.pattern) for error in KNOWN_ERRORS}
+@cache
+def _all_ways() -> tuple[tuple[KnownError, tuple[_Way, ...]], ...]:
+    return tuple((error, _ways(error.pattern)) for error in known_errors())
 
 
 def match(lines: Iterable[str]) -> tuple[KnownError, ...]:
@@ -97,23 +102,24 @@ def match(lines: Iterable[str]) -> tuple[KnownError, ...]:
     """
     found: dict[str, KnownError] = {}
     for text in _chunks(lines):
-        here = [e for e in KNOWN_ERRORS if any(way.mark in text for way in _WAYS[e.name])]
+        here = [(e, ways) for e, ways in _all_ways() if any(way.mark in text for way in ways)]
         firsts = []
-        for number, error in enumerate(here):
+        for number, (error, ways) in enumerate(here):
             if error.name not in found:
-                places = [_first(way, text, here[:number]) for way in _WAYS[error.name]]
-                firsts += [(min(at for at in places if at >= 0), error.name)] if max(places) >= 0 else []
-        found.update((name, _BY_NAME[name]) for _, name in sorted(firsts))
+                others = [other for _, earlier in here[:number] for other in earlier]
+                places = [_first(way, text, others) for way in ways]
+                firsts += [(min(at for at in places if at >= 0), error)] if max(places) >= 0 else []
+        found.update((e.name, e) for _, e in sorted(firsts, key=lambda first: (first[0], first[1].name)))
     return tuple(found.values())
 
 
-def _first(way: _Way, text: str, others: Sequence[KnownError]) -> int:
+def _first(way: _Way, text: str, others: Sequence[_Way]) -> int:
     """Return the start of the first line that matches this way and none of the others, or -1."""
     at = text.find(way.mark)
     while at >= 0:
         start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
         line = text[start : end if end >= 0 else len(text)]
-        if way.is_in(line) and not any(other.is_in(line) for e in others for other in _WAYS[e.name]):
+        if way.is_in(line) and not any(other.is_in(line) for other in others):
             return start
         at = text.find(way.mark, start + len(line))
     return -1

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
 from toolkit.core.command import Command, command
+from toolkit.core.image import OWN
 from toolkit.errors import BadInput, ImageError, Problem
 from toolkit.image.build_values import ImageBuild, Locked, Wheelhouse
 from toolkit.image.cuda import CUDA_VARIANTS, DEFAULT_CUDA, CudaVariant, cuda_variant
@@ -26,8 +27,6 @@ from toolkit.image.wheelhouse import (
 
 Flavor = Literal["cpu", "gpu"]
 FLAVOURS: tuple[Flavor, ...] = ("cpu", "gpu")
-# The name of the user's own requirements among the extras.
-OWN = "own"
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from toolkit.checks.gpu_setup import fitting_variant
 from toolkit.checks.model import Scene
+from toolkit.checks.preflight import first_look
 from toolkit.checks.registry import host_probes, judge
-from toolkit.checks.run import first_look
 from toolkit.cluster.session import Session
 from toolkit.core.container import Mount
 from toolkit.core.engines import DOCKER

@@ -9,9 +9,9 @@ from toolkit.cluster.container_status import UP, lacks_sshd, why_not_running
 from toolkit.cluster.gpus import ordered_uuids
 from toolkit.cluster.layout import Layout, ours
 from toolkit.core.code import CodeTree
+from toolkit.core.image import OWN
 from toolkit.core.text import counted
 from toolkit.errors import NotReady
-from toolkit.image.build_plan import OWN
 from toolkit.jobs.slots import Room
 from toolkit.launchers import BY_AGENT, LAUNCHERS, about_job, starts_from_main
 from toolkit.launchers.job import Job

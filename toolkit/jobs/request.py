@@ -179,14 +179,12 @@ def _variable_problems(request: Request) -> list[Problem]:
     return found
 
 
-def environment_findings(inventory: Inventory, request: Request | None = None) -> tuple[Finding, ...]:
+def environment_findings(inventory: Inventory, request: Request) -> tuple[Finding, ...]:
     """Return findings about the variables of the ranks, errors first; no host is contacted.
 
     Raises:
         BadInput: the request's hosts, see ``choose_hosts``.
     """
-    if request is None:
-        return graver_first(lint_inventory(inventory))
     hosts = chosen_hosts(inventory, request)
     return graver_first(lint_inventory(inventory, request.env, hosts))
 

@@ -344,7 +344,7 @@ def test_the_launcher_is_decided_once_by_the_sources_as_they_were(
     assert len(decided) == 1
     checked = check_request(world.inventory(), request)
     (tmp_path / "train.py").write_text("import horovod.torch\n")
-    with toolkit.api.run.prepare_run(cluster(), checked, check=False) as later:
+    with toolkit.api.run.prepare_run(cluster(), checked, str, check=False) as later:
         assert later.job.launcher == "torchrun"
 
 

@@ -13,7 +13,7 @@ import yaml
 from tests.unit.docs_check import command_faults, verbs
 from tests.unit.each import for_each
 from toolkit.core.templates import package_text
-from toolkit.diagnose.known_errors import CHUNK, GAP, KNOWN_ERRORS, LONGEST_LINE, OR, KnownError, match
+from toolkit.diagnose.known_errors import CHUNK, GAP, LONGEST_LINE, OR, KnownError, known_errors, match
 from toolkit.hostsfile.parse import json_schema
 
 # Lines as jobs print them: below each name one or more that are this error, and those of healthy jobs.
@@ -32,7 +32,7 @@ def real_lines() -> dict[str, list[str]]:
 
 
 LINES = real_lines()
-BY_NAME = {error.name: error for error in KNOWN_ERRORS}
+BY_NAME = {error.name: error for error in known_errors()}
 EACH = [pytest.param(name, line, id=f"{name}-{i}") for name in LINES for i, line in enumerate(LINES[name])]
 VERBS = verbs()
 
@@ -71,16 +71,16 @@ def test_the_file_has_the_form_that_it_describes() -> None:
     value = yaml.safe_load(package_text("diagnose/known_errors.yaml"))
     jsonschema.validate(value, SCHEMA)
     rows = [row for group in value.values() for row in group]
-    assert [row["name"] for row in rows] == [error.name for error in KNOWN_ERRORS]
-    assert [OR.join(row["says"]) for row in rows] == [error.pattern for error in KNOWN_ERRORS]
+    assert [row["name"] for row in rows] == [error.name for error in known_errors()]
+    assert [OR.join(row["says"]) for row in rows] == [error.pattern for error in known_errors()]
     for key, wrong in (("says", []), ("name", "A b"), ("cause", "x"), ("what", "no full stop")):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({"group": [{**rows[0], key: wrong}]}, SCHEMA)
 
 
 def test_every_entry_has_its_lines() -> None:
-    assert len(KNOWN_ERRORS) >= 100
-    assert set(LINES) == set(BY_NAME) and len(BY_NAME) == len(KNOWN_ERRORS)
+    assert len(known_errors()) >= 100
+    assert set(LINES) == set(BY_NAME) and len(BY_NAME) == len(known_errors())
 
 
 @for_each(("name", "line"), EACH)
@@ -94,7 +94,7 @@ def test_a_healthy_job_prints_none(line: str) -> None:
     assert names(line) == []
 
 
-@for_each("error", KNOWN_ERRORS, ids=lambda error: error.name)
+@for_each("error", known_errors(), ids=lambda error: error.name)
 def test_an_entry_is_well_formed(error: KnownError) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", error.name)
     assert re.fullmatch(r"[^.].*\.", error.what) and ". " not in error.what
@@ -105,7 +105,7 @@ def test_an_entry_is_well_formed(error: KnownError) -> None:
         assert max(len(word) for word in words) >= 7 and all(words)
 
 
-@for_each("error", KNOWN_ERRORS, ids=lambda error: error.name)
+@for_each("error", known_errors(), ids=lambda error: error.name)
 def test_a_fix_names_only_existing_commands_and_options(error: KnownError) -> None:
     calls = re.findall(r"toolkit [a-z]+(?:(?!\. )[^;,])*", error.fix)
     sentences = ("the toolkit", "toolkit sets", "toolkit picks")
@@ -116,7 +116,7 @@ def test_a_fix_names_only_existing_commands_and_options(error: KnownError) -> No
     assert [key for key in named if key not in known] == []
 
 
-@for_each("error", KNOWN_ERRORS, ids=lambda error: error.name)
+@for_each("error", known_errors(), ids=lambda error: error.name)
 def test_every_variant_of_an_error_is_found(error: KnownError) -> None:
     """No wording is matched by an earlier entry."""
     for way in error.pattern.split(OR):
@@ -158,7 +158,7 @@ def test_a_large_log_is_quick() -> None:
 
 @pytest.mark.parametrize("kind", ["marks", "beginnings", "spaces", "long"])
 def test_a_log_that_is_designed_to_be_slow_is_searched_quickly(kind: str) -> None:
-    ways = [way.split(GAP) for error in KNOWN_ERRORS for way in error.pattern.split(OR)]
+    ways = [way.split(GAP) for error in known_errors() for way in error.pattern.split(OR)]
     marks = [max(way, key=len)[:-1] for way in ways]
     lines = {
         "marks": [marks[i % len(marks)] * 3 for i in range(20_000)] + [" ".join(marks)],

@@ -14,7 +14,7 @@ from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.cli.explain import explanation
 from toolkit.cli.failure import explained_by
-from toolkit.diagnose.known_errors import KNOWN_ERRORS
+from toolkit.diagnose.known_errors import known_errors
 from toolkit.diagnose.messages import by_name, message_of, topics
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError, Unreachable, together
 
@@ -81,7 +81,7 @@ def test_an_explained_message_is_in_the_source(name: str, way: str) -> None:
 
 def test_names_are_unique() -> None:
     names = [message.name for topic in topics().values() for message in topic.messages]
-    names += [*topics(), *(error.name for error in KNOWN_ERRORS)]
+    names += [*topics(), *(error.name for error in known_errors())]
     assert [name for name in names if names.count(name) > 1] == []
     assert [name for name in names if not re.fullmatch("[a-z0-9-]+", name)] == []
 
@@ -154,7 +154,7 @@ def test_the_entry_of_an_error(error: ToolkitError, name: str) -> None:
 # toolkit --explain
 
 
-@for_each("name", [*by_name(), *(error.name for error in KNOWN_ERRORS)])
+@for_each("name", [*by_name(), *(error.name for error in known_errors())])
 def test_every_name_is_explained(name: str) -> None:
     text = explanation(name)
     assert text.startswith(f"{name}\n  message: ") and "\n  cause: " in text and "\n  fix: " in text

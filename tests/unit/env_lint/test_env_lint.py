@@ -255,7 +255,6 @@ def test_findings_of_a_request_cover_its_hosts_errors_first() -> None:
         ("error", "--env OMPI_MCA_btl"),
         ("warning", "env/NCCL_DEBUG"),
     ]
-    assert places(environment_findings(world.inventory(TWO))) == places(lint_inventory(world.inventory(TWO)))
 
 
 LATER = """
