@@ -324,9 +324,18 @@ class Broken(AssertionError):
 
 
 class Box(Sandbox):
-    """A sandbox that also keeps what was tried outside of it, and shows where a command hangs."""
+    """A sandbox that also keeps what was tried outside of it, and shows where a command hangs.
+
+    Args:
+        folder: alone in its parent folder, where everything else is removed after each command.
+
+    Raises:
+        ValueError: something else is in the parent folder.
+    """
 
     def __init__(self, folder: Path) -> None:
+        if others := [path.name for path in folder.parent.iterdir() if path != folder]:
+            raise ValueError(f"{folder.parent} must contain nothing but {folder.name}, found {others[:3]}")
         super().__init__(folder, dict(FILES))
         self.outside: list[str] = []
 

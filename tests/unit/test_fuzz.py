@@ -72,6 +72,13 @@ def test_sound_hosts_suit_the_commands(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_box_refuses_a_folder_with_files_of_others(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    done = python("-c", f"from tests.fuzz.answers import *; Box(Path({str(tmp_path / 'box')!r}))")
+    assert "must contain nothing but box, found ['notes']" in done.stderr
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
 def test_every_verb_is_tried_against_answers_of_hosts() -> None:
     code = (
         "from tests.fuzz.answers import LINES, WITHOUT_HOSTS\n"
