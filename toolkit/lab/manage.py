@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
-from docker.errors import DockerException
+from docker.errors import DockerException, NotFound
 from requests.exceptions import RequestException
 
 from toolkit.core.report import Report
@@ -107,18 +108,18 @@ def _remove(
         doomed += [("", c) for c in found.helpers]
         with ThreadPoolExecutor(8) as pool:
             since = time.monotonic()
-            list(pool.map(lambda pair: pair[1].remove(force=True, v=True), doomed))
+            list(pool.map(lambda pair: _delete(lambda: pair[1].remove(force=True, v=True)), doomed))
         for host, _ in doomed:
             book.note("hosts", "container removed", host, True, since)
         for network in found.networks:
             if network.id not in keep:
                 since = time.monotonic()
-                network.remove()
+                _delete(network.remove)
                 book.note("network", "network removed", "", True, since)
         volumes = [volume for volume in found.volumes if volume.name not in keep]
         with ThreadPoolExecutor(8) as pool:
             since = time.monotonic()
-            list(pool.map(lambda volume: volume.remove(), volumes))
+            list(pool.map(lambda volume: _delete(volume.remove), volumes))
         for volume in volumes:
             book.note("volumes", f"volume {volume.name} removed", "", True, since)
     except (DockerException, RequestException) as error:  # the latter: no answer in time
@@ -130,6 +131,12 @@ def _remove(
         since = time.monotonic()
         engine.do(cmd.sweep_command(name, image))
         book.note("hosts", "remove control groups", "", True, since)
+
+
+def _delete(remove: Callable[[], object]) -> None:
+    """Remove an object of the engine, unless another `lab down` has removed it meanwhile."""
+    with suppress(NotFound):
+        remove()
 
 
 def refuse_other_settings(spec: LabSpec, found: Found) -> None:

@@ -1,0 +1,48 @@
+"""Removal of a practice cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from docker.errors import APIError, NotFound
+
+from toolkit.errors import LabError
+from toolkit.lab import manage
+from toolkit.lab.engine import Found
+
+
+def engine() -> Any:
+    return SimpleNamespace(lab_image=lambda: "", do=lambda command: None)
+
+
+def thing(name: str, error: Exception | None, removed: list[str]) -> Any:
+    def remove(**options: bool) -> None:
+        if error:
+            raise error
+        removed.append(name)
+
+    return SimpleNamespace(id=name, name=name, remove=remove, attrs={"Image": ""})
+
+
+def found(error: Exception | None, removed: list[str]) -> Found:
+    return Found(
+        hosts={"box1": thing("box1", error, removed), "box2": thing("box2", None, removed)},
+        helpers=(),
+        networks=(thing("net", error, removed),),
+        volumes=(thing("disk1", error, removed), thing("disk2", None, removed)),
+    )
+
+
+def test_objects_that_another_removal_has_removed_are_no_error() -> None:
+    removed: list[str] = []
+    gone = NotFound("no such volume")
+    manage._remove(engine(), "lab", found(gone, removed), set())
+    assert sorted(removed) == ["box2", "disk2"]
+
+
+def test_an_object_that_cannot_be_removed_is_named_with_the_command_to_repeat() -> None:
+    with pytest.raises(LabError, match="cannot remove all of lab lab: device is busy") as caught:
+        manage._remove(engine(), "lab", found(APIError("device is busy"), []), set())
+    assert caught.value.fix == "toolkit lab down --name lab"
