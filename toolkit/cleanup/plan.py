@@ -21,12 +21,14 @@ from toolkit.plan.steps import Phase, Plan, Run, Step
 # Minutes without a change after which an unfinished file or folder counts as a leftover.
 QUIET = 60
 
+# `docker container inspect` also fails if the engine does not answer, so the container is listed.
+_LIST = 'docker ps -aq --no-trunc --filter "id=$1"'
 # Without --force: a container that was started in the meantime stays.
-_REMOVE = r"""
-docker container inspect "$1" >/dev/null 2>&1 || exit 0
-docker rm --volumes "$1"
+_REMOVE = f"""
+ids=$({_LIST}) || exit
+[ -z "$ids" ] || docker rm --volumes "$1"
 """
-_IS_GONE = '! docker container inspect "$1"'
+_IS_GONE = f'ids=$({_LIST}) && [ -z "$ids" ]'
 
 # Print the given jobs that have no supervisor on this host. A job's id contains no slash, so the list is
 # unambiguous.

@@ -293,6 +293,18 @@ def carried_out(found: Leftovers) -> list[tuple[str, str]]:
     return [(o.status, o.detail) for o in report.outcomes]
 
 
+def test_a_container_is_not_gone_because_the_engine_does_not_answer(tmp_path: Path, engine: Path) -> None:
+    found = Leftovers({"gpu2": (container("old", "gpu2", "worker", "exited"),)})
+    assert carried_out(found)[0][0] == "skipped", "the engine lists no container"
+    engine.write_text("aaaa\n")
+    assert carried_out(found)[0][0] == "ok"
+    (tmp_path / "bin" / "docker").write_text(
+        "#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2; exit 1\n"
+    )
+    ((status, detail),) = carried_out(found)
+    assert status == "failed" and "Cannot connect" in detail
+
+
 def test_a_cluster_that_has_come_back_keeps_its_processes(
     engine: Path, rank: subprocess.Popen[bytes]
 ) -> None:
