@@ -460,6 +460,34 @@ echo "$NUMBER"
 """
 
 
+# Slurm's controller fails the first time if the file `once` does not exist.
+SCONTROL = """#!/bin/sh
+[ -e once ] || { touch once; echo 'Unable to contact slurm controller' >&2; exit 1; }
+echo JobState=@state@ Reason=None ExitCode=0:0
+"""
+
+
+def slurm_here(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
+    """Put these programs on the PATH; `sbatch` prints $NUMBER and writes $SAYS to the log."""
+    (folder / "bin").mkdir()
+    for name, text in {"sbatch": SBATCH, **programs}.items():
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("toolkit.export.verify.time.sleep", lambda seconds: None)
+
+
+def test_a_controller_that_never_answers_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.export.verify._SILENCE", 0.0)
+    monkeypatch.setenv("NUMBER", "17")
+    silent = "#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n"
+    slurm_here(tmp_path, monkeypatch, scontrol=silent, scancel='#!/bin/sh\necho "$@" >canceled\n')
+    *_, trial = rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print)
+    assert trial.verdict == "error" and "Unable to contact" in trial.detail
+    assert (tmp_path / "canceled").read_text() == "17\n"
+
+
 @pytest.mark.parametrize(
     ("number", "state", "says", "verdict", "detail"),
     [
@@ -479,16 +507,9 @@ def test_two_ranks_under_slurm(
     verdict: str,
     detail: str,
 ) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "sbatch").write_text(SBATCH)
-    (programs / "scontrol").write_text(f"#!/bin/sh\necho JobState={state} Reason=None ExitCode=0:0\n")
-    for program in programs.iterdir():
-        program.chmod(0o755)
-    for name, value in (("NUMBER", number), ("SAYS", says), ("PATH", f"{programs}:{os.environ['PATH']}")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("toolkit.export.verify.time.sleep", lambda seconds: None)
+    monkeypatch.setenv("NUMBER", number)
+    monkeypatch.setenv("SAYS", says)
+    slurm_here(tmp_path, monkeypatch, scontrol=SCONTROL.replace("@state@", state))
     *_, trial = rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print)
     assert (trial.verdict, trial.what) == (verdict, "all-reduce over 2 ranks by mpirun under Slurm")
     assert detail in trial.detail
