@@ -112,6 +112,12 @@ def test_bash_reads_the_scripts(launcher: str, runtime: str) -> None:
         assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize(("pull", "seconds"), [("never", 300), ("missing", 3600), ("always", 3600)])
+def test_containers_start_late_if_the_nodes_pull_the_image(pull: str, seconds: int) -> None:
+    text = script(dataclasses.replace(JOB, pull=pull), "docker")
+    assert f"read -r -t {seconds} -u 9 word code_of || word=late" in text
+
+
 # srun starts the shell of the first rank only.
 _SLURM = {
     "scontrol": "printf '%s\\n' gpu1 gpu2",
