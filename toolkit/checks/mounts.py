@@ -221,7 +221,7 @@ look() {
   esac
 }
 there="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
-while [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}
+while [ -n "$there" ] && [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}
 case $seen in
   *"|$there/conf|"*) told open state "$there" ;;
   *)

@@ -32,18 +32,21 @@ NONCE = "0123456789abcdef"
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 
 
-def ask(probe: Probe, home: Path, *sources: str, path: str = "", engine: str = "{}") -> Seen:
+def ask(
+    probe: Probe, home: Path, *sources: str, path: str = "", engine: str = "{}", state_dir: str = ""
+) -> Seen:
     """The host's answer to this one question, as the whole script gets it."""
     folder = home / "bin"
     folder.mkdir(exist_ok=True)
     (folder / "docker").write_text(f"#!/bin/sh\n[ \"$1\" != info ] || echo '{engine}'\n")
     (folder / "docker").chmod(0o755)
-    command = probe_command("i:1", "demo", "gpu1", NONCE, [(probe.name, probe.text)], sources)
+    command = probe_command("i:1", "demo", "gpu1", NONCE, [(probe.name, probe.text)], sources, state_dir)
     done = subprocess.run(
         [str(token) for token in command.argv],
         env={"PATH": f"{path or folder}:/usr/bin:/bin", "HOME": str(home)},
         capture_output=True,
         check=True,
+        timeout=30,
     )
     assert done.stderr == b""
     return Seen("gpu1", read_frames(done.stdout, NONCE))
@@ -85,6 +88,18 @@ def test_folders_are_reported_correctly(tmp_path: Path) -> None:
     assert way.inode.endswith(f":{data.stat().st_ino}")
     assert (file.kind, file.real, file.may.strip("x")) == ("file", sources[1], "rw")
     assert (nowhere.kind, absent.kind) == ("broken link", "")
+
+
+def test_a_state_folder_of_which_no_part_exists(tmp_path: Path) -> None:
+    """As with `state_dir: /scratch` on a host without /scratch: the nearest folder is the root."""
+    seen = ask(PLACES, tmp_path, state_dir=f"/{tmp_path.name}-absent")
+    found = {one.role: one for one in places(seen)}
+    assert (found["state"].path, found["state"].answered) == ("/", True) and found["home"].kind
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "docker").write_text("#!/bin/sh\necho 'No such image'\n")
+    (tmp_path / "other" / "docker").chmod(0o755)
+    seen = ask(SEES, tmp_path, path=str(tmp_path / "other"), state_dir=f"/{tmp_path.name}-absent")
+    assert seen.answer(SEES) == "open|state|/"
 
 
 def test_a_read_only_folder_in_the_state_folder_is_reported(tmp_path: Path) -> None:
