@@ -309,6 +309,18 @@ def container(runs: bool, *sources: str) -> str:
     }}"""
 
 
+def test_an_engine_that_hangs_is_tried_once(tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "docker").write_text(
+        f"#!/bin/sh\n[ $1 = create ] || exit 0\necho >>{tmp_path}/tried\nexec sleep 9\n"
+    )
+    (folder / "docker").chmod(0o755)
+    quick = replace(SEES, text=SEES.text.replace("timeout -s KILL 10", "timeout -s KILL 0.2"))
+    assert ask(quick, tmp_path, str(folder), str(tmp_path), path=str(folder)).answer(SEES) == ""
+    assert (tmp_path / "tried").read_text() == "\n"
+
+
 @pytest.mark.parametrize(
     ("runs", "tried"),
     [
