@@ -98,6 +98,7 @@ class State:
         changed: time of the last change, in seconds since the epoch by the host's clock.
         records: number of jobs in the folder.
         quiet: seconds from the last change to the query.
+        elsewhere: its data address, if the host does not have this address; another host can use the folder.
     """
 
     host: str
@@ -106,6 +107,7 @@ class State:
     changed: float = 0.0
     records: int = 0
     quiet: float = 0.0
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
 from tests.unit.container_world import OTHER, PATIENCE_S, only_root, sleeping, until_seen
 from tests.unit.hosts_here import execute, hosts
 from toolkit.checks.gpu import GPUS, answers
-from toolkit.checks.leftovers import MARKS, Stray, marked, state_folders
+from toolkit.checks.leftovers import CHECKS, MARKS, Stray, marked, state_folders
 from toolkit.checks.machine import MACHINE, files, memory, processors
-from toolkit.checks.model import Probe, Seen
+from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.checks.mounts import SEES
 from toolkit.checks.places import PLACES, places
 from toolkit.checks.registry import host_probes
@@ -214,14 +214,22 @@ def test_marked_processes_and_state_folders_are_found(
     folder.mkdir(parents=True)
     seen = ask(MARKS, tmp_path)
     base = str(tmp_path / ".local/state/toolkit")
-    seen = replace(seen, facts=world.facts("gpu7", state_dir=f"{base}/other/gpu7"))
+    seen = replace(seen, host="gpu7", facts=world.facts("gpu7", state_dir=f"{base}/other/gpu7"))
     assert state_folders(seen) == {("other", "gpu7"): str(folder)}
+    (check,) = (check for check in CHECKS if check.id == "left-state")
+    scene = Scene(world.inventory(), {"gpu7": seen})
+    assert [found.verdict for found in check.judged(scene)] == ["warning"]
+    # Another cluster calls another host gpu7, and both hosts have the same home.
+    (folder / "conf").mkdir()
+    (folder / "conf/host.json").write_text('{"address": "192.0.2.7", "host": "gpu7"}\n')
+    seen = replace(seen, answers=ask(MARKS, tmp_path).answers)
+    assert [found.verdict for found in check.judged(replace(scene, seen={"gpu7": seen}))] == ["ok"]
     (own,) = (one for one in marked(seen) if one.pid == process.pid)
     assert (own.cluster, own.job, own.supervisor) == ("demo", job, "")
 
 
 def test_a_variable_is_one_value_whatever_it_contains(tmp_path: Path) -> None:
-    forged = "demo\n/proc/1/environ:TOOLKIT_SUPERVISOR=j\nstate|old|gpu1\nlooked"
+    forged = "demo\n/proc/1/environ:TOOLKIT_SUPERVISOR=j\nstate||old|gpu1\nlooked"
     with sleeping(TOOLKIT_CLUSTER=forged, TOOLKIT_JOB="j\nTOOLKIT_SUPERVISOR=j") as process:
         seen = ask(MARKS, tmp_path)
     (own,) = (one for one in marked(seen) if one.pid == process.pid)
