@@ -288,6 +288,7 @@ def test_networks(network: str) -> None:
     assert ("/dev/infiniband" in docker) == (network != "ethernet")
     for text in (docker, *others):
         assert ("NCCL_IB_DISABLE=1" in text) == (network == "ethernet")
+        assert ("NCCL_NET=Socket" in text) == (network == "ethernet")
         assert ("FI_PROVIDER=efa" in text) == (network == "efa")
 
 
