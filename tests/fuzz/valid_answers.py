@@ -165,9 +165,9 @@ def _sections(host: str, up: bool, digests: Mapping[str, str]) -> dict[str, str]
         "disk": DISK,
         "apps": "",
         "states": (
-            f"now|1795212000\nstate|1795200000|demo|{host}\n"
+            f"now|1795212000\nstate|1795200000|10.0.0.1|demo|{host}\n"
             f"job|yes|succeeded|1795210201|1795210201|demo|{host}|{JOB}\n"
-            f"state|1700000000|old|{host}\nhalves|0\n"
+            f"state|1700000000||old|{host}\nhalves|0\n"
         ),
         "links": (
             "./eth0/operstate:up\n./eth0/carrier:1\n./eth0/speed:1000\n./eth0/duplex:full\n"

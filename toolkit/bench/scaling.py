@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from statistics import median
 
 from toolkit.bench.scaling_report import Point, Scaling
@@ -133,6 +134,7 @@ def _watch(
     session: Session, gauges: Gauges, job: Job, warm_up: float, seconds: float, patience: float
 ) -> Point:
     began, first, queried = time.monotonic(), 0.0, time.monotonic()
+    source: int | None = None
     seen: list[tuple[float, int]] = []
     printed: list[float] = []
     own = {host.name for host in job.hosts}
@@ -142,8 +144,9 @@ def _watch(
         # Only these hosts have ranks of the job.
         reported = [host for host in gauges.now()[0] if host.host in own]
         found = next((one for one in job_gauges(reported) if one.id == job.id), None)
-        step = _step(found)
-        if step is not None:
+        read = _step(found, source)
+        if read is not None:
+            source, step = read
             first = first or now
             if now >= first + warm_up and (not seen or step[1] != seen[-1][1]):
                 seen.append(step)
@@ -164,22 +167,34 @@ def _watch(
                 raise _early(session, ended)
 
 
-def _step(found: JobGauges | None) -> tuple[float, int] | None:
-    """Return the time, by its host's clock, and the step of the first rank that prints steps."""
+def _step(found: JobGauges | None, source: int | None) -> tuple[int, tuple[float, int]] | None:
+    """Return a rank with the time, by the clock of its host, and its step.
+
+    Args:
+        source: the rank, because the clocks of hosts differ; None for the first rank that prints steps.
+    """
     ranks = found.ranks if found else ()
-    return next(((host.at, rank.step) for host, rank in ranks if rank.step is not None), None)
+    return next(
+        (
+            (rank.rank, (host.at, rank.step))
+            for host, rank in ranks
+            if rank.step is not None and source in (None, rank.rank)
+        ),
+        None,
+    )
 
 
 def _point(job: Job, seen: Sequence[tuple[float, int]], printed: Sequence[float]) -> Point:
     (begin, first), (end, last) = (seen[0], seen[-1]) if seen else ((0.0, 0), (0.0, 0))
-    # If the numbers of steps restart, as in a new epoch, only the printed throughput is usable.
-    steps = [step for _, step in seen]
-    went_on = last > first and steps == sorted(steps)
+    # If the numbers of steps restart, as in a new epoch, or the clock was set back, only the printed
+    # throughput is usable.
+    rise = all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(seen))
+    went_on = last > first and end > begin and rise
     if not went_on and not printed:
         what = f"the ranks of job {job.id} made fewer than two steps during the measurement"
         raise ToolkitError(what, "measure for a longer time with --seconds")
     throughput = (last - first) / (end - begin) if went_on else median(printed)
-    return Point(len(job.hosts), job.world_size, throughput, end - begin, max(last - first, 0))
+    return Point(len(job.hosts), job.world_size, throughput, max(end - begin, 0.0), max(last - first, 0))
 
 
 def _early(session: Session, ended: JobStatus) -> ToolkitError:

@@ -16,18 +16,26 @@ from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
 from toolkit.protocol.numbers import whole
 
+# Print the data address in a state directory, $1, as a cell; `up` has written it.
+ADDRESS_IN = r"""
+address_in() {
+  cell "$(sed -n '1s/.*"address": "\([0-9.]*\)".*/\1/p' "$1/conf/host.json" 2>/dev/null)"
+}
+"""
 # Every process of a job has these variables in its environment. One grep reads thousands of processes.
 MARKS = Probe(
     "marks",
     OWN_PROCESSES
     + CELL
+    + ADDRESS_IN
     + r"""
 tags='^TOOLKIT_\(CLUSTER\|JOB\|SUPERVISOR\)='
 printf '%s\n' /proc/[0-9]*/environ | of_this_user | xargs -r grep -asHz "$tags" | tr '\0\n' '\n '
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
 for d in "$mine"/*/*; do
   [ -d "$d" ] || continue
-  cluster=${d%/*}; printf 'state|%s|%s\n' "$(cell "${cluster##*/}")" "$(cell "${d##*/}")"
+  cluster=${d%/*}
+  printf 'state|%s|%s|%s\n' "$(address_in "$d")" "$(cell "${cluster##*/}")" "$(cell "${d##*/}")"
 done
 echo looked
 """,
@@ -84,9 +92,25 @@ def state_folders(seen: Seen) -> dict[tuple[str, str], str]:
 
     A home folder that hosts share contains the folders of other hosts too.
     """
-    found = (cells for word, cells in rows(seen.answer(MARKS)) if word == "state" and len(cells) == 2)
+    return {(name, host): path for _, name, host, path in _state_rows(seen)}
+
+
+def _state_rows(seen: Seen) -> Iterator[tuple[str, str, str, str]]:
+    """Yield data address, cluster, host and path of each state directory."""
     base = state_base(seen)
-    return {(name, host): f"{base}/{name}/{host}" for name, host in found if is_name(name) and is_name(host)}
+    for word, cells in rows(seen.answer(MARKS)):
+        if word == "state" and len(cells) == 3 and all(map(is_name, cells[1:])):
+            address, name, host = cells
+            yield address, name, host, f"{base}/{name}/{host}"
+
+
+def is_elsewhere(seen: Seen, address: str) -> bool:
+    """Return True if a state directory with this data address is that of another host.
+
+    Two clusters can use one name for different hosts, and these hosts can share a home folder.
+    """
+    own = {interface.address for interface in seen.facts.interfaces} if seen.facts else set()
+    return bool(address and own) and address not in own
 
 
 def state_base(seen: Seen) -> str:
@@ -185,8 +209,9 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the host did not report its clusters")
         return
     alive = {c.labels.get(LABEL_CLUSTER) for c in seen.facts.containers}
-    for (cluster, host), folder in state_folders(seen).items():
-        if host == seen.host and cluster != scene.inventory.cluster and cluster not in alive:
+    for address, cluster, host, folder in _state_rows(seen):
+        here = host == seen.host and not is_elsewhere(seen, address)
+        if here and cluster != scene.inventory.cluster and cluster not in alive:
             what = (
                 f"the host has SSH keys and job records of cluster {cluster}, "
                 "but no container of this cluster"

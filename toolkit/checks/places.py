@@ -40,7 +40,9 @@ look() {
   printf "on|%s|%s|%s\n" "$type" "$(cell "$device")" "$(cell "${options%%,lowerdir=*}")"
 }
 mounts=$(cat /proc/self/mounts)
-seen() { there=$1; while [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}; }
+seen() {
+  there=$1; while [ -n "$there" ] && [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}
+}
 root=$1 state=$2; shift 6
 seen "$root"; look root "$there"
 [ ! -d /var/lib/containerd ] || look containerd /var/lib/containerd

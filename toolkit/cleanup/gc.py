@@ -33,12 +33,13 @@ def collect(
     Args:
         session: opened with ``questions()``.
         days: include folders of jobs that ended more than this number of days ago; None for none.
-        state: include all folders of clusters, also recent ones and those with job records.
+        state: include all folders of clusters, also recent ones and those with job records, but none that
+            another host can use.
         ask: returns True to include a folder that would otherwise be kept.
     """
     remains = Remains(first_look(session), days)
     doubtful = [one for one in remains.states() if not removable(one)]
-    granted = [one for one in doubtful if state or ask(one)]
+    granted = [one for one in doubtful if not one.elsewhere and (state or ask(one))]
     states = tuple(one for one in remains.states() if one in granted or removable(one))
     plan = plan_gc(remains.leftovers(states, at_once=bool(granted)))
     return Collection(plan, remains.kept(states))

@@ -21,12 +21,14 @@ from toolkit.plan.steps import Phase, Plan, Run, Step
 # Minutes without a change after which an unfinished file or folder counts as a leftover.
 QUIET = 60
 
+# `docker container inspect` also fails if the engine does not answer, so the container is listed.
+_LIST = 'docker ps -aq --no-trunc --filter "id=$1"'
 # Without --force: a container that was started in the meantime stays.
-_REMOVE = r"""
-docker container inspect "$1" >/dev/null 2>&1 || exit 0
-docker rm --volumes "$1"
+_REMOVE = f"""
+ids=$({_LIST}) || exit
+[ -z "$ids" ] || docker rm --volumes "$1"
 """
-_IS_GONE = '! docker container inspect "$1"'
+_IS_GONE = f'ids=$({_LIST}) && [ -z "$ids" ]'
 
 # Print the given jobs that have no supervisor on this host. A job's id contains no slash, so the list is
 # unambiguous.
@@ -96,6 +98,7 @@ class State:
         changed: time of the last change, in seconds since the epoch by the host's clock.
         records: number of jobs in the folder.
         quiet: seconds from the last change to the query.
+        elsewhere: its data address, if the host does not have this address; another host can use the folder.
     """
 
     host: str
@@ -104,6 +107,7 @@ class State:
     changed: float = 0.0
     records: int = 0
     quiet: float = 0.0
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True)

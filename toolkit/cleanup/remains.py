@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from toolkit.checks.leftovers import MARKS, Stray, abandoned, is_name, marked, state_base, supervised
+from toolkit.checks.leftovers import (
+    ADDRESS_IN,
+    MARKS,
+    Stray,
+    abandoned,
+    is_elsewhere,
+    is_name,
+    marked,
+    state_base,
+    supervised,
+)
 from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.cleanup.plan import QUIET, Leftovers, OldJob, State
+from toolkit.core.command import quoted
 from toolkit.core.facts import ContainerFacts
 from toolkit.image.inventory import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError
@@ -20,6 +31,7 @@ from toolkit.protocol.states import FINAL_STATES
 STATES = Probe(
     "states",
     CELL
+    + ADDRESS_IN
     + r"""
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
 printf 'now|%s\n' "$(date +%s)"
@@ -27,7 +39,7 @@ newest() { for f; do stat -c %Z "$f" 2>/dev/null; done | sort -n | tail -n 1; }
 for d in "$mine"/*/*; do
   [ -d "$d" ] || continue
   cluster=${d%/*}; place="$(cell "${cluster##*/}")|$(cell "${d##*/}")"
-  printf 'state|%s|%s\n' "$(newest "$d" "$d"/* "$d"/conf/*)" "$place"
+  printf 'state|%s|%s|%s\n' "$(newest "$d" "$d"/* "$d"/conf/*)" "$(address_in "$d")" "$place"
   for job in "$d"/jobs/*; do
     [ -d "$job" ] || continue
     sent=no; [ ! -e "$job/.sent" ] || sent=yes
@@ -86,7 +98,7 @@ def reported(seen: Seen) -> Told:
     now, states, jobs, halves = 0.0, {}, [], 0
     base = state_base(seen)
     for word, cells in rows(seen.answer(STATES)):
-        names = cells[{"state": 1, "job": 4}.get(word, len(cells)) :]
+        names = cells[{"state": 2, "job": 4}.get(word, len(cells)) :]
         if not all(map(is_name, names)):
             continue
         if word == "now" and len(cells) == 1:
@@ -96,7 +108,9 @@ def reported(seen: Seen) -> Told:
         elif word == "state" and len(names) == 2 and names[1] == seen.host:
             changed = _seconds(cells[0])
             path = f"{base}/{names[0]}/{names[1]}"
-            states[names[0]] = State(seen.host, names[0], path, changed, 0, max(0.0, now - changed))
+            elsewhere = cells[1] if is_elsewhere(seen, cells[1]) else ""
+            quiet = max(0.0, now - changed)
+            states[names[0]] = State(seen.host, names[0], path, changed, 0, quiet, elsewhere)
         elif word == "job" and len(names) == 3 and names[1] == seen.host:
             sent, state, ended, newest = cells[:4]
             cluster, host, job = names
@@ -106,9 +120,7 @@ def reported(seen: Seen) -> Told:
             )
     for cluster, known in states.items():
         records = sum(1 for job in jobs if job.cluster == cluster)
-        states[cluster] = State(
-            known.host, cluster, known.path, known.changed, records=records, quiet=known.quiet
-        )
+        states[cluster] = replace(known, records=records)
     return Told(now, states, tuple(jobs), halves)
 
 
@@ -222,6 +234,9 @@ class Remains:
                     else "the folder changed recently"
                 )
                 fix = "toolkit down --hosts FILE  # downloads the records; toolkit gc --state removes them"
+                if state.elsewhere:
+                    why = f"{state.elsewhere} is not an address of this host: another host can use the folder"
+                    fix = f"on {state.host}: rm -rf {quoted(state.path)}  # if no other host uses the folder"
                 rows.append(Kept(state.host, what, why, fix))
         doomed = {(stray.host, stray.job) for stray in self._strays()}
         alive = supervised(self.scene)
@@ -271,8 +286,8 @@ def jobs_text(number: int) -> str:
 
 
 def removable(state: State) -> bool:
-    """Return True for a folder to remove without a question: no job records, and no recent change."""
-    return not state.records and state.quiet > QUIET * 60
+    """Return True for a folder to remove without a question: of this host, without job records, and old."""
+    return not (state.elsewhere or state.records) and state.quiet > QUIET * 60
 
 
 def _age(seconds: float) -> str:

@@ -165,10 +165,13 @@ def _clock(seconds: float) -> str:
 
 
 # Another user can have created a container of this name since the probe: then it stays, and the engine
-# refuses a second one of the name. Arguments: the container, its required owner.
+# refuses a second one of the name. The container can end before its removal; then the removal fails and
+# nothing is left. Status 125 as of the engine, so that the step is tried again (``ENGINE_FAILED``).
+# Arguments: the container, its required owner.
 REMOVE_OWN = r"""
 owner=$(docker container inspect --format '{{index .Config.Labels "toolkit.owner"}}' "$1" 2>/dev/null)
-[ "$owner" != "$2" ] || docker rm --force "$1" >/dev/null 2>&1
+[ "$owner" != "$2" ] || failed=$(docker rm --force "$1" 2>&1) ||
+  ! docker container inspect "$1" >/dev/null 2>&1 || { printf '%s\n' "$failed" >&2; exit 125; }
 shift 2
 """
 

@@ -10,7 +10,6 @@ import functools
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 
 from toolkit.cluster import interfaces, state_folders
 from toolkit.cluster.applied import parse_applied
@@ -19,7 +18,7 @@ from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.core.answers import answer_of
 from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
-from toolkit.core.engines import DOCKER, PODMAN, parse_info
+from toolkit.core.engines import DOCKER, PODMAN, parse_info, seconds_of
 from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered, StateFile
 from toolkit.core.host_programs import packed
 from toolkit.core.image import ImageFacts, image_facts, image_id
@@ -391,18 +390,9 @@ def _container_facts(item: ContainerInspect) -> ContainerFacts:
         labels=(item.config or ContainerConfig()).labels or {},
         exit_code=state.exit_code or 0,
         image=image_id(item.image),
-        started=_seconds(state.started or ""),
-        ended=_seconds(state.finished or ""),
+        started=seconds_of(state.started or ""),
+        ended=seconds_of(state.finished or ""),
     )
-
-
-def _seconds(text: str) -> float:
-    """Return the seconds of a time of Docker, which is UTC with up to nine decimals; 0 for the year 1."""
-    try:
-        moment = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
-    except ValueError:
-        return 0.0
-    return max(0.0, moment.timestamp()) if moment.year > 1970 else 0.0
 
 
 def _begun(text: str, stat: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import replace
+from datetime import datetime
 
 from toolkit.core.command import Command, Token
 from toolkit.protocol.decode import decode, load_json
@@ -62,6 +63,21 @@ def parse_info(text: str) -> EngineInfo | None:
                 return _as_docker(decode(PodmanInfo, info))
             return replace(decode(EngineInfo, info), engine=DOCKER)
     return None
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds of an engine's time: up to nine decimals, UTC or an offset; the year 1 means never.
+
+    Docker prints UTC. Podman prints the time of the host's time zone, with its offset.
+    """
+    found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", text)
+    if not found or found[1] < "1971":
+        return 0.0
+    try:
+        moment = datetime.fromisoformat(f"{found[1]}{'+00:00' if found[3] == 'Z' else found[3]}")
+    except ValueError:  # not a valid date
+        return 0.0
+    return moment.timestamp() + float(found[2] or 0)
 
 
 def _as_docker(info: PodmanInfo) -> EngineInfo:

@@ -94,7 +94,8 @@ def network_lines(job: BatchJob) -> list[str]:
     """Return NAME=VALUE for the ranks of a node; the node's shell sets ``$device`` and ``$network``."""
     settings = {**usual_variables(), **(variables(EFA) if job.network == "efa" else {})}
     if job.network == "ethernet":
-        settings["NCCL_IB_DISABLE"] = "1"
+        # The second variable is for EFA, which NCCL uses by a plugin.
+        settings |= {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
     lines = [f"{name}={value}" for name, value in sorted(settings.items())]
     return [each.replace("INTERFACE", "$device").replace("NETWORK", "$network") for each in lines]
 

@@ -15,8 +15,8 @@ from toolkit.export.job import BY_MPI, CODE, FOLDER, BatchJob, network_lines, ra
 from toolkit.launchers.mpirun import mpirun_words
 from toolkit.launchers.openmpi import openmpi_daemons
 
-# Maximum seconds until all containers run.
-_START_WITHIN = 300
+# Maximum seconds until the next container runs; the second number includes a pull of the image.
+_START_WITHIN, _PULL_WITHIN = 300, 3600
 _RANK = ("sh", f"{FOLDER}/rank")
 _SLOTS = 'local slots; slots=$(slots_of "$SLURMD_NODENAME")'
 
@@ -49,7 +49,7 @@ def _by_docker(job: BatchJob, sbatch: Sequence[str]) -> str:
         before=launch.before,
         launch=as_lines((*env_words(launch.env), var("name"), *launch.argv)),
         places=launch.places,
-        start_within=_START_WITHIN,
+        start_within=_START_WITHIN if job.pull == "never" else _PULL_WITHIN,
         code=CODE,
         folder=FOLDER,
         mpi=job.launcher in BY_MPI,

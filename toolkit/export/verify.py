@@ -21,6 +21,8 @@ from toolkit.protocol.decode import DecodeError, decode_json
 _PLURALS = {"MPIJob": "mpijobs.kubeflow.org", "TrainJob": "trainjobs.trainer.kubeflow.org"}
 # Maximum seconds for the two ranks, including the wait for free nodes.
 _PATIENCE = 900.0
+# Maximum seconds without an answer of Slurm's controller, which does not answer while it restarts.
+_SILENCE = 60.0
 # https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES: a job in one of these is not finished.
 _GOING_ON = ("CONFIGURING", "COMPLETING", "PENDING", "RUNNING", "SUSPENDED", "RESIZING", "REQUEUED")
 # https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/
@@ -79,7 +81,7 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
     if not sent.ok or not number.isdecimal():
         return Trial("error", what, sent.output)
     state, code, printed = "", "", ""
-    began = time.monotonic()
+    began = answered = time.monotonic()
     try:
         while not state or state in _GOING_ON:
             if time.monotonic() > began + _PATIENCE:
@@ -88,7 +90,17 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
                     "error", what, f"canceled job {number}, which was {state} after {_PATIENCE:.0f} s"
                 )
             time.sleep(1)
-            about = run_here(("scontrol", "show", "job", number)).stdout
+            shown = run_here(("scontrol", "show", "job", number))
+            if not shown.ok:
+                if time.monotonic() > answered + _SILENCE:
+                    run_here(("scancel", number))
+                    return Trial(
+                        "error",
+                        what,
+                        f"canceled job {number}, because Slurm does not show it: {shown.output}",
+                    )
+                continue
+            answered, about = time.monotonic(), shown.stdout
             state = next(iter(re.findall(r"JobState=(\w+)", about)), "GONE")
             code = next(iter(re.findall(r"ExitCode=(\d+:\d+)", about)), "?")
             reason = next(iter(re.findall(r"Reason=(\S+)", about)), "None")

@@ -5,7 +5,6 @@ Both include what partial transfers left behind.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -13,6 +12,7 @@ from datetime import datetime, timezone
 from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.core.command import script
 from toolkit.core.disk_space import size
+from toolkit.core.engines import seconds_of
 from toolkit.core.image import image_facts, image_id, image_names
 from toolkit.core.text import json_list
 from toolkit.image.layers import held
@@ -113,8 +113,8 @@ def _held_image(item: ImageInspect) -> HeldImage:
     labels = (item.config.labels if item.config else None) or {}
     names = image_names(item)
     foreign = [name for name in names if not _is_ours(name) and not _is_part(name)]
-    tagged = _seconds((item.metadata.tagged if item.metadata else None) or "")
-    created = _seconds(item.created or "")
+    tagged = seconds_of((item.metadata.tagged if item.metadata else None) or "")
+    created = seconds_of(item.created or "")
     return HeldImage(
         id=facts.id,
         identity=facts.identity,
@@ -127,18 +127,6 @@ def _held_image(item: ImageInspect) -> HeldImage:
         # If the tag has moved to the next build, only the labels of an image describe it.
         line=labels.get("toolkit.flavor", "") or (foreign[0] if foreign else ""),
     )
-
-
-def _seconds(text: str) -> float:
-    """Parse an engine's time: up to nine decimals, UTC or an offset; the year 1 means never."""
-    found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", text)
-    if not found or found[1] < "1971":
-        return 0.0
-    try:
-        moment = datetime.fromisoformat(f"{found[1]}{'+00:00' if found[3] == 'Z' else found[3]}")
-    except ValueError:  # not a valid date
-        return 0.0
-    return moment.timestamp() + float(found[2] or 0)
 
 
 # List

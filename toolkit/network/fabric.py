@@ -25,6 +25,7 @@ class Fabric:
         required: the file requires it, so a job fails instead of falling back to TCP.
         lacking: hosts without the required fabric.
         networks: a RoCE port with several addresses uses the one in the first of these networks.
+        some_efa: a host has an EFA device.
     """
 
     kind: FabricKind
@@ -33,6 +34,7 @@ class Fabric:
     required: bool = False
     lacking: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
+    some_efa: bool = False
 
 
 _NO_PATHS: Mapping[str, DataPath] = {}
@@ -53,8 +55,9 @@ def choose_fabric(
     Args:
         paths: the data paths; RoCE uses a link-local address only if it is a data address.
     """
+    some_efa = any(map(_efa, facts.values()))
     if profile == "ethernet":
-        return Fabric("tcp only", "hosts.yaml sets network: ethernet")
+        return Fabric("tcp only", "hosts.yaml sets network: ethernet", some_efa=some_efa)
     if profile == "efa":
         lacking = tuple(name for name, f in facts.items() if not _efa(f))
         return Fabric("efa", "hosts.yaml sets network: efa", required=True, lacking=lacking)
@@ -72,16 +75,18 @@ def choose_fabric(
         return Fabric("infiniband", reason, some, True, lacking or tuple(facts))
     if facts and all(_efa(f) for f in facts.values()):
         return Fabric("efa", "every host has an EFA device")
-    if any(port.active and port.driver != "efa" for f in facts.values() for port in f.rdma):
-        if len(lacking) == len(facts):
+    if some_efa or any(port.active for f in facts.values() for port in f.rdma):
+        if len(lacking) == len(facts) and some_efa:
+            lacking = tuple(name for name, f in facts.items() if not _efa(f))
+            who = f"{', '.join(lacking)} has no EFA device"
+        elif len(lacking) == len(facts):
             who = "their RoCE ports share no network"
+        elif lacking:
+            who = f"{', '.join(lacking)} has no usable RDMA port"
         else:
-            who = (
-                f"{', '.join(lacking)} has no usable RDMA port"
-                if lacking
-                else "some ports are InfiniBand, others RoCE"
-            )
-        return Fabric("tcp only", f"the hosts cannot all reach each other by RDMA ({who})", lacking=lacking)
+            who = "some ports are InfiniBand, others RoCE"
+        reason = f"the hosts cannot all reach each other by RDMA ({who})"
+        return Fabric("tcp only", reason, lacking=lacking, some_efa=some_efa)
     return Fabric("tcp", "no host has an active RDMA port")
 
 

@@ -78,6 +78,9 @@ def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Fact
     ]
     if fabric.kind == "tcp only":
         found.append(Setting("NCCL_IB_DISABLE", "1", fabric.reason))
+        if fabric.some_efa:
+            why = f"NCCL uses EFA by a plugin, which NCCL_IB_DISABLE does not disable, and {fabric.reason}"
+            found.append(Setting("NCCL_NET", "Socket", why))
     if names:
         found.append(
             Setting("NCCL_IB_HCA", f"={','.join(names)}", f"these ports are the fastest, and {fabric.reason}")

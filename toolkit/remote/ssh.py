@@ -49,7 +49,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./_ \"$&()*;<>?\[\]{}|~#-]*")
 # Separates the output of a login shell (a banner, a greeting, an error) from the output of the command, on
 # both streams.
 MARK = "@@toolkit@@"
-_MARKS = f"echo {MARK}; echo {MARK} >&2"
+# The login can set the locale of the host, as by PAM on Debian. Causes of failures are recognized by English
+# messages.
+_MARKS = f"LC_ALL=C; export LC_ALL; echo {MARK}; echo {MARK} >&2"
 
 
 def wire(command: Command, timeout: float | None = None) -> str:

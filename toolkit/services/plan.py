@@ -12,6 +12,7 @@ from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import services_of
 from toolkit.core.command import command, script
 from toolkit.core.container import Container, Mount
+from toolkit.core.engines import ENGINE_FAILED
 from toolkit.hostsfile.inventory import Inventory, Service
 from toolkit.plan.steps import Failure, Phase, Run, Step, WaitFor
 from toolkit.protocol.names import (
@@ -111,8 +112,10 @@ def _stale_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
         Run(
             place.name,
             f"remove {found.name}, which hosts.yaml does not contain for this host",
-            script(f"{REMOVE_OWN}", found.name, place.facts.user),
+            script(REMOVE_OWN, found.name, place.facts.user),
             unless=script('! docker container inspect "$1" >/dev/null 2>&1', found.name),
+            again=ENGINE_FAILED,
+            fix=f"on {place.name}: docker rm --force {found.name}",
         )
         for found in services_of(cluster, place.facts)
         if found.name not in wanted

@@ -159,6 +159,31 @@ def test_the_steps_of_this_job_are_measured(monkeypatch: pytest.MonkeyPatch) -> 
     assert (point.steps_per_s, point.steps) == (pytest.approx(10.0), 100)
 
 
+def test_the_clocks_of_two_hosts_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of gpu2 is 5 s behind; gpu1, with rank 0, does not report for the last seconds."""
+    job, now = world.job("torchrun"), 100.0
+
+    class Readings:
+        def wait(self, seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+        def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
+            def host(name: str, rank: int, at: float) -> HostGauges:
+                return HostGauges(name, at, ranks=(RankGauge(job.id, rank, step=int(10 * now)),))
+
+            second = host("gpu2", 1, now - 5)
+            return (host("gpu1", 0, now), second) if now < 106 else (second,), {}
+
+    monkeypatch.setattr(toolkit.bench.scaling, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(toolkit.bench.scaling, "job_status", lambda *_: SimpleNamespace(final=False))
+    session: Any = SimpleNamespace()
+    point = toolkit.bench.scaling._watch(session, Readings(), job, 1.0, 10.0, 60.0)  # type: ignore[arg-type]
+    assert point.steps_per_s == pytest.approx(10.0)
+    # The clock of the host was set back.
+    assert _point(job, [(10.0, 100), (15.0, 150), (10.0, 200)], [9.0]).steps_per_s == 9.0
+
+
 def test_the_line_of_a_started_job_names_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     job, lines = world.job("torchrun"), list[str]()
     planned = SimpleNamespace(plan=None, job=job)

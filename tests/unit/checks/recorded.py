@@ -93,7 +93,7 @@ def machine(host: str = "gpu2", *changes: tuple[str, str], boot: str = "") -> st
 def marks(host: str = "gpu2", *more: str, folders: tuple[str, ...] = ()) -> str:
     """Marked processes and state directories of a host where the cluster is up."""
     names = [folder.split("/")[-2:] for folder in (f"demo/{host}", *folders)]
-    lines = [f"state|{cluster}|{name}" for cluster, name in names]
+    lines = [f"state||{cluster}|{name}" for cluster, name in names]
     return "\n".join(("/proc/629/environ:TOOLKIT_CLUSTER=demo", *more, *lines, "looked"))
 
 

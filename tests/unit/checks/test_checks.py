@@ -57,7 +57,7 @@ def test_words_of_hosts_are_quoted_in_fixes() -> None:
         there = scene(places=text)
         changed = replace(there, inventory=replace(there.inventory, mounts=mounts))
         fixes |= {one.fix for one in judge(changed, ("host",)) if one.subject == folder and one.fix}
-    state = scene(marks="state|$(reboot)|gpu2\nlooked\n")
+    state = scene(marks="state||$(reboot)|gpu2\nlooked\n")
     fixes |= {one.fix for one in judge(state, ("host",)) if one.check == "left-state" and one.fix}
     assert len(fixes) > 5
     for fix in fixes:

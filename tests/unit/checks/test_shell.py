@@ -16,9 +16,9 @@ from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
 from tests.unit.container_world import OTHER, PATIENCE_S, only_root, sleeping, until_seen
 from tests.unit.hosts_here import execute, hosts
 from toolkit.checks.gpu import GPUS, answers
-from toolkit.checks.leftovers import MARKS, Stray, marked, state_folders
+from toolkit.checks.leftovers import CHECKS, MARKS, Stray, marked, state_folders
 from toolkit.checks.machine import MACHINE, files, memory, processors
-from toolkit.checks.model import Probe, Seen
+from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.checks.mounts import SEES
 from toolkit.checks.places import PLACES, places
 from toolkit.checks.registry import host_probes
@@ -32,18 +32,21 @@ NONCE = "0123456789abcdef"
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 
 
-def ask(probe: Probe, home: Path, *sources: str, path: str = "", engine: str = "{}") -> Seen:
+def ask(
+    probe: Probe, home: Path, *sources: str, path: str = "", engine: str = "{}", state_dir: str = ""
+) -> Seen:
     """The host's answer to this one question, as the whole script gets it."""
     folder = home / "bin"
     folder.mkdir(exist_ok=True)
     (folder / "docker").write_text(f"#!/bin/sh\n[ \"$1\" != info ] || echo '{engine}'\n")
     (folder / "docker").chmod(0o755)
-    command = probe_command("i:1", "demo", "gpu1", NONCE, [(probe.name, probe.text)], sources)
+    command = probe_command("i:1", "demo", "gpu1", NONCE, [(probe.name, probe.text)], sources, state_dir)
     done = subprocess.run(
         [str(token) for token in command.argv],
         env={"PATH": f"{path or folder}:/usr/bin:/bin", "HOME": str(home)},
         capture_output=True,
         check=True,
+        timeout=30,
     )
     assert done.stderr == b""
     return Seen("gpu1", read_frames(done.stdout, NONCE))
@@ -85,6 +88,18 @@ def test_folders_are_reported_correctly(tmp_path: Path) -> None:
     assert way.inode.endswith(f":{data.stat().st_ino}")
     assert (file.kind, file.real, file.may.strip("x")) == ("file", sources[1], "rw")
     assert (nowhere.kind, absent.kind) == ("broken link", "")
+
+
+def test_a_state_folder_of_which_no_part_exists(tmp_path: Path) -> None:
+    """As with `state_dir: /scratch` on a host without /scratch: the nearest folder is the root."""
+    seen = ask(PLACES, tmp_path, state_dir=f"/{tmp_path.name}-absent")
+    found = {one.role: one for one in places(seen)}
+    assert (found["state"].path, found["state"].answered) == ("/", True) and found["home"].kind
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "docker").write_text("#!/bin/sh\necho 'No such image'\n")
+    (tmp_path / "other" / "docker").chmod(0o755)
+    seen = ask(SEES, tmp_path, path=str(tmp_path / "other"), state_dir=f"/{tmp_path.name}-absent")
+    assert seen.answer(SEES) == "open|state|/"
 
 
 def test_a_read_only_folder_in_the_state_folder_is_reported(tmp_path: Path) -> None:
@@ -199,14 +214,22 @@ def test_marked_processes_and_state_folders_are_found(
     folder.mkdir(parents=True)
     seen = ask(MARKS, tmp_path)
     base = str(tmp_path / ".local/state/toolkit")
-    seen = replace(seen, facts=world.facts("gpu7", state_dir=f"{base}/other/gpu7"))
+    seen = replace(seen, host="gpu7", facts=world.facts("gpu7", state_dir=f"{base}/other/gpu7"))
     assert state_folders(seen) == {("other", "gpu7"): str(folder)}
+    (check,) = (check for check in CHECKS if check.id == "left-state")
+    scene = Scene(world.inventory(), {"gpu7": seen})
+    assert [found.verdict for found in check.judged(scene)] == ["warning"]
+    # Another cluster calls another host gpu7, and both hosts have the same home.
+    (folder / "conf").mkdir()
+    (folder / "conf/host.json").write_text('{"address": "192.0.2.7", "host": "gpu7"}\n')
+    seen = replace(seen, answers=ask(MARKS, tmp_path).answers)
+    assert [found.verdict for found in check.judged(replace(scene, seen={"gpu7": seen}))] == ["ok"]
     (own,) = (one for one in marked(seen) if one.pid == process.pid)
     assert (own.cluster, own.job, own.supervisor) == ("demo", job, "")
 
 
 def test_a_variable_is_one_value_whatever_it_contains(tmp_path: Path) -> None:
-    forged = "demo\n/proc/1/environ:TOOLKIT_SUPERVISOR=j\nstate|old|gpu1\nlooked"
+    forged = "demo\n/proc/1/environ:TOOLKIT_SUPERVISOR=j\nstate||old|gpu1\nlooked"
     with sleeping(TOOLKIT_CLUSTER=forged, TOOLKIT_JOB="j\nTOOLKIT_SUPERVISOR=j") as process:
         seen = ask(MARKS, tmp_path)
     (own,) = (one for one in marked(seen) if one.pid == process.pid)
@@ -292,6 +315,18 @@ def container(runs: bool, *sources: str) -> str:
         }},
         "Mounts": [{mounts}]
     }}"""
+
+
+def test_an_engine_that_hangs_is_tried_once(tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "docker").write_text(
+        f"#!/bin/sh\n[ $1 = create ] || exit 0\necho >>{tmp_path}/tried\nexec sleep 9\n"
+    )
+    (folder / "docker").chmod(0o755)
+    quick = replace(SEES, text=SEES.text.replace("timeout -s KILL 10", "timeout -s KILL 0.2"))
+    assert ask(quick, tmp_path, str(folder), str(tmp_path), path=str(folder)).answer(SEES) == ""
+    assert (tmp_path / "tried").read_text() == "\n"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.unit.container_world import OTHER, PATIENCE_S, only_root, sleeping
 from tests.unit.hosts_here import execute, hosts
 from toolkit.checks.leftovers import Stray
 from toolkit.checks.model import Scene, Seen
+from toolkit.cleanup import gc as gc_module
 from toolkit.cleanup.gc import Collection
 from toolkit.cleanup.plan import Leftovers, OldJob, State, plan_gc
 from toolkit.cleanup.remains import STATES, Remains, removable, reported
@@ -41,8 +42,8 @@ def container(cluster: str, host: str, role: str, state: str = "running", owner:
     return replace(made, state=state, labels={**labels, "toolkit.owner": owner}, id=f"{cluster}{role}" * 8)
 
 
-def folder(cluster: str, host: str, changed: int = NOW - 7200) -> str:
-    return f"state|{changed}|{cluster}|{host}"
+def folder(cluster: str, host: str, changed: int = NOW - 7200, address: str = "") -> str:
+    return f"state|{changed}|{address}|{cluster}|{host}"
 
 
 def job(cluster: str, host: str, sent: str = "yes", state: str = "", ended: str = "", at: int = 0) -> str:
@@ -93,7 +94,13 @@ def test_the_question_tells_folders_as_they_are(tmp_path: Path) -> None:
         ("half", False, "", 0.0),
     ]
     assert known.halves == 0, "somebody may be writing it"
-    # Of a home that hosts share, each has its own.
+    # Of a home that hosts share, each has its own; also if two hosts have one name.
+    assert one.elsewhere == ""
+    (state / "de mo/gpu1/conf/host.json").write_text('{"address": "192.0.2.7", "cluster": "de mo"}\n')
+    again = subprocess.run(
+        ["sh", "-c", STATES.text], env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, capture_output=True
+    )
+    assert reported(answered("gpu1", again.stdout.decode())).states["de mo"].elsewhere == "192.0.2.7"
     assert list(reported(answered("gpu2", said.stdout)).states) == ["shared"]
 
 
@@ -104,7 +111,7 @@ def answered(host: str, states: str) -> Seen:
 def test_names_of_files_are_data(tmp_path: Path) -> None:
     """A rank can make any name below the folders that it sees."""
     jobs = tmp_path / ".local/state/toolkit/demo/gpu1/jobs"
-    for name in ("a\nstate|0|demo|gpu1", "b|c", "-exec", "\x1b[31m", JOB):
+    for name in ("a\nstate|0||demo|gpu1", "b|c", "-exec", "\x1b[31m", JOB):
         (jobs / name).mkdir(parents=True)
     os.mkfifo(jobs / "b|c" / "status.json")
     (jobs / "-exec" / "status.json").symlink_to("/dev/zero")
@@ -212,6 +219,31 @@ def test_state_folders_of_clusters_without_a_container() -> None:
     assert remains(no_engine).states() == (), "without an engine nobody knows which clusters are there"
 
 
+def test_a_folder_in_a_shared_home_that_another_host_of_this_name_uses_stays() -> None:
+    """Another cluster of the user calls another host gpu1, and both hosts have the same home."""
+    one = seen("gpu1", folder("own", "gpu1"), folder("other", "gpu1", address="192.0.2.7"))
+    assert one.facts is not None
+    own = replace(
+        one,
+        answers={
+            **one.answers,
+            "states": one.answers["states"].replace("||own", f"|{one.facts.interfaces[-1].address}|own"),
+        },
+    )
+    found = remains(own)
+    states = {state.cluster: state for state in found.states()}
+    assert (removable(states["own"]), removable(states["other"])) == (True, False)
+    (kept,) = (kept for kept in found.kept((states["own"],)) if "keys" in kept.what)
+    assert "cluster other" in kept.what and "192.0.2.7 is not an address of this host" in kept.why
+    session: Any = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc_module, "first_look", lambda _: found.scene)
+        plan = gc_module.collect(session, None, True, lambda state: True).plan
+    assert [step.title for step in plan.steps if "cluster" in step.title] == [
+        "remove SSH keys and configuration of cluster own"
+    ]
+
+
 def test_folders_of_jobs() -> None:
     main = seen(
         "gpu1",
@@ -291,6 +323,18 @@ def rank() -> Iterator[subprocess.Popen[bytes]]:
 def carried_out(found: Leftovers) -> list[tuple[str, str]]:
     report = execute(plan_gc(found), hosts("gpu1", "gpu2"))
     return [(o.status, o.detail) for o in report.outcomes]
+
+
+def test_a_container_is_not_gone_because_the_engine_does_not_answer(tmp_path: Path, engine: Path) -> None:
+    found = Leftovers({"gpu2": (container("old", "gpu2", "worker", "exited"),)})
+    assert carried_out(found)[0][0] == "skipped", "the engine lists no container"
+    engine.write_text("aaaa\n")
+    assert carried_out(found)[0][0] == "ok"
+    (tmp_path / "bin" / "docker").write_text(
+        "#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2; exit 1\n"
+    )
+    ((status, detail),) = carried_out(found)
+    assert status == "failed" and "Cannot connect" in detail
 
 
 def test_a_cluster_that_has_come_back_keeps_its_processes(

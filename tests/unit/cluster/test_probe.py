@@ -190,7 +190,7 @@ def test_everything_that_a_host_says() -> None:
     (container,) = said.containers
     assert (container.name, container.state, container.exit_code) == ("toolkit-demo-worker", "exited", 137)
     assert container.digest == "0123"
-    assert (container.started, container.ended) == (1795208400.0, 1795210201.0)
+    assert (container.started, container.ended) == (1795208400.0, 1795210201.4956625)
     assert said.booted == 1795204812.34
     assert said.version == "0.1.0" and said.programs == (("common.py", COMMON), ("rank.py", RANK))
     assert said.tuned == '{"tuned": []}'
@@ -199,6 +199,16 @@ def test_everything_that_a_host_says() -> None:
     assert said.infiniband == ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0")
     assert said.free_bytes == 356700000 * 1024
     assert said.gpus[1] == Gpu(1, "GPU-2b", "NVIDIA A100-SXM4-80GB", "550.54.14", 81920)
+
+
+def test_podman_prints_the_time_of_the_hosts_time_zone() -> None:
+    state = {
+        "Status": "exited",
+        "StartedAt": "2026-11-20T23:00:00.123456789+02:00",
+        "FinishedAt": "2026-11-20T16:30:00-05:00",
+    }
+    (container,) = facts(containers=json.dumps([{**CONTAINER, "State": state}])).containers
+    assert (int(container.started), int(container.ended)) == (1795208400, 1795210200)
 
 
 @pytest.mark.parametrize(

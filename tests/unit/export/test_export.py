@@ -22,6 +22,7 @@ from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.facts import Facts
+from toolkit.core.templates import render_template
 from toolkit.errors import BadInput
 from toolkit.export.job import BatchJob, BatchNode
 from toolkit.export.kubernetes import KIND_OF, Pods, literal, manifest, manifest_text
@@ -109,6 +110,62 @@ def test_bash_reads_the_scripts(launcher: str, runtime: str) -> None:
         words = ["shellcheck", "-e", "SC2317,SC2016", "-"]
         done = subprocess.run(words, input=text, text=True, capture_output=True)
         assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("pull", "seconds"), [("never", 300), ("missing", 3600), ("always", 3600)])
+def test_containers_start_late_if_the_nodes_pull_the_image(pull: str, seconds: int) -> None:
+    text = script(dataclasses.replace(JOB, pull=pull), "docker")
+    assert f"read -r -t {seconds} -u 9 word code_of || word=late" in text
+
+
+# srun starts the shell of the first rank only.
+_SLURM = {
+    "scontrol": "printf '%s\\n' gpu1 gpu2",
+    "getent": 'case $2 in $UNKNOWN) ;; *) echo "10.0.0.9 STREAM $2" ;; esac',
+    "srun": 'until [ "$1" = sh ]; do shift; done; exec "$@"',
+    "ip": 'case $*:$NO_IP in *:yes) exit 127 ;; *"route get"*) echo "10.0.0.9 dev eth0 src 10.0.0.11" ;; '
+    '*) echo "2: eth0    inet 10.0.0.11/24 scope global eth0" ;; esac',
+    "python": 'echo "$NCCL_SOCKET_IFNAME $MASTER_ADDR"',
+}
+
+
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "docker"])
+@pytest.mark.parametrize(
+    ("unknown", "no_ip", "status", "says"),
+    [
+        ("none", "no", 0, "=eth0 10.0.0.11"),
+        ("gpu2", "no", 1, "set data_address, because no address is known for node gpu2"),
+        ("none", "yes", 69, "gpu1: no route to 10.0.0.9, or the image does not contain iproute2"),
+    ],
+)
+def test_ranks_do_not_start_without_a_network(
+    tmp_path: Path, runtime: str, unknown: str, no_ip: str, status: int, says: str
+) -> None:
+    for name, text in _SLURM.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "UNKNOWN": unknown, "NO_IP": no_ip, "HF_TOKEN": "x"}
+    env |= dict.fromkeys(("SLURM_SUBMIT_DIR", "SLURM_JOB_NODELIST"), str(tmp_path))
+    env |= dict.fromkeys(("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID"), "0")
+    env |= {"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}
+    text = script(JOB, runtime)
+    done = subprocess.run(
+        ["bash"], input=text, env={**env, "SLURMD_NODENAME": "gpu1"}, capture_output=True, text=True
+    )
+    assert (done.returncode, says in done.stdout + done.stderr) == (status, True), done
+
+
+def test_pods_do_not_start_without_a_network(tmp_path: Path) -> None:
+    (tmp_path / "ip").write_text("#!/bin/sh\nexit 127\n")
+    (tmp_path / "ip").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "POD_IP": "10.1.2.3", "WORLD_SIZE": "4"}
+    done = subprocess.run(
+        ["sh", "-c", render_template("scripts/pod-network.sh.j2")], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 69 and "no interface has the address 10.1.2.3" in done.stderr
+    for launcher, number in (("torchrun", 1), ("mpirun", 2)):
+        made = manifest_text(manifest(with_launcher(launcher), Pods()))
+        assert made.count("no interface has the address") == number
 
 
 def test_words_come_through_bash_as_they_are() -> None:
@@ -231,6 +288,7 @@ def test_networks(network: str) -> None:
     assert ("/dev/infiniband" in docker) == (network != "ethernet")
     for text in (docker, *others):
         assert ("NCCL_IB_DISABLE=1" in text) == (network == "ethernet")
+        assert ("NCCL_NET=Socket" in text) == (network == "ethernet")
         assert ("FI_PROVIDER=efa" in text) == (network == "efa")
 
 
@@ -460,6 +518,34 @@ echo "$NUMBER"
 """
 
 
+# Slurm's controller fails the first time if the file `once` does not exist.
+SCONTROL = """#!/bin/sh
+[ -e once ] || { touch once; echo 'Unable to contact slurm controller' >&2; exit 1; }
+echo JobState=@state@ Reason=None ExitCode=0:0
+"""
+
+
+def slurm_here(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
+    """Put these programs on the PATH; `sbatch` prints $NUMBER and writes $SAYS to the log."""
+    (folder / "bin").mkdir()
+    for name, text in {"sbatch": SBATCH, **programs}.items():
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("toolkit.export.verify.time.sleep", lambda seconds: None)
+
+
+def test_a_controller_that_never_answers_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.export.verify._SILENCE", 0.0)
+    monkeypatch.setenv("NUMBER", "17")
+    silent = "#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n"
+    slurm_here(tmp_path, monkeypatch, scontrol=silent, scancel='#!/bin/sh\necho "$@" >canceled\n')
+    *_, trial = rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print)
+    assert trial.verdict == "error" and "Unable to contact" in trial.detail
+    assert (tmp_path / "canceled").read_text() == "17\n"
+
+
 @pytest.mark.parametrize(
     ("number", "state", "says", "verdict", "detail"),
     [
@@ -479,16 +565,9 @@ def test_two_ranks_under_slurm(
     verdict: str,
     detail: str,
 ) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "sbatch").write_text(SBATCH)
-    (programs / "scontrol").write_text(f"#!/bin/sh\necho JobState={state} Reason=None ExitCode=0:0\n")
-    for program in programs.iterdir():
-        program.chmod(0o755)
-    for name, value in (("NUMBER", number), ("SAYS", says), ("PATH", f"{programs}:{os.environ['PATH']}")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("toolkit.export.verify.time.sleep", lambda seconds: None)
+    monkeypatch.setenv("NUMBER", number)
+    monkeypatch.setenv("SAYS", says)
+    slurm_here(tmp_path, monkeypatch, scontrol=SCONTROL.replace("@state@", state))
     *_, trial = rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print)
     assert (trial.verdict, trial.what) == (verdict, "all-reduce over 2 ranks by mpirun under Slurm")
     assert detail in trial.detail

@@ -14,6 +14,7 @@ from toolkit.network.settings import Setting, rank_settings, variables
 from toolkit.protocol.openmpi import openmpi_network
 
 IB = RdmaPort("mlx5_0", 1, "mlx5_core", "ACTIVE", "InfiniBand", 200.0, ("ib0",))
+EFA = RdmaPort("rdmap0s6", 1, "efa", "ACTIVE", "Unspecified", 100.0)
 PATH = DataPath("gpu2", "10.77.0.3", "eth1", "10.77.0.0/24", "")
 TCP = Fabric("tcp", "no host has an active RDMA port")
 NETWORKS = ("10.77.0.0/24", "10.78.0.0/24")
@@ -105,9 +106,8 @@ def test_profiles_of_the_file() -> None:
     assert asked.required and not asked.lacking
     assert choose_fabric("infiniband", hosts((IB,), ())).lacking == ("gpu2",)
     assert choose_fabric("infiniband", hosts((), ())).lacking == ("gpu1", "gpu2")
-    efa = RdmaPort("rdmap0s6", 1, "efa", "ACTIVE", "Unspecified", 100.0)
-    assert choose_fabric("efa", hosts((efa,), ())).lacking == ("gpu2",)
-    assert choose_fabric("auto", hosts((efa,), (efa,))).kind == "efa"
+    assert choose_fabric("efa", hosts((EFA,), ())).lacking == ("gpu2",)
+    assert choose_fabric("auto", hosts((EFA,), (EFA,))).kind == "efa"
     assert choose_fabric("auto", hosts((), ())).kind == "tcp"
 
 
@@ -136,6 +136,27 @@ def test_settings_for_infiniband() -> None:
     assert told(choose_fabric("infiniband", facts), facts["gpu2"])["NCCL_NET"] == "IB"
     lone = told(choose_fabric("auto", hosts((), (IB,))), facts["gpu2"])
     assert lone["NCCL_IB_DISABLE"] == "1" and "NCCL_IB_HCA" not in lone
+
+
+@pytest.mark.parametrize(
+    ("profile", "ports", "reason"),
+    [
+        ("auto", ((EFA,), ()), "gpu2 has no EFA device"),
+        ("auto", ((EFA,), (IB,)), "gpu1 has no usable RDMA port"),
+        ("ethernet", ((EFA,), (EFA,)), "hosts.yaml sets network: ethernet"),
+    ],
+)
+def test_no_host_uses_efa_if_not_all_do(
+    profile: str, ports: tuple[tuple[RdmaPort, ...], ...], reason: str
+) -> None:
+    """A host with the plugin for EFA would wait forever for a host that uses TCP."""
+    facts = hosts(*ports)
+    fabric = choose_fabric(profile, facts)
+    assert fabric.kind == "tcp only" and reason in fabric.reason
+    for own in facts.values():
+        settings = told(fabric, own)
+        assert (settings["NCCL_NET"], settings["NCCL_IB_DISABLE"]) == ("Socket", "1")
+        assert "FI_PROVIDER" not in settings
 
 
 def test_the_gid_index_is_set_only_if_one_fits_all_ports() -> None:

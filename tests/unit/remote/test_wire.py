@@ -138,6 +138,19 @@ def test_awkward_arguments_arrive_as_they_were(shell: str, show: str, tmp_path: 
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+def test_a_command_has_messages_in_english(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LANG", "LC_MESSAGES", "LC_ALL"):
+        monkeypatch.setenv(name, "C.UTF-8")  # a locale that every host has
+    for text in ('printf "%s\\0" "$LC_ALL"', 'printf "%s\\0" "$LC_ALL" \'é\''):
+        assert arrived(shell, wire(script(text)), tmp_path)[0] == b"C"
+    long = wire_and_input(script(f"{text} # {'x' * 100_000}"))
+    done = subprocess.run([shell, "-c", long[0]], input=long[1], capture_output=True, check=True)
+    assert done.stdout.startswith(f"{MARK}\nC\0".encode())
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_all_at_once_and_at_random(shell: str, show: str, tmp_path: Path) -> None:
     chance = random.Random(7)
     letters = "ab '\"\\$`!*?[]{}()<>|;&~#=%^@:,.-\n\té"

@@ -16,6 +16,7 @@ import yaml
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
+from tests.unit.hosts_here import execute, hosts
 from toolkit.cli.forward import _wanted
 from toolkit.cli.line import CommandLine
 from toolkit.cluster.layout import Observed, make_layout
@@ -28,6 +29,7 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.lifecycle.renderings import TARGETS
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import plan_text
+from toolkit.plan.steps import Phase, Plan
 from toolkit.protocol.names import service_container
 from toolkit.services import control
 from toolkit.services.control import address_of
@@ -123,6 +125,38 @@ def test_one_that_the_file_does_not_name_any_more_goes() -> None:
     titles = [(step.host, step.title) for step in plan.steps if step.title.startswith("remove ")]
     title = "remove toolkit-demo-service-old, which hosts.yaml does not contain for this host"
     assert titles == [("gpu2", title)]
+
+
+_DOCKER = """#!/bin/sh
+case $1 in
+container) [ -e {folder}/there ] || exit 1; [ "$3" != --format ] || echo {user} ;;
+rm) {rm} ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("rm", "status", "detail"),
+    [
+        ("rm {folder}/there", "ok", ""),
+        ("echo 'cannot kill: device or resource busy' >&2; exit 1", "failed", "device or resource busy"),
+        ("rm {folder}/there; echo 'No such container' >&2; exit 1", "ok", ""),  # it ended meanwhile
+    ],
+)
+def test_a_service_that_cannot_be_removed_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rm: str, status: str, detail: str
+) -> None:
+    said = facts(old=service("old", "gpu2"))
+    plan = plan_up(make_layout(inventory(), Observed(said)), world.INSIDE)
+    (step,) = (step for step in plan.steps if step.title.startswith("remove "))
+    text = _DOCKER.replace("{rm}", rm).replace("{user}", said["gpu2"].user)
+    (tmp_path / "docker").write_text(text.replace("{folder}", str(tmp_path)))
+    (tmp_path / "docker").chmod(0o755)
+    (tmp_path / "there").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (outcome,) = execute(Plan("up demo", (Phase("services", (step,)),)), hosts("gpu2")).outcomes
+    assert outcome.status == status and detail in outcome.detail, outcome
+    assert (tmp_path / "there").exists() == (status == "failed")
 
 
 def test_services_are_no_places_for_ranks() -> None:

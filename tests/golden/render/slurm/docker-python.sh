@@ -248,7 +248,7 @@ exec 9< <(exec srun --input=none --kill-on-bad-exit=0 bash -c "$functions; node"
 trap 'ended=143' TERM
 ready=0 ended=0 code_of=''
 while [ "$ended" -eq 0 ] && [ "$ready" -lt "$count" ]; do
-    read -r -t 300 -u 9 word code_of || word=late
+    read -r -t 3600 -u 9 word code_of || word=late
     if [ "$word" = ready ]; then ready=$((ready + 1)); else ended=69; fi
 done
 if [ "$ended" -eq 0 ]; then

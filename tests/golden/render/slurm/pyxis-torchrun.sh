@@ -21,6 +21,11 @@ export 'MOTTO=it'"'"'s $(5) $5'
 export NCCL_DEBUG=WARN
 export PYTHONUNBUFFERED=1
 
+fail() {
+    echo "$1" >&2
+    exit 1
+}
+
 # Address of a node for ranks: from the hosts file, or from its name as other nodes resolve it.
 address_of() {
     case $1 in
@@ -31,11 +36,16 @@ address_of() {
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export SECOND='' MASTER_ADDR=''
-[ "$SLURM_JOB_NUM_NODES" -gt 1 ] && SECOND=$(address_of "${nodes[1]}")
+unknown="in the hosts file: set data_address, because no address is known for node"
+if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
+    SECOND=$(address_of "${nodes[1]}")
+    [ -n "$SECOND" ] || fail "$unknown ${nodes[1]}"
+fi
 MASTER_ADDR=$(address_of "${nodes[0]}")
 # A node might resolve its own name to 127.0.1.1, so use the source address of the route to another node.
 [ -n "$MASTER_ADDR" ] ||
     MASTER_ADDR=$(ip -o -4 route get "${SECOND:-127.0.0.1}" | sed -n 's/.* src \([^ ]*\).*/\1/p')
+[ -n "$MASTER_ADDR" ] || fail "$unknown ${nodes[0]}"
 # Below the ports that Linux assigns to connections automatically.
 export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 
@@ -60,6 +70,10 @@ peer=$MASTER_ADDR
 [ "$SLURM_NODEID" -ne 0 ] || peer=${SECOND:-127.0.0.1}
 device=$(ip -o -4 route get "$peer" | sed -n 's/.* dev \([^ ]*\).*/\1/p')
 network=$(ip -o -4 addr show dev "$device" | sed -n '1s/.* inet \([^ ]*\).*/\1/p')
+if [ -z "$network" ]; then
+    echo "$SLURMD_NODENAME: no route to $peer, or the image does not contain iproute2" >&2
+    exit 69
+fi
 export GLOO_SOCKET_IFNAME=$device
 export HOROVOD_GLOO_IFACE=$device
 export NCCL_SOCKET_IFNAME==$device
