@@ -86,6 +86,14 @@ def _failed(*last: str, reason: str = "rank 1 on box2 ended with exit code 1") -
     return JobStatus("the-job", "failed", 1, 100.0, 102.0, reason, last_lines=last)
 
 
+def test_a_missing_program_is_named_with_its_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "[toolkit] cannot start ffmpeg: No such file or directory"
+    _tell(replace(_failed(line, reason="rank 1 on box2 exited with exit code 127"), exit_code=127))
+    *_, summary, fix = capsys.readouterr().err.splitlines()
+    assert summary.endswith(f"exit code 127: rank 1 on box2 exited with exit code 127: {line}")
+    assert fix.startswith("  fix: toolkit image build --pip requirements.txt && toolkit up, if")
+
+
 def test_the_summary_comes_last_with_the_error_of_the_rank(capsys: pytest.CaptureFixture[str]) -> None:
     _tell(replace(_failed("[rank1]: ModuleNotFoundError: No module named 'yaml'", "bye"), unswept=("box3",)))
     *_, summary, fix = capsys.readouterr().err.splitlines()
