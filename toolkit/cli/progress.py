@@ -23,10 +23,14 @@ class Progress:
     """Prints a line for each step that ends, and bars for long transfers if standard error is a terminal.
 
     The end of its ``with`` removes the bars.
+
+    Args:
+        brief: print a failed step without reason and fix, because the caller prints the report at the end.
     """
 
-    def __init__(self, verbose: bool) -> None:
+    def __init__(self, verbose: bool, brief: bool = False) -> None:
         self._verbose = verbose
+        self._brief = brief and not verbose
         self._lock = threading.Lock()
         self._bars: Any = None
         self._tasks: dict[tuple[str, str], Any] = {}
@@ -57,7 +61,7 @@ class Progress:
     def outcome(self, outcome: Outcome) -> None:
         """Print the result of a step; only ``--verbose`` prints steps that had nothing to do."""
         if outcome.status != "skipped" or self._verbose:
-            say(outcome_line(outcome))
+            say(outcome_line(outcome, self._brief))
 
     def _advance(self, event: StepProgress) -> None:
         key = (event.host, event.step)

@@ -234,3 +234,9 @@ def test_trust_as_a_dry_run_records_nothing(
         toolkit.cluster.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:new", "SHA256:old", "changed")
     )
     assert run("trust", "--dry-run", "--yes")[0] == 1
+    findings[:] = [
+        toolkit.cluster.trust.ShownKey("gpu2", target, failure=Unreachable("it is off", "ssh gpu2", "gpu2"))
+    ]
+    status, out, err = run("trust", "--json")
+    assert (status, err) == (1, "gpu2: it is off\n    fix: ssh gpu2\n")
+    assert [(row["error"], row["fix"]) for row in json.loads(out)] == [("it is off", "ssh gpu2")]
