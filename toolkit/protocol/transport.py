@@ -40,9 +40,14 @@ def transport_for(lacks: Collection[str]) -> str:
     return EXEC if set(needs_of(SSH, 2)).intersection(lacks) else SSH
 
 
-def without_sshd(image: str) -> str:
-    """Return the fix for an image without sshd, for code that does not know what else the image contains."""
-    return f"in hosts.yaml: transport: exec; or add sshd to the image: toolkit image build --onto {image}"
+def without_sshd(image: str, launcher: str = "") -> str:
+    """Return the fix for an image without sshd.
+
+    Args:
+        launcher: a launcher that hosts.yaml must set for exec; empty if the present launcher works.
+    """
+    keys = f"transport: {EXEC}" + (f" and launcher: {launcher}" if launcher else "")
+    return f"in hosts.yaml: {keys}; or add sshd to the image: toolkit image build --onto {image}"
 
 
 def transport_text(chosen: str) -> str:
