@@ -53,9 +53,9 @@ def _lost(base: Scene) -> Scene:
 
 _NONE = with_host(scene(gpu_health=_PCI), "gpu2", {"gpus": ()})
 _OURS = _asks(NVIDIA_REQUIRE_CUDA="cuda>=13.0", TOOLKIT_WITH="")
-_BARE = _OURS
+CUDA_WITHOUT_GPU = _OURS
 for _name in _OURS.seen:
-    _BARE = with_host(_BARE, _name, {"gpus": ()}, answers={})
+    CUDA_WITHOUT_GPU = with_host(CUDA_WITHOUT_GPU, _name, {"gpus": ()}, answers={})
 _KERNELS = TAIL + "kernel:6.8.0-51-generic\nkernel:6.8.0-99-lowlatency\nkernel:5.15.0-99-generic\n"
 
 CASES = (
@@ -86,15 +86,20 @@ CASES = (
     Case("gpu-count", "ok", with_file(scene(), gpus=1)),
     Case("gpu-count", "warning", with_file(scene(), slots=3), "3 slots share 2 GPUs"),
     Case("gpu-image", "ok", _OURS, host=""),
-    Case("gpu-image", "ok", with_host(_BARE, "gpu2", {"gpus": ()}, answers={"gpu-health": _PCI}), host=""),
-    Case("gpu-image", "ok", with_file(_BARE, gpus=2), host=""),
-    Case("gpu-image", "ok", with_image(_BARE, env=()), "not a GPU image of toolkit", host=""),
-    Case("gpu-image", "not checked", replace(_BARE, image=None), "no host has the image", host=""),
-    Case("gpu-image", "not checked", _lost(_BARE), "gpu2 did not", host=""),
+    Case(
+        "gpu-image",
+        "ok",
+        with_host(CUDA_WITHOUT_GPU, "gpu2", {"gpus": ()}, answers={"gpu-health": _PCI}),
+        host="",
+    ),
+    Case("gpu-image", "ok", with_file(CUDA_WITHOUT_GPU, gpus=2), host=""),
+    Case("gpu-image", "ok", with_image(CUDA_WITHOUT_GPU, env=()), "not a GPU image of toolkit", host=""),
+    Case("gpu-image", "not checked", replace(CUDA_WITHOUT_GPU, image=None), "no host has the image", host=""),
+    Case("gpu-image", "not checked", _lost(CUDA_WITHOUT_GPU), "gpu2 did not", host=""),
     Case(
         "gpu-image",
         "warning",
-        _BARE,
+        CUDA_WITHOUT_GPU,
         "is built for CUDA, but no host has an NVIDIA GPU",
         host="",
         fix="toolkit image build --flavor cpu  # then in hosts.yaml: image: toolkit:cpu",
