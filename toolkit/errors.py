@@ -146,6 +146,7 @@ class Detached(Interrupted):
     """The command detaches from a job, and the job continues."""
 
     def __init__(self, job: str, why: str, exit_code: int = Interrupted.exit_code) -> None:
+        self.job = job
         self.exit_code = exit_code
         fix = f"toolkit attach {job}  # follows the job again; `toolkit stop {job}` stops it"
         super().__init__(f"{why}; {job} continues", fix)

@@ -37,9 +37,10 @@ def root_cause(text: str) -> str:
     for line in lines:
         if found := re.match(r"job \S+: (?:failed|lost|timeout|stopped)\b.*?exit code \S+: (.+)", line):
             return found[1]
-    for number, line in enumerate(lines):
+    for line in lines:  # the report, which has the reason
         if found := re.match(r"\s*([^:]+: FAILED at .*)", line):
             return found[1]
+    for number, line in enumerate(lines):
         if found := re.match(r"\s*FAILED  (.*)", line):
             rest = lines[number + 1].strip() if number + 1 < len(lines) else ""
             return f"{found[1]}: {rest}"

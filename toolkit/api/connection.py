@@ -12,6 +12,7 @@ from toolkit.api.executors import EXECUTORS
 from toolkit.api.notices import Notice, Topic
 from toolkit.cluster.session import Questions, Session
 from toolkit.core.finding import Finding
+from toolkit.core.text import counted
 from toolkit.data.plan import question
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import load_inventory
@@ -77,6 +78,9 @@ class Connection:
         self.met = met
         self._notice = notice
         self._started: dict[str, tuple[str, ...]] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {counted(len(self.inventory.hosts), 'host')})"
 
     @property
     def name(self) -> str:

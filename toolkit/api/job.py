@@ -13,9 +13,18 @@ from toolkit.core.local_writer import destination
 from toolkit.diagnose.why import Answer, ask_why
 from toolkit.errors import NotReady
 from toolkit.jobs.control import stop
-from toolkit.jobs.files import Got, bring, check_local, default_folder, find_files
+from toolkit.jobs.files import (
+    Got,
+    NoFolder,
+    NoSuchFile,
+    bring,
+    check_local,
+    default_folder,
+    find_files,
+    with_earlier_jobs,
+)
 from toolkit.jobs.logs import Excerpt, follow, show_log, wait_for_end
-from toolkit.jobs.records import job_status, newest_job
+from toolkit.jobs.records import job_status, known_jobs, newest_job
 from toolkit.jobs.status import JobStatus
 from toolkit.monitor.job_report import JobReport
 from toolkit.monitor.report import job_report
@@ -158,7 +167,12 @@ class ClusterJob:
             found = self._status(session)
             name = choose_hosts(session.inventory, (host,), ())[0] if host else session.inventory.main
             folder = destination(into) if into else default_folder(found.id)
-            wanted = find_files(session, name, found.id, list(patterns), folder)
+            try:
+                wanted = find_files(session, name, found.id, list(patterns), folder)
+            except (NoFolder, NoSuchFile) as error:
+                if self.id:
+                    raise
+                raise with_earlier_jobs(error, known_jobs(session), found.id, patterns) from error
             check_local([wanted], replace)
             return bring(session, wanted, lambda done, total: None, keep_modes)
 

@@ -10,3 +10,6 @@ class Part:
 
     def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._cluster!r})"

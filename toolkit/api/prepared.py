@@ -52,6 +52,9 @@ class Prepared(ABC, Generic[Result]):
         self.session = session
         self._notices = notices
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.cluster!r})"
+
     @property
     @abstractmethod
     def plans(self) -> tuple[Plan, ...]:

@@ -18,6 +18,7 @@ from toolkit.cluster.layout import Layout
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.command import script
 from toolkit.core.report import Report
+from toolkit.core.text import counted
 from toolkit.errors import Interrupted, NotReady, Problem, ToolkitError
 from toolkit.jobs.build import PlannedJob, plan_request
 from toolkit.jobs.control import run_to_completion
@@ -46,6 +47,10 @@ class Smoke:
     allreduce: str
     launcher: str = ""
     instead: str = ""
+
+    def __repr__(self) -> str:
+        problems = counted(len(self.problems), "problem")
+        return f"Smoke({'ok' if self.ok else 'failed'}, {problems}, {self.allreduce!r})"
 
     @property
     def ok(self) -> bool:

@@ -24,6 +24,7 @@ from toolkit.protocol.transport import (
     needs_of,
     transport_for,
     transport_text,
+    without_sshd,
 )
 
 # Smaller sizes broke jobs of several ranks; this size fixed one of these jobs (pytorch/torchtitan#853).
@@ -89,11 +90,9 @@ def _programs(scene: Scene) -> Iterator[Finding]:
     named = INSTEAD.get(file.launcher, file.launcher)
     exec_launcher = instead(_BY_EXEC, named if named in (*_BY_EXEC, "auto") else _BY_EXEC[0])
     if missing := [name for name in needs_of(file.transport, len(file.hosts)) if name in lacks]:
-        launcher = f" and launcher: {exec_launcher}" if exec_launcher != file.launcher else ""
+        launcher = exec_launcher if exec_launcher != file.launcher else ""
         what = f"the image {file.image} has no {' and no '.join(missing)}, which transport: ssh needs"
-        yield error(
-            what, f"in hosts.yaml: transport: exec{launcher}; or {_build(scene)}", subject="transport"
-        )
+        yield error(what, without_sshd(file.image, launcher), subject="transport")
     if transport == EXEC != file.transport and file.launcher not in (*WITHOUT_SSH, "auto"):
         what = f"launcher: {file.launcher} needs SSH, and transport is {transport_text(EXEC)}"
         fix = f"in hosts.yaml: launcher: {exec_launcher}; or toolkit image build --onto {file.image}"

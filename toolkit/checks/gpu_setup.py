@@ -14,7 +14,16 @@ from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, war
 from toolkit.cluster.gpus import explain, is_known
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
-from toolkit.image.cuda import CUDA_VARIANTS, CudaVariant, Version, cuda_variant, fitting_cuda
+from toolkit.image.cuda import (
+    CPU_BUILD,
+    CPU_IMAGE,
+    CUDA_VARIANTS,
+    CudaVariant,
+    Version,
+    cuda_variant,
+    fitting_cuda,
+)
+from toolkit.protocol.host_list import host_list
 
 # The driver branch and the newest CUDA that it supports: "CUDA Toolkit and Corresponding Driver Versions",
 # https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/. A branch between two rows supports the older CUDA.
@@ -210,6 +219,27 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield error(what, _other_variant(scene) or fix, subject=label(card))
 
 
+def _needed(scene: Scene) -> Iterator[Finding]:
+    env = dict(scene.image.env) if scene.image else {}
+    if scene.image is None:
+        yield unchecked("no host has the image")
+    elif "TOOLKIT_WITH" not in env or not image_cuda(env):
+        yield fine("the image is not a GPU image of toolkit")
+    elif any(host.gpus for host in scene.inventory.hosts) or any(map(_shows_gpu, scene.seen.values())):
+        return
+    elif missing := [name for name in scene.inventory.names if name not in scene.facts]:
+        yield unchecked(f"{host_list(missing)} did not answer, and no other host has a GPU")
+    else:
+        what = f"the image {scene.inventory.image} is built for CUDA, but no host has an NVIDIA GPU"
+        yield warning(what, f"{CPU_BUILD}  # then in hosts.yaml: image: {CPU_IMAGE}")
+
+
+def _shows_gpu(seen: Seen) -> bool:
+    """Return True if a host shows any sign of an NVIDIA GPU, also of one without a working driver."""
+    facts = seen.facts
+    return facts is not None and bool(facts.gpus or facts.gpu_trouble or answers(seen).pci)
+
+
 def fitting_variant(scene: Scene) -> CudaVariant | None:
     """Return the newest CUDA variant of the GPU image that fits the GPUs of all hosts, None if none does."""
     used = {name: f for name, f in scene.facts.items() if f.gpus and not unwanted(scene.seen[name], scene)}
@@ -296,6 +326,7 @@ def _order(kernel: str) -> tuple[int, ...]:
 CHECKS = (
     Check("gpu-driver", "nvidia-smi lists every GPU of the host", host=_driver, probes=(GPUS,)),
     Check("gpu-count", "the number of GPUs matches hosts.yaml", host=_count),
+    Check("gpu-image", "hosts have GPUs if the image is built for CUDA", whole=_needed, probes=(GPUS,)),
     Check("gpu-cuda", "the driver supports the CUDA version of the image", host=_cuda),
     Check(
         "gpu-generation", "the CUDA version of the image supports the GPUs", host=_generation, probes=(GPUS,)

@@ -188,7 +188,7 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if container.state != "running" and container not in gone:
             what = f"container {container.name} does not run ({container.state}, {container.exit_code})"
             again = "toolkit up  # recreates the container; `toolkit down` removes it"
-            fix = fix_of(container) if lacks_sshd(container) else again
+            fix = fix_of(container, scene.inventory.image) if lacks_sshd(container) else again
             yield warning(what, fix, subject=container.name)
 
 

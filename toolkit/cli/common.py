@@ -79,6 +79,11 @@ def say(text: str) -> None:
     _print(sys.stderr, _as_lines(text or "\n"))
 
 
+def say_job_commands(job: str) -> None:
+    """Print the commands for a job that continues in the background."""
+    say(f"  follow the job: toolkit attach {job}\n  stop the job:   toolkit stop {job}")
+
+
 def put_text(text: str) -> None:
     """Print a result for people on standard output."""
     put_file(printable(_as_lines(text)))

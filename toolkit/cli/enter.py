@@ -74,7 +74,7 @@ def execute(
                 names[0], argv, seconds, rank_output(raw), rank_output(raw, errors=True)
             )
             if done.status == NOT_FOUND and argv == words:
-                known = ", ".join(accepted.names)
+                known = host_list(accepted.names)
                 say(f"{words[0]} is not a host in hosts.yaml; the hosts are {known}; for every host: --all")
             _end(done)
         results, errors = fan_out(names, lambda name: session.run_inside(name, argv, seconds))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from toolkit.cli.common import put_json, say
+from toolkit.cli.common import put_json, say, say_job_commands
 from toolkit.cli.lazy import loaded
 from toolkit.core.report import Report
 from toolkit.diagnose.messages import message_of
-from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
+from toolkit.errors import BadInput, Detached, Interrupted, Problem, ToolkitError
 from toolkit.plan.show import report_text
 
 
@@ -26,6 +26,13 @@ def tell(error: ToolkitError, as_json: bool) -> None:
     report = _report(error)
     if report is not None:
         say("\n" + report_text(report))
+    # Detaching by a key or a signal is no error, unlike an output that cannot be written.
+    if isinstance(error, Detached) and error.exit_code > 128:
+        say(f"\n{error.what}")
+        say_job_commands(error.job)
+        if as_json:
+            put_json(error_json(error))
+        return
     more = explained_by(str(error))
     text = f"toolkit: {error}\n" + (f"  more: {more}\n" if more else "")
     say("\ninterrupted" if _bare_interrupt(error) else text)

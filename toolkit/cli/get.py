@@ -41,8 +41,9 @@ from toolkit.jobs.files import (
     check_local,
     default_folder,
     find_files,
+    with_earlier_jobs,
 )
-from toolkit.jobs.records import job_status, newest_job
+from toolkit.jobs.records import job_status, known_jobs, newest_job
 from toolkit.jobs.status import JobStatus
 from toolkit.plan.execute import StepProgress
 from toolkit.protocol.names import JOBS, job_word
@@ -112,7 +113,13 @@ def get(
         wanted = _wanted(session, job)
         into = destination(output) if output else default_folder(wanted)
         places = {name: into.folder(name) if everywhere else into for name in names}
-        found, errors = _find(session, wanted, paths, places)
+        try:
+            found, errors = _find(session, wanted, paths, places)
+        except (NoFolder, NoSuchFile) as error:
+            if job:
+                raise
+            options = ["--all-hosts"] if everywhere else ["--host", host] if host else []
+            raise with_earlier_jobs(error, known_jobs(session), wanted, [*options, *paths]) from error
         if everywhere and found:
             # A job does not run on every host or write the same files on each.
             errors = {name: error for name, error in errors.items() if not _is_absence(error)}

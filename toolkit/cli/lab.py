@@ -84,7 +84,7 @@ def up(
 
     The hosts are containers that behave like machines: each has its own SSH server, container engine and
     network link. A second run changes nothing, except that it starts stopped hosts. If you edited hosts.yaml,
-    toolkit keeps your file and writes the new file to hosts.new.yaml.
+    toolkit keeps your file and writes changed settings to hosts.new.yaml.
 
     Examples:
         toolkit lab up

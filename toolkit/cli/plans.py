@@ -55,7 +55,7 @@ def carry_out(
         if steps is not None and not as_json:
             say(to_do_text(plan, steps))
         return None
-    with Progress(verbose) as listener:
+    with Progress(verbose, brief=not as_json) as listener:
         try:
             report = prepared.execute(listener)
         except PlanFailed as error:  # no host is left after the first of two plans

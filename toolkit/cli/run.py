@@ -26,6 +26,7 @@ from toolkit.cli.common import (
     put_json,
     rank_output,
     say,
+    say_job_commands,
     show_notice,
 )
 from toolkit.cli.line import CommandLine, listed, variable
@@ -37,7 +38,7 @@ from toolkit.core.text import counted
 from toolkit.jobs.logs import Excerpt
 from toolkit.jobs.request import Request, check_request
 from toolkit.plan.show import alarms_text, warnings_text
-from toolkit.protocol.host_list import slots_list
+from toolkit.protocol.host_list import host_list, slots_list
 
 
 def run(
@@ -162,12 +163,14 @@ def run(
         ranks, places = counted(job.world_size, "rank"), slots_list((h.name, h.slots) for h in job.hosts)
         say(f"job {job.id}: {ranks} ({places}), {job.launcher}")
         if detach and not pressed:
-            say(f"  follow the job: toolkit attach {job.id}\n  stop the job:   toolkit stop {job.id}")
+            say_job_commands(job.id)
             if as_json:
                 put_json({"job": job.id, "state": "starting", **as_warnings(prepared.findings)})
             return
         sink = None if as_json else rank_output(raw)
-        status = watch(session, job.id, signals, Excerpt(fold=fold), on_interrupt, sink, pressed)
+        first = f"ranks are starting on {host_list(h.name for h in job.hosts)}"
+        excerpt = Excerpt(fold=fold)
+        status = watch(session, job.id, signals, excerpt, on_interrupt, sink, pressed, first)
     if as_json:
         result = {"job": job.id, "state": status.state, "exit_code": status.exit_code, "from": "job"}
         put_json(result | as_warnings(prepared.findings))

@@ -6,6 +6,7 @@ import errno
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from toolkit.cli.common import ask, discard_stdout, say
@@ -22,6 +23,8 @@ from toolkit.protocol.host_list import host_list
 # Actions of the first Ctrl-C. Without a terminal, `ask` means `stop`.
 ON_INTERRUPT = ("ask", "stop", "detach")
 _SIGPIPE = 128 + 13
+# After this time without output of a new job, a line on a terminal reports that the job is starting.
+_QUIET_S = 10.0
 
 
 class _Follower(threading.Thread):
@@ -33,12 +36,14 @@ class _Follower(threading.Thread):
         self.held = threading.Lock()  # no output is printed while the question holds this lock
         # Replaces join(): after Ctrl-C, join() treats the thread as ended (Python 3.11).
         self.done = threading.Event()
+        self.has_output = False
         self.error: Exception | None = None
         self.ended: JobStatus | None = None
 
     def run(self) -> None:
         def put(data: bytes) -> None:
             with self.held:
+                self.has_output = True
                 self._sink(data)
 
         try:
@@ -57,12 +62,14 @@ def watch(
     on_interrupt: str = "ask",
     sink: Callable[[bytes], None] | None = None,
     pressed: bool = False,
+    starting: str = "",
 ) -> JobStatus:
     """Follow a job to its end and print its result.
 
     Args:
         what: the part of the output to print, and its form.
         sink: receives the output; None discards it.
+        starting: text to print once on a terminal if no output arrives; empty prints nothing.
         pressed: True if Ctrl-C or a signal arrived before the call.
 
     Raises:
@@ -71,16 +78,27 @@ def watch(
     """
     follower = _Follower(session, job, sink or (lambda data: None), what)
     follower.start()
+    quiet = bool(sink and starting) and sys.stderr.isatty()
+    began = time.monotonic()
     while not follower.done.is_set():
         try:
             if pressed:
                 pressed = False
                 raise KeyboardInterrupt
             follower.done.wait(0.2)
+            if quiet and (follower.has_output or time.monotonic() - began > _QUIET_S):
+                quiet = False
+                _report_quiet(follower, job, starting)
         except KeyboardInterrupt:
             _interrupted(session, job, follower, signals, on_interrupt)
     _raise(follower.error, job, signals)
     return _tell(follower.ended or job_status(session, job))
+
+
+def _report_quiet(follower: _Follower, job: str, starting: str) -> None:
+    with follower.held:
+        if not follower.has_output and not follower.done.is_set():
+            say(f"no output yet; {starting} (in another terminal: toolkit why {job})")
 
 
 def _interrupted(

@@ -13,7 +13,7 @@ from toolkit.cli.chosen_job import Job
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connection_of, put_json, put_text
 from toolkit.cli.line import CommandLine
 from toolkit.core.files import write_bundle
-from toolkit.diagnose.show import why_json, why_text
+from toolkit.diagnose.show import why_json
 from toolkit.diagnose.why import bundle_files
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import is_file, is_folder
@@ -47,8 +47,8 @@ def why(
         _read_save(line, save)
     inventory = line.accept(line.hosts(hosts))
     answer = ClusterJob(connection_of(inventory, verbose), job).why()
-    found = (answer.job, answer.evidence, answer.verdict, answer.known)
-    text, result = why_text(*found), why_json(*found)
+    text = str(answer)
+    result = why_json(answer.job, answer.evidence, answer.verdict, answer.known)
     if not as_json:
         put_text(text)
     path = Path(save) if save else _free(answer.job.id)

@@ -19,7 +19,7 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, choose_paths
 from toolkit.plan.steps import Failure, Run
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_CONFIG, LABEL_VERSION, container_name
-from toolkit.protocol.transport import NOT_FOUND, WITHOUT_SSHD
+from toolkit.protocol.transport import NOT_FOUND, without_sshd
 
 UP = "toolkit up"
 
@@ -107,7 +107,7 @@ def _host_state(inventory: Inventory, facts: Facts, address: str, inside: Mappin
         note="; ".join(
             filter(None, (why, version, f"{others} containers of other clusters" if others else ""))
         ),
-        fix=fix or ("" if state == "running" else fix_of(found)),
+        fix=fix or ("" if state == "running" else fix_of(found, inventory.image)),
     )
 
 
@@ -125,9 +125,9 @@ def why_not_running(container: ContainerFacts, facts: Facts) -> str:
     return f"the container is {container.state}"
 
 
-def fix_of(container: ContainerFacts | None) -> str:
-    """Return the fix for a missing or stopped container."""
-    return WITHOUT_SSHD if container is not None and lacks_sshd(container) else UP
+def fix_of(container: ContainerFacts | None, image: str) -> str:
+    """Return the fix for a missing or stopped container; ``image`` is the image in hosts.yaml."""
+    return without_sshd(image) if container is not None and lacks_sshd(container) else UP
 
 
 def lacks_sshd(container: ContainerFacts) -> bool:

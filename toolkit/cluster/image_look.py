@@ -30,7 +30,7 @@ from toolkit.protocol.transport import AUTO, EXEC, NO_SSH, NOT_FOUND, SSH, trans
 # The oldest Python that runs toolkit's programs in containers.
 LEAST_PYTHON = (3, 10)
 _SECONDS = 60.0
-# A variable of images that toolkit builds: these contain sshd and ssh, and so do images made from them.
+# A variable of images that toolkit builds. Images made from them inherit it, but can be without sshd.
 _OWN_IMAGE = "TOOLKIT_OPENMPI"
 
 Run = Callable[[Command, float], Result]
@@ -114,7 +114,7 @@ def choose_transport(
     """Return the inventory with the transport for the image of the layout, if the hosts file sets auto.
 
     The choice of the last `up` for the same image stays. Otherwise the image is probed, on a host that has
-    it or on this machine.
+    it or on this machine. If the probe of an image of toolkit fails, the choice is ssh.
 
     Args:
         here: the engine of this machine has the image.
@@ -128,8 +128,12 @@ def choose_transport(
     facts = {place.name: place.facts for place in layout.places}
     known = with_recorded_transport(inventory, facts, layout.image.identity)
     if not known.chosen_transport:
-        own = dict(layout.image.env).get(_OWN_IMAGE)
-        transport = SSH if own else transport_for(_report(inventory.image, layout, here, runners).lacks)
+        try:
+            transport = transport_for(_report(inventory.image, layout, here, runners).lacks)
+        except ImageError:
+            if not dict(layout.image.env).get(_OWN_IMAGE):
+                raise
+            transport = SSH
         known = replace(inventory, chosen_transport=transport)
     if known.chosen_transport == EXEC:
         faults = tuple(without_ssh(inventory.launcher, inventory.worker_port_fixed, bool(inventory.spares)))
@@ -143,8 +147,11 @@ def choose_transport(
 def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]) -> ImageReport:
     for place in layout.places:
         held = _held(layout.image, place.facts.images)
-        if held:
+        if held and place.name in runners:
             return image_report(name, held, place.facts.as_user, runners[place.name].run)
+    if here and not is_here(DOCKER):
+        what = f"the image {name} cannot be probed: no host has it, and this machine has no docker command"
+        raise ImageError(what, "in hosts.yaml: set transport to exec or ssh; or install docker")
     if not here:
         raise ImageError(f"no host that answers has the image {name}", "toolkit up  # with all hosts")
     return _report_here(name, layout.image.id)

@@ -115,6 +115,9 @@ class InspectedImage:
     facts: ImageFacts
     report: ImageReport
 
+    def __repr__(self) -> str:
+        return f"InspectedImage({self.name!r}, {self.facts.identity!r})"
+
 
 def plan_image_look(image: str, user: Sequence[str], program: str, nonce: str) -> Command:
     """Return the command that runs image_probe.py in a container of an image.

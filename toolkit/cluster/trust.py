@@ -39,10 +39,13 @@ class ShownKey:
 
     @property
     def error(self) -> str:
-        """The failure as one line, with its fix; empty without a failure."""
-        if self.failure is None:
-            return ""
-        return self.failure.what + (f"; fix: {self.failure.fix}" if self.failure.fix else "")
+        """The failure as one line; empty without a failure."""
+        return self.failure.what if self.failure else ""
+
+    @property
+    def fix(self) -> str:
+        """The fix of the failure; empty if there is none."""
+        return self.failure.fix if self.failure else ""
 
     @property
     def known(self) -> bool:
@@ -65,9 +68,9 @@ class ShownKey:
         return f"queried {self.target.host} port {self.target.port}; recorded keys are in {files}"
 
     def line(self) -> str:
-        """Return one line of text."""
+        """Return one line of text, and a failure's fix below it."""
         if self.error:
-            return f"{self.host}: {self.error}"
+            return f"{self.host}: {self.error}" + (f"\n    fix: {self.fix}" if self.fix else "")
         state = {"good": "already trusted", "changed": f"CHANGED, the recorded key is {self.recorded}"}
         return f"{self.host}: {self.kind} {self.fingerprint} ({state.get(self.verdict, 'new')})"
 
@@ -78,6 +81,7 @@ class ShownKey:
             "fingerprint": self.fingerprint,
             "recorded": self.recorded,
             "error": self.error,
+            "fix": self.fix,
         }
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Literal
 
+from toolkit.core.text import counted
 from toolkit.errors import ToolkitError
 from toolkit.protocol.decode import DecodeError, decode
 
@@ -73,6 +74,11 @@ class Report:
     title: str
     outcomes: tuple[Outcome, ...]
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        result = "ok" if self.ok else "failed"
+        steps, changes = counted(len(self.outcomes), "step"), counted(self.changes, "change")
+        return f"Report({self.title!r}, {result}, {steps}, {changes})"
 
     @property
     def ok(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from toolkit.core.causes import words_of
 from toolkit.core.command import TIMED_OUT, command, script
 from toolkit.diagnose.evidence import Evidence, parse_host
 from toolkit.diagnose.known_errors import KnownError, match
+from toolkit.diagnose.show import why_text
 from toolkit.diagnose.verdict import FINAL, Verdict, judge
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.hostsfile.load import read_secrets
@@ -35,6 +37,7 @@ _LOOK_SECONDS, _STATE_SECONDS = 25.0, 5.0
 # The exit code of Python if it cannot open its program, and the code of toolkit if the program is missing.
 _CANNOT_OPEN, _MISSING = 2, 66
 _PROGRAM = "run.py"
+_REPR_WIDTH = 120
 # Characters that are not allowed in file names of the bundle, so that no name leads to another folder.
 _FILE = re.compile(r"^\.+|[^A-Za-z0-9._-]")
 
@@ -72,6 +75,13 @@ class Answer:
     known: tuple[KnownError, ...]
     reports: Mapping[str, InspectedHost]
     stalled: str = ""
+
+    def __str__(self) -> str:
+        """Return the text that `toolkit why` prints."""
+        return why_text(self.job, self.evidence, self.verdict, self.known)
+
+    def __repr__(self) -> str:
+        return f"Answer({self.job.id!r}, {textwrap.shorten(self.verdict.what, _REPR_WIDTH)!r})"
 
 
 def ask_why(session: Session, word: str = "") -> Answer:

@@ -36,7 +36,7 @@ class Host:
     slots: int | None = None
     gpus: int | None = None
     gpu_ids: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Service:
     gpu_ids: tuple[str, ...] = ()
     health: str = ""
     start_within: int = 120
-    env: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     mounts: tuple[Mount, ...] = ()
 
 
@@ -117,7 +117,7 @@ class Inventory:
     worker_port_fixed: bool = False
     mounts: tuple[Mount, ...] = ()
     data: tuple[DataSet, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     secrets: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     ulimits: tuple[Ulimit, ...] = ()

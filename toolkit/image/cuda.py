@@ -1,4 +1,4 @@
-"""CUDA variants of the GPU image, and the choice of the variant that fits drivers and GPUs."""
+"""CUDA variants of the GPU image, and the choice of the image that fits drivers and GPUs."""
 
 from __future__ import annotations
 
@@ -52,6 +52,10 @@ class CudaVariant:
 
 
 DEFAULT_CUDA = 13
+
+# The image for hosts without GPUs, and the command that builds it.
+CPU_IMAGE = "toolkit:cpu"
+CPU_BUILD = "toolkit image build --flavor cpu"
 
 # driver: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
 # oldest, newest: the -gencode flags in libtorch_cuda.so of the wheel, as torch.cuda.get_arch_list() reports.

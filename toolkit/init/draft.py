@@ -196,7 +196,7 @@ _TEXT = """\
 # Cluster name, part of container and folder names. Clusters on the same hosts need different names.
 cluster: {cluster}
 
-# Image of every container. `toolkit image build` builds toolkit:gpu or toolkit:cpu.
+# Image of every container: toolkit:gpu, or toolkit:cpu for hosts without GPUs. See `toolkit image build`.
 image: {image}
 
 # The hosts, by the names that ranks use to reach each other.

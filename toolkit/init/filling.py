@@ -7,19 +7,17 @@ from dataclasses import replace
 
 from toolkit.checks.model import Scene
 from toolkit.core.facts import Remembered
-from toolkit.image.cuda import CUDA_VARIANTS, CudaVariant
+from toolkit.image.cuda import CPU_BUILD, CPU_IMAGE, CUDA_VARIANTS, CudaVariant
 from toolkit.init.draft import Draft, DraftHost, named
 from toolkit.init.survey import Met
 from toolkit.network.choose import Choice, choose
 from toolkit.network.evidence import Evidence
 
-CPU_IMAGE = "toolkit:cpu"
-
 
 def build_of(image: str) -> str:
     """Return the command that builds an image of toolkit, empty for another image."""
     if image == CPU_IMAGE:
-        return "toolkit image build --flavor cpu"
+        return CPU_BUILD
     return next((variant.build for variant in CUDA_VARIANTS if variant.image == image), "")
 
 

@@ -20,10 +20,10 @@ from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import read_some, unreadable
 from toolkit.hostsfile.parse import parse_inventory
-from toolkit.image.cuda import CudaVariant
+from toolkit.image.cuda import CPU_IMAGE, CudaVariant
 from toolkit.init.answers import cluster_name, free_name
 from toolkit.init.draft import Draft, DraftHost, faults_between, hosts_file, named, read_host
-from toolkit.init.filling import CPU_IMAGE, choice_of, filled, image_for
+from toolkit.init.filling import choice_of, filled, image_for
 from toolkit.init.hostfile import parse_hostfile
 from toolkit.init.shares import SHARES, CommonShare, common_shares
 from toolkit.init.survey import PODMAN_INFO, Met, engine_of, survey

@@ -23,6 +23,7 @@ from toolkit.core.remote_files import (
 from toolkit.core.runner import MOST_SILENCE_S, ContainerRunner
 from toolkit.core.text import counted
 from toolkit.errors import NotReady, ToolkitError
+from toolkit.jobs.status import JobStatus
 from toolkit.plan.context import failure
 from toolkit.protocol.files import MOST_BYTES
 from toolkit.protocol.names import JOBS, RUNS, program
@@ -172,12 +173,31 @@ def _no_such_file(missing: Sequence[Missing], host: str, job: str) -> NoSuchFile
     first = missing[0]
     names = ", ".join(one.pattern for one in missing)
     if first.there:
-        return NoSuchFile(f"job {job} wrote no file that matches {names}", f"toolkit get {job} FILE", host)
+        return NoSuchFile(
+            f"job {job} wrote no file that matches {names}", f"toolkit get --job {job} FILE", host
+        )
     where = first.called or "the job's folder"
     more = f" and {first.more} more" if first.more else ""
     what = f"job {job} has no file {names}"
     fix = quoted("toolkit", "exec", host, "--", "ls", first.place)
     return NoSuchFile(f"{what}; {where} contains: {', '.join(first.names) or 'no files'}{more}", fix, host)
+
+
+def with_earlier_jobs(
+    error: NoFolder | NoSuchFile, known: Sequence[JobStatus], job: str, options: Sequence[str]
+) -> ToolkitError:
+    """Return the error about the newest job, extended by the ids of earlier jobs that can have the files.
+
+    Args:
+        known: oldest first.
+        options: paths and options of the command, for the fix.
+    """
+    earlier = [one.id for one in reversed(known) if one.id != job]
+    if not earlier:
+        return error
+    what = f"{error.what}; {job} is the newest job, and earlier jobs are {_some(earlier, ', ')}"
+    fix = quoted("toolkit", "get", "--job", earlier[0], *options)
+    return type(error)(what, f"{fix}  # or with the id of another job", error.host)
 
 
 def check_local(found: Sequence[Found], replace: bool) -> None:

@@ -17,7 +17,7 @@ from toolkit.launchers import BY_AGENT, LAUNCHERS, about_job, starts_from_main
 from toolkit.launchers.job import Job
 from toolkit.plan.steps import Phase, Plan, SendCode, StartDaemons, StartJob
 from toolkit.protocol.names import container_name
-from toolkit.protocol.transport import EXEC, WITHOUT_SSHD
+from toolkit.protocol.transport import EXEC, without_sshd
 
 
 def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
@@ -41,7 +41,7 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
     missing = [found for name in hosts if (found := _missing(layout, name))]
     if missing:
         what = f"hosts without a running container: {', '.join(words for words, _ in missing)}"
-        fix = WITHOUT_SSHD if any(no_sshd for _, no_sshd in missing) else UP
+        fix = without_sshd(layout.inventory.image) if any(no_sshd for _, no_sshd in missing) else UP
         raise NotReady(what, f"{fix}  # or run the job without a host: --exclude HOST")
 
 

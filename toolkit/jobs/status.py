@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from toolkit.core.text import counted
 from toolkit.errors import NotReady
 from toolkit.plan.show import table
 from toolkit.protocol.host_list import host_list
@@ -63,6 +64,11 @@ class JobStatus:
     last_lines: tuple[str, ...] = ()
     failed_rank: int | None = None
     lost_host: str = ""
+
+    def __repr__(self) -> str:
+        # Without the command and the output, which can contain secrets.
+        ranks = counted(self.ranks, "rank")
+        return f"JobStatus({self.id!r}, {self.state!r}, exit_code={self.exit_code}, {ranks})"
 
     @property
     def error(self) -> str:

@@ -83,11 +83,11 @@ class Builder:
         known = files.render_known_hosts((host.address, keys[host.name]) for host in hosts)
         changed = files.ensure_text(self.folder / "known_hosts", known)
         put = files.put_hosts_file(self.folder, files.render_hosts_yaml(self.spec, hosts))
-        title = (
-            f"toolkit kept your edited hosts.yaml and wrote the new settings to {put.path}"
-            if put.edited
-            else str(put.path)
-        )
+        title = str(put.path)
+        if put.edited:
+            same = put.path.name == "hosts.yaml"
+            settings = "its settings did not change" if same else f"the new settings are in {put.path}"
+            title = f"toolkit kept your edited hosts.yaml; {settings}"
         self.book.note("files", title, "", changed or put.changed, since)
         return self.book.report(f"lab {self.spec.name}")
 

@@ -107,7 +107,8 @@ class HostsFile:
 
     Args:
         path: ``hosts.yaml``, or the file next to it.
-        edited: the user edited ``hosts.yaml``, so it was kept and the text is in the file next to it.
+        edited: the user edited ``hosts.yaml``, so it was kept. The text is in the file next to it, unless the
+            lab wrote the same text before the edit.
         changed: a file was written.
     """
 
@@ -125,14 +126,21 @@ def is_edited(folder: Path, text: str = "") -> bool:
 
 
 def put_hosts_file(folder: Path, text: str) -> HostsFile:
-    """Write ``hosts.yaml``. If it was edited, keep it and write ``hosts.new.yaml``."""
+    """Write ``hosts.yaml``. If it was edited, keep it and write ``hosts.new.yaml``.
+
+    An edited ``hosts.yaml`` whose last written text was the same needs no ``hosts.new.yaml``.
+    """
     edited = is_edited(folder, text)
     path = folder / (_HOSTS_BESIDE if edited else _HOSTS)
     written = folder / _WRITTEN
     digests = written.read_text().split() if written.exists() else []
-    if (digest := _digest(text.encode())) not in digests:
+    digest = _digest(text.encode())
+    if digests[-1:] != [digest]:
         # Record the digest first: a text without a record would count as edited.
-        written.write_text("".join(f"{each}\n" for each in (*digests, digest)))
+        last = (*(each for each in digests if each != digest), digest)
+        written.write_text("".join(f"{each}\n" for each in last))
+    elif edited and not path.exists():
+        return HostsFile(folder / _HOSTS, True, False)
     changed = ensure_text(path, text)
     if not edited:
         (folder / _HOSTS_BESIDE).unlink(missing_ok=True)

@@ -190,7 +190,7 @@ def missing(spec: LabSpec, found: Found) -> tuple[str, ...]:
             lines.append(f"start {host.name}: container {host.container} is {there.status}")
     # A lab of an earlier version has no record of its files, so any text counts as edited.
     kept = files.is_edited(Path(spec.folder))
-    name = "hosts.new.yaml if you edited hosts.yaml, otherwise hosts.yaml" if kept else "hosts.yaml"
+    name = "hosts.yaml, or hosts.new.yaml if you edited hosts.yaml" if kept else "hosts.yaml"
     write = f"write {spec.folder}/{name}"
     return (*lines, write) if lines else ()
 

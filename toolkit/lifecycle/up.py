@@ -40,7 +40,7 @@ from toolkit.plan.steps import (
 )
 from toolkit.protocol.names import MAIN, WORKER, container_name, image_names, program
 from toolkit.protocol.shards import Content
-from toolkit.protocol.transport import NOT_FOUND, WITHOUT_SSHD
+from toolkit.protocol.transport import NOT_FOUND, without_sshd
 from toolkit.services.plan import service_folders, service_phases
 
 _FOLDERS = ("jobs", "home", "etc")
@@ -269,7 +269,9 @@ def _wait_step(layout: Layout, place: Place) -> Step:
         deadline=30,
         failures=(
             Failure(
-                rf"(?m)^{_EXIT_CODE}{NOT_FOUND}$", f"the image does not contain {SSHD_ARGV[0]}", WITHOUT_SSHD
+                rf"(?m)^{_EXIT_CODE}{NOT_FOUND}$",
+                f"the image does not contain {SSHD_ARGV[0]}",
+                without_sshd(layout.inventory.image),
             ),
             Failure(_NOT_BOUND, _PORT_TAKEN, taken, FailureCause.PORT_TAKEN),
         ),

@@ -115,6 +115,9 @@ class JobReport:
     silent: tuple[tuple[str, str], ...] = ()
     network: tuple[str, str] = ("", "")
 
+    def __repr__(self) -> str:
+        return f"JobReport({self.status.id!r}, {self.status.state!r}, {self.seconds:.1f} s)"
+
     @property
     def seconds(self) -> float:
         """Duration of the job, until now if it runs."""

@@ -118,10 +118,20 @@ def _one_line(subject: Command, engine: str) -> str:
     return subject.line()
 
 
-def outcome_line(outcome: Outcome) -> str:
-    """Return one line about one step on one host, and the fix below it if the step failed."""
+# A report without changes prints its duration only from this number of seconds.
+_SHORT_S = 0.05
+
+
+def outcome_line(outcome: Outcome, brief: bool = False) -> str:
+    """Return one line about one step on one host, and reason and fix below it if the step failed.
+
+    Args:
+        brief: without reason and fix of a failure, which the text of the report contains.
+    """
     detail = f" ({outcome.detail})" if outcome.detail and outcome.status != "failed" else ""
     line = f"{_SIGN[outcome.status]:>8}  {outcome.host}: {outcome.step}{detail}  {outcome.seconds:.1f} s"
+    if brief and outcome.status == "failed":
+        return line
     if outcome.status == "failed":
         line += f"\n          {outcome.detail}"
     return line + (f"\n          fix: {outcome.fix}" if outcome.fix else "")
@@ -133,7 +143,9 @@ def report_text(report: Report) -> str:
     if report.ok:
         done = "nothing to change" if report.changes == 0 else counted(report.changes, "change")
         steps = counted(len(report.outcomes), "step")
-        took = f"{steps} on {counted(len(hosts), 'host')}, {report.seconds:.1f} s"
+        took = f"{steps} on {counted(len(hosts), 'host')}"
+        if report.changes or report.seconds >= _SHORT_S:
+            took += f", {report.seconds:.1f} s"
         return f"{report.title}: {done} ({took}{_sent(report)})\n"
     same: dict[tuple[str, str], list[str]] = {}
     for host in hosts:

@@ -24,11 +24,6 @@ NOT_FOUND = 127
 _SSHD, _SSH = "/usr/sbin/sshd", "ssh"
 # The reason for exec if auto chose it.
 NO_SSH = f"the image does not have both {_SSH} and {_SSHD}"
-# For code that does not know the other contents of the image; `check` does.
-WITHOUT_SSHD = (
-    "in hosts.yaml: transport: exec; or use an image with sshd: toolkit image build, then image: toolkit:cpu"
-    " or image: toolkit:gpu"
-)
 
 
 def needs_of(transport: str, hosts: int) -> tuple[str, ...]:
@@ -43,6 +38,16 @@ def transport_for(lacks: Collection[str]) -> str:
         lacks: programs that the image does not have, among ``needs_of(SSH, 2)``.
     """
     return EXEC if set(needs_of(SSH, 2)).intersection(lacks) else SSH
+
+
+def without_sshd(image: str, launcher: str = "") -> str:
+    """Return the fix for an image without sshd.
+
+    Args:
+        launcher: a launcher that hosts.yaml must set for exec; empty if the present launcher works.
+    """
+    keys = f"transport: {EXEC}" + (f" and launcher: {launcher}" if launcher else "")
+    return f"in hosts.yaml: {keys}; or add sshd to the image: toolkit image build --onto {image}"
 
 
 def transport_text(chosen: str) -> str:

@@ -29,15 +29,25 @@ from toolkit.api.cluster import Cluster
 from toolkit.api.connection import ToolkitWarning
 from toolkit.api.job import ClusterJob
 from toolkit.bench.scaling import measure_all
+from toolkit.bench.smoke import Smoke
 from toolkit.cli.run import run as run_verb
+from toolkit.cluster.look import InspectedImage
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.finding import Finding
 from toolkit.core.report import Outcome, PlanFailed, Report, refuse_failed
+from toolkit.diagnose.evidence import Evidence
+from toolkit.diagnose.verdict import Verdict
+from toolkit.diagnose.why import Answer
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.export.prepare import BatchRequest
+from toolkit.hostsfile.inventory import Host
 from toolkit.jobs.request import Request
+from toolkit.jobs.status import JobStatus
+from toolkit.monitor.job_report import JobReport
 from toolkit.predict.ask import Options
+from toolkit.protocol.looks import ImageReport
 
+SECRET = "hf_a1b2c3d4"
 HOSTS = "cluster: t\nimage: toolkit:cpu\nhosts:\n  gpu1: {address: 10.9.8.7, slots: 1}\n"
 
 
@@ -113,8 +123,33 @@ def test_run_takes_what_the_verb_takes() -> None:
     assert ours - {"check"} == set(inspect.signature(run_verb).parameters) - here_only
 
 
-def test_a_job_shows_its_id(hosts: Path) -> None:
-    assert repr(ClusterJob(Cluster(hosts), "j1")) == "ClusterJob('j1')"
+def test_what_a_notebook_shows_is_a_short_line_without_secrets(hosts: Path) -> None:
+    hosts.write_text(f"{HOSTS}env: {{TOKEN: {SECRET}}}\n")
+    cluster, job = Cluster(hosts), f"{SECRET} {'x' * 500}"
+    status = JobStatus("j1", "failed", 1, 0.0, 2.0, job, command=("train.py", job), last_lines=(job,) * 40)
+    said = tuple(Outcome("files", f"write {n}", "gpu1", "ok", 0.0, job) for n in range(500))
+    answer = Answer(
+        status, Evidence("j1", "failed", "", ("gpu1",) * 500, ()), Verdict("end", "slow " * 90, ""), (), {}
+    )
+    facts = replace(world.IMAGE, env=(("TOKEN", SECRET),))
+    values = {
+        "Cluster('t', 1 host)": cluster,
+        "ImagePart(Cluster('t', 1 host))": cluster.image,
+        "ClusterJob('j1')": ClusterJob(cluster, "j1"),
+        "JobStatus('j1', 'failed', exit_code=1, 0 ranks)": status,
+        "Report('up', ok, 500 steps, 500 changes)": Report("up", said),
+        "Smoke(ok, 0 problems, '2 ranks')": Smoke((), (), "2 ranks"),
+        f"InspectedImage('lab:1', '{facts.identity}')": InspectedImage(
+            "lab:1", facts, ImageReport("/usr/bin/python3", (3, 12, 1), {}, ())
+        ),
+        "JobReport('j1', 'failed', 2.0 s)": JobReport(
+            "demo", status, 2.0, (), (), None, (), (), (), (), None
+        ),
+    }
+    assert {text: repr(value) for text, value in values.items()} == {text: text for text in values}
+    assert re.fullmatch(r"Answer\('j1', 'slow [^\n]{,120} \[\.\.\.\]'\)", repr(answer))
+    assert str(answer).startswith("j1: slow slow") and "no output for" in str(answer)
+    assert SECRET not in repr((cluster.inventory, Host("gpu1", "gpu1", env=(("TOKEN", SECRET),))))
 
 
 def test_every_verb_is_named_by_the_page_about_it() -> None:

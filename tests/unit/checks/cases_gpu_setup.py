@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.unit.checks.recorded import TAIL, card, gpus
 from tests.unit.checks.scenes import Case, info, scene, with_file, with_host, with_image
-from toolkit.checks.model import Scene
+from toolkit.checks.model import Scene, Seen
 from toolkit.cluster.look import Looked
 
 _PCI = "pci:0000:11:00.0 nvidia\npci:0000:21:00.0 nvidia\n"
@@ -46,7 +46,16 @@ def _drivers(version: str, base: Scene | None = None) -> Scene:
     return all_
 
 
+def _lost(base: Scene) -> Scene:
+    """The scene in which gpu2 did not answer."""
+    return replace(base, seen={**base.seen, "gpu2": Seen("gpu2")})
+
+
 _NONE = with_host(scene(gpu_health=_PCI), "gpu2", {"gpus": ()})
+_OURS = _asks(NVIDIA_REQUIRE_CUDA="cuda>=13.0", TOOLKIT_WITH="")
+CUDA_WITHOUT_GPU = _OURS
+for _name in _OURS.seen:
+    CUDA_WITHOUT_GPU = with_host(CUDA_WITHOUT_GPU, _name, {"gpus": ()}, answers={})
 _KERNELS = TAIL + "kernel:6.8.0-51-generic\nkernel:6.8.0-99-lowlatency\nkernel:5.15.0-99-generic\n"
 
 CASES = (
@@ -76,6 +85,25 @@ CASES = (
     Case("gpu-count", "error", with_file(scene(), gpus=4), "4 GPUs are declared in hosts.yaml"),
     Case("gpu-count", "ok", with_file(scene(), gpus=1)),
     Case("gpu-count", "warning", with_file(scene(), slots=3), "3 slots share 2 GPUs"),
+    Case("gpu-image", "ok", _OURS, host=""),
+    Case(
+        "gpu-image",
+        "ok",
+        with_host(CUDA_WITHOUT_GPU, "gpu2", {"gpus": ()}, answers={"gpu-health": _PCI}),
+        host="",
+    ),
+    Case("gpu-image", "ok", with_file(CUDA_WITHOUT_GPU, gpus=2), host=""),
+    Case("gpu-image", "ok", with_image(CUDA_WITHOUT_GPU, env=()), "not a GPU image of toolkit", host=""),
+    Case("gpu-image", "not checked", replace(CUDA_WITHOUT_GPU, image=None), "no host has the image", host=""),
+    Case("gpu-image", "not checked", _lost(CUDA_WITHOUT_GPU), "gpu2 did not", host=""),
+    Case(
+        "gpu-image",
+        "warning",
+        CUDA_WITHOUT_GPU,
+        "is built for CUDA, but no host has an NVIDIA GPU",
+        host="",
+        fix="toolkit image build --flavor cpu  # then in hosts.yaml: image: toolkit:cpu",
+    ),
     Case("gpu-cuda", "not checked", scene(), "does not declare its CUDA version"),
     Case("gpu-cuda", "not checked", replace(scene(), image=None), "no host has the image"),
     Case("gpu-cuda", "ok", _asks(NVIDIA_REQUIRE_CUDA="cuda>=12.4")),

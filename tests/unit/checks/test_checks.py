@@ -143,7 +143,8 @@ def test_an_image_without_a_tool_has_a_fix_that_this_image_can_meet(
     found = alarms(judge(with_inside(base, "gpu2", lacks=lacks.split()), STAGES))
     assert {finding.verdict for finding in found} == {"error"} and len(found) == len(fixes)
     for finding, fix in zip(found, fixes, strict=True):
-        assert fix in finding.fix and "toolkit image build --flavor gpu" in finding.fix
+        build = "--onto toolkit:cpu" if finding.subject == "transport" else "--flavor gpu"
+        assert fix in finding.fix and f"toolkit image build {build}" in finding.fix
 
 
 def test_an_image_without_sshd_is_no_fault_if_the_transport_is_chosen() -> None:

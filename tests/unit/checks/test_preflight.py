@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import toolkit.checks.preflight
 import toolkit.cleanup.gc
 from tests.unit import cluster_world as world
+from tests.unit.checks.cases_gpu_setup import CUDA_WITHOUT_GPU
 from tests.unit.checks.recorded import card, gpus, marks, place, places, process
 from tests.unit.checks.scenes import scene, with_host
 from tests.unit.cluster_world import running
@@ -74,6 +75,13 @@ def test_a_dry_run_shows_faults_and_the_plan(recorder: Recorder, saw: Any) -> No
     saw(_ERROR)
     status, out, err = call("up", "--dry-run")
     assert status == 0 and "phase containers" in out and "that requires a reset" in err
+
+
+def test_up_warns_of_a_cuda_image_for_hosts_without_gpus(recorder: Recorder, saw: Any) -> None:
+    saw(CUDA_WITHOUT_GPU)
+    status, _, err = call("up")
+    assert status == 0 and err.count("is built for CUDA, but no host has an NVIDIA GPU  [gpu-image]") == 1
+    assert "fix: toolkit image build --flavor cpu  # then in hosts.yaml: image: toolkit:cpu\n" in err
 
 
 def test_warnings_are_printed_by_up_and_by_run(recorder: Recorder, saw: Any) -> None:

@@ -250,7 +250,10 @@ def test_a_host_that_fails_gives_status_1_and_json_says_why(
     status, out, err = run("down")
     assert (status, out) == (1, "")
     assert "cpu3: FAILED at connect: docker is not installed" in err
-    assert "fix: install it" in err
+    # Reason and fix are printed once, with the report.
+    assert err.count("docker is not installed") == err.count("fix: install it") == 1
+    assert "  FAILED  cpu3: connect  0.0 s\n" in err
+    assert run("down", "-v")[2].count("fix: install it") == 2
 
 
 @pytest.mark.parametrize("target", ["compose", "docker", "ssh"])

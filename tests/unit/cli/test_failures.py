@@ -14,7 +14,7 @@ from tests.unit.each import for_each
 from toolkit.cli import app as cli
 from toolkit.cli.failure import asks_for_json
 from toolkit.core.report import Outcome, Report
-from toolkit.errors import BadInput, MissingTool, NotReady, Problem, ToolkitError, Unreachable
+from toolkit.errors import BadInput, Detached, MissingTool, NotReady, Problem, ToolkitError, Unreachable
 from toolkit.plan.execute import PlanInterrupted
 
 COMMAND = typer.main.get_command(cli.app)
@@ -107,6 +107,24 @@ def test_every_error_is_told_in_json_when_asked_for(
     assert (without[0], without[1]) == (status, "") and without[2] == err.replace(
         "toolkit up --json ", "toolkit up "
     )
+
+
+def test_detaching_is_reported_without_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = Detached("the-job", "detached")
+
+    def fails(hosts: str) -> None:
+        raise error
+
+    monkeypatch.setattr("toolkit.cli.up.load", fails)
+    assert run("up") == (
+        130,
+        "",
+        "\ndetached; the-job continues\n"
+        "  follow the job: toolkit attach the-job\n  stop the job:   toolkit stop the-job\n",
+    )
+    error = Detached("the-job", "the output cannot be written: No space left on device", 1)
+    status, _, err = run("up")
+    assert status == 1 and err.startswith("toolkit: the output cannot be written") and "fix:" in err
 
 
 @for_each(
@@ -216,3 +234,9 @@ def test_trust_as_a_dry_run_records_nothing(
         toolkit.cluster.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:new", "SHA256:old", "changed")
     )
     assert run("trust", "--dry-run", "--yes")[0] == 1
+    findings[:] = [
+        toolkit.cluster.trust.ShownKey("gpu2", target, failure=Unreachable("it is off", "ssh gpu2", "gpu2"))
+    ]
+    status, out, err = run("trust", "--json")
+    assert (status, err) == (1, "gpu2: it is off\n    fix: ssh gpu2\n")
+    assert [(row["error"], row["fix"]) for row in json.loads(out)] == [("it is off", "ssh gpu2")]

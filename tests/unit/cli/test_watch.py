@@ -19,6 +19,7 @@ from toolkit.cli import watch
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import _ask, _tell
 from toolkit.errors import Detached
+from toolkit.jobs.logs import Excerpt
 from toolkit.jobs.status import JobStatus
 
 
@@ -85,6 +86,14 @@ def _failed(*last: str, reason: str = "rank 1 on box2 ended with exit code 1") -
     return JobStatus("the-job", "failed", 1, 100.0, 102.0, reason, last_lines=last)
 
 
+def test_a_missing_program_is_named_with_its_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "[toolkit] cannot start ffmpeg: No such file or directory"
+    _tell(replace(_failed(line, reason="rank 1 on box2 exited with exit code 127"), exit_code=127))
+    *_, summary, fix = capsys.readouterr().err.splitlines()
+    assert summary.endswith(f"exit code 127: rank 1 on box2 exited with exit code 127: {line}")
+    assert fix.startswith("  fix: toolkit image build --pip requirements.txt && toolkit up, if")
+
+
 def test_the_summary_comes_last_with_the_error_of_the_rank(capsys: pytest.CaptureFixture[str]) -> None:
     _tell(replace(_failed("[rank1]: ModuleNotFoundError: No module named 'yaml'", "bye"), unswept=("box3",)))
     *_, summary, fix = capsys.readouterr().err.splitlines()
@@ -114,6 +123,39 @@ def test_the_error_of_a_rank(last: tuple[str, ...], error: str) -> None:
 def test_a_job_that_did_not_fail_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     _tell(replace(_failed("KeyError: 1", reason=""), state="succeeded", exit_code=0))
     assert capsys.readouterr().err == "job the-job: succeeded after 2.0 s, exit code 0\n"
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("output", "starting", "lines"),
+    [
+        (b"", "ranks are starting on gpu[1-2]", 1),
+        (b"step 1\n", "ranks are starting on gpu[1-2]", 0),
+        (b"", "", 0),
+    ],
+)
+def test_a_job_without_output_yet_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, output: bytes, starting: str, lines: int
+) -> None:
+    screen, ready, signals = _Terminal(), threading.Event(), Signals()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(watch, "_QUIET_S", 0.0)
+
+    def follow(session: Any, job: str, sink: Any, what: Any) -> JobStatus:
+        if output:
+            sink(output)
+        ready.wait(1.0)
+        return _failed()
+
+    monkeypatch.setattr(watch, "follow", follow)
+    watch.watch(cast(Any, None), "the-job", signals, Excerpt(), "ask", lambda data: None, False, starting)
+    said = screen.getvalue()
+    line = "no output yet; ranks are starting on gpu[1-2] (in another terminal: toolkit why the-job)\n"
+    assert said.count(line) == lines == said.count("no output yet")
 
 
 # Standard output that cannot be written

@@ -68,11 +68,28 @@ def test_auto_uses_ssh_only_with_both_programs() -> None:
         assert chosen.transport == "auto"
 
 
-def test_an_explicit_transport_and_an_image_of_toolkit_need_no_probe() -> None:
-    for keys, env in (("transport: exec\n", {}), ("transport: ssh\n", {}), ("", {"TOOLKIT_OPENMPI": "4.1"})):
-        inventory, layout = made(keys, env)
-        chosen = choose_transport(inventory, layout, False, {})
-        assert chosen.used_transport == ("exec" if "exec" in keys else "ssh")
+def test_an_explicit_transport_needs_no_probe() -> None:
+    for keys in ("transport: exec\n", "transport: ssh\n"):
+        inventory, layout = made(keys)
+        assert choose_transport(inventory, layout, False, {}).used_transport == keys.split()[1]
+
+
+def test_an_image_made_from_one_of_toolkit_can_be_without_sshd() -> None:
+    """Images made FROM an image of toolkit inherit its variables, but not necessarily its programs."""
+    inventory, layout = made(env={"TOOLKIT_OPENMPI": "4.1"})
+    hosts: Any = dict.fromkeys(inventory.names, Image(("/usr/sbin/sshd",)))
+    assert choose_transport(inventory, layout, False, hosts).used_transport == "exec"
+    # The image is nowhere: toolkit cannot probe it.
+    nowhere = replace(layout, image=replace(layout.image, identity="0" * 16))
+    assert choose_transport(inventory, nowhere, False, hosts).used_transport == "ssh"
+
+
+def test_no_docker_command_for_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    inventory, layout = made()
+    nowhere = replace(layout, image=replace(layout.image, identity="0" * 16))
+    with pytest.raises(ImageError, match="this machine has no docker command"):
+        choose_transport(inventory, nowhere, True, {})
 
 
 def test_the_recorded_choice_stays_until_the_image_changes() -> None:

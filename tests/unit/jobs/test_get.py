@@ -153,8 +153,9 @@ def test_what_is_not_there_is_said_with_what_is(place: Place) -> None:
     with pytest.raises(NoSuchFile, match=r"job one has no file out/x/y; out contains: c\.pt") as found:
         place.find("out", "out/x/y")
     assert found.value.fix.startswith(f"toolkit exec {HOST} -- ls /")
-    with pytest.raises(NoSuchFile, match="job one wrote no file that matches results"):
+    with pytest.raises(NoSuchFile, match="job one wrote no file that matches results") as found:
         place.find("results")
+    assert found.value.fix == "toolkit get --job one FILE"
     with pytest.raises(NoFolder, match="the host has no folder of job two"):
         place.find("out", job="two")
 
@@ -237,6 +238,22 @@ def test_a_folder_that_is_named_takes_the_files(project: Path, run: Run) -> None
     assert ClusterJob(Cluster(world.inventory())).get("out", into="back").files == 1
     assert {"out/model.pt", "back/out/model.pt"} <= set(list_files(project))
     assert not (project / "runs").exists()
+
+
+def test_a_file_that_the_newest_job_lacks_can_be_of_an_earlier_job(
+    place: Place, project: Path, run: Run
+) -> None:
+    status, _, err = run("get", "model.pt")
+    assert status == 1 and "earlier jobs" not in err
+    job, _ = place.code.send(place.code.step(job="two"))
+    (job / "status.json").write_text('{"state": "succeeded", "exit_code": 0, "started": 9.0}')
+    status, _, err = run("get", "out", "--host", HOST)
+    assert status == 1 and "; two is the newest job, and earlier jobs are one\n" in err
+    assert f"fix: toolkit get --job one --host {HOST} out  # or with the id of another job" in err
+    with pytest.raises(NoSuchFile, match="two is the newest job"):
+        ClusterJob(Cluster(world.inventory())).get("out")
+    status, _, err = run("get", "out", "--job", "two")
+    assert status == 1 and "earlier jobs" not in err
 
 
 def test_links_out_of_the_folder_are_left_out(place: Place) -> None:

@@ -127,7 +127,19 @@ def test_a_hosts_file_that_nobody_edited_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "hosts.yaml").read_text() == "b\n" and not (tmp_path / "hosts.new.yaml").exists()
 
 
-@pytest.mark.parametrize("again", ["a\n", "b\n"])
+def test_an_edited_hosts_file_with_the_same_settings_needs_no_other(tmp_path: Path) -> None:
+    files.put_hosts_file(tmp_path, "a\n")
+    (tmp_path / "hosts.yaml").write_text("a\nedited\n")
+    for _ in range(2):
+        assert files.put_hosts_file(tmp_path, "a\n") == files.HostsFile(tmp_path / "hosts.yaml", True, False)
+        assert not (tmp_path / "hosts.new.yaml").exists()
+    assert changed_by(tmp_path, "b\n")
+    # Settings that return are new again, because the file beside the edited one has others.
+    assert changed_by(tmp_path, "a\n") and not changed_by(tmp_path, "a\n")
+    assert (tmp_path / "hosts.new.yaml").read_text() == "a\n"
+
+
+@pytest.mark.parametrize("again", ["b\n", "c\n"])
 def test_a_hosts_file_that_was_edited_is_kept(tmp_path: Path, again: str) -> None:
     files.put_hosts_file(tmp_path, "a\n")
     about = (tmp_path / "hosts.yaml").stat()
@@ -290,4 +302,4 @@ def test_what_a_new_lab_would_make_is_told_once() -> None:
 def test_the_preview_names_the_file_beside_an_edited_one(tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text("edited\n")
     lines = missing(spec(folder=str(tmp_path)), Found({}, (), (), ()))
-    assert lines[-1] == f"write {tmp_path}/hosts.new.yaml if you edited hosts.yaml, otherwise hosts.yaml"
+    assert lines[-1] == f"write {tmp_path}/hosts.yaml, or hosts.new.yaml if you edited hosts.yaml"

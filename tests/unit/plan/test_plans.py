@@ -337,13 +337,16 @@ def without_sshd() -> dict[str, Facts]:
     return said
 
 
+_ONTO = f"toolkit image build --onto {world.inventory().image}"
+
+
 def test_a_worker_without_sshd_is_not_answered_with_another_up() -> None:
     said = without_sshd()
     with pytest.raises(NotReady) as caught:
         require_running(make_layout(world.inventory(), Observed(said)), ["gpu1", "gpu2"])
     (row,) = (r for r in host_states(world.inventory(), said, {}, container_programs()) if r.host == "gpu2")
     for fix in (caught.value.fix, row.fix):
-        assert fix.startswith("in hosts.yaml: transport: exec; or") and "toolkit image build" in fix
+        assert fix.startswith(f"in hosts.yaml: transport: exec; or add sshd to the image: {_ONTO}")
 
 
 def test_up_names_the_missing_sshd_by_the_status_of_the_container(
@@ -363,7 +366,7 @@ def test_up_names_the_missing_sshd_by_the_status_of_the_container(
     (step,) = (s for s in plan.steps if isinstance(s, WaitFor) and s.host == "gpu2")
     (outcome,) = execute(Plan("up", (Phase("sshd", (step,)),)), hosts("gpu2")).outcomes
     assert outcome.detail == "the image does not contain /usr/sbin/sshd (the container exited with 127)"
-    assert outcome.fix.startswith("in hosts.yaml: transport: exec; or")
+    assert outcome.fix.endswith(_ONTO)
 
 
 @pytest.mark.parametrize(

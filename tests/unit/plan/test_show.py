@@ -45,6 +45,7 @@ CODE = CodeTree((Entry("a", "f", 0, 7, 0, ""),))
 )
 def test_one_line_for_one_outcome(outcome: Outcome, line: str) -> None:
     assert outcome_line(outcome) == line
+    assert outcome_line(outcome, brief=True) == line.partition("\n")[0]
 
 
 def test_a_report_without_failures_is_one_line() -> None:
@@ -54,6 +55,8 @@ def test_a_report_without_failures_is_one_line() -> None:
         report_text(Report("up demo", (SKIPPED,), 1))
         == "up demo: nothing to change (1 step on 1 host, 1.0 s)\n"
     )
+    at_once = Report("up demo", (SKIPPED,), 0.04)
+    assert report_text(at_once) == "up demo: nothing to change (1 step on 1 host)\n"
 
 
 def test_a_report_with_a_failure_has_a_line_for_every_host() -> None:
