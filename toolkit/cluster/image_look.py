@@ -26,6 +26,7 @@ from toolkit.protocol.decode import decode_json
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.looks import ImageReport
 from toolkit.protocol.transport import AUTO, EXEC, NO_SSH, NOT_FOUND, SSH, transport_for
+from toolkit.remote.local_image import built_images
 
 # The oldest Python that runs toolkit's programs in containers.
 LEAST_PYTHON = (3, 10)
@@ -113,8 +114,9 @@ def choose_transport(
 ) -> Inventory:
     """Return the inventory with the transport for the image of the layout, if the hosts file sets auto.
 
-    The choice of the last `up` for the same image stays. Otherwise the image is probed, on a host that has
-    it or on this machine. If the probe of an image of toolkit fails, the choice is ssh.
+    The choice of the last `up` for the same image stays. An image that toolkit built on this machine has
+    ssh. Other images are probed, on a host that has the image or on this machine. If the probe fails, the
+    variables of the image decide.
 
     Args:
         here: the engine of this machine has the image.
@@ -128,13 +130,7 @@ def choose_transport(
     facts = {place.name: place.facts for place in layout.places}
     known = with_recorded_transport(inventory, facts, layout.image.identity)
     if not known.chosen_transport:
-        try:
-            transport = transport_for(_report(inventory.image, layout, here, runners).lacks)
-        except ImageError:
-            if not dict(layout.image.env).get(_OWN_IMAGE):
-                raise
-            transport = SSH
-        known = replace(inventory, chosen_transport=transport)
+        known = replace(inventory, chosen_transport=_transport_of(inventory.image, layout, here, runners))
     if known.chosen_transport == EXEC:
         faults = tuple(without_ssh(inventory.launcher, inventory.worker_port_fixed, bool(inventory.spares)))
         fix = f"or add sshd: toolkit image build --onto {inventory.image}"
@@ -142,6 +138,19 @@ def choose_transport(
         if problems:
             raise BadInput(inventory.source, problems)
     return known
+
+
+def _transport_of(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]) -> str:
+    is_own = bool(dict(layout.image.env).get(_OWN_IMAGE))
+    if is_own and layout.image.id in built_images():
+        return SSH
+    try:
+        return transport_for(_report(name, layout, here, runners).lacks)
+    except ImageError:
+        # An image made from one of toolkit has its variables, but can be without its programs.
+        if not is_own:
+            raise
+        return SSH
 
 
 def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]) -> ImageReport:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -14,9 +13,8 @@ import tarfile
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
 
 from toolkit.core.command import Command, quoted
 from toolkit.core.image import image_id
@@ -24,16 +22,13 @@ from toolkit.core.text import counted
 from toolkit.errors import CommandFailed, ImageError, MissingTool
 from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild
 from toolkit.image.lock import LOCK_FILE, expected_digests
-from toolkit.protocol.decode import DecodeError, Text, decode_json
+from toolkit.remote.local_image import note_built
 
 # Called with a title when a stage of the build begins, then with each line of its output.
 Notify = Callable[[str, str], None]
 
 # Number of output lines of a failed program that an error keeps.
 _TAIL = 40
-_MOST_BUILT = 100
-_MOST_RECORD_BYTES = 1 << 16
-_Id = Annotated[str, Text(71, r"sha256:[0-9a-f]{64}")]
 
 
 def source_folder() -> Path:
@@ -55,12 +50,6 @@ def source_folder() -> Path:
 def read_sources(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Return the text of the named files below a folder, by name."""
     return {name: (folder / name).read_text(encoding="utf-8") for name in names}
-
-
-def default_cache(environ: Mapping[str, str]) -> str:
-    """Return the folder that keeps wheels and the record of built images between builds."""
-    base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return str(Path(base).absolute() / "toolkit")
 
 
 def wheelhouse_files(folder: str) -> dict[str, bool]:
@@ -206,32 +195,6 @@ def built_image(reference: str) -> tuple[str, int]:
     return image_id(name), int(size)
 
 
-def built_images(file: Path | None = None) -> tuple[str, ...]:
-    """Return the Ids of the images built on this machine, newest last; empty if the record cannot be read.
-
-    Args:
-        file: the record; default: the user's record.
-    """
-    with contextlib.suppress(OSError, DecodeError), (file or _built_record()).open("rb") as source:
-        return decode_json(tuple[_Id, ...], source.read(_MOST_RECORD_BYTES))
-    return ()
-
-
-def note_built(image: str, file: Path | None = None) -> None:
-    """Add an image to the record of built images.
-
-    Raises:
-        OSError: the record cannot be written.
-    """
-    file = file or _built_record()
-    known = [each for each in built_images(file) if each != image]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f".{file.name}.{os.getpid()}")
-    new.write_text(json.dumps([*known, image][-_MOST_BUILT:]))
-    new.chmod(0o600)
-    new.replace(file)
-
-
 def _fetch(fetch: Fetch, notify: Notify) -> None:
     notify(fetch.title, "")
     tail: tuple[str, ...] = ()
@@ -301,7 +264,3 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _built_record() -> Path:
-    return Path(default_cache(os.environ)) / "built-images.json"

@@ -23,10 +23,10 @@ from typing import IO, Annotated
 from toolkit.core.disk_space import size as size_text
 from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
-from toolkit.image.build import default_cache
 from toolkit.image.layer_reader import Unreadable
 from toolkit.image.layers import ImageLayers, Layer
 from toolkit.protocol.decode import Items, Key, decode_json, load_json
+from toolkit.remote.local_image import default_cache
 
 _CHUNK = 2**18
 _MOST_JSON = 1 << 24  # bytes of the manifest and of the config

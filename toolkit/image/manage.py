@@ -20,7 +20,6 @@ from toolkit.errors import BadInput, ImageError, MissingTool, Problem, ToolkitEr
 from toolkit.image.build import (
     Notify,
     build_image,
-    default_cache,
     read_sources,
     resolve,
     source_folder,
@@ -48,6 +47,7 @@ from toolkit.image.build_values import ImageBuild
 from toolkit.image.inventory import QUESTIONS, HeldImage, ImageRow, image_rows, parse_held, plan_prune
 from toolkit.image.wheelhouse import TORCH_CPU_INDEX, Target, beside_torch
 from toolkit.plan.steps import Plan
+from toolkit.remote.local_image import default_cache
 
 __all__ = [
     "QUESTIONS",

@@ -8,11 +8,11 @@ from contextlib import suppress
 from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts
 from toolkit.errors import ImageError
-from toolkit.image.build import built_images
 from toolkit.image.export_reader import ExportReader
 from toolkit.image.layer_reader import LayerReader, Unreadable, verified
 from toolkit.image.layers import Group, ImageLayers
 from toolkit.remote.engine import Engine
+from toolkit.remote.local_image import built_images
 from toolkit.transfer.tee_reader import Readings, Tap
 
 

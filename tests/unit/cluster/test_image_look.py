@@ -18,6 +18,7 @@ from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.core.command import Command, Result
 from toolkit.errors import BadInput, ImageError, MissingTool, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
+from toolkit.remote.local_image import note_built
 
 REPORT = {"executable": "/usr/bin/python3", "python": [3, 12, 1]}
 
@@ -82,6 +83,18 @@ def test_an_image_made_from_one_of_toolkit_can_be_without_sshd() -> None:
     # The image is nowhere: toolkit cannot probe it.
     nowhere = replace(layout, image=replace(layout.image, identity="0" * 16))
     assert choose_transport(inventory, nowhere, False, hosts).used_transport == "ssh"
+
+
+def test_an_image_that_was_built_here_needs_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    inventory, layout = made(env={"TOOLKIT_OPENMPI": "4.1"})
+    host = Image()
+    hosts: Any = dict.fromkeys(inventory.names, host)
+    assert choose_transport(inventory, layout, False, hosts).used_transport == "ssh"
+    assert len(host.commands) == 1
+    note_built(layout.image.id)
+    assert choose_transport(inventory, layout, False, hosts).used_transport == "ssh"
+    assert len(host.commands) == 1
 
 
 def test_no_docker_command_for_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:

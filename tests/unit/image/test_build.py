@@ -18,10 +18,7 @@ from toolkit.errors import CommandFailed, ImageError, MissingTool
 from toolkit.image.build import (
     assemble_context,
     build_image,
-    built_images,
-    default_cache,
     fill_wheelhouse,
-    note_built,
     read_sources,
     source_folder,
     wheelhouse_files,
@@ -29,6 +26,7 @@ from toolkit.image.build import (
 from toolkit.image.build_plan import CONTEXT_FILES
 from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild, Locked, Wheelhouse
 from toolkit.image.wheelhouse import Target, parse_pins, wheel_fetches
+from toolkit.remote.local_image import built_images, default_cache, note_built
 
 
 def python(code: str, stdin: bytes | None = None) -> Command:
