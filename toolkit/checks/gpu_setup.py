@@ -78,8 +78,8 @@ def required(env: Mapping[str, str]) -> str:
 
 def image_cuda(env: Mapping[str, str]) -> Version:
     """Return the CUDA version that an image declares; empty if it declares none."""
-    asked = re.search(r"cuda>=([\d.]+)", env.get("NVIDIA_REQUIRE_CUDA", ""))
-    return version(env.get("CUDA_VERSION", "") or (asked[1] if asked else ""))
+    declared = re.search(r"cuda>=([\d.]+)", env.get("NVIDIA_REQUIRE_CUDA", ""))
+    return version(env.get("CUDA_VERSION", "") or (declared[1] if declared else ""))
 
 
 def satisfied(condition: str, driver: str) -> bool | None:

@@ -225,9 +225,9 @@ class Attempt:
             return lost
         if self._regroup is None:
             records = self.leases.records()
-            told = any(each["exit_code"] for each in records if each["host"] == running.launch["host"])
+            reported = any(each["exit_code"] for each in records if each["host"] == running.launch["host"])
             # ssh can exit shortly before the lease next to it does; by now the lease has been queried, too.
-            if not told and (lost := self._lost()):
+            if not reported and (lost := self._lost()):
                 return lost
         else:
             records = self._regroup.latest(running.launch["host"])
