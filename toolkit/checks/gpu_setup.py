@@ -261,7 +261,7 @@ def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("docker cannot be used")
     # https://github.com/NVIDIA/nvidia-container-toolkit/issues/48 and opencontainers/runc#3708.
     elif info.cgroup_driver == "systemd" and not report.tagged("chars"):
-        what = "the next `systemctl daemon-reload` takes the GPUs from running containers (systemd cgroups)"
+        what = "running containers lose their GPUs at the next `systemctl daemon-reload` (systemd cgroups)"
         fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all  # at every boot, by a udev rule"
         yield warning(what, f"on {seen.host}: {fix}")
 

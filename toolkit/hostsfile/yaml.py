@@ -130,7 +130,7 @@ class _Reader:
             if isinstance(event, ev.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self._say((), event, "a second document begins here; write one document per file")
+                    self._say((), event, "this line begins a second document; write one document per file")
                     break
                 data = self._node(next(self.events), ())
         if isinstance(data, dict):
@@ -325,8 +325,8 @@ _SYNTAX: tuple[tuple[str, bool, str], ...] = (
         False,
         "a ': ' is inside a value, the indentation is wrong, or the line above has no space after ':'",
     ),
-    ("unexpected end of stream", True, "a quote is opened here and never closed"),
-    ("unexpected document separator", True, "a quote is opened here and never closed"),
+    ("unexpected end of stream", True, "this line opens a quote that is never closed"),
+    ("unexpected document separator", True, "this line opens a quote that is never closed"),
     ("cannot start any token", False, "this character cannot begin a value; put the value in quotes"),
     ("',' or ']'", True, "this '[' has no matching ']', or a comma is missing"),
     ("',' or '}'", True, "this '{' has no matching '}', or a comma is missing"),
