@@ -118,7 +118,7 @@ class Cluster:
     def smoke(self) -> None:
         ranks = len(self.hosts)
         said = self.toolkit("smoke")
-        if f"over {ranks} ranks: sum {ranks * (ranks + 1) // 2} right on all" not in said:
+        if f"over {ranks} ranks: sum {ranks * (ranks + 1) // 2} correct on all ranks" not in said:
             raise Failed(said)
 
     def job(self, launcher: str) -> None:

@@ -12,8 +12,8 @@ from enum import Enum
 
 EXIT_CODES: dict[int, str] = {
     0: "success",
-    1: "a failure on at least one host; the report names the host and the reason",
-    2: "invalid hosts.yaml or command line; no host was contacted",
+    1: "a failure on a host or on this machine; the message contains the reason",
+    2: "an invalid hosts.yaml, local file or command line, usually found before toolkit contacts a host",
     3: "the cluster is not in the state that the command requires (not up, partly up, no such job)",
     4: "a program or service that the command requires is missing on this machine",
     130: "interrupted; 143 after SIGTERM, 129 after the terminal was closed",

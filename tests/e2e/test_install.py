@@ -104,7 +104,7 @@ def test_a_cluster_s_life(far: Toolkit) -> None:
     try:
         far.run("up", check=True)
         assert far.run("up", "--json", check=True).json["changes"] == 0
-        assert "all-reduce over 2 ranks: sum 3 right on all" in far.run("smoke", check=True).out
+        assert "all-reduce over 2 ranks: sum 3 correct on all ranks" in far.run("smoke", check=True).out
         told = far.run("run", "--dry-run", "--json", "--", "true", check=True).json
         assert told["dry_run"] and told["title"].startswith("run ") and "phase start" in told["plan"]
         assert len(far.run("status", "--json", check=True).json["jobs"]) == 1  # the dry run made none

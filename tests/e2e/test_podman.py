@@ -44,7 +44,7 @@ def test_a_cluster_s_life_without_docker(pod: Toolkit) -> None:
     assert pod.run("up", "--json", check=True).json["changes"] == 0
     for host, name in zip(HOSTS, ("main", "worker"), strict=True):
         assert podman(host, "ps --format '{{.Names}} {{.Status}}'").startswith(f"toolkit-{NAME}-{name} Up")
-    assert "all-reduce over 2 ranks: sum 3 right on all" in pod.run("smoke", check=True).out
+    assert "all-reduce over 2 ranks: sum 3 correct on all ranks" in pod.run("smoke", check=True).out
     rows = pod.run("image", "ls", "--json", check=True).json["rows"]
     assert {(row["state"], row["names"][0]) for row in rows} == {("whole", "toolkit:cpu")}
 

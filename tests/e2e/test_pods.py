@@ -171,7 +171,7 @@ def test_an_mpijob_s_pods_make_one_world(pods: Pods) -> None:
 def test_an_mpijob_s_ranks_reach_each_other(pods: Pods) -> None:
     words = ("--launcher", "mpirun", "--", "python", "-c", ALLREDUCE)
     said = mpijob(pods, rendered(pods.folder, *words))
-    assert "all-reduce over 4 ranks: sum 10 right on all" in said, said
+    assert "all-reduce over 4 ranks: sum 10 correct on all ranks" in said, said
 
 
 def test_an_mpijob_s_launcher_takes_no_other_worker(pods: Pods, tmp_path: Path) -> None:
@@ -201,4 +201,4 @@ def test_a_trainjob_s_pods_make_one_world(pods: Pods) -> None:
         more = [word for pair in pet.items() for word in ("--env", "=".join(pair))]
         pods.run(f"{name}-node-0-{number}", container, *more, subdomain=name, wait=number == 0)
     said = pods.logs(f"{name}-node-0-0")
-    assert "all-reduce over 4 ranks: sum 10 right on all" in said, said
+    assert "all-reduce over 4 ranks: sum 10 correct on all ranks" in said, said

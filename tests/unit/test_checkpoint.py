@@ -109,7 +109,7 @@ def test_a_torn_one_is_passed_over(tmp_path: Path, damage: bytes) -> None:
     assert steps_in(tmp_path) == [2, 1]
 
 
-def test_a_torn_one_does_not_count_as_one_of_the_two(tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_does_not_count_as_kept(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 1, b"old")
     checkpoint.save(tmp_path, 2, b"payload").write_bytes(b"pay")
     checkpoint.save(tmp_path, 3, b"new")

@@ -56,7 +56,7 @@ def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     where = image_place(seen)
     if where is None or not where.size or not seen.facts.docker:
-        yield unchecked("the disk of the image store cannot be read")
+        yield unchecked("the host did not report the disk of the image store")
         return
     fix = _old_images(seen, scene) or f"on {seen.host}: docker image prune  # docker system df shows usage"
     room = f"the disk of {where.path} has {_size(where.free)} free"
@@ -81,7 +81,7 @@ def _inodes(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     where = image_place(seen)
     if where is None:
-        yield unchecked("the disk of the image store cannot be read")
+        yield unchecked("the host did not report the disk of the image store")
     elif not where.inodes:
         yield fine("the file system has no fixed number of files")
     else:
@@ -101,7 +101,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if isinstance(seen.error, UnsafeState):
         yield error(seen.error.what, seen.error.fix)
     elif there is None or not there.kind:
-        yield unchecked("the disk of the state directory cannot be read")
+        yield unchecked("the host did not report the disk of the state directory")
     elif "ro" in there.options:
         yield _read_only(seen, there)
     elif there.locked or "w" not in there.may:
@@ -138,7 +138,7 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
             f"on {seen.host}: quota -s  # then remove files",
         )
     elif home is None or not home.size:
-        yield unchecked("the disk of the home folder cannot be read")
+        yield unchecked("the host did not report the disk of the home folder")
     elif "w" not in home.may:
         fix = f"on {seen.host}: ls -ld {quoted(home.path)}"
         yield warning(f"the home folder {home.path} is not writable", fix)

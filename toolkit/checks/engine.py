@@ -143,9 +143,9 @@ def _foreign(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 CHECKS = (
     Check("docker", "docker can be used", host=_usable),
-    Check("docker-version", "the engine is new enough", host=_new_enough),
+    Check("docker-version", "the container engine is new enough", host=_new_enough),
     Check("docker-storage", "images are stored in layers", host=_driver),
-    Check("docker-users", "user ids are the host's own", host=_remapped),
+    Check("docker-users", "containers use the user IDs of the host", host=_remapped),
     Check("docker-here", "docker commands reach the engine of this host", host=_own),
     Check("docker-logs", "container logs can be read", host=_logs),
     Check("docker-runtime", "containers run under a tested runtime", host=_runtime),

@@ -87,8 +87,8 @@ def required(env: Mapping[str, str]) -> str:
 
 def image_cuda(env: Mapping[str, str]) -> Version:
     """Return the CUDA version that an image declares; empty if it declares none."""
-    asked = re.search(r"cuda>=([\d.]+)", env.get("NVIDIA_REQUIRE_CUDA", ""))
-    return version(env.get("CUDA_VERSION", "") or (asked[1] if asked else ""))
+    declared = re.search(r"cuda>=([\d.]+)", env.get("NVIDIA_REQUIRE_CUDA", ""))
+    return version(env.get("CUDA_VERSION", "") or (declared[1] if declared else ""))
 
 
 def satisfied(condition: str, driver: str) -> bool | None:
@@ -291,7 +291,7 @@ def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("docker cannot be used")
     # https://github.com/NVIDIA/nvidia-container-toolkit/issues/48 and opencontainers/runc#3708.
     elif info.cgroup_driver == "systemd" and not report.tagged("chars"):
-        what = "the next `systemctl daemon-reload` takes the GPUs from running containers (systemd cgroups)"
+        what = "running containers lose their GPUs at the next `systemctl daemon-reload` (systemd cgroups)"
         fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all  # at every boot, by a udev rule"
         yield warning(what, f"on {seen.host}: {fix}")
 

@@ -51,7 +51,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
             fix = f"on {seen.host}: ls -l {quoted(mount.source)}"
             yield error(f"{mount.source} is a broken symbolic link", fix, subject=mount.source)
         elif not where.kind:
-            what = f"{mount.source} does not exist, or {seen.facts.user} has no permission for its folder"
+            what = f"{mount.source} does not exist, or {seen.facts.user} cannot open its parent folder"
             fix = f"on {seen.host}: mkdir {quoted(mount.source)}  # or mount the file system"
             yield error(what, fix, subject=mount.source)
     unknown = {m.source for m in scene.inventory.mounts} - {m.source for m, _ in found}

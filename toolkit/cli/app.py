@@ -86,7 +86,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
         group("bench", "Measure and predict the speed of the cluster.",
               Verb("network", "bench:network", "Measure bandwidth, latency and all-reduce.",
                    old={"--engine": "--backend"}),
-              Verb("scaling", "scaling:scaling", "Measure how a script's throughput grows with hosts.",
+              Verb("scaling", "scaling:scaling", "Measure how throughput grows with the number of hosts.",
                    passes_on=True, cls=_SCRIPT),
               _PREDICT,
               _TUNE),
@@ -139,7 +139,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="First steps: `toolkit lab up` starts a practice cluster, `toolkit init` describes your hosts. "
     "`toolkit COMMAND --help` shows options and examples.\n\n"
-    "Exit codes: 0 success, 1 failure on a host, 2 invalid input, 3 cluster not up, 4 local program missing, "
+    "Exit codes: 0 success, 1 failure, 2 invalid input, 3 cluster not up, 4 local program missing, "
     "130 interrupted, 143 SIGTERM, 129 terminal closed. Once a job has started, `run` exits with the code of "
     "the job.",
 )

@@ -35,7 +35,9 @@ def network(
     hosts: HostsFile = DEFAULT_HOSTS,
     seconds: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Send for SECONDS per pair and direction; 0 skips the pairs"),
+        typer.Option(
+            metavar="SECONDS", help="Measure each pair for SECONDS in each direction; 0 skips the pairs"
+        ),
     ] = 0.5,
     streams: Annotated[
         int, typer.Option(metavar="N", help="Number of parallel TCP connections per pair")
@@ -55,7 +57,8 @@ def network(
     budget: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="Time limit for all all-reduces; toolkit skips the remaining sizes"
+            metavar="SECONDS",
+            help="Time limit of the all-reduce measurement; toolkit then skips larger messages",
         ),
     ] = 30.0,
     only: Annotated[

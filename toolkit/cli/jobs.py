@@ -47,7 +47,7 @@ def jobs(
 ) -> None:
     """List the jobs of the cluster.
 
-    toolkit prints user, state, hosts, start and result of each job, and the newest job last.
+    toolkit prints user, state, hosts, start and result of each job, with the newest job last.
 
     Examples:
         toolkit jobs
@@ -136,7 +136,7 @@ def stop(
     job: Job = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     grace: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help="Time between SIGTERM and SIGKILL (default: 10)")
+        str | None, typer.Option(metavar="SECONDS", help="Time between SIGTERM and SIGKILL (default: 10 s)")
     ] = None,
     now: Annotated[bool, typer.Option("--now", help="Kill all ranks immediately, without SIGTERM")] = False,
     dry_run: DryRun = False,

@@ -140,5 +140,5 @@ def pick_cluster(person: Person, meeting: Meeting, default: str) -> str:
 
     name = person.ask("name of the cluster?", free_name(default, meeting.foreign_names()), read)
     if own := meeting.owners(name):
-        say(f"  you have a cluster {name} on {host_list(own)}: this hosts.yaml will control it")
+        say(f"  you have a cluster {name} on {host_list(own)}: this hosts.yaml will control that cluster")
     return name

@@ -95,7 +95,7 @@ def tune(
 
     Examples:
         toolkit network tune
-        toolkit bench tune --backend mpi --budget 30
+        toolkit network tune --backend mpi --budget 30
         toolkit network tune --forget
     """
     line = CommandLine()

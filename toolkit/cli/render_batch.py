@@ -63,7 +63,7 @@ Gpus = Annotated[
 LeaveOut = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PATH", help="Ignore this key of hosts.yaml, such as services/tensorboard, if unsupported"
+        metavar="PATH", help="Ignore this unsupported key of hosts.yaml, such as services/tensorboard"
     ),
 ]
 

@@ -71,7 +71,7 @@ def scaling(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Measure how a script's throughput grows with hosts.
+    """Measure how throughput grows with the number of hosts.
 
     toolkit runs the script on 1, 2, … hosts, measures the steps per second of each run, and prints speedup
     and efficiency. toolkit stops each run after the measurement. The ranks must print the number

@@ -26,7 +26,7 @@ def trust(
     ] = None,
     hosts: HostsFile = DEFAULT_HOSTS,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Record the SSH host keys without a question")
+        bool, typer.Option("--yes", "-y", help="Record the SSH host keys without confirmation")
     ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace a recorded SSH host key that differs")

@@ -136,7 +136,7 @@ def _ask(job: str, follower: _Follower, signals: Signals) -> str:
 def _stop(session: Session, job: str, signals: Signals) -> None:
     try:
         # The message is inside `try`: the next Ctrl-C can arrive before it is written completely.
-        say(f"\nstopping {job} on all hosts (press Ctrl-C again to kill it immediately)")
+        say(f"\nstopping {job} on all hosts (press Ctrl-C again to kill all ranks immediately)")
         stop(session, job, interrupt=True)
     except KeyboardInterrupt:
         if signals.got:

@@ -24,7 +24,7 @@ from toolkit.protocol.files import (
     Sent,
 )
 
-_FIX = "toolkit up  # installs the programs of this toolkit on the host"
+_FIX = "toolkit up  # installs the programs of this version on the host"
 
 
 @dataclass(frozen=True)

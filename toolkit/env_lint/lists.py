@@ -28,16 +28,16 @@ def judge_per_function(variable: Variable, value: str) -> Complaint | None:
     library, known = variable.library, {word.lower() for word in variable.words}
     parts = [part for part in value.split(";") if part]
     if not all(":" in part for part in parts[1:]):
-        what = f"{library} stops because a list after a semicolon in {variable.name} names no function"
+        what = f"{library} fails because a list after a semicolon in {variable.name} names no function"
         return Complaint("error", what, "write FUNCTION:LIST after the first semicolon")
     for part in parts:
         function, _, names = part.rpartition(":")
         if function and function.lower() not in map(str.lower, _FUNCTIONS):
-            what = f"{library} stops because {variable.name} contains an unknown function"
+            what = f"{library} fails because {variable.name} contains an unknown function"
             return Complaint("error", what, f"use only the functions {listed(_FUNCTIONS)}")
         wrong = [n for n in names.removeprefix("^").split(",") if n and n.lower() not in known]
         if wrong:
-            what = f"{library} stops because {variable.name} contains {listed(map(shown, wrong))}"
+            what = f"{library} fails because {variable.name} contains {listed(map(shown, wrong))}"
             return Complaint("error", what, f"use only {listed(variable.words)}, or remove {variable.name}")
     return None
 
@@ -50,7 +50,7 @@ def judge_prefixes(variable: Variable, value: str) -> Complaint | None:
     if wrong:
         none = len(wrong) == len(names) and not value.startswith("^")
         how = f"{variable.name} is a list of name prefixes, with ^ or = only as the first character"
-        what = f"{listed(map(shown, wrong))} matches no interface{', so NCCL stops' if none else ''}: {how}"
+        what = f"{listed(map(shown, wrong))} matches no interface{', so NCCL fails' if none else ''}: {how}"
         return Complaint("error" if none else "warning", what, fix)
     return _loopback(variable, value.removeprefix("="))
 
@@ -59,7 +59,7 @@ def judge_interfaces(variable: Variable, value: str) -> Complaint | None:
     """Check complete interface names for Gloo, which raises an error for every other word."""
     if all(_is_interface(name) for name in value.split(",")):
         return _loopback(variable, value)
-    what = f"{variable.library} stops because {variable.name} contains more than exact interface names"
+    what = f"{variable.library} fails because {variable.name} contains words that are not interface names"
     fix = f"set {variable.name} to the exact name, in hosts/NAME/env if the hosts have different names"
     return Complaint("error", what, fix)
 
@@ -68,7 +68,9 @@ def judge_interfaces_or_networks(variable: Variable, value: str) -> Complaint | 
     """Check Open MPI's ``eth0,192.0.2.0/24``; Open MPI prints a warning for other words and ignores them."""
     if all(_is_network(name) or _is_interface(name) for name in value.split(",") if name):
         return None
-    what = f"{variable.library} ignores each word of {variable.name} that is no interface name or network"
+    what = (
+        f"{variable.library} ignores each word of {variable.name} that is not an interface name or a network"
+    )
     return Complaint("warning", what, f"set {variable.name} to names or networks, as in eth0,192.0.2.0/24")
 
 
@@ -76,17 +78,17 @@ def judge_components(variable: Variable, value: str) -> Complaint | None:
     """Check Open MPI's ``self,tcp`` or ``^openib``."""
     library, names = variable.library, value.removeprefix("^").split(",")
     if any("^" in name for name in names):
-        what = f"{library} stops because {variable.name} contains a ^ that is not its first character"
+        what = f"{library} fails because {variable.name} contains a ^ that is not its first character"
         return Complaint("error", what, "list the components to use, or one ^ and the components to exclude")
     if value.startswith("^"):
         return None
     wrong = [name for name in names if name and name not in variable.words]
     if wrong:
         better = " (vader replaced sm)" if wrong == ["sm"] and "vader" in variable.words else ""
-        what = f"{library} of the image stops because it has no component {listed(map(shown, wrong))}"
+        what = f"{library} of the image fails because it has no component {listed(map(shown, wrong))}"
         return Complaint("error", what, f"use only the components {listed(variable.words)}{better}")
     if "vader" in variable.words and "self" not in names:
-        what = f"{library} stops because no rank can send to itself without the component self"
+        what = f"{library} fails because no rank can send to itself without the component self"
         return Complaint("error", what, f"set {variable.name}=self,{value}")
     return None
 

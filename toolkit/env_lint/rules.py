@@ -81,7 +81,7 @@ def _without_infiniband(settings: Settings) -> Iterator[Conflict]:
     names = _with(settings, "NCCL_IB_", but="NCCL_IB_DISABLE")
     off, net = _on(settings, "NCCL_IB_DISABLE"), _is(settings, "NCCL_NET", "socket")
     if off and (wanted := _is(settings, "NCCL_NET", "ib")):
-        what = "NCCL finds no network and stops, because NCCL_NET=IB requires what NCCL_IB_DISABLE=1 disables"
+        what = "NCCL finds no network and fails, because NCCL_NET=IB requires what NCCL_IB_DISABLE=1 disables"
         yield _conflict("error", what, "remove NCCL_NET or NCCL_IB_DISABLE", wanted, off)
     elif names and (why := off or net):
         yield _void(why, "InfiniBand", names)

@@ -102,7 +102,7 @@ def _real(variable: Variable, value: str) -> Complaint | None:
 
 def _whole(variable: Variable, value: str) -> Complaint | None:
     if not _NUMBER.match(value):
-        what = f"{variable.library} stops because {variable.name} is not an integer"
+        what = f"{variable.library} fails because {variable.name} is not an integer"
         return Complaint("error", what, _as_number(variable, value))
     return _outside(variable, value)
 
@@ -110,7 +110,7 @@ def _whole(variable: Variable, value: str) -> Complaint | None:
 def _yes_or_no(variable: Variable, value: str) -> Complaint | None:
     if value.lower() in ("y", "yes", "1", "t", "true", "n", "no", "0", "f", "false"):
         return None
-    what = f"{variable.library} stops because {variable.name} is not 1, 0, true, false, yes or no"
+    what = f"{variable.library} fails because {variable.name} is not 1, 0, true, false, yes or no"
     return Complaint("error", what, f"set {variable.name} to 1 or 0")
 
 
@@ -124,7 +124,7 @@ def _exactly(variable: Variable, value: str) -> Complaint | None:
 
 def _only(variable: Variable, value: str) -> Complaint | None:
     complaint = _knows(variable, value)
-    what = f"{variable.library} stops because {variable.name} has an unknown value"
+    what = f"{variable.library} fails because {variable.name} has an unknown value"
     return complaint and complaint._replace(verdict="error", what=what)
 
 

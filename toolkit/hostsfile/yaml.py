@@ -57,7 +57,7 @@ def read_yaml(text: str | bytes, secret_keys: Collection[str] = (), loader: Any 
     """
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     if len(raw) > MAX_BYTES:
-        return _refused(Problem("", f"the file is longer than {MAX_BYTES} bytes, the most that is read"))
+        return _refused(Problem("", f"the file is longer than {MAX_BYTES} bytes, which is the maximum"))
     if isinstance(text, bytes):
         try:
             text = raw.decode("utf-8")
@@ -110,7 +110,11 @@ class _Reader:
         """Report characters that have no business in a text file, and go on without them."""
         if re.search("\r(?!\n)", self.text):
             line = self.text.count("\n", 0, self.text.index("\r")) + 1
-            raise _Stop(Problem("", "a carriage return without a line feed; save with Unix line ends", line))
+            raise _Stop(
+                Problem(
+                    "", "a carriage return without a line feed; save the file with Unix line endings", line
+                )
+            )
         if not _BAD_IN_TEXT.search(self.text):
             return
         for number, line_text in enumerate(self.text.split("\n"), 1):
@@ -126,7 +130,7 @@ class _Reader:
             if isinstance(event, ev.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self._say((), event, "a second document begins here; write one document per file")
+                    self._say((), event, "this line begins a second document; write one document per file")
                     break
                 data = self._node(next(self.events), ())
         if isinstance(data, dict):
@@ -134,16 +138,16 @@ class _Reader:
         if () not in self.opaque:
             needs = "write at least cluster, image and hosts"
             found = f"the top level should be keys, found {shown(data)}" if data else "the file is empty"
-            hint = "; a blank must follow each colon" if isinstance(data, str) and ":" in data else ""
+            hint = "; write a space after each colon" if isinstance(data, str) and ":" in data else ""
             self.problems.append(Problem("", f"{found}; {needs}{hint}"))
         return None
 
     def _node(self, event: Any, path: Path) -> Any:
         self.lines.setdefault(path, event.start_mark.line + 1)
         if isinstance(event, ev.AliasEvent):
-            return self._opaque(path, event, "aliases ('*name') are not read; write the value out")
+            return self._opaque(path, event, "toolkit does not support aliases ('*name'); write the value")
         if event.anchor is not None:
-            self._say(path, event, "anchors ('&name') are not read; remove it")
+            self._say(path, event, "toolkit does not support anchors ('&name'); remove the anchor")
         if event.tag is not None:
             return self._tagged(event, path)
         if isinstance(event, ev.ScalarEvent):
@@ -156,14 +160,14 @@ class _Reader:
     def _tagged(self, event: Any, path: Path) -> Any:
         """Walk a tagged value for its own faults; what the tag makes of it is not for us to guess."""
         event.tag = None
-        self._opaque(path, event, "tags ('!name') are not read; remove it")
+        self._opaque(path, event, "toolkit does not support tags ('!name'); remove the tag")
         return self._node(event, path)
 
     def _scalar(self, event: Any, path: Path) -> Any:
         text: str = event.value
         if found := _BAD.search(text):
             text = _BAD.sub("?", text)
-            return self._opaque(path, event, f"holds the control character U+{ord(found[0]):04X}", text)
+            return self._opaque(path, event, f"contains the control character U+{ord(found[0]):04X}", text)
         if event.style:
             return text
         value, complaint = plain(text)
@@ -210,13 +214,15 @@ class _Reader:
                 self._node(event, (*path, "?"))
             return None
         if event.value == "<<" and not event.style:
-            self._say(path, event, "merge keys ('<<') are not read; write the keys out")
+            self._say(path, event, "toolkit does not support merge keys ('<<'); write each key")
             return None
         key = _BAD.sub("?", event.value)
         here = (*path, key)
         value, complaint = (key, "") if event.style else plain(key)
         if event.anchor is not None or event.tag is not None:
-            self._say(here, event, "anchors and tags on keys are not read; remove it")
+            self._say(
+                here, event, "toolkit does not support anchors and tags on keys; remove the anchor or tag"
+            )
         if key != event.value:
             self._opaque((*here, KEY), event, "this key contains a control character; remove it")
         elif complaint:
@@ -253,35 +259,35 @@ _NUMBERLIKE = re.compile(r"[-+0-9_.:eE]+")
 _SURPRISES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF"),
-        "is a boolean to some YAML readers; put it in quotes if it is text, otherwise write true or false",
+        "is a boolean for some YAML parsers; put it in quotes if it is text, otherwise write true or false",
     ),
     (
         re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"),
-        "is a number in base 60 to YAML; put it in quotes if it is text",
+        "is a number in base 60 for some YAML parsers; put it in quotes if it is text",
     ),
     (
         re.compile(r"[-+]?0[0-9_]+"),
-        "starts with 0 and is octal to some YAML readers; drop the 0, or put it in quotes",
+        "is an octal number for some YAML parsers; remove the leading 0, or put it in quotes",
     ),
     (
         re.compile(r"[-+]?0([xX][0-9a-fA-F_]+|[oO][0-7_]+|[bB][01_]+)"),
-        "is a number in another base to YAML; write it in decimal, or put it in quotes",
+        "is a number in another base for some YAML parsers; write it in decimal, or put it in quotes",
     ),
     (
         re.compile(r"(?=.*_)[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"),
-        "is a number with '_' in it to YAML; drop the '_', or put it in quotes",
+        "is a number for some YAML parsers; remove the '_', or put it in quotes",
     ),
     (
         re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+|[-+]\.[0-9]+"),
-        "is a number to some YAML readers and text to others; write it out, or put it in quotes",
+        "is a number for some YAML parsers and text for others; write all digits, or put it in quotes",
     ),
     (
         re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
-        "is infinity or not-a-number to YAML; put it in quotes if it is text",
+        "is infinity or not-a-number in YAML; put it in quotes if it is text",
     ),
     (
         re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?"),
-        "is a date to YAML; put it in quotes if it is text",
+        "is a date in YAML; put it in quotes if it is text",
     ),
     (re.compile(r"="), "has a special meaning in YAML; put it in quotes"),
 )
@@ -313,14 +319,14 @@ def plain(text: str) -> tuple[_Value, str]:
 
 # Parts of PyYAML's and libyaml's messages, reworded; True: the problem is at the start of the construct.
 _SYNTAX: tuple[tuple[str, bool, str], ...] = (
-    ("expected ':'", True, "there is no ': ' (a colon and a blank) after this key"),
+    ("expected ':'", True, "there is no ': ' (a colon and a space) after this key"),
     (
         "mapping values are not allowed",
         False,
-        "a ': ' is inside a value, the indentation is wrong, or the line above lacks a blank after ':'",
+        "a ': ' is inside a value, the indentation is wrong, or the line above has no space after ':'",
     ),
-    ("unexpected end of stream", True, "a quote is opened here and never closed"),
-    ("unexpected document separator", True, "a quote is opened here and never closed"),
+    ("unexpected end of stream", True, "this line opens a quote that is never closed"),
+    ("unexpected document separator", True, "this line opens a quote that is never closed"),
     ("cannot start any token", False, "this character cannot begin a value; put the value in quotes"),
     ("',' or ']'", True, "this '[' has no matching ']', or a comma is missing"),
     ("',' or '}'", True, "this '{' has no matching '}', or a comma is missing"),
@@ -330,7 +336,7 @@ _SYNTAX: tuple[tuple[str, bool, str], ...] = (
     ("expected key", False, "the indentation does not fit the lines above"),
     ("sequence entries are not allowed", False, "a list item ('- ') needs its own line"),
     ("expected alphabetic or numeric", False, "'*' and '&' have a special meaning; put the value in quotes"),
-    ("tag", False, "a tag ('!…') is not allowed in this place; remove it, or put the value in quotes"),
+    ("tag", False, "a tag ('!…') is not allowed in this place; remove the tag, or put the value in quotes"),
 )
 
 _ELSE = "this is not YAML; put text with special characters in quotes"
@@ -343,10 +349,10 @@ def _syntax_problems(error: yaml.YAMLError, text: str) -> list[Problem]:
     at = min(mark.line, len(lines) - 1) if mark else 0
     if re.match(r" *\t", lines[at]):
         tabbed = (n for n, line in enumerate(lines) if n == at or (n > at and re.match(r" *\t\s*\S", line)))
-        return [Problem("", "indented with a tab; indent with blanks", n + 1) for n in tabbed]
+        return [Problem("", "this line is indented with a tab; indent with spaces", n + 1) for n in tabbed]
     for number in (at, at - 1):  # libyaml stops at the directive, PyYAML behind it
         if number >= 0 and lines[number].startswith("%"):
-            return [Problem("", "directives ('%…') are not read; remove this line", number + 1)]
+            return [Problem("", "toolkit does not support directives ('%…'); remove this line", number + 1)]
     reason = str(getattr(error, "problem", "") or "")
     context = getattr(error, "context_mark", None) or mark
     for part, at_start, ours in _SYNTAX:

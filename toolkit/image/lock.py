@@ -15,7 +15,7 @@ from toolkit.image.wheelhouse import Pin, Target, file_key, runs_on
 LOCK_FILE = "image/wheels.lock"
 _HEAD = """\
 # SHA-256 of the wheels that the recipes of the images fetch. `make lock` writes this file.
-# The source archives have their SHA-256 in the Dockerfiles.
+# The Dockerfiles contain the SHA-256 of the source archives.
 """
 _SHOWN = 4
 _LINE = re.compile(r"([0-9a-f]{64})  (\S+)")

@@ -21,7 +21,7 @@ _END = "end"
 
 
 class FrameError(ValueError):
-    """An answer is cut short, or is not made of sections."""
+    """An answer is truncated, or does not consist of sections."""
 
 
 def framed_script(text: str, nonce: str) -> str:
@@ -49,9 +49,9 @@ def read_frames(data: bytes, nonce: str) -> dict[str, str]:
         name, length = head[1].decode(), int(head[2])
         end = head.end() + length
         if name in found:
-            raise FrameError(f"section {name} comes twice")
+            raise FrameError(f"section {name} occurs twice")
         if end > len(data):
-            raise FrameError(f"section {name} is cut short")
+            raise FrameError(f"section {name} is truncated")
         if name == _END:
             return found
         found[name] = data[head.end() : end].decode(errors="replace")

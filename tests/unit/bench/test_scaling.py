@@ -82,7 +82,7 @@ def test_the_page_and_the_numbers() -> None:
     assert "predicted" not in Scaling(POINTS).rows()[0]
 
 
-def test_what_predict_has_printed() -> None:
+def test_the_output_of_predict_is_parsed() -> None:
     rows = [{"hosts": 1, "efficiency": 1.0, "wire": 0}, {"hosts": 2, "efficiency": 0.5}]
     assert parse_prediction({"rows": rows}, "p.json") == ((1, 1.0), (2, 0.5))
     with pytest.raises(BadInput, match="--step-time"):

@@ -93,7 +93,7 @@ def test_smoke_follows_the_hosts_file(
     assert said == ([f"smoke uses {used}: {why}"] if why else [])
 
 
-def test_a_main_that_does_not_run_is_reported_by_the_job(
+def test_smoke_plans_a_job_if_the_main_container_does_not_run(
     image: Callable[[str, tuple[str, ...]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image("torchrun", ALL)

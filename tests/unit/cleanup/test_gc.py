@@ -161,7 +161,7 @@ def test_processes_of_jobs_that_are_over_by_the_word_of_their_own_main() -> None
     assert left(alone).strays == (Stray("gpu2", JOB, (811,), "", "demo"),)
 
 
-def test_without_ssh_each_host_knows_its_own_processes() -> None:
+def test_without_ssh_each_host_reports_its_own_processes() -> None:
     """With ``transport: exec`` a supervisor runs on each host."""
     there = seen("gpu2", ranks=process(811, JOB), containers=(container("demo", "gpu2", "worker"),))
     inventory = world.inventory(f"{world.HOSTS}{world.EXEC}")
@@ -413,7 +413,7 @@ def test_a_state_folder_goes_unless_somebody_makes_it_just_now(tmp_path: Path, e
     assert not (tmp_path / "toolkit").exists()
 
 
-def test_a_state_folder_of_a_cluster_at_work_stays(
+def test_the_state_directory_of_a_running_cluster_is_kept(
     tmp_path: Path, engine: Path, rank: subprocess.Popen[bytes]
 ) -> None:
     made = tmp_path / "toolkit/gone/gpu1"

@@ -68,7 +68,7 @@ def test_the_former_name_of_an_option_works_and_no_help_shows_it(
     assert new in shown and not re.search(rf"(?<![\w-]){old}\b", shown)
 
 
-def test_a_list_takes_from_the_former_and_the_present_name() -> None:
+def test_a_list_option_combines_its_old_and_new_name() -> None:
     made = TABLE["check"].loaded.make_context("check", ["--only", "a", "--check", "b", "--only=c"])
     assert made.params["only"] == ["a", "b", "c"]
 

@@ -295,7 +295,7 @@ def test_a_container_that_sees_fewer() -> None:
     assert "fix: on gpu1: docker rm -f toolkit-demo-main  # then toolkit up" in problem
 
 
-def test_a_container_that_sees_others() -> None:
+def test_a_container_with_other_gpus_than_declared() -> None:
     stranger = ALL.replace(PLAIN[1].uuid, "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff")
     problem = judged(stranger, ALL)[0]
     assert f"missing: {PLAIN[1].uuid}; unexpected: GPU-ffffffff" in problem

@@ -158,7 +158,7 @@ def test_a_process_in_a_cluster_without_a_claim_names_the_cluster() -> None:
     assert held(said)[0] == ["python (pid 4711, user bob) in cluster theirs"]
 
 
-def test_parts_of_a_gpu_that_is_split() -> None:
+def test_holders_of_mig_devices() -> None:
     split = replace(gpu(0), migs=(Mig(0, "MIG-a", "1g"), Mig(1, "MIG-b", "1g")))
     said = facts(gpus=(split,), gpu_processes=(STRANGER,), claims=(replace(CLAIM, gpus=("MIG-a",)),))
     # No report names the part that the other user's process uses.
@@ -214,5 +214,5 @@ def test_many_holders_are_one_sentence() -> None:
         refuse_held({"gpu1": host(claims=[both])}, {"gpu1": ["GPU-0", "GPU-1"]})
 
 
-def test_a_holder_of_whom_little_is_known() -> None:
+def test_a_process_of_unknown_name_and_user() -> None:
     assert str(Holder(pid=5)) == "a process (pid 5, user unknown)"

@@ -301,7 +301,7 @@ def test_a_dollar_in_a_labels_name_is_doubled_too() -> None:
     assert '- "a$$b=c"' in text
 
 
-def test_a_compose_file_is_ascii_whatever_is_in_it() -> None:
+def test_a_compose_file_is_always_ascii() -> None:
     assert compose_file(world.container(env=(("A", "\u00fc\U0001f600\x85"),)), "worker").isascii()
 
 

@@ -91,7 +91,7 @@ def facts(*lines: str) -> Facts:
     return world.facts(state_folders=parse_state_folders("gpu1", STATE, "\n".join(lines)))
 
 
-def test_lines_are_directories_from_the_innermost_outward() -> None:
+def test_lines_list_directories_from_the_innermost_outward() -> None:
     found = parse_state_folders("gpu1", STATE, f"-\n-\n{OWN}\n{OWN}\n{TMP}\n")
     assert found == (
         StateFolder("/scratch/alice/toolkit", 1000, DIR | 0o700),

@@ -267,7 +267,7 @@ def test_the_watchdog_says_what_failed() -> None:
     assert line is not None and "the state of ranks could not be saved: no more processes" in line
 
 
-def test_what_an_earlier_attempt_printed_is_no_present_cause(world: World) -> None:
+def test_output_of_an_earlier_attempt_is_not_a_current_cause(world: World) -> None:
     # The first attempt fails with an error of the catalogue; the second one runs.
     code = (
         "import pathlib, time; first = not pathlib.Path('tried').exists(); pathlib.Path('tried').touch()\n"

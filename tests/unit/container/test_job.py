@@ -637,7 +637,7 @@ def test_a_stop_that_is_made_shorter_while_it_waits(world: World) -> None:
     assert time.monotonic() - started < 300 and not is_alive(pid)
 
 
-def test_two_jobs_on_slots_of_their_own(world: World) -> None:
+def test_two_jobs_on_separate_slots(world: World) -> None:
     world.job(command=python(SLEEP), hosts=[host_entry(taken=[0])])
     world.job(OTHER, command=python("print('hello')"), hosts=[host_entry(taken=[1])])
     world.start("job.supervisor", JOB)

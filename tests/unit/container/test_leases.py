@@ -105,7 +105,7 @@ stood = leases.stood_still()
     assert bool(found["lost"]) is not answers
 
 
-def test_a_line_that_no_lease_sends_loses_its_own_host_alone(world: World) -> None:
+def test_an_invalid_line_of_a_lease_loses_only_its_host(world: World) -> None:
     two_hosts(world)
     (world.root / "hosts" / "gpu2" / "greeting").write_text("Welcome to gpu2!\n")
     found = driven(world, "")

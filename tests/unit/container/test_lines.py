@@ -9,7 +9,7 @@ import pytest
 from toolkit.container.logs import lines
 
 
-def test_horovodruns_own_tags_go_too() -> None:
+def test_tags_of_horovodrun_are_removed() -> None:
     merger = lines.Merger()
     said = merger.feed(b"[0]<stdout>:[box1 0] a\n[1]<stderr>:[box2 1] b\nown\n")
     assert said == b"[box1 0] a\n[box2 1] b\nown\n"

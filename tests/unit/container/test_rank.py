@@ -257,7 +257,7 @@ def test_a_helper_that_keeps_the_pipes_open_does_not_keep_the_rank(world: World)
     assert time.monotonic() - started < 300
 
 
-def test_a_rank_without_a_reader_works_on(world: World) -> None:
+def test_a_rank_continues_without_a_reader_of_its_output(world: World) -> None:
     code = "import time\nfor i in range(3): print(i, flush=True); time.sleep(0.1)"
     world.job(command=python(code))
     process = world.start("job.rank", JOB, **rank_env())
@@ -345,7 +345,7 @@ def test_a_child_saves_in_the_grace_of_the_whole_job_though_its_rank_is_gone(wor
     assert b"terms 1\n" in (world.folder() / "logs" / "rank-0.log").read_bytes()
 
 
-def test_the_last_words_of_a_child_that_has_just_ended_are_kept(world: World) -> None:
+def test_the_last_output_of_an_exited_child_is_kept(world: World) -> None:
     gone, log = world.root / "gone", world.root / "log"
     program = world.driver(
         f"""
@@ -411,8 +411,8 @@ def test_the_log_of_a_rank_that_was_started_again_is_followed_to_its_new_end(wor
     assert (follower.returncode, out) == (0, b"end\n")
 
 
-def test_the_log_of_a_killed_rank_has_an_end(world: World) -> None:
-    """It leaves no exit record."""
+def test_following_the_log_of_a_killed_rank_ends(world: World) -> None:
+    """A killed rank leaves no exit record."""
     folder = world.job(command=python("import time\nprint('on', flush=True)\ntime.sleep(600)"))
     rank = world.start("job.rank", JOB, **TAGGED)
     wait_for(lambda: (folder / "logs" / "rank-0.log").exists())

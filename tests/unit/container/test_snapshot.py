@@ -118,7 +118,7 @@ def test_random_edits_always_arrive(code: Code) -> None:
         assert same(job, code)
 
 
-def test_names_that_are_no_text(code: Code) -> None:
+def test_file_names_that_are_not_text(code: Code) -> None:
     (code.source / os.fsdecode(b"\xff\n\xfe")).write_bytes(b"odd")
     (code.source / "to").symlink_to(os.fsdecode(b"\xff\n\xfe"))
     for _ in range(2):

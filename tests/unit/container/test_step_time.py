@@ -104,7 +104,7 @@ def test_slow_steps_are_fewer() -> None:
     assert (result["steps"], result["seconds"]) == (2, 40)
 
 
-def test_a_script_that_swallows_its_end_adds_nothing() -> None:
+def test_steps_after_the_end_of_the_measurement_are_not_counted() -> None:
     meter = steptime.Meter(2, 1, 60, clock(1))
     one = Optimizer([Parameter(1)])
     turns(meter, one)

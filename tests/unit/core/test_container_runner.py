@@ -121,8 +121,8 @@ def test_what_the_engine_could_not_start_is_run_once_more(
 
 @pytest.mark.parametrize("status", [1, 125, 126, 127, 255])
 @pytest.mark.parametrize("words", [ACCIDENT, f"{BEGUN}{ACCIDENT}", "", "ttrpc: closed"])
-def test_no_output_of_a_command_makes_it_run_twice(words: str, status: int) -> None:
-    """Whatever it prints, and however it ends: it has begun."""
+def test_a_started_command_never_runs_twice(words: str, status: int) -> None:
+    """Its output and its exit status do not matter."""
     for made, result, said in ways(words, begins=True, status=status):
         assert (made, result.status, said.strip()) == (1, status, words.strip())
 

@@ -99,8 +99,8 @@ def test_what_a_container_would_notice_counts(other: dict[str, Any]) -> None:
     assert identity(other) not in (identity(IMAGE), identity(changed(Healthcheck=CHECK)))
 
 
-def test_an_image_without_ports_and_health_check_keeps_its_identity() -> None:
-    """Ports and health checks did not count at first; a cluster that is up keeps its containers."""
+def test_an_image_without_ports_and_health_check_keeps_its_digest() -> None:
+    """Earlier digests did not include ports and health checks; a running cluster keeps its containers."""
     assert identity(changed(Volumes={"/data": {}})) == "39c88bc5c3d61d34"
 
 

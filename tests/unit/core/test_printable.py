@@ -275,7 +275,7 @@ PRINTED: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
 
 
 @for_each("name", PRINTED)
-def test_words_of_hosts_are_escaped(
+def test_text_from_hosts_is_escaped(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
@@ -369,7 +369,7 @@ def prints(path: str, text: str) -> Iterator[str]:
             yield from (n.name for n in node.names if n.name in ("stdout", "stderr", "echo", "secho"))
 
 
-def test_no_module_prints_around_the_escaping() -> None:
+def test_no_module_prints_without_escaping() -> None:
     found = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         path = file.relative_to(PACKAGE).as_posix()

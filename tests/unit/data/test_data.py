@@ -675,7 +675,7 @@ def test_the_account_of_a_folder_that_is_gone_goes(tmp_path: Path, source: Path)
     assert remove(host).status == "skipped" and not host.account.exists()
 
 
-def test_data_that_differs_is_not_taken_over(tmp_path: Path, source: Path) -> None:
+def test_data_that_differs_is_not_adopted(tmp_path: Path, source: Path) -> None:
     root, order = tmp_path / "root", packed(source)
     shutil.copytree(source, root, symlinks=True)
     (root / "a/3").unlink()

@@ -117,7 +117,7 @@ def test_full_example_has_every_key() -> None:
         assert f"{key}:" in text, f"{key} is not shown"
 
 
-def test_services_in_every_form() -> None:
+def test_every_form_of_services() -> None:
     text = (
         "cluster: demo\nimage: x:1\nmain: b\nhosts: [a, b]\nservices:\n"
         "  one: {command: \"sh -c 'sleep 3'\"}\n"

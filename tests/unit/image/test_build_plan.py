@@ -156,7 +156,7 @@ def test_horovod_is_added_with_wheels_for_the_python_of_the_image() -> None:
 
 
 def test_a_build_uses_the_builder_of_the_engine() -> None:
-    """A builder in a container lacks the local base image and keeps the result in its cache."""
+    """A builder in a container cannot read the local base image, and keeps the result in its cache."""
     words = argv(plan(ImageRecipe("cpu"), other_builder=True))
     assert words[:5] == ("env", "-u", "BUILDX_BUILDER", "docker", "build")
 

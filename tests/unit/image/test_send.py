@@ -235,7 +235,7 @@ def test_no_room_is_said_before_anything_travels(
         assert "free space on /small" in outcome.fix and host.loads() == []
 
 
-def test_programs_that_receive_an_image_have_its_identity_as_a_variable(tmp_path: Path) -> None:
+def test_programs_that_receive_an_image_have_its_digest_as_a_variable(tmp_path: Path) -> None:
     for name in ("docker", "python3"):
         program = tmp_path / name
         program.write_text(f'#!/bin/sh\necho "{name} $1 $TOOLKIT_CLUSTER $TOOLKIT_RELAY"\n')

@@ -59,7 +59,7 @@ def test_a_launcher_of_auto_that_needs_ssh_is_replaced() -> None:
     assert without_ssh(replace(auto, why="")).launcher == "horovodrun", "a person has named it"
 
 
-def test_what_needs_ssh_is_refused_with_its_way_out() -> None:
+def test_settings_that_need_ssh_are_refused_with_a_fix() -> None:
     with pytest.raises(BadInput) as caught:
         world.inventory(f"{TEXT}launcher: horovodrun\nworker_port: 2222\nspares: [cpu3]\n")
     said = {problem.path: problem.message for problem in caught.value.problems}
@@ -213,7 +213,7 @@ RANK = {"rank": 3, "exit_code": 7, "ended": 8.0, "last": ["boom"]}
         ([part("failed", 7, cause=RANK), part("failed", 69, cause={"ended": 0.0})], "failed", 69, "failed"),
     ],
 )
-def test_the_parts_say_together_how_a_job_stands(
+def test_the_states_of_the_hosts_determine_the_state_of_a_job(
     parts: list[Status], state: str, code: int | None, reason: str
 ) -> None:
     for order in (parts, parts[::-1]):

@@ -136,7 +136,7 @@ def test_absolute_paths_and_those_above_the_working_directory(place: Place, tmp_
     assert "run2/other" in place.here()
 
 
-def test_names_that_are_no_text(place: Place) -> None:
+def test_file_names_that_are_not_text(place: Place) -> None:
     for name in (b"\xff", b"line\nbreak", b"a b"):
         Path(os.fsdecode(os.fsencode(place.job / "code" / "odd") + name)).write_bytes(name)
     place.get("odd*")

@@ -130,7 +130,7 @@ def test_a_job_that_was_not_is_not(statuses: tuple[str, ...]) -> None:
     assert recall_jobs("demo") == []
 
 
-def test_toolkit_jobs_remembers_what_it_lists(
+def test_toolkit_jobs_caches_the_listed_ids(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hosts.yaml").write_text("cluster: demo\nimage: toolkit:cpu\nhosts: [gpu1]\n")

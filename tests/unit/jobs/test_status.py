@@ -64,7 +64,7 @@ def test_only_jobs_that_run_hold_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken_slots(session) == (Taken(world.JOB_ID, "alice", {"gpu1": (0, 2), "gpu2": (3,)}),)
 
 
-def test_the_cause_of_the_end_is_known_without_its_words() -> None:
+def test_the_cause_of_the_end_is_read_from_fields() -> None:
     failed = {"state": "failed", "cause": {"rank": 3, "exit_code": 7, "ended": 5.0}}
     found = parse_status("x", decode(Status, failed))
     assert (found.failed_rank, found.lost_host) == (3, "")
@@ -120,7 +120,7 @@ def test_what_a_job_may_be_called_by(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["../x", "-", "a/b", "a b", "x" * 201])
-def test_what_no_job_is_called(text: str) -> None:
+def test_invalid_job_names(text: str) -> None:
     with pytest.raises(ValueError, match="toolkit jobs lists them"):
         job_word(text)
 

@@ -185,7 +185,7 @@ def test_what_the_entries_say(tmp_path: Path) -> None:
     assert entries["linked"].kind == LINK and entries["dangling"].content == "/no/where"
 
 
-def test_names_that_are_no_text(tmp_path: Path) -> None:
+def test_file_names_that_are_not_text(tmp_path: Path) -> None:
     names = [b"a b", b"line\nbreak", b"\xff\xfe", "日本".encode()]
     for name in names:
         (tmp_path / os.fsdecode(name)).write_bytes(name)

@@ -122,7 +122,7 @@ def changed_by(folder: Path, text: str) -> bool:
     return files.put_hosts_file(folder, text).changed
 
 
-def test_a_hosts_file_that_nobody_edited_is_replaced(tmp_path: Path) -> None:
+def test_an_unedited_hosts_file_is_replaced(tmp_path: Path) -> None:
     assert [changed_by(tmp_path, text) for text in ("a\n", "a\n", "b\n")] == [True, False, True]
     assert (tmp_path / "hosts.yaml").read_text() == "b\n" and not (tmp_path / "hosts.new.yaml").exists()
 

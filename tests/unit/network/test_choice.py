@@ -209,7 +209,7 @@ def test_other_hosts_do_not_choose_the_address_of_an_absent_host(given: str) -> 
     assert list(named.paths) == ["gpu2"]
 
 
-def test_a_given_address_draws_the_others_into_its_network() -> None:
+def test_a_set_address_selects_the_network_of_all_hosts() -> None:
     text = TWO.replace("{address: 10.0.0.1}", "{address: 10.0.0.1, data_address: 10.0.0.1}")
     choice = pick(*two(), text=text)
     assert {path.network for path in choice.paths.values()} == {SLOW}

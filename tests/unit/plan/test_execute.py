@@ -179,7 +179,7 @@ def upload(folder: Path, *, text: str = "one\n", host: str = "a") -> Upload:
     )
 
 
-def test_files_come_with_their_content_and_mode_and_stay(tmp_path: Path) -> None:
+def test_files_are_written_with_content_and_mode_only_once(tmp_path: Path) -> None:
     assert statuses(alone(upload(tmp_path))) == ["ok"]
     first = tree(tmp_path)
     assert {name: (f[0], f[1]) for name, f in first.items()} == {

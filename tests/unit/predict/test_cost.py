@@ -107,7 +107,7 @@ def test_one_rank_sends_nothing(formula: object) -> None:
         (1024, 1e6, "halving-doubling"),
     ],
 )
-def test_what_open_mpi_takes(ranks: int, size: float, algorithm: str) -> None:
+def test_the_algorithm_that_open_mpi_selects(ranks: int, size: float, algorithm: str) -> None:
     assert open_mpi_choice(size, ranks) == algorithm
 
 

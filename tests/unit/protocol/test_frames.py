@@ -81,8 +81,8 @@ def test_an_answer_that_is_cut_short_anywhere_is_an_error() -> None:
     [
         (frames(who="alice").replace(b"who 5", b"who 4"), "last section is missing"),
         (frames(who="alice").replace(b"who 5", b"who 6"), "last section is missing"),
-        (frames(who="alice").replace(b"who 5", b"who 999999999"), "section who is cut short"),
-        (frames(who="alice").replace(END, b"") + frames(who="root"), "section who comes twice"),
+        (frames(who="alice").replace(b"who 5", b"who 999999999"), "section who is truncated"),
+        (frames(who="alice").replace(END, b"") + frames(who="root"), "section who occurs twice"),
         (frames(who="alice").replace(NONCE.encode(), b"f" * 16), "last section is missing"),
         (b"", "last section is missing"),
     ],

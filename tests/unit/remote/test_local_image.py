@@ -40,7 +40,7 @@ def asked(name: str, seconds: float = 30.0, **env: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["docker-20.10", "docker-26.1", "docker-26.1-containerd"])
-def test_the_socket_is_enough(tmp_path: Path, name: str) -> None:
+def test_images_are_read_through_the_socket_without_the_sdk(tmp_path: Path, name: str) -> None:
     answers = recorded(name)
     body: Any = answers["api"][f"/images/{NAME}/json"][1]
     with served(tmp_path, answers) as engine:

@@ -107,7 +107,7 @@ def test_a_host_is_busy_while_its_engine_or_its_reader_is_behind(relay, monkeypa
     assert not made.busy()
 
 
-def test_only_the_source_may_give_and_only_what_is_known(relay) -> None:  # type: ignore[no-untyped-def]
+def test_only_the_source_of_a_relay_can_send_chunks(relay) -> None:  # type: ignore[no-untyped-def]
     made = filled(relay, 3)
     mine, other = object(), object()
     made.source = mine
@@ -260,8 +260,8 @@ def frames(relay, *given: tuple[bytes, int, bytes]) -> bytes:  # type: ignore[no
     return b"".join(relay.HEAD.pack(kind, 0, number, len(data)) + data for kind, number, data in given)
 
 
-def test_chunks_by_standard_input(relay) -> None:  # type: ignore[no-untyped-def]
-    """They count once the order came to take from there, under digests that came before."""
+def test_chunks_on_standard_input_need_an_order_and_digests(relay) -> None:  # type: ignore[no-untyped-def]
+    """A host accepts them after an order to read from standard input, if their digests arrived earlier."""
     take = (b"J", 0, json.dumps({"do": "take", "host": ""}).encode())
     digests = (b"D", 0, b"".join(hashlib.sha256(chunk(number)).digest() for number in range(3)))
 

@@ -40,7 +40,7 @@ def main() -> int:
         busbw = algbw * 2 * (size - 1) / size
         backend = dist.get_backend()
         print(
-            f"all-reduce over {size} ranks: sum {expected:.0f} right on all, 16 MiB in "
+            f"all-reduce over {size} ranks: sum {expected:.0f} correct on all ranks, 16 MiB in "
             f"{fastest * 1e3:.1f} ms, busbw {busbw:.3f} GB/s ({backend})"
         )
     dist.destroy_process_group()

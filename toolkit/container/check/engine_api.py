@@ -33,14 +33,14 @@ def sections(
     engine.allow(SECONDS)
     labeled = engine.listed("containers", f"all=1&filters={_filter('label', label)}")
     containers = engine.described("containers", [one["Id"] for one in labeled])
-    told = [words["DockerRootDir"]]
+    paths = [words["DockerRootDir"]]
     used = []
     for body in containers:
         container = json.loads(body.decode())
         used.append(container["Image"])
         if container["State"]["Running"]:
             mounted = (mount.get("Source", "") for mount in container.get("Mounts") or ())
-            told += [path for path in mounted if path and "\n" not in path]
+            paths += [path for path in mounted if path and "\n" not in path]
     found = {"docker": info.strip(), "containers": _array(containers), "unlisted": b""}
     if "io.containerd.snapshotter" in json.dumps(words.get("DriverStatus")):
         # To list images takes long with this store, so one list serves two purposes.
@@ -56,7 +56,7 @@ def sections(
         names = [one["Id"] for one in engine.listed("images", f"filters={_filter('reference', repository)}")]
     # Other users can have removed the names of a container's image.
     found["images"] = _array(engine.described("images", list(dict.fromkeys((image, *names, *used)))))
-    return found, told
+    return found, paths
 
 
 def _filter(key: str, value: str) -> str:
@@ -74,10 +74,10 @@ def main() -> int:
     """Print the sections; the arguments are those of ``sections``, framed by those of the script."""
     nonce, docker, beside, image, repository, label = sys.argv[1:]
     try:
-        found, told = sections(EngineSocket(socket_of(docker), SECONDS), image, repository, label)
+        found, paths = sections(EngineSocket(socket_of(docker), SECONDS), image, repository, label)
     except TimeoutError:
         return LATE
-    lines = "\n|".join(f"{path}|" for path in told).encode(errors="replace")
+    lines = "\n|".join(f"{path}|" for path in paths).encode(errors="replace")
     for name, body in found.items():
         sys.stdout.buffer.write(b"\n%s %s %d\n%s" % (nonce.encode(), name.encode(), len(body), body))
     sys.stdout.buffer.flush()

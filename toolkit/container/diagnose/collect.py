@@ -33,9 +33,9 @@ def look_on(job: Job, host: str) -> dict[str, Any]:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_S)
         if done.returncode == 0:
-            said: dict[str, Any] = json.loads(done.stdout)
-            said.pop("kept", None)  # otherwise each file would contain all earlier ones
-            return said
+            report: dict[str, Any] = json.loads(done.stdout)
+            report.pop("kept", None)  # otherwise each file would contain all earlier ones
+            return report
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         return {"host": host, "error": lines[-1] if lines else f"exit code {done.returncode}"}
     except subprocess.TimeoutExpired:

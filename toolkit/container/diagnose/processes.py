@@ -235,13 +235,13 @@ def oom_kills() -> int:
 def ras(environ: dict[str, str]) -> str:
     """Return NCCL's own report about its communicators, if it answers."""
     host, _, port = environ.get("NCCL_RAS_ADDR", RAS_ADDRESS).rpartition(":")
-    said = b""
+    report = b""
     with suppress(OSError, ValueError), socket.create_connection((host, int(port)), 1) as talk:
         talk.settimeout(2)
         talk.sendall(b"verbose status\n")
-        while len(said) < DUMP_BYTES and (data := talk.recv(65536)):
-            said += data
-    return said.decode(errors="replace")
+        while len(report) < DUMP_BYTES and (data := talk.recv(65536)):
+            report += data
+    return report.decode(errors="replace")
 
 
 def flight_dumps(folder: Path, rank: int, environ: dict[str, str]) -> dict[str, str]:

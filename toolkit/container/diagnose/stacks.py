@@ -52,7 +52,7 @@ def stack_of(spy: str, pid: int, state: str) -> tuple[list[dict[str, Any]], str]
             threads = json.loads(done.stdout) if done.returncode == 0 else []
             problem = _words(done.stderr)
         except subprocess.TimeoutExpired:
-            problem = f"py-spy has not ended within {STACK_S:.0f} s"
+            problem = f"py-spy did not exit within {STACK_S:.0f} s"
         except (OSError, ValueError) as error:
             problem = str(error)
         if threads:

@@ -82,12 +82,12 @@ class Watchdog:
                 return None
             self.close()
             return f"{self._why(now)}; the state of ranks could not be saved within {COLLECT_S:.0f} s"
-        said, code = self._process.stdout.read(), self._process.returncode
+        output, code = self._process.stdout.read(), self._process.returncode
         self._process = None
         with suppress(ValueError, KeyError):
-            told = json.loads(said.splitlines()[-1]) if said else {}
-            silent = "".join(f"; {host}" for host in told["silent"])
-            hosts = f"{told['hosts']} host{'s' if told['hosts'] != 1 else ''}"
+            summary = json.loads(output.splitlines()[-1]) if output else {}
+            silent = "".join(f"; {host}" for host in summary["silent"])
+            hosts = f"{summary['hosts']} host{'s' if summary['hosts'] != 1 else ''}"
             return f"{self._why(now)}; saved the ranks' state on {hosts}: toolkit why {self._job_id}{silent}"
-        last = said.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]
+        last = output.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]
         return f"{self._why(now)}; the state of ranks could not be saved: {last[0]}"

@@ -33,10 +33,10 @@ class State(Enum):
     """State of an attempt, in order; an attempt can skip states."""
 
     RUNNING = "launches run"
-    ENDING_RANKS = "ranks received TERM and have their grace; launches received nothing yet"
-    STOPPING = "launches received the order to stop, too"
-    KILLING = "every process of the job is killed at once"
-    OVER = "no launch runs, except those that serve others"
+    ENDING_RANKS = "ranks received SIGTERM and have a grace period; launches received no signal yet"
+    STOPPING = "launches were also requested to stop"
+    KILLING = "every process of the job is killed immediately"
+    OVER = "every launch has exited, except daemons that serve other launches"
 
 
 class Progress(NamedTuple):
@@ -225,9 +225,9 @@ class Attempt:
             return lost
         if self._regroup is None:
             records = self.leases.records()
-            told = any(each["exit_code"] for each in records if each["host"] == running.launch["host"])
+            reported = any(each["exit_code"] for each in records if each["host"] == running.launch["host"])
             # ssh can exit shortly before the lease next to it does; by now the lease has been queried, too.
-            if not told and (lost := self._lost()):
+            if not reported and (lost := self._lost()):
                 return lost
         else:
             records = self._regroup.latest(running.launch["host"])

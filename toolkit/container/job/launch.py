@@ -70,9 +70,9 @@ def main() -> int:
         readable, _, _ = select.select([0, woken], [], [], 1.0)
         if woken in readable:
             os.read(woken, 4096)
-        said = os.read(0, 4096) if 0 in readable else None
-        if asked or said is not None:
-            _end(child, float(said) if said else grace_of(job))
+        order = os.read(0, 4096) if 0 in readable else None
+        if asked or order is not None:
+            _end(child, float(order) if order else grace_of(job))
     return exit_code_of(child.returncode)
 
 

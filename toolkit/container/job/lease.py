@@ -91,12 +91,12 @@ class Lease:
 
     def report_deaths(self) -> None:
         """Report each failed rank to main, once, as soon as it has failed."""
-        told: set[tuple[int, int]] = set()
+        reported: set[tuple[int, int]] = set()
         while not self.released:
             for record in own_records(self.folder, self.host, self.attempt):
                 who = record["rank"], record["pid"]
-                if record["exit_code"] != 0 and who not in told:
-                    told.add(who)
+                if record["exit_code"] != 0 and who not in reported:
+                    reported.add(who)
                     self.say({"n": 0, "death": record})
             time.sleep(DEATH_S)
 

@@ -281,8 +281,12 @@ class Leases:
         Args:
             since: time of the last restart of ranks; earlier deaths belong to the same failure.
         """
-        told = [(heard, record) for heard, record in self._deaths if not _of_before(heard, record, since)]
-        return [record for _, record in told] if told and not _may_follow(told, self._clock()) else []
+        reported = [(heard, record) for heard, record in self._deaths if not _of_before(heard, record, since)]
+        return (
+            [record for _, record in reported]
+            if reported and not _may_follow(reported, self._clock())
+            else []
+        )
 
     def end(self, grace: float, ranks: bool = False, keep: bool = False) -> dict[str, str | None]:
         """End the job's processes on all hosts in parallel; host -> None, or why its state is unknown.

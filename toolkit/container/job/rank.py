@@ -199,8 +199,8 @@ def main() -> int:
         opened = Log(path, job["log_bytes"])
     except OSError as error:
         text = f"{name}: cannot write {path}: {error.strerror}"
-        told = {**who, "host": host["host"], "ended": time.time(), "lasted": 0.0, "last": [text]}
-        keep_record(record_path, {**told, "exit_code": EXIT_NO_LOG, "signal": 0, "oom": False})
+        record = {**who, "host": host["host"], "ended": time.time(), "lasted": 0.0, "last": [text]}
+        keep_record(record_path, {**record, "exit_code": EXIT_NO_LOG, "signal": 0, "oom": False})
         fail(EXIT_NO_LOG, text)
     with closing(opened) as log:
         child = None

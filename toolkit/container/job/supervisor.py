@@ -50,8 +50,8 @@ class Supervisor:
         self.leases: Leases | None = None
         self.attempt: Attempt | None = None
         self.unswept: dict[str, str] = {}
-        self.asked = 0  # the first signal that ends the job
-        self.told = ""  # the reason of the attempt's end, once printed
+        self.stop_signal = 0  # the first signal that ends the job
+        self.printed_reason = ""  # the reason of the attempt's end, once printed
         self.began = time.monotonic()
         self.status: Status = {
             "state": JobState.STARTING.value,
@@ -69,9 +69,9 @@ class Supervisor:
         }
 
     def on_signal(self, signum: int, _frame: FrameType | None) -> None:
-        if not self.asked and signum != PEER_FAILED:
+        if not self.stop_signal and signum != PEER_FAILED:
             self.status["asked"] = time.time()
-        self.asked = self.asked or signum
+        self.stop_signal = self.stop_signal or signum
 
     def save(self) -> None:
         keep_status(self.folder, self.status)
@@ -86,7 +86,7 @@ class Supervisor:
 
     def _tell(self, reason: str) -> None:
         """Print the reason of an attempt's end immediately: its ranks can take a while to end."""
-        self.told = reason
+        self.printed_reason = reason
         self.say(reason)
 
     def refuse(self, reason: str) -> None:
@@ -123,7 +123,7 @@ class Supervisor:
         for host, why in self.unswept.items():
             self.say(f"cannot confirm that no process of the job is left on {host}: {why}")
         # Do not repeat a reason that was printed already.
-        if rest := end.reason.removeprefix(self.told).removeprefix("; "):
+        if rest := end.reason.removeprefix(self.printed_reason).removeprefix("; "):
             self.say(rest)
         if self.leases:
             self._try(self.leases.close)
@@ -256,11 +256,11 @@ class Supervisor:
         """
         if self.leases is not None:
             self.leases.check()
-        if self.asked == PEER_FAILED:
+        if self.stop_signal == PEER_FAILED:
             return self._peer_failed()
-        if self.asked:
-            name = signal.Signals(self.asked).name
-            return End("stopped", 128 + self.asked, f"stopped by {name}", wanted=True)
+        if self.stop_signal:
+            name = signal.Signals(self.stop_signal).name
+            return End("stopped", 128 + self.stop_signal, f"stopped by {name}", wanted=True)
         limit = self.job["timeout"]
         if limit is not None and time.monotonic() > self.began + limit:
             return End("timeout", 124, f"the job did not end within {limit:g} s", wanted=True)

@@ -40,7 +40,7 @@ class _Same:
     def __init__(self) -> None:
         self.first = 0  # number of the oldest open line
         self.open: deque[_Line] = deque()
-        self.said: dict[int, int] = {}
+        self.printed: dict[int, int] = {}
 
 
 class LineCollapser:
@@ -66,23 +66,23 @@ class LineCollapser:
         """Return the summaries of lines whose window is over."""
         over: list[_Line] = []
         while self._order and now - self._order[0].began >= self._window:
-            said = self._order.popleft()
-            same = self._same[said.key]
+            oldest = self._order.popleft()
+            same = self._same[oldest.key]
             same.open.popleft()
             same.first += 1
             if not same.open:
-                del self._same[said.key]
-            over.append(said)
+                del self._same[oldest.key]
+            over.append(oldest)
         return _summaries(over)
 
     def close(self) -> bytes:
         """Return the rest at the end of the input."""
         last = self._line(self._rest, 0.0) if self._rest else b""
-        said = list(self._order)
+        lines = list(self._order)
         self._rest = b""
         self._order.clear()
         self._same.clear()
-        return last + _summaries(said)
+        return last + _summaries(lines)
 
     def _line(self, line: bytes, now: float) -> bytes:
         found = _LINE.fullmatch(line)
@@ -92,21 +92,21 @@ class LineCollapser:
         own = rb"\brank[ =:]?%d\b" % rank
         key = re.sub(own, b"rank N", _VARIES.sub(b"", text), flags=re.IGNORECASE)
         same = self._same.setdefault(key, _Same())
-        number = max(same.said.get(rank, 0), same.first)
-        same.said[rank] = number + 1
+        number = max(same.printed.get(rank, 0), same.first)
+        same.printed[rank] = number + 1
         if number - same.first < len(same.open):
             same.open[number - same.first].ranks[rank] = host
             return b""
-        said = _Line(host, rank, text, now, key)
-        same.open.append(said)
-        self._order.append(said)
+        added = _Line(host, rank, text, now, key)
+        same.open.append(added)
+        self._order.append(added)
         return line
 
 
-def _summaries(said: Sequence[_Line]) -> bytes:
+def _summaries(lines: Sequence[_Line]) -> bytes:
     """Return one line for each series of lines that the same ranks printed."""
     shown = b""
-    for _, run in groupby((one for one in said if len(one.ranks) > 1), key=lambda one: set(one.ranks)):
+    for _, run in groupby((one for one in lines if len(one.ranks) > 1), key=lambda one: set(one.ranks)):
         shown += _summary(list(run))
     return shown
 

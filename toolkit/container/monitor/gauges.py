@@ -59,8 +59,8 @@ class Gpus:
     def sample(self, now: float) -> list[dict[str, Any]]:
         """Return the GPUs, empty if there is no nvidia-smi."""
         late = STALE * max(1.0, self._seconds)
-        heard = max((when for when, _ in self._rows.values()), default=self._begun)
-        if self._is_there and now > max(heard, self._begun) + late:
+        newest = max((when for when, _ in self._rows.values()), default=self._begun)
+        if self._is_there and now > max(newest, self._begun) + late:
             self._start(now)  # first start, or it has died or hangs
         if self._process is not None and self._process.stdout is not None:
             with suppress(BlockingIOError):

@@ -118,8 +118,8 @@ def versions() -> dict[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     with suppress(OSError, subprocess.SubprocessError, IndexError):
-        said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=10).stdout
-        found["open mpi"] = said.splitlines()[0].split()[-1]
+        output = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=10).stdout
+        found["open mpi"] = output.splitlines()[0].split()[-1]
     for package in importlib.metadata.distributions():
         if package.name.startswith("nvidia-nccl-"):
             found["nccl"] = package.version

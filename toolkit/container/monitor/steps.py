@@ -96,8 +96,8 @@ class StepRate:
             self._steps.popleft()
         (then, first), (_, last) = self._steps[0], self._steps[-1]
         # Values printed by the script are better, because it knows what it excludes. They expire.
-        said = self._said_at is not None and now - self._said_at <= _WINDOW_S
-        if not said and now > then and last > first:
+        printed = self._said_at is not None and now - self._said_at <= _WINDOW_S
+        if not printed and now > then and last > first:
             self.steps_per_s = (last - first) / (now - then)
 
 

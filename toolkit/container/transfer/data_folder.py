@@ -176,9 +176,9 @@ class Folder:
                     self._begin(shard, parse_entries(text))
             return
         with contextlib.suppress(ValueError, LookupError, TypeError):
-            said = json.loads(line)
-            if said["whole"] in self.begun and type(said["bytes"]) is int:
-                self.whole[said["whole"]] = said["bytes"]
+            record = json.loads(line)
+            if record["whole"] in self.begun and type(record["bytes"]) is int:
+                self.whole[record["whole"]] = record["bytes"]
 
     def path(self, name: str) -> str:
         """Return the path of a name in the folder for messages; never for opening it."""

@@ -131,15 +131,15 @@ def main() -> int:
         order = json.loads(sys.stdin.buffer.read() or b"{}")
         folder = Folder(root, account, lock=what != "look")
         if what == "look":
-            said = look(folder, order["wanted"])
+            result = look(folder, order["wanted"])
         elif what == "adopt":
-            said = adopt(folder, order["wanted"], order["entries"])
+            result = adopt(folder, order["wanted"], order["entries"])
         elif what == "finish":
-            said = finish(folder, order["wanted"], order["mark"])
+            result = finish(folder, order["wanted"], order["mark"])
         else:
-            said = remove(folder)
+            result = remove(folder)
     except (OSError, ValueError, LookupError, TypeError, zlib.error, Fault) as error:
         sys.stderr.write(f"{words_of(error)}\n")
         return 3
-    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.write(json.dumps(result) + "\n")
     return 0

@@ -181,8 +181,8 @@ def main() -> None:
             store = STORES[kind](image, rest)
             with ThreadPoolExecutor(4) as pool:  # compressed layers are inflated in parallel
                 sizes = list(pool.map(store.size, range(len(rest))))
-            said = {"config": base64.b64encode(store.config()).decode(), "sizes": sizes}
-            sys.stdout.write(json.dumps(said) + "\n")
+            description = {"config": base64.b64encode(store.config()).decode(), "sizes": sizes}
+            sys.stdout.write(json.dumps(description) + "\n")
         else:
             store = STORES[kind](image, rest[1:])
             with os.fdopen(1, "wb", CHUNK, closefd=False) as out:

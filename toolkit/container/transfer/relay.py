@@ -183,10 +183,10 @@ class Loading:
         assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        said = self.process.stdout.read()
+        output = self.process.stdout.read()
         self.status = self.process.wait()
         self.done.set()
-        self._ended(self.number, self.status, said[-4000:].decode("utf-8", errors="replace"))
+        self._ended(self.number, self.status, output[-4000:].decode("utf-8", errors="replace"))
 
     def good(self) -> bool:
         self.done.wait()

@@ -88,7 +88,7 @@ class Shelf:
             with self._turn:
                 ready, self._waiting = self._waiting, []
             good = [one for one in ready if not one.failed and one.shard]
-            said = {}
+            failures = {}
             if good:
                 try:
                     sync_disk(self.folder.root)
@@ -99,12 +99,12 @@ class Shelf:
                         self.folder.whole[one.shard] = self.total
                     os.fdatasync(self.journal.fileno())
                 except OSError as error:
-                    said = dict.fromkeys(good, words_of(error))
+                    failures = dict.fromkeys(good, words_of(error))
             self.left -= len(ready)
             if not self.left:
                 self.folder.unlock()
             for one in ready:
-                words = one.failed or said.get(one, "")
+                words = one.failed or failures.get(one, "")
                 self.say(one.number, 1 if words else 0, words)
 
 

@@ -1,11 +1,12 @@
 #!/bin/bash
 # 4 ranks on 2 nodes by horovodrun, one Docker container on each. Rendered by `toolkit render slurm`.
 #
-#   sbatch demo-train.sh     from the folder that holds the code; every node must see that folder, and
-#                  ranks run in it. CODE=/another/folder sbatch demo-train.sh uses another.
+#   sbatch demo-train.sh
 #
-# Requirements on each node: Docker and the right to use it, iproute2, and the image. No sshd runs: srun starts
-# Open MPI's daemons.
+# Run this command in the folder with your code, because ranks start in this folder. All nodes must share the
+# folder. For another folder, run: CODE=/another/folder sbatch demo-train.sh
+#
+# Each node needs access to Docker, iproute2, and the image. The job uses no sshd: srun starts Open MPI's daemons.
 #SBATCH --job-name=demo-train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1

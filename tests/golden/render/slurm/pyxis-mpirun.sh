@@ -1,10 +1,12 @@
 #!/bin/bash
 # 4 ranks on 2 nodes, each started by srun in a container of pyxis. Rendered by `toolkit render slurm`.
 #
-#   sbatch demo-train.sh     from the folder that holds the code; every node must see that folder, and
-#                  ranks run in it. CODE=/another/folder sbatch demo-train.sh uses another.
+#   sbatch demo-train.sh
 #
-# IMAGE=… sbatch demo-train.sh uses another image: registry#name:tag, or a .sqsh file on a file system that all nodes share.
+# Run this command in the folder with your code, because ranks start in this folder. All nodes must share the
+# folder. For another folder, run: CODE=/another/folder sbatch demo-train.sh
+#
+# For another image, run: IMAGE=… sbatch demo-train.sh (registry#name:tag, or a .sqsh file on a file system that all nodes share)
 #SBATCH --job-name=demo-train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
