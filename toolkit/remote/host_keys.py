@@ -9,6 +9,7 @@ from typing import Any
 import paramiko
 
 from toolkit.errors import Unreachable
+from toolkit.protocol.frames import lines_of
 from toolkit.remote.known_hosts import (
     Entry,
     Record,
@@ -87,7 +88,7 @@ def save_key(target: Target, key: Any) -> Path:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # surrogateescape: comments in another encoding are preserved.
     text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
-    kept = [line for line in text.splitlines() if not _is_replaced(line, target.known_as, key.get_name())]
+    kept = [line for line in lines_of(text) if not _is_replaced(line, target.known_as, key.get_name())]
     entry = f"{target.known_as} {key.get_name()} {key.get_base64()}"
     new = path.with_name(f"{path.name}.toolkit-new")
     new.write_text("\n".join([*kept, entry]) + "\n", encoding="utf-8", errors="surrogateescape")

@@ -209,11 +209,13 @@ def test_only_the_same_name_and_kind_is_replaced(tmp_path: Path) -> None:
         "one-word",
         "10.0.0.1 some-new-kind AAAAC3NzaC1lZDI1NTE5",
         "10.0.0.1 ssh-dss AAAAB3NzaC1kc3M= comment here",
+        f"{line('10.0.0.3', KEYS[0])} comment\x0b{line('10.0.0.1', KEYS[2])}",
+        f"{line('10.0.0.4', KEYS[0])} comment\u2028{line('10.0.0.1', KEYS[2])}",
     ]
     path.write_text("\n".join([*others[:3], line("10.0.0.1", KEYS[0]), *others[3:]]) + "\n")
     path.chmod(0o644)
     save_key(at(path), KEYS[1])
-    assert path.read_text().splitlines() == [*others, line("10.0.0.1", KEYS[1])]
+    assert path.read_text().split("\n") == [*others, line("10.0.0.1", KEYS[1]), ""]
     assert path.stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.iterdir()) == [path]
 
