@@ -1,22 +1,22 @@
 #!/bin/bash
-# A practice host from the inside.
-#   start          what a host does at boot: name its cards, start sshd and dockerd, stay until told to stop
-#   ready SECONDS  wait for both; take the operator's public key from stdin; print the engine's version, then the host key
-#   report         print the engine's version, storage driver and the driver's own words about itself
+# Programs of a practice host; they run in its container.
+#   start          boot: name the network interfaces, start sshd and dockerd, and run until SIGTERM
+#   ready SECONDS  wait for both; read the user's public key from stdin; print the engine's version, then the host key
+#   report         print version and storage driver of the engine, and the status lines of the driver
 set -u
 
 run=/run/toolkit-lab
 host_key=/etc/ssh/ssh_host_ed25519_key
 runtime=/run/user/1000
-# Each card as ADDRESS,NAME,RATE,BURST,PREFIX; rate and burst are empty if it is not limited, and prefix is empty
-# if the network is that of the engine.
+# Each interface as ADDRESS,NAME,RATE,BURST,PREFIX. Rate and burst are empty for an interface without a limit. Prefix
+# is empty on the network of the engine.
 read -ra cards <<< "${TOOLKIT_LAB_CARDS:-}"
 
 name_cards() {
     gateway=$(ip -4 route show default | sed -n 's/.* via \([0-9.]*\).*/\1/p')
     number=0
-    # By address: which card is eth0 is the engine's affair. An interface is renamed only while it is down,
-    # which drops its routes; and by way of names that none has, since two may change theirs for each other.
+    # The engine decides which interface is eth0, so the address identifies each one. An interface must be down to be
+    # renamed, which removes its routes. Two interfaces can swap their names, so all get temporary names first.
     for card in "${cards[@]}"; do
         IFS=, read -r address _ <<< "$card"
         now=$(ip -o -4 addr show to "$address/32" | awk '{ print $2; exit }')
@@ -40,8 +40,8 @@ name_cards() {
 }
 
 own_cgroup() {
-    # With a cgroup namespace of our own we sit in its root, and cgroup v2 hands controllers to children
-    # only from a cgroup that has no processes itself.
+    # With its own cgroup namespace, this process is in the root cgroup. In cgroup v2, a cgroup passes controllers to
+    # its children only if it contains no processes.
     [ -z "${TOOLKIT_LAB_CGROUP:-}" ] && [ -f /sys/fs/cgroup/cgroup.controllers ] || return
     mkdir -p /sys/fs/cgroup/host
     while read -r pid; do
@@ -67,10 +67,10 @@ EOF
     sshd=$!
 }
 
-# Podman has no daemon: what a host has of it is its user's.
+# Podman has no daemon: images and containers belong to the user.
 prepare_podman() {
     mount --make-rshared / 2> /dev/null
-    # crun refuses machines on which both versions of control groups are mounted, as this one may be.
+    # crun fails on machines that mount both versions of control groups.
     mkdir -p /etc/containers
     printf '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n' > /etc/containers/containers.conf
     chown trainer: /home/trainer/.local /home/trainer/.local/share /home/trainer/.local/share/containers
@@ -86,12 +86,12 @@ start_engine() {
         prepare_podman
         return
     fi
-    # After a hard stop these hold the ids of processes that are gone, and dockerd would refuse to start.
+    # After SIGKILL these files contain the ids of ended processes, and dockerd would not start.
     find /run /var/run -maxdepth 3 \( -name docker.pid -o -name containerd.pid \) -delete 2> /dev/null
     set -- dockerd
     if [ "${TOOLKIT_LAB_STORE:-}" = containerd ]; then
         echo '{"features": {"containerd-snapshotter": true}}' > /etc/docker/daemon.json
-        # A containerd beside dockerd, with its data in /var/lib/containerd, is how packages install it.
+        # Packages install containerd as a separate service with its data in /var/lib/containerd.
         containerd --log-level warn &
         for _ in $(seq 100); do
             [ -S /run/containerd/containerd.sock ] && break
@@ -99,7 +99,7 @@ start_engine() {
         done
         set -- "$@" --containerd=/run/containerd/containerd.sock
     fi
-    # In the machine's cgroup namespace every host needs a place of its own, which `lab down` can find.
+    # In the machine's cgroup namespace, each host needs its own cgroup, which `lab down` removes.
     [ -z "${TOOLKIT_LAB_CGROUP:-}" ] || set -- "$@" --cgroup-parent="$TOOLKIT_LAB_CGROUP"
     rm -f $run/engine-ended
     ("$@"; echo "dockerd ended with status $?" | tee $run/engine-ended) &
@@ -110,11 +110,11 @@ start() {
     echo "$(hostname): starting"
     own_cgroup
     name_cards
-    # Like a scratch share on NFS: every user can write, and only the owner of a file can remove it.
+    # As on a shared scratch folder: every user can write, and only the owner of a file can remove it.
     chmod 1777 /srv/shared
     start_sshd
     start_engine
-    # The host stays when its engine or sshd dies, as a machine does.
+    # As a machine, the host continues to run if its engine or sshd ends.
     trap 'stop' TERM INT
     while :; do
         sleep 86400 &
@@ -126,7 +126,7 @@ stop() {
     echo "$(hostname): stopping"
     engine=$(pidof dockerd) && kill -TERM $engine
     kill -TERM "$sshd" 2> /dev/null
-    # dockerd ends its containers first; the stop command of the host sets the limit.
+    # dockerd stops its containers first; the stop command of the host sets the time limit.
     [ "${TOOLKIT_LAB_STORE:-}" != podman ] || podman_of_trainer stop --all --time 5 > /dev/null 2>&1
     while pidof dockerd > /dev/null; do sleep 0.1; done
     exit 0
