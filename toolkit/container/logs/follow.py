@@ -20,7 +20,7 @@ from toolkit.container.job_file import load_job
 from toolkit.container.job_list import read_status
 from toolkit.container.logs.collapse import LauncherTraceback, LineCollapser
 from toolkit.container.logs.log import Reader, offset_at, offset_of_last_lines
-from toolkit.container.paths import job_folder
+from toolkit.container.paths import RESTART, job_folder, lease_path
 from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG, is_tagged
 from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
 from toolkit.protocol.states import FINAL_STATES
@@ -29,6 +29,7 @@ LOG = "output.log"
 POLL_S = 0.05
 FOLDED_RANKS = 3  # with two ranks a summary would be as long as the lines
 START_S = 30.0  # time limit for a job to appear
+RESTART_S = 120.0  # longer than from the end of an attempt to the leases of the next one
 
 
 class Output:
@@ -115,6 +116,22 @@ def _rank_ended(end: Path, job_id: str) -> bool:
     return written or not is_tagged(run["pid"], JOB_TAG, job_id)
 
 
+def _can_restart(job_id: str) -> bool:
+    """Return whether the job can still start a rank again, as far as this host knows.
+
+    The supervisor runs on main. Other hosts have the job's lease during an attempt, and a mark in between.
+    """
+    if read_status(job_id) is not None:
+        return _ended(job_id, 0.0) is None
+    folder = job_folder(job_id)
+    with suppress(OSError, ValueError):
+        if float(lease_path(folder).read_bytes()) > time.monotonic():
+            return True
+    with suppress(OSError):
+        return time.time() < (folder / RESTART).stat().st_mtime + RESTART_S
+    return False
+
+
 def _start(path: Path, args: argparse.Namespace) -> int:
     """Return the offset of the log at which to start."""
     offsets: list[int] = [args.start]
@@ -172,11 +189,7 @@ def _follow(words: Sequence[str] | None) -> int:
         if not args.now:
             if args.rank is None:
                 problem = _ended(args.job_id, give_up)
-            elif _rank_ended(end, args.job_id):
-                # The job can start the rank again, which is known only where its supervisor runs.
-                here = read_status(args.job_id) is not None
-                problem = None if here and _ended(args.job_id, give_up) is None else ""
-            else:
+            elif not _rank_ended(end, args.job_id) or _can_restart(args.job_id):
                 problem = None
         for data in log.rest():
             output.show(data)
