@@ -46,7 +46,7 @@ def logs(
     host: Annotated[
         str,
         typer.Option(
-            metavar="HOST", help="Print only the output of ranks on HOST", autocompletion=complete.hosts
+            metavar="HOST", help="Print only the output of HOST", autocompletion=complete.hosts
         ),
     ] = "",
     since: Annotated[

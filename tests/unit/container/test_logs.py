@@ -259,6 +259,15 @@ def test_two_torchruns_may_mix_their_lines() -> None:
     assert shown.feed(lines[-1] * 2, 1.0) == collapse.LEFT_OUT and shown.close() == b""
 
 
+def test_the_label_of_a_host_does_not_hide_torchruns_traceback() -> None:
+    shown = collapse.LauncherTraceback()
+    both = [(b"[box1] " + line, b"[box2] " + line) for line in TORCHRUN.splitlines(keepends=True)]
+    mixed = b"".join(first + second for first, second in both)
+    assert shown.feed(RANKS_OWN + mixed + ENDED, 0.0) == RANKS_OWN + collapse.LEFT_OUT + ENDED
+    other = b"".join(b"[box2] " + line for line in OTHER.splitlines(keepends=True))
+    assert shown.feed(other, 1.0) == other and shown.close() == b""
+
+
 def test_the_tracebacks_of_stopped_torchruns_are_left_out_with_one_note() -> None:
     shown = collapse.LauncherTraceback()
     one = b"""Traceback (most recent call last):

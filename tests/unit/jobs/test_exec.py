@@ -601,7 +601,7 @@ def test_a_daemon_is_started_ended_and_swept_like_any_launch(here: World) -> Non
     folder = exec_job(here, launches=[{"host": "gpu2", "argv": ["mpirun"]}], stall_after=0.1)
     (folder / "daemon.json").write_text(json.dumps({"command": "echo up; sleep 60 & wait"}))
     supervisor = here.start("job.supervisor", JOB)
-    wait_for(lambda: here.log() == b"up\n")
+    wait_for(lambda: here.log() == b"[gpu1] up\n")
     assert here.call("job.stop", JOB)[0] == 0
     supervisor.communicate()
     status = here.status()
@@ -617,7 +617,7 @@ def test_a_part_whose_peers_have_failed_ends_at_once_and_asks_no_launcher(here: 
     )
     exec_job(here, launches=[{"host": "gpu1", "argv": own}], grace=60.0)
     supervisor = here.start("job.supervisor", JOB)
-    wait_for(lambda: here.log() == b"up\n")
+    wait_for(lambda: here.log() == b"[gpu1] up\n")
     assert here.call("job.stop", "--failed", JOB)[0] == 0
     supervisor.communicate()
     assert (here.status()["state"], here.status()["exit_code"]) == ("stopped", 143)
@@ -707,8 +707,8 @@ for ask in asks:
     assert json.loads(talk.stdout.readline()) == {"done": True}
     supervisor.communicate()
     first, second = here.log().decode().splitlines()[:2]
-    assert first.strip() == "0"
-    assert second == "255 [toolkit] cannot start orted on gpu3: no room there"
+    assert first.strip() == "[gpu1] 0"
+    assert second == "[gpu1] 255 [toolkit] cannot start orted on gpu3: no room there"
     assert (folder / "asks").stat().st_mode & 0o077 == 0
 
 

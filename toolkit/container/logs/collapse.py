@@ -11,6 +11,7 @@ from toolkit.protocol.host_list import host_list, spans
 
 # A rank's line in the merged log; see rank.py.
 _LINE = re.compile(rb"\[(\S+) (\d{1,9})\] (.*)\n", re.DOTALL)
+_LABEL = re.compile(rb"^\[\S+\] ")  # the host before lines of its launcher
 # Differences between otherwise equal lines: memory addresses, times of day, process ids.
 _VARIES = re.compile(rb"0x[0-9a-f]{6,}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\bpid[ =:]+\d+")
 _QUOTE = 120
@@ -176,19 +177,20 @@ class LauncherTraceback:
     def _line(self, line: bytes, now: float) -> bytes:
         if _LINE.fullmatch(line) or line.startswith(b"[toolkit]"):
             return line
-        begins = line.startswith(_BEGIN)
+        text = _LABEL.sub(b"", line)
+        begins = text.startswith(_BEGIN)
         if not self._held and not begins:
             return line
         self._since = self._since if self._held else now
         self._held.append(line)
         self._begun += begins
-        self._is_ours = self._is_ours or line.startswith((_CHILD_FAILED, _STOPPED))
+        self._is_ours = self._is_ours or text.startswith((_CHILD_FAILED, _STOPPED))
         if self._is_ours:
-            self._rows += 2 if line.startswith(_STOPPED) else line.startswith(_ROW)
+            self._rows += 2 if text.startswith(_STOPPED) else text.startswith(_ROW)
             if self._rows == 2 * self._begun:
                 self._release()
                 told, self._told = self._told, True
                 return b"" if told else LEFT_OUT
-        elif not (begins or line.startswith(b" ")):
+        elif not (begins or text.startswith(b" ")):
             return self._release()  # the error line itself, of another error
         return self._release() if len(self._held) > _MOST_HELD else b""

@@ -28,6 +28,7 @@ from toolkit.protocol.states import FINAL_STATES
 LOG = "output.log"
 POLL_S = 0.05
 FOLDED_RANKS = 3  # with two ranks a summary would be as long as the lines
+ANY = (b"",)  # prefixes of every line
 START_S = 30.0  # time limit for a job to appear
 RESTART_S = 120.0  # longer than from the end of an attempt to the leases of the next one
 
@@ -38,14 +39,14 @@ class Output:
     def __init__(self, fold: bool, host: str, silent: bool, merged: bool = False) -> None:
         self._traceback = LauncherTraceback() if merged else None
         self._fold = LineCollapser() if fold else None
-        self._prefix = prefix_of(host)
+        self._prefixes = prefixes_of(host)
         self._rest = b""
         self._silent = silent
 
     def show(self, data: bytes) -> None:
-        if self._prefix:
+        if self._prefixes != ANY:
             *lines, self._rest = (self._rest + data).split(b"\n")
-            data = b"".join(line + b"\n" for line in lines if line.startswith(self._prefix))
+            data = b"".join(line + b"\n" for line in lines if line.startswith(self._prefixes))
         now = time.monotonic()
         self._folded(self._traceback.feed(data, now) if self._traceback else data, now)
 
@@ -70,9 +71,9 @@ class Output:
             data = data[os.write(1, data) :]
 
 
-def prefix_of(host: str) -> bytes:
-    """Return the prefix of lines of the ranks on a host; empty (every line) without a host."""
-    return f"[{host} ".encode() if host else b""
+def prefixes_of(host: str) -> tuple[bytes, ...]:
+    """Return the prefixes of lines of the ranks and of the launcher on a host; ANY without a host."""
+    return (f"[{host} ".encode(), f"[{host}] ".encode()) if host else ANY
 
 
 def _wait_for(path: Path, job_id: str) -> None:
@@ -140,7 +141,7 @@ def _start(path: Path, args: argparse.Namespace) -> int:
     if args.since is not None:
         offsets.append(offset_at(path, args.since))
     if args.tail is not None:
-        offsets.append(offset_of_last_lines(path, args.tail, prefix_of(args.host)))
+        offsets.append(offset_of_last_lines(path, args.tail, prefixes_of(args.host)))
     return max(offsets)
 
 
@@ -163,7 +164,7 @@ def _follow(words: Sequence[str] | None) -> int:
     parser.add_argument("--since", type=float, metavar="EPOCH")
     parser.add_argument("--tail", type=int, metavar="LINES")
     parser.add_argument("--rank", type=int, help="print the log of this rank, on the host where it runs")
-    parser.add_argument("--host", default="", help="print only lines of the ranks on this host")
+    parser.add_argument("--host", default="", help="print only lines of this host")
     parser.add_argument("--fold", action="store_true", help="collapse equal lines, hide torchrun's traceback")
     parser.add_argument("--now", action="store_true", help="print the current content and exit")
     parser.add_argument("--silent", action="store_true", help="wait for the end and print nothing")
