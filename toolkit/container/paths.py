@@ -19,7 +19,7 @@ STOPPING = "stopping"
 GRACE = "grace"
 # In a job's folder on the hosts of an attempt after the first: the changed fields of job.json.
 ATTEMPT = "attempt.json"
-# In a job's folder on the hosts of an attempt after which another one follows; its age limits the wait for it.
+# In a job's folder on the hosts of an attempt after which another one follows.
 RESTART = "restart"
 
 
