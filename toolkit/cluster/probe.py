@@ -331,12 +331,12 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> Engine
         text = "; ".join(info.errors or ()) or text
     if "no answer within" in text:
         if text.strip().endswith(f" to {engine} info"):
-            what, fix = "does not respond", f"on {host}: sudo systemctl restart docker"
+            what, fix = "the docker engine does not respond", f"on {host}: sudo systemctl restart docker"
         else:
             # It has described itself: it is slow, for example with many images, or hangs in one question.
-            what = "is too slow"
+            what = "the docker engine is too slow"
             fix = f"on {host}: {engine} system df  # remove unused images, or restart the engine"
-        raise NotReady(f"the {engine} engine {what}: {words_of(text)}", fix, host)
+        raise NotReady(f"{what.replace(DOCKER, engine)}: {words_of(text)}", fix, host)
     if engine == PODMAN and re.search(r"podman(: command)?(:)? not found", text):
         fix = f"on {host}: install podman; or in hosts.yaml: engine: docker"
         raise NotReady("podman is not installed", fix, host)
