@@ -10,7 +10,7 @@ from toolkit.checks.leftovers import own_containers
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.causes import words_of
 from toolkit.core.finding import Finding
-from toolkit.core.image import ImageFacts
+from toolkit.core.image import LATE_FIX, ImageFacts
 from toolkit.image.pull import pull_failures, pulling
 
 _BUILD = "toolkit image build  # or correct image: in hosts.yaml"
@@ -29,14 +29,18 @@ def _one(scene: Scene) -> Iterator[Finding]:
     if scene.inventory.pull != "never":
         return  # the hosts pull it in `up`, which reports the result
     if scene.image is None:
-        if scene.facts:
+        if scene.facts and scene.local_silence:
+            yield error(f"no host has the image {tag}, and {scene.local_silence}", LATE_FIX)
+        elif scene.facts:
             yield error(f"neither your machine nor any host has the image {tag}", _BUILD)
         else:
             yield unchecked("no host answered")
     elif not scene.sendable and len(identities) > 1:
         who = ", ".join(f"{name} has {image.identity}" for name, image in held.items())
-        what = f"the hosts have different images with the tag {tag}, and your machine has none: {who}"
-        yield error(what, "toolkit image send  # after building or loading the image on your machine")
+        fix = "toolkit image send  # after building or loading the image on your machine"
+        why = scene.local_silence or "your machine has none"
+        what = f"the hosts have different images with the tag {tag}, and {why}: {who}"
+        yield error(what, LATE_FIX if scene.local_silence else fix)
 
 
 def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -53,6 +57,8 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     if held is not None and not scene.sendable:
         yield unchecked(f"hosts have different images with the tag {tag} [image]")
+    elif not scene.sendable and scene.local_silence:
+        yield error(f"the image {tag} is missing, and {scene.local_silence}", LATE_FIX)
     elif not scene.sendable:
         what = f"the image {tag} is missing, and the engine of your machine has no copy to send"
         yield error(what, f"{_BUILD}, or load it on {seen.host}: docker load")

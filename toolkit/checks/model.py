@@ -73,6 +73,7 @@ class Scene:
         seen: every host of the inventory that was queried, in the file's order.
         image: the image of the cluster's containers, None if neither this machine nor a host has it.
         sendable: the engine of this machine has that image and can send it to hosts.
+        local_silence: the reason why it is unknown if this machine has the image.
         paths: data path of each host that has a known one.
         port: the port of sshd in the worker containers.
         choice: the choice of the paths, with the result for every other address.
@@ -93,6 +94,7 @@ class Scene:
     registry: Mapping[str, Result] = field(default_factory=dict)
     inside: Mapping[str, Looked] = field(default_factory=dict)
     outside: Mapping[str, str] = field(default_factory=dict)
+    local_silence: str = ""
 
     @property
     def facts(self) -> dict[str, Facts]:

@@ -124,7 +124,7 @@ def _data_interfaces(scene: Scene, host: str) -> Iterator[Interface]:
     path = scene.paths.get(host)
     ports = scene.fabric.ports.get(host, ()) if scene.fabric.kind == "roce" else ()
     interfaces = scene.facts[host].interfaces
-    rdma = {name for port in ports for name in port.addressed(interfaces)}
+    rdma = {name for port in ports for name in port.addressed(scene.facts[host])}
     for interface in interfaces:
         if interface.name in rdma or (path and interface.address == path.address):
             yield interface

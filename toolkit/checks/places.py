@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from toolkit.checks.model import Probe, Seen
+from toolkit.core.disk_space import CONTAINERD
 from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.numbers import whole
 
@@ -45,7 +46,7 @@ seen() {
 }
 root=$1 state=$2; shift 6
 seen "$root"; look root "$there"
-[ ! -d /var/lib/containerd ] || look containerd /var/lib/containerd
+[ ! -d "$beside" ] || look containerd "$beside"
 seen "$state"; look state "$there"
 for d in "$state"/*; do
   [ ! -d "$d" ] || [ -w "$d" ] || printf "locked|%s\n" "$(cell "$d")"
@@ -63,8 +64,10 @@ done
 echo looked
 '
 root=${root:-/var/lib/docker}
+@containerd@
+export beside
 timeout -s KILL 10 sh -c "$inner" sh "$root" "${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4" "$@"
-""".replace("@cell@", CELL.strip()),
+""".replace("@cell@", CELL.strip()).replace("@containerd@", CONTAINERD.strip()),
 )
 
 # File systems that hosts share. Server and path identify such a folder, not a disk of the host.

@@ -39,6 +39,7 @@ def first_look(session: Session) -> Scene:
         choice.paths,
         inventory.worker_port,
         sendable=local is not None,
+        local_silence=session.local_silence,
         choice=choice,
     )
 

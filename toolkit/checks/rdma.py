@@ -74,16 +74,18 @@ def _unused(scene: Scene) -> Iterator[Finding]:
     for host, used in ports.items():
         facts = scene.facts[host]
         # The address of a port below a bond or a bridge belongs to the bond or the bridge.
-        below = {name for link in facts.links for name in link.lower}
+        below = {name for link in facts.links if not link.vlan for name in link.lower}
         for port in facts.rdma:
             as_fast = port.active and port.rate == used[0].rate and not below.intersection(port.interfaces)
             if not as_fast or port in used:
                 continue
-            addressed = port.addressed(facts.interfaces)
+            addressed = port.addressed(facts)
             own = [i for i in facts.interfaces if i.name in addressed]
             what = f"ranks do not use the RDMA port {port.name}"
             if all(is_link_local(i.address) for i in own):
-                name = next(iter(port.interfaces), "INTERFACE")
+                # A VLAN above the port is meant to have the address.
+                vlans = sorted(addressed.difference(port.interfaces))
+                name = next(iter((*(i.name for i in own), *vlans, *port.interfaces)), "INTERFACE")
                 has = f"only the link-local address {own[0].address}" if own else "no IPv4 address"
                 line = f"sudo ip addr add ADDRESS/PREFIX dev {quoted(name)}"
                 fix = f"on {host}: {line}  # also on the other hosts, in a network for this port"

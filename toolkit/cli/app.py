@@ -14,7 +14,14 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from toolkit import __version__
-from toolkit.cli.common import StdoutLost, as_lost_output, put_file, put_text
+from toolkit.cli.common import (
+    StdoutLost,
+    as_lost_output,
+    can_flush,
+    put_file,
+    put_text,
+    reporting_lost_output,
+)
 from toolkit.cli.lazy import Verb, VerbGroup, group, panel
 from toolkit.cli.signals import Signals
 from toolkit.errors import Interrupted, ToolkitError
@@ -196,9 +203,14 @@ def main() -> None:
         fail(Interrupted(), words)
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            put_file(f"{error}\n")  # the help of toolkit or of a group of verbs
+            with reporting_lost_output():
+                put_file(f"{error}\n")  # the help of toolkit or of a group of verbs
             sys.exit(2)
         fail(error, words)
+    except OSError as error:  # the help of a verb, which click prints
+        if can_flush():
+            raise
+        fail(as_lost_output(error), words)
 
 
 def fail(error: Exception, words: list[str]) -> NoReturn:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -138,6 +139,29 @@ def as_lost_output(error: OSError) -> ToolkitError:
     discard_stdout()
     what = f"standard output cannot be written: {error.strerror}"
     return ToolkitError(what, "free disk space, or write the output to another file")
+
+
+@contextmanager
+def reporting_lost_output() -> Iterator[None]:
+    """Print an error if standard output cannot be written; nothing if its reader closed the pipe.
+
+    For output during the report of an error, whose exit code counts.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        discard_stdout()
+    except ToolkitError as lost:
+        say(f"toolkit: {lost}\n")
+
+
+def can_flush() -> bool:
+    """Return whether standard output accepts the text that is left for it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
 
 
 def discard_stdout() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from toolkit.cli.common import put_json, say, say_job_commands
+from toolkit.cli.common import put_json, reporting_lost_output, say, say_job_commands
 from toolkit.cli.lazy import loaded
 from toolkit.core.report import Report
 from toolkit.diagnose.messages import message_of
@@ -37,7 +37,8 @@ def tell(error: ToolkitError, as_json: bool) -> None:
     text = f"toolkit: {error}\n" + (f"  more: {more}\n" if more else "")
     say("\ninterrupted" if _bare_interrupt(error) else text)
     if as_json:
-        put_json(error_json(error))
+        with reporting_lost_output():
+            put_json(error_json(error))
 
 
 def explained_by(text: str) -> str:

@@ -45,9 +45,7 @@ def logs(
     ] = None,
     host: Annotated[
         str,
-        typer.Option(
-            metavar="HOST", help="Print only the output of ranks on HOST", autocompletion=complete.hosts
-        ),
+        typer.Option(metavar="HOST", help="Print only the output of HOST", autocompletion=complete.hosts),
     ] = "",
     since: Annotated[
         str,

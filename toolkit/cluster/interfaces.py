@@ -195,6 +195,7 @@ def _link(name: str, values: dict[str, str], limit: float, lower: tuple[str, ...
         card=card,
         packets=number("rx_packets") + number("tx_packets"),
         errors=number("rx_errors") + number("tx_errors"),
+        vlan=values.get("DEVTYPE") == "vlan",
     )
 
 

@@ -11,7 +11,7 @@ from toolkit.cluster.ownership import ours as ours  # job.py takes it from here
 from toolkit.cluster.ownership import refuse_foreign
 from toolkit.cluster.ports import worker_port
 from toolkit.core.facts import Facts
-from toolkit.core.image import ImageFacts, image_arch
+from toolkit.core.image import LATE_FIX, ImageFacts, image_arch
 from toolkit.errors import ImageError, NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, absent, choose_paths, cidrs
@@ -136,6 +136,7 @@ class Observed:
         lost_ports: see ``worker_port``.
         running: use the running cluster: it is not up if no host has the image or a container.
         errors: of the hosts that did not answer.
+        local_silence: the reason why it is unknown if this machine has the image.
     """
 
     facts: Mapping[str, Facts]
@@ -145,6 +146,7 @@ class Observed:
     lost_ports: frozenset[int] = frozenset()
     running: bool = False
     errors: Mapping[str, ToolkitError] = field(default_factory=dict)
+    local_silence: str = ""
 
 
 def make_layout(inventory: Inventory, observed: Observed) -> Layout:
@@ -182,7 +184,9 @@ def make_layout(inventory: Inventory, observed: Observed) -> Layout:
 
 def _image(inventory: Inventory, observed: Observed) -> ImageFacts:
     try:
-        return reference_image(inventory, observed.facts, observed.local_image, observed.by_name)
+        return reference_image(
+            inventory, observed.facts, observed.local_image, observed.by_name, observed.local_silence
+        )
     except ImageError as error:
         own = (c for facts in observed.facts.values() for c in ours(inventory.cluster, facts))
         if not observed.running or any(own):
@@ -211,13 +215,18 @@ def _user(inventory: Inventory, facts: Mapping[str, Facts]) -> str:
 
 
 def reference_image(
-    inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None, by_name: bool
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    local: ImageFacts | None,
+    by_name: bool,
+    silence: str = "",
 ) -> ImageFacts:
     """Return the image that every host must hold.
 
     Args:
         local: the image of the file's name in this machine's engine; None to ignore it.
         by_name: use the hosts' image of that name, not the image of running containers.
+        silence: the reason why it is unknown if this machine has the image.
 
     Raises:
         ImageError: no host has the image, or hosts have different images.
@@ -240,9 +249,13 @@ def reference_image(
         fix = "toolkit image build  # or correct image: in hosts.yaml"
         if inventory.pull != "never":
             raise ImageError(f"no host has the image {tag}", "toolkit up  # the hosts pull the image")
+        if silence:
+            raise ImageError(f"no host has the image {tag}, and {silence}", LATE_FIX)
         raise ImageError(f"neither your machine nor any host has the image {tag}", fix)
     if len(identities) > 1:
         who = ", ".join(f"{name} has {i.identity}" for name, i in sorted(found.items()))
         what = f"the hosts have different images with the tag {tag}: {who}"
+        if silence:
+            raise ImageError(f"{silence}, and {what}", LATE_FIX)
         raise ImageError(what, _SAME[inventory.pull])
     return found.get(inventory.main) or next(iter(found.values()))

@@ -88,34 +88,38 @@ _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 # The sections of the engine by docker commands. The first argument is 124 for an engine that did not respond.
 _BY_COMMANDS = r"""
-hangs() { engine='no answer within 20 s'; docker() { :; }; }
+# After an answer that does not come, no other question: an engine that hangs must not take the host along.
+asks() { [ -n "$late" ] || timeout -k 2 20 "$@"; }
+is_late() { case $1 in 124|137) late=$2 ;; esac; }
 by_commands() {
-  # An engine that hangs must not take the other questions along.
-  if [ "$1" = 124 ]; then
-    hangs
-  else
-    engine=$(timeout -k 2 20 docker info --format '{{json .}}' 2>&1)
-    case $? in 124|137) hangs ;; esac
-  fi
+  late= said= listed= images=
+  case $1 in 124) late="docker ${seen:-info}" ;; esac
   shift
-  say docker "$engine"
+  engine=$(asks docker info --format '{{json .}}' 2>&1) || is_late $? 'docker info'
   # A container that is removed meanwhile makes inspect fail.
-  list() { docker ps -aq --no-trunc --filter label=@label@; }
+  list() { asks docker ps -aq --no-trunc --filter label=@label@; }
   unlisted=
   # A list that failed is not an empty one.
-  ids=$(list 2>/dev/null) || ids=$(list 2>/dev/null) || unlisted="status $? $(list 2>&1 >/dev/null)"
-  said=
-  [ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null) || said=$(docker inspect $(list) 2>/dev/null)
-  say containers "$said"
-  say unlisted "$unlisted"
+  ids=$(list 2>/dev/null) || { is_late $? 'docker ps'; ids=$(list 2>/dev/null); } ||
+    unlisted="status $? $(list 2>&1 >/dev/null)"
+  [ -z "$ids" ] || said=$(asks docker inspect $ids 2>/dev/null) ||
+    { is_late $? 'docker inspect'; said=$(asks docker inspect $(list) 2>/dev/null); }
   # Images of containers too: another user can have removed their tags, and toolkit need not send them again.
   used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
   # What an engine with the containerd store can inspect need not be whole; what it lists is.
   case $engine in
-    *io.containerd.snapshotter*) say listed "$(docker images -aq --no-trunc 2>/dev/null)" ;;
+    *io.containerd.snapshotter*)
+      listed=$(asks docker images -aq --no-trunc 2>/dev/null) || is_late $? 'docker images' ;;
   esac
-  ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
-  say images "$(docker image inspect "$1" $ids $used 2>/dev/null)"
+  ids=$(asks docker images -q --no-trunc "$2" 2>/dev/null) || is_late $? 'docker images'
+  images=$(asks docker image inspect "$1" $ids $used 2>/dev/null) || is_late $? 'docker image inspect'
+  # Otherwise images that the engine did not list in time would count as absent.
+  [ -z "$late" ] || { engine="no answer within 20 s to $late" unlisted= said= images=; }
+  say docker "$engine"
+  say containers "$said"
+  say unlisted "$unlisted"
+  case $engine in *io.containerd.snapshotter*) say listed "$listed" ;; esac
+  say images "$images"
   root=
   case $engine in *'"DockerRootDir":"'*) root=${engine#*'"DockerRootDir":"'}; root=${root%%'"'*} ;; esac
   seen=$(printf '%s\n' "$said" |
@@ -326,11 +330,13 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> Engine
             return info
         text = "; ".join(info.errors or ()) or text
     if "no answer within" in text:
-        what, fix = (
-            f"the docker engine does not respond: {words_of(text)}",
-            f"on {host}: sudo systemctl restart docker",
-        )
-        raise NotReady(what, fix, host)
+        if text.strip().endswith(f" to {engine} info"):
+            what, fix = "the docker engine does not respond", f"on {host}: sudo systemctl restart docker"
+        else:
+            # It has described itself: it is slow, for example with many images, or hangs in one question.
+            what = "the docker engine is too slow"
+            fix = f"on {host}: {engine} system df  # remove unused images, or restart the engine"
+        raise NotReady(f"{what.replace(DOCKER, engine)}: {words_of(text)}", fix, host)
     if engine == PODMAN and re.search(r"podman(: command)?(:)? not found", text):
         fix = f"on {host}: install podman; or in hosts.yaml: engine: docker"
         raise NotReady("podman is not installed", fix, host)

@@ -34,7 +34,7 @@ from toolkit.plan.execute import STALE_S, Listener, execute, reported_after
 from toolkit.plan.steps import Plan
 from toolkit.protocol.names import container_name
 from toolkit.remote.fanout import Background
-from toolkit.remote.local_image import local_image
+from toolkit.remote.local_image import LateEngine, local_image
 
 if TYPE_CHECKING:
     from toolkit.remote.ssh import Trace
@@ -66,6 +66,7 @@ class Session(Connected):
     ) -> None:
         super().__init__(inventory, trace, executors)
         self._evidence: Evidence | None = None
+        self.local_silence = ""
         self._local_image: Background[ImageFacts | None] | None = None
         # The hosts of the jobs that this session started, by job: see ``toolkit.jobs.exec_mode``.
         self.started: dict[str, tuple[str, ...]] = {}
@@ -143,22 +144,30 @@ class Session(Connected):
         """
         self.require_some()
         pulled = self.inventory.pull != "never"
+        local = None if running or pulled else self.find_local_image()
         return Observed(
             dict(self.facts),
-            None if running or pulled else self.find_local_image(),
+            local,
             by_name=pulled and not running,
             evidence=self.try_networks(),
             running=running,
             errors=dict(self.errors),
+            local_silence="" if running or pulled else self.local_silence,
         )
 
     def find_local_image(self) -> ImageFacts | None:
         """Return the image in this machine's engine, None without the image or without an engine.
 
+        None too if the engine did not respond in time; ``local_silence`` is a sentence about that then.
+
         Raises:
             ImageError: the answer of the engine is invalid.
         """
-        return self._begin_local_image().result()
+        try:
+            return self._begin_local_image().result()
+        except LateEngine as late:  # the hosts can have the image
+            self.local_silence = late.what
+            return None
 
     def _begin_local_image(self) -> Background[ImageFacts | None]:
         """Query this machine's engine once; its client limits the duration."""

@@ -19,6 +19,8 @@ STOPPING = "stopping"
 GRACE = "grace"
 # In a job's folder on the hosts of an attempt after the first: the changed fields of job.json.
 ATTEMPT = "attempt.json"
+# In a job's folder on the hosts of an attempt after which another one follows.
+RESTART = "restart"
 
 
 def root() -> Path:

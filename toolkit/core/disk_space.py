@@ -9,14 +9,21 @@ from toolkit.core.command import Command, script
 from toolkit.protocol.frames import CELL, lines_of, read_cell
 from toolkit.protocol.numbers import MOST, whole
 
+# Sets `beside` to the data folder of the host's containerd, which the administrator can move to another disk.
+CONTAINERD = r"""
+beside=$(sed -n '/^\[/q; s/^root *= *["'"'"']\(.*\)["'"'"'].*/\1/p' /etc/containerd/config.toml 2>/dev/null)
+beside=${beside:-/var/lib/containerd}
+"""
+
 # For each path, and for the engine's image folder: the path, then bytes and inodes of its file system.
 # A path that does not exist is replaced by the nearest existing folder above it.
 ASK_ROOM = (
     CELL
+    + CONTAINERD
     + r"""
 root=$(timeout 10 docker info --format '{{.DockerRootDir}}' 2>/dev/null ||
   timeout 10 docker info --format '{{.Store.GraphRoot}}' 2>/dev/null)
-[ ! -e /var/lib/containerd ] || set -- "$@" /var/lib/containerd
+[ ! -e "$beside" ] || set -- "$@" "$beside"
 for path in "$@" "$root"; do
   [ -n "$path" ] || continue
   place=$path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -269,6 +269,7 @@ class Link:
         limit: limit of traffic shaping in Mbit/s.
         mtu: greatest packet in bytes.
         lower: interfaces below this interface, such as the ports of a bridge.
+        vlan: whether it is a VLAN, whose packets the interface below sends.
         card: whether it belongs to a hardware device.
         packets: sent and received since the interface exists; ``errors`` those that were damaged.
     """
@@ -285,6 +286,7 @@ class Link:
     card: bool = False
     packets: int = 0
     errors: int = 0
+    vlan: bool = False
 
     @property
     def down(self) -> bool:
@@ -349,19 +351,18 @@ class RdmaPort:
     def active(self) -> bool:
         return self.state == "ACTIVE"
 
-    def addressed(self, interfaces: Iterable[Interface]) -> frozenset[str]:
+    def addressed(self, facts: Facts) -> frozenset[str]:
         """Return the interfaces whose addresses the port uses: its own, and bonds and VLANs above them.
 
         The kernel has a GID for each address of an interface that is above the port's own ones
         (drivers/infiniband/core/roce_gid_mgmt.c in Linux). It also has those of containers, whose interfaces
-        can have the same names, so the address decides too.
-
-        Args:
-            interfaces: of the host.
+        can have the same names, so the address decides too. A VLAN counts without its GID, which can follow
+        after the first entries of the table.
         """
-        known = {(interface.name, interface.address) for interface in interfaces}
+        known = {(interface.name, interface.address) for interface in facts.interfaces}
         above = (gid.interface for gid in self.gids if (gid.interface, gid.address) in known)
-        return frozenset((*self.interfaces, *above))
+        vlans = (link.name for link in facts.links if link.vlan and set(link.lower) & set(self.interfaces))
+        return frozenset((*self.interfaces, *above, *vlans))
 
 
 def leaves_by(routes: Sequence[Route], address: str) -> str:

@@ -14,6 +14,8 @@ from toolkit.protocol.engine import ImageConfig, ImageInspect, OciConfig
 
 # The user's own requirements among the additions in an image of toolkit.
 OWN = "own"
+# The fix if the engine of the user's machine did not respond in time.
+LATE_FIX = "docker info  # if it gives no answer either: sudo systemctl restart docker"
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,6 @@ FIXES: Mapping[str, str] = {
     "spin": "check this line for an endless loop, or for more work than the other ranks have",
     "code": "check this line, and the stack of the rank in the bundle that toolkit why writes",
     "gpu": "on HOST: nvidia-smi; sudo dmesg | grep -i xid  # shows the load and the errors of the GPU",
-    "collective": "check why the rank calls the collective at this line",
     "apart": "call the same collectives in the same order on all ranks; check each `if` that uses the rank",
     "link": "toolkit check  # tests each pair of hosts; check cable, switch and firewall between the two",
     "host": "toolkit up  # repairs the host; if up fails, check the power, network and load of HOST",
@@ -217,6 +216,12 @@ def _apart(
         for group in sizes[:3]
     ]
     hosts = tuple(dict.fromkeys(evidence.placed[rank] for rank in blamed))
+    if not equal and all(found[rank].kind == "gpu" for rank in blamed):
+        # Its GPU can run the same collective as the GPUs of the other ranks, or hang.
+        verb = "waits for its GPU" if len(blamed) == 1 else "wait for their GPUs"
+        head = f"{ranks_text(blamed)} {verb}, and the other ranks wait elsewhere"
+        fix = _fix(evidence, "gpu", blamed[0])
+        return Verdict("gpu", f"{head}: {'; '.join(lines)}", fix, tuple(blamed), hosts)
     head = f"the ranks called {several}" if equal else f"{ranks_text(blamed)} called {one} the other ranks"
     return Verdict("apart", f"{head}: {'; '.join(lines)}", FIXES["apart"], tuple(blamed), hosts)
 

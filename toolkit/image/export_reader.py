@@ -32,6 +32,7 @@ _CHUNK = 2**18
 _MOST_JSON = 1 << 24  # bytes of the manifest and of the config
 _MOST_MEMBERS = 100_000
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_MALFORMED = (tarfile.TarError, OSError, EOFError, zlib.error)
 _SPARE = 1.1  # required free space, as a multiple of the image size
 
 
@@ -90,7 +91,7 @@ class ExportReader:
         except Unreadable:
             self.close()
             raise
-        except (tarfile.TarError, OSError, EOFError, ValueError, LookupError, TypeError) as error:
+        except (*_MALFORMED, ValueError, LookupError, TypeError) as error:
             self.close()
             raise Unreadable(f"the engine's export is malformed: {error}") from error
 
@@ -103,7 +104,7 @@ class ExportReader:
         try:
             for number in numbers:
                 yield from self._plain(self._names[number])
-        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        except _MALFORMED as error:
             raise Unreadable(f"the engine's export is malformed: {error}") from error
 
     def close(self) -> None:

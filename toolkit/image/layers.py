@@ -18,8 +18,8 @@ from itertools import takewhile
 from toolkit.core.command import Command, script
 from toolkit.core.disk_space import ASK_ROOM, Room, parse_room
 from toolkit.core.engines import PODMAN
-from toolkit.protocol.decode import DecodeError, decode, load_first, load_json
-from toolkit.protocol.engine import Texts
+from toolkit.protocol.decode import DecodeError, decode, decode_json, load_first, load_json
+from toolkit.protocol.engine import Containerd, Texts
 from toolkit.protocol.frames import FrameError, framed_script, lines_of, read_frames
 from toolkit.protocol.names import LABEL_PART, PARTIAL_REPOSITORY
 
@@ -41,6 +41,7 @@ _ASK_HOLDINGS = f"""
 driver=$(docker info --format '{{{{json .DriverStatus}}}}' 2>/dev/null ||
   docker info --format 'podman {{{{.Store.GraphDriverName}}}}') || exit
 say driver "$driver"
+say containerd "$(docker info --format '{{{{json .Containerd}}}}' 2>/dev/null)"
 ids=$(docker images --quiet --all --no-trunc) || exit
 found=
 [ -z "$ids" ] ||
@@ -258,6 +259,11 @@ def holdings_command(nonce: str) -> Command:
     return script(framed_script(_ASK_HOLDINGS, nonce))
 
 
+def _has_own_containerd(text: str) -> bool:
+    """Return True if an engine has started its own containerd; its socket is in a folder of Docker."""
+    return text.startswith("{") and "docker" in decode_json(Containerd, text).address
+
+
 def parse_holdings(data: bytes, nonce: str) -> Holdings:
     """Parse the answer of a host.
 
@@ -282,6 +288,8 @@ def parse_holdings(data: bytes, nonce: str) -> Holdings:
                 name for name in decode(Texts, names or []) if name.startswith(f"{PARTIAL_REPOSITORY}:")
             ]
     found = parse_room(sections.get("room", ""))
-    # The engine's folder comes last, after that of a separate containerd.
-    room = (found[0] if store == "containerd" else found[-1]) if found else None
+    # The engine's folder comes last, after that of a separate containerd. The data of a containerd that the
+    # engine has started is below the engine's folder.
+    separate = store == "containerd" and not _has_own_containerd(sections.get("containerd", ""))
+    room = (found[0] if separate else found[-1]) if found else None
     return Holdings(store, tuple(chains), tuple(sorted(parts)), room)

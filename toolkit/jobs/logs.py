@@ -29,6 +29,7 @@ from toolkit.remote.fanout import fan_out
 
 # Seconds before each new try of a host that does not answer any more; a jump host may be starting again.
 _PAUSES = (0.0, 5.0, 10.0)
+_ON_THE_WAY_S = 1.0  # longer than output takes from a host
 _MOST_LINE = 1 << 20  # bytes
 
 Sink = Callable[[bytes], None]
@@ -168,7 +169,7 @@ def follow_parts(
     until = None if seconds is None else time.monotonic() + seconds
     for host in parts.statuses:
         lines = None if sink is None else _Lines(sink, lock)
-        _Part(session, host, job, lines, what.words(), reports, until).start()
+        _Part(session, host, job, lines, what, reports, until).start()
     ending = False
     while left:
         try:
@@ -297,15 +298,16 @@ class _Part(threading.Thread):
         session: Session,
         host: str,
         job: str,
-        sink: Sink | None,
-        words: Sequence[str],
+        sink: _Lines | None,
+        what: Excerpt,
         reports: Told,
         until: float | None,
     ) -> None:
         super().__init__(name=f"part on {host}", daemon=True)
         self._until = until
         self._session, self.host, self._job = session, host, job
-        self._sink, self._words, self._told = sink, words, reports
+        self._sink, self._what, self._told = sink, what, reports
+        self._heard: float | None = None  # time of the last output
 
     def run(self) -> None:
         try:
@@ -315,7 +317,7 @@ class _Part(threading.Thread):
 
     def _follow_on(self) -> Status:
         """Follow to the end, over a new connection where one breaks: host and ranks may be well."""
-        words, runner = self._words, self._session.container(self.host)
+        runner = self._session.container(self.host)
         error: ToolkitError | None = None
         for pause in (0.0, *_PAUSES):
             time.sleep(pause)
@@ -324,19 +326,33 @@ class _Part(threading.Thread):
             try:
                 if error is not None:
                     runner = self._anew()
-                return self._follow(runner, words)
+                    self._repeat_the_last()
+                return self._follow(runner)
             except ToolkitError as again:
-                error, words = error or again, ("--tail", "0")
+                error = error or again
         raise error or Unreachable(
             "the connection to the host was closed", f"toolkit attach {self._job}", self.host
         )
 
-    def _follow(self, runner: ContainerRunner, words: Sequence[str]) -> Status:
+    def _repeat_the_last(self) -> None:
+        """Continue where the connection broke, a moment earlier: lines on the way were lost with it."""
+        if self._sink is not None and self._heard is not None:
+            ago = time.monotonic() - self._heard + _ON_THE_WAY_S
+            self._what = replace(self._what, tail=None, since=None, ago=ago)
+            self._sink.close()
+            note = f"[toolkit] the connection to {self.host} is restored; its last lines can appear twice\n"
+            self._sink(note.encode())
+
+    def _put(self, data: bytes) -> None:
+        assert self._sink is not None
+        self._heard = time.monotonic()
+        self._sink(data)
+
+    def _follow(self, runner: ContainerRunner) -> Status:
         if self._sink is None:
-            final = self._wait(runner, words).strip()
+            final = self._wait(runner).strip()
         else:
-            final = copy(runner, self._job, self._sink, Excerpt(), *words, "--status").strip()
-        if isinstance(self._sink, _Lines):
+            final = copy(runner, self._job, self._put, self._what, "--status").strip()
             self._sink.close()
         if not final:
             what = f"the log reader exited before the end of {self._job}"
@@ -344,9 +360,9 @@ class _Part(threading.Thread):
         ended = read_answer(Ended, final, self.host, f"the final state of {self._job}")
         return shifted(ended.status, time.time() - ended.now)
 
-    def _wait(self, runner: ContainerRunner, words: Sequence[str]) -> str:
+    def _wait(self, runner: ContainerRunner) -> str:
         """Wait for the end; what waits there ends with the limit or with this program."""
-        ask = command(*program("logs.follow"), self._job, *words, "--silent", "--status")
+        ask = command(*program("logs.follow"), self._job, *self._what.words(), "--silent", "--status")
         errors: list[bytes] = []
         outer = self._session.runners[self.host]
         result = runner.follow(outer, ask, lambda data: None, errors.append, self._left())

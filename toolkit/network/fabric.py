@@ -121,7 +121,7 @@ def _fastest(facts: Facts, layer: str, interfaces: frozenset[str] | None = None)
         if port.active
         and port.layer == layer
         and port.driver != "efa"
-        and (interfaces is None or interfaces.intersection(port.addressed(facts.interfaces)))
+        and (interfaces is None or interfaces.intersection(port.addressed(facts)))
     ]
     best = max((port.rate for port in active), default=0.0)
     return tuple(port for port in active if port.rate == best)
@@ -158,6 +158,6 @@ def _own(facts: Facts, networks: Sequence[str], path: DataPath | None) -> frozen
 
 
 def _network(facts: Facts, port: RdmaPort, networks: Sequence[str]) -> str:
-    addressed = port.addressed(facts.interfaces)
+    addressed = port.addressed(facts)
     own = {i.network for i in facts.interfaces if i.name in addressed}
     return next((network for network in networks if network in own), "")

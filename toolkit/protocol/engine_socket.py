@@ -25,6 +25,13 @@ MOST_BYTES = 8 << 20  # of one answer
 VARIABLES = ("DOCKER_CONTEXT", "DOCKER_API_VERSION", "DOCKER_TLS", "DOCKER_TLS_VERIFY")
 # Keys of the docker command's configuration with the same effect.
 KEYS = ("currentContext", "HttpHeaders")
+# Docker commands that ask the same, by the start of a path.
+COMMANDS = (
+    ("/containers/json", "ps"),
+    ("/containers/", "inspect"),
+    ("/images/json", "images"),
+    ("/images/", "image inspect"),
+)
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@-")
 
 
@@ -61,6 +68,8 @@ def configured_socket() -> str:
     if os.path.exists(path):
         with open(path, "rb") as file:
             config = json.loads(file.read(MOST_BYTES).decode())
+        if not isinstance(config, dict):
+            config = {}  # the docker command ignores it with a warning
         if any(config.get(key) not in (None, "", {}, "default") for key in KEYS):
             raise Unusable(path)
     address = os.environ.get("DOCKER_HOST") or f"unix://{SOCKET}"
@@ -78,7 +87,8 @@ class EngineSocket:
 
     Raises:
         Unusable: the engine is not Docker, or refuses to answer.
-        OSError: the socket is missing or forbidden; TimeoutError if the engine did not respond in time.
+        OSError: the socket is missing or forbidden; TimeoutError with the words of the docker command if the
+            engine did not respond in time.
         ValueError, KeyError: an answer has an unknown form.
     """
 
@@ -146,7 +156,8 @@ class EngineSocket:
         except OSError as error:
             # Before Python 3.10, the error of a socket is not a TimeoutError.
             if time.monotonic() >= self._until:
-                raise TimeoutError(self.path) from error
+                command = next((command for start, command in COMMANDS if path.startswith(start)), "info")
+                raise TimeoutError(command) from error
             raise
         head, _, body = data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")

@@ -50,6 +50,11 @@ def connect_client(timeout: float) -> docker.DockerClient:
         else:
             client = docker.from_env(timeout=math.ceil(timeout))
         client.ping()
+    except (AttributeError, TypeError) as error:  # the SDK does not check the types in the file
+        raise MissingTool(
+            f"Docker's Python library cannot use your Docker configuration: {error}",
+            "docker info  # if it prints a warning about a config.json: correct or remove that file",
+        ) from error
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         raise MissingTool(
             f"no Docker engine answers on this machine: {error}",

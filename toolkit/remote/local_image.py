@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from toolkit.core.image import ImageFacts, image_facts
+from toolkit.core.image import LATE_FIX, ImageFacts, image_facts
+from toolkit.errors import ImageError
 from toolkit.protocol.decode import DecodeError, Text, decode_json
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.engine_socket import EngineSocket, Unusable, configured_socket
@@ -23,26 +25,46 @@ _MOST_RECORD_BYTES = 1 << 16
 _Id = Annotated[str, Text(71, r"sha256:[0-9a-f]{64}")]
 
 
+class LateEngine(ImageError):
+    """The engine did not respond in time, so it is unknown whether it has the image."""
+
+    def __init__(self, command: str) -> None:
+        what = f"the Docker engine of your machine gave no answer within {_SECONDS:g} s to docker {command}"
+        super().__init__(what, LATE_FIX)
+
+
 def local_image(reference: str, engine: str) -> ImageFacts | None:
-    """Return the image of this name, None without the image or without an engine that responds.
+    """Return the image of this name, None without the image or without an engine.
 
     Args:
         engine: of the cluster's hosts.
 
     Raises:
-        ImageError: the answer of the engine is invalid.
+        ImageError: the answer of the engine is invalid; LateEngine if the engine did not respond in time.
     """
     try:
         found = EngineSocket(configured_socket(), _SECONDS).described("images", [reference])
         return image_facts(decode_json(ImageInspect, found[0]), engine) if found else None
-    except TimeoutError:
-        return None
+    except TimeoutError as late:
+        raise LateEngine(str(late)) from late
     except (Unusable, OSError, ValueError, LookupError, TypeError, RecursionError, DecodeError):
         # Another kind of connection, or no engine. Docker's SDK decides; it takes 0.15 s to import.
-        from toolkit.remote.engine import Engine
+        return _by_sdk(reference, engine)
 
-        other = Engine.find()
+
+def _by_sdk(reference: str, engine: str) -> ImageFacts | None:
+    from toolkit.remote.engine import Engine
+
+    until = time.monotonic() + _SECONDS
+    other = Engine.find()
+    if other is None and time.monotonic() >= until:
+        raise LateEngine("version")
+    try:
         return other.image(reference, engine) if other else None
+    except ImageError as error:
+        if time.monotonic() >= until:
+            raise LateEngine("image inspect") from error
+        raise
 
 
 def default_cache(environ: Mapping[str, str]) -> str:

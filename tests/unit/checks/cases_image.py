@@ -17,6 +17,7 @@ def _unsendable(base: Scene) -> Scene:
 
 
 _NOWHERE = replace(_unsendable(with_host(scene(), "gpu1", {"images": ()})), image=None)
+_LATE = "the Docker engine of your machine gave no answer within 30 s to docker info"
 _SILENT = replace(scene(), seen={}, image=None, sendable=False)
 _DIFFERENT = with_host(scene(), "gpu2", {"images": (_OTHER,)})
 _RUNS_OTHER = with_host(
@@ -55,6 +56,20 @@ CASES = (
     Case("image", "error", _NOWHERE, "neither your machine nor any host"),
     Case("image", "error", _unsendable(_DIFFERENT), "gpu2 has fedcba9876543210"),
     Case("image", "ok", _DIFFERENT),
+    Case(
+        "image",
+        "error",
+        replace(_NOWHERE, local_silence=_LATE),
+        f"no host has the image toolkit:cpu, and {_LATE}",
+    ),
+    Case("image", "error", replace(_unsendable(_DIFFERENT), local_silence=_LATE), f"and {_LATE}: gpu1 has"),
+    Case(
+        "image-there",
+        "error",
+        replace(_unsendable(scene()), local_silence=_LATE),
+        f"and {_LATE}",
+        host="cpu3",
+    ),
     Case("image", "not checked", _SILENT, "no host answered", host=""),
     Case("image-there", "ok", scene(), "`toolkit up` sends toolkit:cpu to this host", host="cpu3"),
     Case("image-there", "ok", _DIFFERENT, "replaces the different image"),

@@ -168,6 +168,27 @@ def readdressed(scene: Scene, host: str, *addresses: tuple[str, str]) -> Scene:
     return with_facts(scene, host, interfaces=(*kept, *given))
 
 
+def with_vlans(scene: Scene, host: str, *addresses: str, gids: bool = True) -> Scene:
+    """The addresses of the RoCE ports of one host are those of a VLAN above each; no address, or these."""
+    facts = scene.facts[host]
+    names = {f"ens9f{index}": f"ens9f{index}.100" for index in (0, 1)}
+    above = tuple(link(name, lower=(below,), vlan=True, card=False) for below, name in names.items())
+    given = {name: address for name, address in zip(names.values(), addresses, strict=False) if address}
+    ports = tuple(
+        replace(
+            port,
+            gids=tuple(
+                Gid(20, "RoCE v2", given[names[name]], names[name])
+                for name in port.interfaces
+                if gids and names[name] in given
+            ),
+        )
+        for port in facts.rdma
+    )
+    scene = with_facts(scene, host, links=(*facts.links, *above), rdma=ports)
+    return readdressed(scene, host, *given.items())
+
+
 def plain(scene: Scene, bad: Mapping[tuple[str, str, int], Answer]) -> Scene:
     """Return a scene without the image: results of the hosts; ports without a listener are refused."""
     tries: dict[tuple[str, str, int], Answer] = {

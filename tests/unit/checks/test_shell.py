@@ -275,6 +275,17 @@ def test_names_and_targets_of_links_are_data(tmp_path: Path) -> None:
     assert way.real == str(tmp_path / forged.partition("/")[0]) and way.answered
 
 
+def test_the_data_of_a_containerd_that_was_moved_is_the_place_of_images(tmp_path: Path) -> None:
+    data = tmp_path / "containerd's data"
+    data.mkdir()
+    (tmp_path / "config.toml").write_text(f'root = "{data}"\n')
+    probe = replace(
+        PLACES, text=PLACES.text.replace("/etc/containerd/config.toml", f"{tmp_path}/config.toml")
+    )
+    found = places(ask(probe, tmp_path))
+    assert [one.path for one in found if one.role == "containerd"] == [str(data)]
+
+
 def test_processes_of_an_ended_job_are_killed(stray: tuple[str, subprocess.Popen[bytes]]) -> None:
     job, process = stray
     plan = plan_gc(Leftovers({}, (Stray("gpu1", job, (process.pid,), "main", "demo"),)))

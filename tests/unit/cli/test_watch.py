@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import select
 import subprocess
 import sys
@@ -233,3 +234,37 @@ def test_a_command_that_passes_output_on_reports_a_full_disk() -> None:
         said = process.communicate()[1].decode()
     assert process.returncode == 1
     assert said.startswith("toolkit: standard output cannot be written: No space left on device\n"), said
+
+
+LOST = "toolkit: standard output cannot be written: No space left on device\n"
+COMMAND_LINES = [
+    (["--help"], 1),
+    (["run", "--help"], 1),
+    (["image", "--help"], 1),
+    (["--version"], 1),
+    ([], 2),
+    (["render"], 2),
+    (["status", "--json", "--hosts", "absent.yaml"], 2),
+    (["status", "--bogus", "--json"], 2),
+]
+
+
+def command_line(words: list[str]) -> str:
+    return f"import sys\nsys.argv[1:] = {words!r}\nfrom toolkit.__main__ import main\nmain()"
+
+
+@pytest.mark.parametrize(("words", "code"), COMMAND_LINES)
+def test_every_command_line_reports_a_full_disk(words: list[str], code: int) -> None:
+    """The exit code of an error remains, also if the error cannot be printed as JSON."""
+    with FULL.open("wb") as full, in_buffers(command_line(words), stdout=full) as process:
+        said = process.communicate()[1].decode()
+    assert (process.returncode, said.count(LOST), "Traceback" in said) == (code, 1, False), said
+
+
+@pytest.mark.parametrize(("words", "code"), COMMAND_LINES)
+def test_no_command_line_mentions_a_pipe_that_its_reader_closed(words: list[str], code: int) -> None:
+    with in_buffers(command_line(words), stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == code and not re.search("Traceback|Broken|Errno|standard output", said), said

@@ -34,6 +34,8 @@ LINKS = """\
 ./bond0/type:1
 ./br0/type:1
 ./eno1/type:1
+./eno1.7/type:1
+./eno1.7/operstate:up
 ./eno2/type:1
 ./lo/type:772
 ./tap0/type:1
@@ -43,6 +45,7 @@ LINKS = """\
 ./bond0/uevent:DEVTYPE=bond
 ./bond0/uevent:INTERFACE=bond0
 ./br0/uevent:DEVTYPE=bridge
+./eno1.7/uevent:DEVTYPE=vlan
 ./wg0/uevent:DEVTYPE=wireguard
 ./wlp3s0/uevent:DEVTYPE=wlan
 ./tap0/tun_flags:0x1002
@@ -55,6 +58,7 @@ LINKS = """\
 ./bond0/lower_eno1
 ./bond0/lower_eno2
 ./br0/lower_bond0
+./eno1.7/lower_eno1
 """
 SHAPING = """\
 qdisc noqueue 0: dev lo root refcnt 2
@@ -71,6 +75,7 @@ def test_links_are_told_apart_by_what_they_are_not_by_their_names() -> None:
         "bond0": "ethernet",
         "br0": "bridge",
         "eno1": "ethernet",
+        "eno1.7": "ethernet",
         "eno2": "ethernet",
         "ib0": "infiniband",
         "lo": "loopback",
@@ -83,6 +88,8 @@ def test_links_are_told_apart_by_what_they_are_not_by_their_names() -> None:
     )
     assert links["eno1"] == eno1
     assert links["eno2"].carrier is None and links["eno2"].down, "a card that is off does not say"
+    assert [name for name, link in links.items() if link.vlan] == ["eno1.7"]
+    assert links["eno1.7"].lower == ("eno1",)
     assert links["bond0"].lower == ("eno1", "eno2") and links["br0"].lower == ("bond0",)
     assert (links["br0"].speed, links["wg0"].speed) == (0, 0), "two ways to say unknown"
     assert (links["bond0"].rate, links["wlp3s0"].rate) == (100.0, 0.512)

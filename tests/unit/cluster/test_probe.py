@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -498,6 +499,28 @@ esac"""
         with pytest.raises(CommandFailed, match=r"docker ps.*status 1") as failed:
             parse_facts("here", "demo", sections, need_docker)
         assert failed.value.host == "here"
+
+
+@pytest.mark.parametrize("late", ["info", "ps", "inspect", "images", "image inspect"])
+def test_an_image_that_docker_does_not_list_in_time_is_not_absent(tmp_path: Path, late: str) -> None:
+    """Such as with hundreds of images on a busy disk; the limit of 20 s is shorter here."""
+    docker = f"""
+case "$*" in '{late}'*) echo x >>"$HOME/late"; exec sleep 60 ;; esac
+case "$1 $2" in
+'info --format') echo '{json.dumps(OLD_INFO)}' ;;
+ps*) echo abc ;;
+'inspect abc') echo '{json.dumps([CONTAINER])}' ;;
+'image inspect') echo '{json.dumps([IMAGE])}' ;;
+esac"""
+    asked = probe_command("toolkit:cpu", "demo", "gpu1", NONCE)
+    words = [str(token).replace("timeout -k 2 20", "timeout -k 1 0.5") for token in asked.argv]
+    sections = read_frames(run_here(replace(asked, argv=tuple(words)), tmp_path, docker).stdout, NONCE)
+    assert sections["docker"] == f"no answer within 20 s to docker {late}"
+    assert sections["images"] == sections["containers"] == "" and (tmp_path / "late").read_text() == "x\n"
+    with pytest.raises(NotReady, match=f"no answer within 20 s to docker {late}") as caught:
+        parse_facts("gpu1", "demo", sections)
+    assert ("restart docker" in (caught.value.fix or "")) is (late == "info")
+    assert parse_facts("gpu1", "demo", sections, need_docker=False).docker == ""
 
 
 @pytest.mark.parametrize("name", ["my-notebook", "toolkit-demo", "toolkit-other-main", "x-toolkit-demo-main"])

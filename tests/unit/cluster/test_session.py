@@ -10,6 +10,7 @@ import pytest
 from tests.unit import cluster_world as world
 from toolkit.cluster.session import MOST_OUTPUT, Session
 from toolkit.core.command import Result
+from toolkit.remote.local_image import LateEngine
 
 
 def test_the_output_of_a_command_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +35,19 @@ def test_the_output_of_a_command_is_kept_up_to_a_limit(monkeypatch: pytest.Monke
     passed: list[bytes] = []
     whole = session.run_inside("gpu1", ["ls"], None, passed.append, passed.append)
     assert (whole.stdout, sum(map(len, passed))) == ("", 3 * (MOST_OUTPUT // 2) + 13)
+
+
+def test_a_local_engine_that_does_not_respond_stops_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hosts can have the image; messages about a missing image contain the reason."""
+
+    def late(reference: str, engine: str) -> None:
+        raise LateEngine("image inspect")
+
+    monkeypatch.setattr("toolkit.cluster.session.local_image", late)
+    with Session(world.inventory()) as session:
+        session.facts = dict(world.cluster_facts())
+        monkeypatch.setattr(session, "try_networks", lambda: session.settled)
+        assert session.find_local_image() is None
+        observed = session.observe()
+        assert observed.local_silence.endswith("no answer within 30 s to docker image inspect")
+        assert session.observe(running=True).local_silence == ""

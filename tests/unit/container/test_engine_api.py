@@ -258,13 +258,28 @@ def test_podman_is_asked_by_its_command() -> None:
     )
 
 
-@pytest.mark.parametrize("path", ["/_ping", "/info", LISTED])
+IMAGES = next(path for path in recorded("docker-26.1")["api"] if path.startswith("/images/json"))
+
+
+@pytest.mark.parametrize(
+    ("path", "command", "what"),
+    [
+        ("/_ping", "info", "does not respond"),
+        ("/info", "info", "does not respond"),
+        (LISTED, "ps", "is too slow"),
+        (IMAGES, "images", "is too slow"),
+        ("/images/toolkit:cpu/json", "image inspect", "is too slow"),
+    ],
+)
 @pytest.mark.parametrize("how", ["silent", "slow"])
-def test_an_engine_that_hangs_is_not_asked_again(tmp_path: Path, path: str, how: str) -> None:
+def test_an_engine_that_hangs_is_not_asked_again(
+    tmp_path: Path, path: str, command: str, what: str, how: str
+) -> None:
     with served(tmp_path, changed(api={path: [how, ""]})) as engine:
         said = probed(tmp_path, None, quick, DOCKER_HOST=engine.address)
-    assert said["docker"] == "no answer within 20 s" and said["containers"] == said["images"] == ""
-    with pytest.raises(NotReady, match="does not respond"):
+    late = f"no answer within 20 s to docker {command}"
+    assert said["docker"] == late and said["containers"] == said["images"] == ""
+    with pytest.raises(NotReady, match=f"the docker engine {what}: {late}"):
         parse_facts("box2", "probe", said)
 
 

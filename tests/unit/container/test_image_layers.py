@@ -103,10 +103,20 @@ def containerd(root: Path, pack: str = "") -> str:
     blobs = [packed[pack](layer) for layer in LAYERS]
     manifest = {"config": {"digest": digest(CONFIG)}, "layers": [{"digest": digest(blob)} for blob in blobs]}
     other = {"config": {"digest": digest(b"{}")}, "layers": []}
-    kept = [CONFIG, b"{}", *blobs, *(json.dumps(one).encode() for one in (manifest, other))]
+    artifact = {"mediaType": "application/x-unknown", "config": {"digest": digest(b"[]")}, "layers": []}
+    # Entries of an index can have any type: other tools add signatures and attestations.
+    odd = [
+        b"[]",
+        b"no JSON",
+        *(json.dumps(one).encode() for one in (artifact, {"config": 5}, {"manifests": 5})),
+    ]
+    kept = [b"[]", *odd, CONFIG, b"{}", *blobs, *(json.dumps(one).encode() for one in (manifest, other))]
     index = {
         "manifests": [
             {"digest": digest(b"absent")},
+            {"mediaType": "application/x-unknown"},
+            5,
+            *({"digest": digest(blob)} for blob in odd),
             {"digest": digest(kept[-1])},
             {"digest": digest(kept[-2])},
         ]

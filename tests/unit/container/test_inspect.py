@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.unit.container_world import JOB, World, python, wait_for
-from toolkit.container.diagnose import processes, stacks, watchdog
+from toolkit.container.diagnose import inspect_ranks, processes, stacks, watchdog
 from toolkit.protocol.decode import decode
 from toolkit.protocol.evidence import InspectedNow
 
@@ -282,3 +282,15 @@ def test_output_of_an_earlier_attempt_is_not_a_current_cause(world: World) -> No
     assert rank["lines"] == ["at work"] and rank["tail"] == "at work\n"
     assert "ModuleNotFoundError" in world.log().decode() and "ModuleNotFoundError" not in said["output"]
     assert "at work" in said["output"]
+
+
+def test_the_last_lines_are_complete_when_a_log_has_begun_a_new_piece(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.log"
+    path.write_text("first\n")
+    (tmp_path / "rank-0.log.600").write_text("Traceback\n  File x\n")
+    (tmp_path / "rank-0.log.619").write_text("KeyError: 1\n")
+    assert inspect_ranks.tail(path, 1000) == "Traceback\n  File x\nKeyError: 1\n"
+    assert inspect_ranks.tail(path, 16) == "e x\nKeyError: 1\n"
+    assert inspect_ranks.tail(path, 1000, 610) == "  File x\nKeyError: 1\n"
+    assert inspect_ranks.tail(path, 1000, 625) == "or: 1\n"
+    assert inspect_ranks.tail(path, 1000, 631) == inspect_ranks.tail(tmp_path / "none", 9) == ""

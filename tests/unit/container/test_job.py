@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -199,6 +200,36 @@ def test_a_launcher_that_fails_by_itself_is_named(world: World) -> None:
     status = world.status()
     assert (status["exit_code"], status["reason"]) == (3, "sh on gpu1 ended with exit code 3")
     assert world.log() == b"no\n[toolkit] sh on gpu1 ended with exit code 3\n"
+
+
+def test_launchers_of_several_hosts_are_told_apart_in_the_log(world: World) -> None:
+    """torchrun is started on each host, and its lines do not contain the host."""
+    launches = [
+        {"host": host, "argv": ["sh", "-c", "echo agent; echo bad >&2; exec " + shlex.join(argv)], "env": env}
+        for host, argv, env in (
+            ("gpu1", world.rank_argv(), rank_env(0, 2)),
+            ("gpu2", ["echo", "over"], {}),
+        )
+    ]
+    hosts = [host_entry(), host_entry(name="gpu2", address="10.77.0.3")]
+    world.job(command=python("print('hi')"), launches=launches, hosts=hosts, world_size=2)
+    world.other_host("gpu2")
+    world.call("job.supervisor", JOB, **world.with_bin())
+    assert world.status()["state"] == "succeeded"
+    own = {b"[gpu1] agent", b"[gpu1] bad", b"[gpu1 0] hi"}
+    # Both hosts are this machine, so the cleanup of one can end the lease of the other, which is reported.
+    lines = {line for line in world.log().splitlines() if not line.startswith(b"[toolkit]")}
+    assert lines == {*own, b"[gpu2] agent", b"[gpu2] bad", b"[gpu2] over"}
+    shown = world.call("logs.follow", JOB, "--host", "gpu1", "--tail", "3")[1]
+    assert set(shown.splitlines()) == own
+
+
+def test_the_launcher_of_a_part_of_a_job_is_told_apart(world: World) -> None:
+    world.job(
+        launches=[{"host": "gpu1", "argv": ["echo", "agent"], "env": {}}], world_size=2, transport="exec"
+    )
+    world.call("job.supervisor", JOB)
+    assert world.log() == b"[gpu1] agent\n"
 
 
 def test_a_launcher_that_is_not_there(world: World) -> None:

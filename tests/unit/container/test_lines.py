@@ -120,3 +120,10 @@ def test_what_is_unfinished_at_the_end_is_shown() -> None:
     assert merger.feed(b"[1,0]<stdout>:[gpu1 0] a[1,1]<stdout>:[gpu2 1] b\nlast") == b"[gpu2 1] b\n"
     assert merger.close() == b"last\n[gpu1 0] a\n"
     assert merger.close() == b""
+
+
+def test_lines_of_a_launcher_get_its_label_and_lines_of_ranks_do_not() -> None:
+    merger = lines.Merger(b"[gpu2] ")
+    shown = merger.feed(b"E1125 api.py:984] failed\n[gpu2 1] KeyError: 1\n[rank1]: x\n\nlast")
+    assert shown == b"[gpu2] E1125 api.py:984] failed\n[gpu2 1] KeyError: 1\n[gpu2] [rank1]: x\n[gpu2] \n"
+    assert merger.close() == b"[gpu2] last\n"

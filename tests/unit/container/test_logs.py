@@ -164,6 +164,37 @@ def test_one_traceback_in_place_of_thirty_one(collapser: Any) -> None:
     assert collapser.close() == b""
 
 
+def test_the_lines_of_a_ranks_traceback_stay_together(collapser: Any) -> None:
+    """Ranks fail at the same moment, with equal frames and different errors; their lines are mixed."""
+    frames = [b"Traceback (most recent call last):", b"  File x", b"    ^^^^"]
+    one, two, three = ([*frames, b"KeyError: %d" % error] for error in (0, 1, 0))
+    ranks = {0: one, 1: two, 2: three}
+    order = [(1, 0), (0, 0), (0, 1), (1, 1), (2, 0), (1, 2), (2, 1), (0, 2), (2, 2), (0, 3), (2, 3), (1, 3)]
+    shown = b"".join(collapser.feed(said(rank, ranks[rank][line] + b"\n"), 0.0) for rank, line in order)
+    assert shown == said(0, b"\n".join(one)) + said(1, b"\n".join(two))
+    told = b"[toolkit] the same 4 lines on 2 ranks, first on gpu7 rank 0, also gpu7 2: KeyError: 0\n"
+    assert collapser.close() == told
+
+
+def test_tracebacks_with_the_rank_that_pytorch_adds_stay_together_too(collapser: Any) -> None:
+    text = "[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File x\n[rank{0}]: E: {1}\nnext\n"
+    zero, one = (text.format(rank, error).encode().splitlines() for rank, error in ((0, "a"), (1, "b")))
+    shown = b"".join(
+        collapser.feed(said(rank, line), 0.0)
+        for pair in zip(one, zero, strict=True)
+        for rank, line in zip((1, 0), pair, strict=True)
+    )
+    assert shown == said(1, b"\n".join(one[:3])) + said(0, b"\n".join(zero[:3])) + said(1, b"next")
+
+
+def test_a_traceback_of_a_rank_that_does_not_end_is_shown(collapser: Any) -> None:
+    begun = said(3, b"Traceback (most recent call last):\n  File x")
+    assert collapser.feed(begun, 0.0) == b"" and collapser.tick(0.9) == b"" and collapser.tick(1.0) == begun
+    assert collapser.feed(said(3, b"  File y"), 1.1) == said(3, b"  File y")
+    assert collapser.feed(begun + b"[gpu7 3] Ke", 5.0) == b"" and collapser.close() == begun + b"[gpu7 3] Ke"
+    assert collapser.feed(begun * 2, 9.0) == begun, "another traceback begins"
+
+
 def test_a_rank_number_of_too_many_digits_is_text_of_the_launcher(collapser: Any) -> None:
     line = b"[gpu1 " + b"1" * 5000 + b"] what a launcher printed\n"
     assert collapser.feed(line, 0.0) == line
@@ -257,6 +288,15 @@ def test_two_torchruns_may_mix_their_lines() -> None:
     mixed = b"".join(line + line for line in lines[:-1])
     assert shown.feed(mixed + RANKS_OWN, 0.0) == RANKS_OWN
     assert shown.feed(lines[-1] * 2, 1.0) == collapse.LEFT_OUT and shown.close() == b""
+
+
+def test_the_label_of_a_host_does_not_hide_torchruns_traceback() -> None:
+    shown = collapse.LauncherTraceback()
+    both = [(b"[box1] " + line, b"[box2] " + line) for line in TORCHRUN.splitlines(keepends=True)]
+    mixed = b"".join(first + second for first, second in both)
+    assert shown.feed(RANKS_OWN + mixed + ENDED, 0.0) == RANKS_OWN + collapse.LEFT_OUT + ENDED
+    other = b"".join(b"[box2] " + line for line in OTHER.splitlines(keepends=True))
+    assert shown.feed(other, 1.0) == other and shown.close() == b""
 
 
 def test_the_tracebacks_of_stopped_torchruns_are_left_out_with_one_note() -> None:

@@ -152,6 +152,16 @@ def test_the_first_rank_of_a_host_with_gpus_prints_one_line(world: World) -> Non
     assert not list(folder.glob("nccl*"))
 
 
+def test_the_log_that_a_killed_rank_has_left_is_not_reported(world: World) -> None:
+    """After a restart, which can use another network."""
+    waits = "import time; time.sleep(1); print('trained')"
+    folder = world.job(command=python(waits), hosts=[host_entry(gpus=["GPU-1"])], world_size=2)
+    old = folder / "nccl-0.log"
+    old.write_text(log("Using network IB"))
+    code, out, err = world.call("job.rank", JOB, **rank_env(0, 2))
+    assert (code, out, err) == (0, b"[gpu1 0] trained\n", b"") and not old.exists()
+
+
 @pytest.mark.parametrize(
     ("gpus", "size", "env"),
     [([], 2, {}), (["GPU-1"], 1, {}), (["GPU-1"], 2, {"NCCL_DEBUG": "WARN"})],

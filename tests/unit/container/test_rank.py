@@ -431,3 +431,44 @@ def test_where_the_supervisor_runs_a_rank_is_followed_to_the_end_of_the_job(worl
     status, out, _ = world.call("logs.follow", JOB, "--rank", "0")
     supervisor.communicate(timeout=PATIENCE_S)
     assert (status, out, world.status()["state"]) == (0, b"0\n1\n", "succeeded")
+
+
+def test_a_rank_without_a_supervisor_on_its_host_is_followed_through_a_restart(world: World) -> None:
+    """Main has the status of the job. A worker has only the lease, and a mark between two attempts."""
+    number = "import os\nprint('attempt', os.environ['TOOLKIT_RESTART'], flush=True)\nraise SystemExit(1)"
+    folder = world.job(command=python(number), max_restarts=1)
+    assert world.call("job.rank", JOB, **TAGGED)[0] == 1
+    assert world.call("job.orphans", JOB, "--grace", "0", "--keep")[0] == 0
+    follower = world.start("logs.follow", JOB, "--rank", "0")
+    assert follower.stdout is not None and follower.stdout.readline() == b"attempt 0\n"
+    time.sleep(0.3)
+    assert follower.poll() is None, "it ended before the restart"
+    (folder / "attempt.json").write_text('{"attempt": 1}')
+    assert world.call("job.rank", JOB, **TAGGED)[0] == 1
+    assert follower.stdout.readline() == b"attempt 1\n"
+    time.sleep(0.3)
+    assert follower.poll() is None, "a rank's end is not the end of the job"
+    assert world.call("job.orphans", JOB, "--grace", "0")[0] == 0
+    assert follower.communicate(timeout=PATIENCE_S)[0] == b"" and follower.returncode == 0
+
+
+def test_a_rank_is_followed_while_its_host_has_the_lease_of_the_job(world: World) -> None:
+    world.job(command=python("print('done')"))
+    assert world.call("job.rank", JOB, **TAGGED)[0] == 0
+    world.lease().write_bytes(b"%020.3f\n" % (time.monotonic() + 600))
+    follower = world.start("logs.follow", JOB, "--rank", "0")
+    assert follower.stdout is not None and follower.stdout.readline() == b"done\n"
+    time.sleep(0.3)
+    assert follower.poll() is None
+    world.lease().write_bytes(b"%020.3f\n" % (time.monotonic() - 1))
+    assert follower.wait(PATIENCE_S) == 0
+
+
+def test_a_restart_that_never_comes_is_not_awaited_forever(world: World) -> None:
+    """Main was lost between two attempts."""
+    folder = world.job(command=python("print('done')"))
+    assert world.call("job.rank", JOB, **TAGGED)[0] == 0
+    assert world.call("job.orphans", JOB, "--grace", "0", "--keep")[0] == 0
+    long_ago = time.time() - 3600
+    os.utime(folder / "restart", (long_ago, long_ago))
+    assert world.call("logs.follow", JOB, "--rank", "0")[:2] == (0, b"done\n")

@@ -171,6 +171,17 @@ def test_a_rank_in_a_different_collective_is_named_and_both_ranks_of_two() -> No
     assert place.ranks == (1,) and "at a different line than the other ranks" in place.what
 
 
+def test_a_rank_that_waits_for_its_gpu_called_no_different_collective() -> None:
+    """The GPU of the rank can hang, or run the same collective as the GPUs of the other ranks."""
+    verdict = judge(others(seen(1, process(own(12, "loss.item()")))))
+    assert (verdict.kind, verdict.ranks, verdict.hosts) == ("gpu", (1,), ("box2",))
+    assert verdict.what == (
+        "rank 1 waits for its GPU, and the other ranks wait elsewhere: rank 1 on box2 waits for its GPU in"
+        " item() at train.py:12 in main; ranks 0, 2 on box1, box3 wait in all_reduce at train.py:9 in main"
+    )
+    assert verdict.fix.startswith("on box2: nvidia-smi")
+
+
 def test_a_link_that_is_cut_is_named_before_the_ranks_that_wait() -> None:
     whole = others(seen(1, in_all_reduce()))
     stuck = Connection(1, "box2", "box3", "ESTABLISHED", unsent=4096, retries=3)

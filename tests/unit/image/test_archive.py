@@ -178,6 +178,25 @@ def test_what_a_host_calls_its_folders_is_one_value(tmp_path: Path) -> None:
     assert found.room and found.room.path == str(root) and found.room.total > 0
 
 
+@pytest.mark.parametrize("quote", ['"', "'"])
+@pytest.mark.parametrize("moved", [True, False])
+def test_the_free_space_of_a_containerd_that_was_moved(tmp_path: Path, quote: str, moved: bool) -> None:
+    """Its data is on another disk than that of Docker and that of the usual folder."""
+    data = tmp_path / "big disk" / "containerd"
+    data.mkdir(parents=True)
+    (tmp_path / "docker").write_text(_DOCKER.replace("Backing Filesystem", "io.containerd.snapshotter.v1"))
+    (tmp_path / "docker").chmod(0o755)
+    key = "root" if moved else "other"
+    table = f'[plugins."io.containerd.x"]\nroot = "{tmp_path}"\n'
+    (tmp_path / "config.toml").write_text(f"version = 2\n{key} = {quote}{data}{quote}  # moved\n{table}")
+    words = [str(token) for token in holdings_command(NONCE).argv]
+    argv = [word.replace("/etc/containerd/config.toml", f"'{tmp_path}/config.toml'") for word in words]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ROOT": str(tmp_path)}
+    found = parse_holdings(subprocess.run(argv, env=env, capture_output=True, check=True).stdout, NONCE)
+    assert found.store == "containerd" and found.room
+    assert found.room.path in ((str(data),) if moved else ("/var/lib/containerd", str(tmp_path)))
+
+
 def test_what_a_host_holds() -> None:
     images = (
         '["sha256:a","sha256:b"] ["x:1","toolkit-part:0123-aaaa-2"]\n'
@@ -191,6 +210,14 @@ def test_what_a_host_holds() -> None:
     driver = '[["driver-type","io.containerd.snapshotter.v1"]]'
     other = parse_holdings(framed(NONCE, driver=driver, images=images, room=ROOMS), NONCE)
     assert other.store == "containerd" and other.room and other.room.mount == "/a"
+    # An engine that has started its own containerd keeps all data below its root.
+    for address, mount in (
+        ("/var/run/docker/containerd/containerd.sock", "/b"),
+        ("/run/containerd.sock", "/a"),
+    ):
+        about = json.dumps({"Address": address, "Namespaces": {"Containers": "moby"}})
+        own = parse_holdings(framed(NONCE, driver=driver, containerd=about, images=images, room=ROOMS), NONCE)
+        assert own.room and own.room.mount == mount
     bare = parse_holdings(framed(NONCE), NONCE)
     assert bare.room is None and bare.chains == ()
     with pytest.raises(DecodeError, match="the last section is missing"):

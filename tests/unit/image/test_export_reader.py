@@ -82,10 +82,8 @@ def test_a_killed_export_leaves_no_file(tmp_path: Path) -> None:
     assert list((tmp_path / "toolkit" / "exports").iterdir()) == []
 
 
-def test_a_layer_of_several_gzip_members_is_read_to_its_end() -> None:
-    """Builders of estargz layers start a new member for each file."""
-    pieces = [os.urandom(300_000), bytes(3_000_000), b"end"]
-    layer, plain = b"".join(map(gzip.compress, pieces)), b"".join(pieces)
+def reader_of(layer: bytes, plain: bytes) -> tuple[ExportReader, str]:
+    """Return the reader of an export with one layer, and the content digest of the image."""
     diff_ids = (f"sha256:{hashlib.sha256(plain).hexdigest()}",)
     config = {"os": "linux", "rootfs": {"type": "layers", "diff_ids": list(diff_ids)}}
     manifest = [{"Config": "config", "Layers": ["layer"]}]
@@ -97,8 +95,34 @@ def test_a_layer_of_several_gzip_members_is_read_to_its_end() -> None:
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     identity = config_identity(config)
-    reader = ExportReader(lambda _: iter([export.getvalue()]), ImageFacts("sha256:1", identity, diff_ids))
+    image = ImageFacts("sha256:1", identity, diff_ids)
+    return ExportReader(lambda _: iter([export.getvalue()]), image), identity
+
+
+def test_a_layer_of_several_gzip_members_is_read_to_its_end() -> None:
+    """Builders of estargz layers start a new member for each file."""
+    pieces = [os.urandom(300_000), bytes(3_000_000), b"end"]
+    plain = b"".join(pieces)
+    reader, identity = reader_of(b"".join(map(gzip.compress, pieces)), plain)
     parts = reader.describe(identity)
     assert [one.size for one in parts.layers] == [len(plain)]
     assert b"".join(verified(reader.read([0]), parts.layers)) == plain
     reader.close()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        gzip.compress(b"layer") + b"bytes after the last member",
+        gzip.compress(b"layer") + bytes(512),
+        gzip.compress(b"layer")[:-8] + bytes(8),
+        gzip.compress(b"layer")[:-1],
+        b"\x1f\x8b" + bytes(99),
+    ],
+    ids=["more bytes", "zeros", "wrong sum", "cut", "no header"],
+)
+def test_a_damaged_layer_makes_the_export_unreadable(layer: bytes) -> None:
+    """The engine then gets the whole archive; Go's decompressor accepts no bytes after a member either."""
+    reader, identity = reader_of(layer, b"layer")
+    with pytest.raises(Unreadable, match="the engine's export is malformed"):
+        reader.describe(identity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
@@ -432,6 +433,42 @@ def test_no_host_that_was_not_started_on_can_end_a_job() -> None:
     assert {(one.host, one.subject) for one in session.warned} == {("gpu1", JOB), ("cpu3", JOB)}
 
 
+def test_output_that_a_broken_connection_has_lost_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the lines that were asked for at first, and with lines of several ranks collapsed as before."""
+    asked = list[tuple[str, ...]]()
+    now = itertools.count(100.0, 4.0)
+
+    def stream(ask: Command, sink: Any) -> Result:
+        asked.append(tuple(map(str, ask.argv)))
+        if len(asked) == 1:
+            sink(b"step 1\nst")
+            raise Unreachable("the connection broke", "", "gpu2")
+        sink(b"step 1\nstep 2\n")
+        ended = {"status": plain(part("succeeded", 0)), "now": time.time()}
+        return Result(0, "", json.dumps(ended))
+
+    session: Any = Reporting(gpu2=reported("running", "gpu2", launcher="torchrun"))
+    session.started = {JOB: ("gpu2",)}
+    session.container = lambda host: SimpleNamespace(name=host, run=session_run(session, host), stream=stream)
+    session.runner = lambda host: SimpleNamespace(open=lambda: None)
+    session.runners = {}
+    monkeypatch.setattr(logs, "_PAUSES", (0.0,))
+    monkeypatch.setattr(logs.time, "monotonic", lambda: next(now))
+    seen = list[bytes]()
+    follow(session, JOB, seen.append, Excerpt(tail=50, fold=True))
+    assert b"".join(seen) == (
+        b"step 1\nst\n[toolkit] the connection to gpu2 is restored; its last lines can appear twice\n"
+        b"step 1\nstep 2\n"
+    )
+    first, second = (words[words.index(JOB) + 1 :] for words in asked)
+    assert first == ("--tail", "50", "--fold", "--status")
+    assert second == ("--ago", "5.0", "--fold", "--status")
+
+
+def session_run(session: Any, host: str) -> Any:
+    return lambda ask, seconds: session._run(host, ask)
+
+
 def test_a_start_keeps_the_hosts_of_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     place = make_layout(world.inventory(TEXT), Observed(world.facts_when_up()))
     job = replace(world.job("torchrun", world.job().hosts[1:]), transport="exec")
@@ -601,7 +638,7 @@ def test_a_daemon_is_started_ended_and_swept_like_any_launch(here: World) -> Non
     folder = exec_job(here, launches=[{"host": "gpu2", "argv": ["mpirun"]}], stall_after=0.1)
     (folder / "daemon.json").write_text(json.dumps({"command": "echo up; sleep 60 & wait"}))
     supervisor = here.start("job.supervisor", JOB)
-    wait_for(lambda: here.log() == b"up\n")
+    wait_for(lambda: here.log() == b"[gpu1] up\n")
     assert here.call("job.stop", JOB)[0] == 0
     supervisor.communicate()
     status = here.status()
@@ -617,7 +654,7 @@ def test_a_part_whose_peers_have_failed_ends_at_once_and_asks_no_launcher(here: 
     )
     exec_job(here, launches=[{"host": "gpu1", "argv": own}], grace=60.0)
     supervisor = here.start("job.supervisor", JOB)
-    wait_for(lambda: here.log() == b"up\n")
+    wait_for(lambda: here.log() == b"[gpu1] up\n")
     assert here.call("job.stop", "--failed", JOB)[0] == 0
     supervisor.communicate()
     assert (here.status()["state"], here.status()["exit_code"]) == ("stopped", 143)
@@ -707,8 +744,8 @@ for ask in asks:
     assert json.loads(talk.stdout.readline()) == {"done": True}
     supervisor.communicate()
     first, second = here.log().decode().splitlines()[:2]
-    assert first.strip() == "0"
-    assert second == "255 [toolkit] cannot start orted on gpu3: no room there"
+    assert first.strip() == "[gpu1] 0"
+    assert second == "[gpu1] 255 [toolkit] cannot start orted on gpu3: no room there"
     assert (folder / "asks").stat().st_mode & 0o077 == 0
 
 

@@ -583,9 +583,10 @@ def test_an_odd_end_of_a_followed_job_is_an_error(monkeypatch: pytest.MonkeyPatc
         )
         with pytest.raises(ToolkitError, match=f"cannot read the final state of {world.JOB_ID}"):
             logs.follow(session, world.JOB_ID, print)
-        part: Any = SimpleNamespace(_sink=print, host=HOST, _job=world.JOB_ID)
+        own = {"_sink": SimpleNamespace(close=lambda: None), "_put": print, "_what": logs.ALL}
+        part: Any = SimpleNamespace(**own, host=HOST, _job=world.JOB_ID)
         with pytest.raises(ToolkitError, match=f"cannot read the final state of {world.JOB_ID}"):
-            logs._Part._follow(part, None, ())  # type: ignore[arg-type]
+            logs._Part._follow(part, None)  # type: ignore[arg-type]
     assert Status().state == ""
 
 

@@ -22,11 +22,14 @@ PROGRAM = """
 import sys
 import toolkit.remote.local_image as here
 here._SECONDS = float(sys.argv[2])
+if here._SECONDS == 1:
+    import toolkit.remote.engine
+    toolkit.remote.engine._SAYS_S = 1
 try:
     found = here.local_image(sys.argv[1], "docker")
     print(found.identity if found else "none", end=" ")
 except Exception as error:
-    print(type(error).__name__, end=" ")
+    print(type(error).__name__, str(getattr(error, "what", error)).replace(" ", "_"), end=" ")
 print("docker" in sys.modules)
 """
 NAME = "toolkit:cpu"
@@ -83,13 +86,47 @@ def test_without_an_engine_there_is_no_image(tmp_path: Path) -> None:
     assert asked(NAME, HOME=str(tmp_path), DOCKER_HOST=f"unix://{tmp_path}/none.sock") == ["none", "True"]
 
 
-@pytest.mark.parametrize("path", ["/_ping", f"/images/{NAME}/json"])
+@pytest.mark.parametrize(("path", "command"), [("/_ping", "info"), (f"/images/{NAME}/json", "image inspect")])
 @pytest.mark.parametrize("how", ["silent", "slow"])
-def test_an_engine_that_hangs_has_no_image(tmp_path: Path, path: str, how: str) -> None:
+def test_an_engine_that_hangs_is_not_one_without_the_image(
+    tmp_path: Path, path: str, command: str, how: str
+) -> None:
     answers = recorded("docker-26.1")
     answers["api"] |= {path: [how, ""]}
     with served(tmp_path, answers) as engine:
-        assert asked(NAME, 0.5, HOME=str(tmp_path), DOCKER_HOST=engine.address) == ["none", "False"]
+        name, text, imported = asked(NAME, 0.5, HOME=str(tmp_path), DOCKER_HOST=engine.address)
+    assert (name, imported) == ("LateEngine", "False")
+    assert f"no answer within 0.5 s to docker {command}" in text.replace("_", " ")
+
+
+@pytest.mark.parametrize("path", ["/version", f"/images/{NAME}/json"])
+def test_the_limit_of_the_sdk_is_no_absence_of_the_image_either(tmp_path: Path, path: str) -> None:
+    (tmp_path / "config.json").write_text('{"HttpHeaders": {"X": "1"}}')
+    answers = recorded("docker-26.1")
+    answers["api"] |= {"/version": [200, {"ApiVersion": "1.45"}], path: ["silent", ""]}
+    with served(tmp_path, answers) as engine:
+        env = {"HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path), "DOCKER_HOST": engine.address}
+        name, text, imported = asked(NAME, 1.0, **env)
+    assert (name, imported) == ("LateEngine", "True") and "no_answer_within_1_s_to_docker" in text
+
+
+@pytest.mark.parametrize("config", ["[]", '"x"', "5", "null"])
+def test_a_configuration_that_is_no_object_is_ignored(tmp_path: Path, config: str) -> None:
+    """As by the docker command, which prints a warning."""
+    (tmp_path / "config.json").write_text(config)
+    with served(tmp_path, recorded("docker-26.1")) as engine:
+        env = {"HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path), "DOCKER_HOST": engine.address}
+        assert asked(NAME, **env)[1:] == ["False"] and asked("absent:1", **env) == ["none", "False"]
+
+
+@pytest.mark.parametrize("config", ["[]", '{"currentContext": 5}'])
+def test_a_configuration_that_the_sdk_cannot_use_is_an_ordinary_error(tmp_path: Path, config: str) -> None:
+    (tmp_path / "config.json").write_text(config)
+    code = "from toolkit.remote.engine import Engine, MissingTool as error\n"
+    code += "try: Engine.connect()\nexcept error as caught: print(caught)"
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout.startswith("Docker's Python library cannot use your Docker configuration: ")
 
 
 def test_an_invalid_answer_is_left_to_the_sdk(tmp_path: Path) -> None:

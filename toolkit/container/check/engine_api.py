@@ -3,8 +3,9 @@
 The script of the probe (``toolkit/cluster/probe.py``) starts the program once per host. The program writes
 the sections of the script, and, to a second descriptor, the engine's data root and the mounted folders.
 
-The exit status is 0 after all sections, and ``LATE`` if the engine did not respond in time. After any other
-status the program has printed nothing. Then the script runs the docker commands, whose messages explain the
+The exit status is 0 after all sections. It is ``LATE`` if the engine did not respond in time; the second
+descriptor then gets the docker command with the same question. After any other status the program has printed
+nothing. Then the script runs the docker commands, whose messages explain the
 reason: the socket is missing or forbidden, docker uses another engine, or an answer has an unknown form.
 """
 
@@ -75,7 +76,9 @@ def main() -> int:
     nonce, docker, beside, image, repository, label = sys.argv[1:]
     try:
         found, paths = sections(EngineSocket(socket_of(docker), SECONDS), image, repository, label)
-    except TimeoutError:
+    except TimeoutError as late:
+        with open(int(beside), "w") as shell:  # noqa: PTH123 - a descriptor
+            shell.write(str(late))
         return LATE
     lines = "\n|".join(f"{path}|" for path in paths).encode(errors="replace")
     for name, body in found.items():

@@ -54,15 +54,13 @@ def newest_job() -> str:
 
 def tail(path: Path, most: int, start: int = 0) -> str:
     """Return the end of a log, not before the offset `start`."""
-    found = pieces(path)
-    if not found:
-        return ""
-    begin, piece = found[-1]
-    with suppress(OSError), piece.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(min(size, max(0, size - most, start - begin)))
-        return file.read().decode(errors="replace")
-    return ""
+    text = b""
+    for begin, piece in pieces(path)[-2:]:  # the newest piece can have begun a moment ago
+        with suppress(OSError), piece.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(min(size, max(0, size - most, start - begin)))
+            text += file.read()
+    return text[-most:].decode(errors="replace")
 
 
 def output_start(folder: Path) -> int:

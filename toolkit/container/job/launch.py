@@ -17,6 +17,7 @@ from pathlib import Path
 
 from toolkit.container.exits import exit_code_of, fail
 from toolkit.container.job.descriptors import restore_limit
+from toolkit.container.job.exec_mode import EXEC
 from toolkit.container.job_file import Job, grace_of, load_host, load_job
 from toolkit.container.logs.lines import Merger
 from toolkit.container.paths import program, root, temporary_folder
@@ -97,6 +98,13 @@ def _end(child: subprocess.Popen[bytes], grace: float) -> None:
         child.wait()
 
 
+def _label(job: Job, host: str) -> bytes:
+    """Return the host before lines of a launcher; empty if the job has one launcher for all hosts."""
+    hosts = {launch["host"] for launch in job["launches"]}
+    is_part = job["transport"] == EXEC and job["world_size"] > sum(each["slots"] for each in job["hosts"])
+    return f"[{host}] ".encode() if len(hosts) > 1 or is_part else b""
+
+
 KILLED_S = 1.0  # for the kernel to end a process
 
 
@@ -105,7 +113,7 @@ class Running:
 
     def __init__(self, job: Job, index: int) -> None:
         self.launch = job["launches"][index]
-        self.merger = Merger()
+        self.merger = Merger(_label(job, self.launch["host"]))
         self.code: int | None = None
         self.ended = 0.0
         self.out = False  # its host was left out, so its end is not a failure

@@ -20,6 +20,7 @@ from toolkit.container.job_file import Job
 from toolkit.container.job_list import read_status
 from toolkit.container.paths import (
     GRACE,
+    RESTART,
     STOPPING,
     in_memory,
     job_folder,
@@ -141,6 +142,10 @@ def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> l
             send(process["pid"], job_id, signal.SIGKILL)
         time.sleep(0.1)
         left = find(job_id, ranks)
+    if not ranks:
+        with suppress(OSError):
+            mark = job_folder(job_id) / RESTART
+            mark.touch() if keep else mark.unlink(missing_ok=True)
     if not ranks and not left:
         shutil.rmtree(temporary_folder(job_id), ignore_errors=True)
         if not keep:

@@ -143,6 +143,8 @@ def nccl_log(job: Job, host: str, place: Place, env: dict[str, str]) -> NcclLog 
     if place.local_rank or place.size <= place.local_size or not gpus:
         return None
     settings = log_settings(env, path)
+    with suppress(OSError):  # left by a killed rank of an earlier attempt
+        path.unlink()
     env |= settings
     return NcclLog(path) if settings else None
 

@@ -11,11 +11,12 @@ from toolkit.protocol.host_list import host_list, spans
 
 # A rank's line in the merged log; see rank.py.
 _LINE = re.compile(rb"\[(\S+) (\d{1,9})\] (.*)\n", re.DOTALL)
+_LABEL = re.compile(rb"^\[\S+\] ")  # the host before lines of its launcher
 # Differences between otherwise equal lines: memory addresses, times of day, process ids.
 _VARIES = re.compile(rb"0x[0-9a-f]{6,}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\bpid[ =:]+\d+")
 _QUOTE = 120
 _HOSTS = 4  # with their ranks; of more hosts, ranks and hosts are two lists
-_WORD, _RANK = re.compile(rb"\w"), re.compile(rb"^\[rank\d+\]:")
+_WORD, _RANK = re.compile(rb"\w"), re.compile(rb"^\[rank\d+\]: ?")
 # torchrun's own traceback only repeats which rank failed, or which signal stopped torchrun. The first ends
 # with a second row of equals signs, the second with its error.
 _BEGIN, _ROW = b"Traceback (most recent call last):", b"====="
@@ -23,37 +24,49 @@ _CHILD_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedEr
 _STOPPED = b"torch.distributed.elastic.multiprocessing.api.SignalException"
 _MOST_HELD = 400
 _HELD_S = 5.0
+_UNENDED_S = 1.0  # time limit for a rank to print its traceback to the end
 LEFT_OUT = b"[toolkit] a traceback of torchrun itself is left out; toolkit logs --no-fold prints it\n"
 
 
-class _Line:
-    """A printed line, the rank that printed it first, and the ranks that printed it since."""
+class _Block:
+    """A printed line or traceback, the rank that printed it first, and the ranks that printed it since."""
 
-    def __init__(self, host: str, rank: int, text: bytes, now: float, key: bytes) -> None:
-        self.host, self.rank, self.text, self.began, self.key = host, rank, text, now, key
+    def __init__(self, host: str, rank: int, texts: Sequence[bytes], now: float, key: bytes) -> None:
+        self.host, self.rank, self.texts, self.began, self.key = host, rank, texts, now, key
         self.ranks: dict[int, str] = {rank: host}
 
 
 class _Same:
-    """Open printed lines of one text, and the number of them that each rank has printed."""
+    """Open printed blocks of one text, and the number of them that each rank has printed."""
 
     def __init__(self) -> None:
-        self.first = 0  # number of the oldest open line
-        self.open: deque[_Line] = deque()
+        self.first = 0  # number of the oldest open block
+        self.open: deque[_Block] = deque()
         self.printed: dict[int, int] = {}
+
+
+class _Traceback:
+    """The lines of a rank's traceback until its last line, which names the error, arrives."""
+
+    def __init__(self, now: float) -> None:
+        self.began = now
+        self.texts: list[bytes] = []
+        self.lines = b""
 
 
 class LineCollapser:
     """Collapses equal lines of different ranks that arrive within `window` seconds of each other.
 
     The first one is printed at once. The nth line of one rank is matched with the nth equal line of another
-    rank: a traceback contains some lines twice, and a rank can print the same line a thousand times.
+    rank: a rank can print the same line a thousand times. A traceback is printed or collapsed as a whole.
+    Otherwise a traceback that differs in one line would be printed without its other lines.
     """
 
     def __init__(self, window: float = 2.0) -> None:
         self._window = window
         self._rest = b""
-        self._order: deque[_Line] = deque()
+        self._order: deque[_Block] = deque()
+        self._tracebacks: dict[tuple[str, int], _Traceback] = {}
         self._same: dict[bytes, _Same] = {}
 
     def feed(self, data: bytes, now: float) -> bytes:
@@ -63,8 +76,10 @@ class LineCollapser:
         return shown + b"".join(self._line(line + b"\n", now) for line in lines)
 
     def tick(self, now: float) -> bytes:
-        """Return the summaries of lines whose window is over."""
-        over: list[_Line] = []
+        """Return tracebacks that do not end in time, and the summaries of blocks whose window is over."""
+        late = [who for who, one in self._tracebacks.items() if now - one.began >= _UNENDED_S]
+        shown = b"".join(self._end_traceback(*who, now) for who in late)
+        over: list[_Block] = []
         while self._order and now - self._order[0].began >= self._window:
             oldest = self._order.popleft()
             same = self._same[oldest.key]
@@ -73,55 +88,76 @@ class LineCollapser:
             if not same.open:
                 del self._same[oldest.key]
             over.append(oldest)
-        return _summaries(over)
+        return shown + _summaries(over)
 
     def close(self) -> bytes:
         """Return the rest at the end of the input."""
-        last = self._line(self._rest, 0.0) if self._rest else b""
-        lines = list(self._order)
+        last = b"".join(self._end_traceback(*who, 0.0) for who in list(self._tracebacks))
+        last += self._rest
+        blocks = list(self._order)
         self._rest = b""
         self._order.clear()
         self._same.clear()
-        return last + _summaries(lines)
+        return last + _summaries(blocks)
 
     def _line(self, line: bytes, now: float) -> bytes:
         found = _LINE.fullmatch(line)
         if not found:
             return line
         host, rank, text = found[1].decode(errors="replace"), int(found[2]), found[3]
+        bare = _RANK.sub(b"", text)
+        if bare.startswith(_BEGIN):
+            before = self._end_traceback(host, rank, now)
+            self._tracebacks[host, rank] = _Traceback(now)
+        elif (host, rank) in self._tracebacks:
+            before = b""
+        else:
+            return self._block(host, rank, [text], line, now)
+        held = self._tracebacks[host, rank]
+        held.texts.append(text)
+        held.lines += line
+        is_last = not bare.startswith((_BEGIN, b" ")) or len(held.texts) >= _MOST_HELD
+        return before + (self._end_traceback(host, rank, now) if is_last else b"")
+
+    def _end_traceback(self, host: str, rank: int, now: float) -> bytes:
+        held = self._tracebacks.pop((host, rank), None)
+        return self._block(host, rank, held.texts, held.lines, now) if held else b""
+
+    def _block(self, host: str, rank: int, texts: Sequence[bytes], lines: bytes, now: float) -> bytes:
+        """Return `lines`, or nothing if another rank has printed the same `texts`."""
         own = rb"\brank[ =:]?%d\b" % rank
-        key = re.sub(own, b"rank N", _VARIES.sub(b"", text), flags=re.IGNORECASE)
+        key = re.sub(own, b"rank N", _VARIES.sub(b"", b"\n".join(texts)), flags=re.IGNORECASE)
         same = self._same.setdefault(key, _Same())
         number = max(same.printed.get(rank, 0), same.first)
         same.printed[rank] = number + 1
         if number - same.first < len(same.open):
             same.open[number - same.first].ranks[rank] = host
             return b""
-        added = _Line(host, rank, text, now, key)
+        added = _Block(host, rank, texts, now, key)
         same.open.append(added)
         self._order.append(added)
-        return line
+        return lines
 
 
-def _summaries(lines: Sequence[_Line]) -> bytes:
-    """Return one line for each series of lines that the same ranks printed."""
+def _summaries(blocks: Sequence[_Block]) -> bytes:
+    """Return one line for each series of blocks that the same ranks printed."""
     shown = b""
-    for _, run in groupby((one for one in lines if len(one.ranks) > 1), key=lambda one: set(one.ranks)):
+    for _, run in groupby((one for one in blocks if len(one.ranks) > 1), key=lambda one: set(one.ranks)):
         shown += _summary(list(run))
     return shown
 
 
-def _summary(group: Sequence[_Line]) -> bytes:
-    first = group[0]
+def _summary(group: Sequence[_Block]) -> bytes:
+    first, every = group[0], [text for one in group for text in one.texts]
     # The last line of a traceback names the error; Python underlines other lines with ^ and ~.
-    texts = [one.text for one in reversed(group) if one.text.strip()]
+    texts = [text for text in reversed(every) if text.strip()]
     quote = next((text for text in texts if _WORD.search(_RANK.sub(b"", text))), (*texts, b"")[0])
     if not quote:
         return b""  # empty lines are not reported
     text = quote.decode(errors="replace").strip()
     if len(text) > _QUOTE:
         text = text[: _QUOTE - 1] + "…"
-    lines = "the same line" if len(group) == 1 else f"the same {len(group)} lines"
+    lines = "the same line" if len(every) == 1 else f"the same {len(every)} lines"
     others = {rank: host for rank, host in first.ranks.items() if rank != first.rank}
     places = _by_host(others)
     where = (
@@ -176,19 +212,20 @@ class LauncherTraceback:
     def _line(self, line: bytes, now: float) -> bytes:
         if _LINE.fullmatch(line) or line.startswith(b"[toolkit]"):
             return line
-        begins = line.startswith(_BEGIN)
+        text = _LABEL.sub(b"", line)
+        begins = text.startswith(_BEGIN)
         if not self._held and not begins:
             return line
         self._since = self._since if self._held else now
         self._held.append(line)
         self._begun += begins
-        self._is_ours = self._is_ours or line.startswith((_CHILD_FAILED, _STOPPED))
+        self._is_ours = self._is_ours or text.startswith((_CHILD_FAILED, _STOPPED))
         if self._is_ours:
-            self._rows += 2 if line.startswith(_STOPPED) else line.startswith(_ROW)
+            self._rows += 2 if text.startswith(_STOPPED) else text.startswith(_ROW)
             if self._rows == 2 * self._begun:
                 self._release()
                 told, self._told = self._told, True
                 return b"" if told else LEFT_OUT
-        elif not (begins or line.startswith(b" ")):
+        elif not (begins or text.startswith(b" ")):
             return self._release()  # the error line itself, of another error
         return self._release() if len(self._held) > _MOST_HELD else b""

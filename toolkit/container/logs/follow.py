@@ -20,7 +20,7 @@ from toolkit.container.job_file import load_job
 from toolkit.container.job_list import read_status
 from toolkit.container.logs.collapse import LauncherTraceback, LineCollapser
 from toolkit.container.logs.log import Reader, offset_at, offset_of_last_lines
-from toolkit.container.paths import job_folder
+from toolkit.container.paths import RESTART, job_folder, lease_path
 from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG, is_tagged
 from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
 from toolkit.protocol.states import FINAL_STATES
@@ -28,7 +28,9 @@ from toolkit.protocol.states import FINAL_STATES
 LOG = "output.log"
 POLL_S = 0.05
 FOLDED_RANKS = 3  # with two ranks a summary would be as long as the lines
+ANY = (b"",)  # prefixes of every line
 START_S = 30.0  # time limit for a job to appear
+RESTART_S = 120.0  # longer than from the end of an attempt to the leases of the next one
 
 
 class Output:
@@ -37,14 +39,14 @@ class Output:
     def __init__(self, fold: bool, host: str, silent: bool, merged: bool = False) -> None:
         self._traceback = LauncherTraceback() if merged else None
         self._fold = LineCollapser() if fold else None
-        self._prefix = prefix_of(host)
+        self._prefixes = prefixes_of(host)
         self._rest = b""
         self._silent = silent
 
     def show(self, data: bytes) -> None:
-        if self._prefix:
+        if self._prefixes != ANY:
             *lines, self._rest = (self._rest + data).split(b"\n")
-            data = b"".join(line + b"\n" for line in lines if line.startswith(self._prefix))
+            data = b"".join(line + b"\n" for line in lines if line.startswith(self._prefixes))
         now = time.monotonic()
         self._folded(self._traceback.feed(data, now) if self._traceback else data, now)
 
@@ -69,9 +71,9 @@ class Output:
             data = data[os.write(1, data) :]
 
 
-def prefix_of(host: str) -> bytes:
-    """Return the prefix of lines of the ranks on a host; empty (every line) without a host."""
-    return f"[{host} ".encode() if host else b""
+def prefixes_of(host: str) -> tuple[bytes, ...]:
+    """Return the prefixes of lines of the ranks and of the launcher on a host; ANY without a host."""
+    return (f"[{host} ".encode(), f"[{host}] ".encode()) if host else ANY
 
 
 def _wait_for(path: Path, job_id: str) -> None:
@@ -115,6 +117,22 @@ def _rank_ended(end: Path, job_id: str) -> bool:
     return written or not is_tagged(run["pid"], JOB_TAG, job_id)
 
 
+def _can_restart(job_id: str) -> bool:
+    """Return whether the job can still start a rank again, as far as this host knows.
+
+    The supervisor runs on main. Other hosts have the job's lease during an attempt, and a mark in between.
+    """
+    if read_status(job_id) is not None:
+        return _ended(job_id, 0.0) is None
+    folder = job_folder(job_id)
+    with suppress(OSError, ValueError):
+        if float(lease_path(folder).read_bytes()) > time.monotonic():
+            return True
+    with suppress(OSError):
+        return time.time() < (folder / RESTART).stat().st_mtime + RESTART_S
+    return False
+
+
 def _start(path: Path, args: argparse.Namespace) -> int:
     """Return the offset of the log at which to start."""
     offsets: list[int] = [args.start]
@@ -123,7 +141,7 @@ def _start(path: Path, args: argparse.Namespace) -> int:
     if args.since is not None:
         offsets.append(offset_at(path, args.since))
     if args.tail is not None:
-        offsets.append(offset_of_last_lines(path, args.tail, prefix_of(args.host)))
+        offsets.append(offset_of_last_lines(path, args.tail, prefixes_of(args.host)))
     return max(offsets)
 
 
@@ -146,7 +164,7 @@ def _follow(words: Sequence[str] | None) -> int:
     parser.add_argument("--since", type=float, metavar="EPOCH")
     parser.add_argument("--tail", type=int, metavar="LINES")
     parser.add_argument("--rank", type=int, help="print the log of this rank, on the host where it runs")
-    parser.add_argument("--host", default="", help="print only lines of the ranks on this host")
+    parser.add_argument("--host", default="", help="print only lines of this host")
     parser.add_argument("--fold", action="store_true", help="collapse equal lines, hide torchrun's traceback")
     parser.add_argument("--now", action="store_true", help="print the current content and exit")
     parser.add_argument("--silent", action="store_true", help="wait for the end and print nothing")
@@ -172,11 +190,7 @@ def _follow(words: Sequence[str] | None) -> int:
         if not args.now:
             if args.rank is None:
                 problem = _ended(args.job_id, give_up)
-            elif _rank_ended(end, args.job_id):
-                # The job can start the rank again, which is known only where its supervisor runs.
-                here = read_status(args.job_id) is not None
-                problem = None if here and _ended(args.job_id, give_up) is None else ""
-            else:
+            elif not _rank_ended(end, args.job_id) or _can_restart(args.job_id):
                 problem = None
         for data in log.rest():
             output.show(data)

@@ -20,6 +20,8 @@ LINE_END = re.compile(rb"\r\n|\n|\r")
 # Gloo writes `[1]<stdout>:`. Open MPI 5 adds a blank after it.
 TAG = re.compile(rb"(\[(?:\d+,)?\d+\]<std(?:out|err|diag)>:)")
 
+OF_RANK = re.compile(rb"\[\S+ \d{1,9}\] ")  # start of a rank's line
+
 
 class Stream:
     """One output of the child, cut into whole prefixed lines of at most ATOMIC bytes each."""
@@ -110,9 +112,14 @@ def write_lines(out: int, lines: list[bytes]) -> bool:
 
 
 class Merger:
-    """Converter of one launch's output to complete lines without mpirun's tags."""
+    """Converter of one launch's output to complete lines without mpirun's tags.
 
-    def __init__(self) -> None:
+    Args:
+        label: precedes each line of the launcher itself; lines of ranks begin with host and rank already.
+    """
+
+    def __init__(self, label: bytes = b"") -> None:
+        self._label = label
         self._rest = b""
         self._cut: dict[bytes, bytes] = {}  # tag -> start of its line
         self._blank: bool | None = None  # whether a blank follows each tag; known from the first line
@@ -138,7 +145,8 @@ class Merger:
         own, *tagged = TAG.split(line)
         tags, texts = tagged[::2], tagged[1::2]
         if own or not tags:
-            return line + b"\n"  # mpirun's own
+            label = b"" if OF_RANK.match(line) else self._label
+            return label + line + b"\n"  # the launcher's own
         if self._blank is None:
             self._blank = texts[0].startswith(b" [")  # lines of ranks begin with their name in brackets
         for tag, text in zip(tags, texts):  # noqa: B905 (`strict` needs Python 3.10)

@@ -160,8 +160,8 @@ def offset_at(path: Path, epoch: float) -> int:
     return next((offset for when, offset in rows if when + apart > epoch), size_of(path))
 
 
-def offset_of_last_lines(path: Path, lines: int, prefix: bytes = b"") -> int:
-    """Return the offset of the last `lines` lines that begin with `prefix`."""
+def offset_of_last_lines(path: Path, lines: int, prefixes: tuple[bytes, ...] = (b"",)) -> int:
+    """Return the offset of the last `lines` lines that begin with one of `prefixes`."""
     begins: deque[int] = deque(maxlen=lines)
     offset = 0
     is_begin = True
@@ -169,7 +169,7 @@ def offset_of_last_lines(path: Path, lines: int, prefix: bytes = b"") -> int:
         with suppress(FileNotFoundError), piece.open("rb") as file:
             offset = start
             for text in file:
-                if is_begin and text.startswith(prefix):
+                if is_begin and text.startswith(prefixes):
                     begins.append(offset)
                 offset += len(text)
                 is_begin = text.endswith(b"\n")

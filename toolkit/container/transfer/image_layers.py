@@ -113,11 +113,11 @@ class Containerd:
         subject = json.loads(self._blob(digest).read_bytes())
         if "config" in subject:
             config = self._blob(subject["config"]["digest"]).read_bytes()
-            same = json.loads(config).get("rootfs", {}).get("diff_ids") == self.diff_ids
+            same = json.loads(config)["rootfs"]["diff_ids"] == self.diff_ids
             return (config, subject["layers"]) if same else (b"", [])
-        for one in subject.get("manifests", ()) if depth else ():
-            # Manifests of other platforms are usually missing.
-            if self._blob(one["digest"]).is_file():
+        for one in subject["manifests"] if depth else ():
+            # Manifests of other platforms are usually missing, and those of signatures are no images.
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
                 found = self._find(one["digest"], depth - 1)
                 if found[0]:
                     return found
