@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from toolkit.checks.gpu_setup import satisfied
 from toolkit.image.build_plan import (
     CONTEXT_FILES,
+    DEBIANS_OPENMPI,
     EXTRAS,
     FLAVOURS,
     SOURCE_FILES,
@@ -24,6 +26,7 @@ from toolkit.image.build_plan import (
 )
 from toolkit.image.build_values import CONTEXT_FOLDERS
 from toolkit.image.cuda import CUDA_VARIANTS, CudaVariant
+from toolkit.image.lock import LOCK_FILE, parse_lock
 from toolkit.image.wheelhouse import parse_pins
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -374,3 +377,71 @@ def test_the_cuda_folder_of_the_cuda_12_wheels_gets_nvcc_from_debian(tmp_path: P
 def test_without_debians_nvcc_the_build_fails_with_the_reason(tmp_path: Path) -> None:
     done = cuda_folder(tmp_path / "site", CUDA_12, tmp_path / "bin", nvcc=False)
     assert done.returncode != 0 and "no nvidia-cuda-toolkit (Debian: non-free)" in done.stderr
+
+
+EXAMPLES = ROOT / "examples" / "nccl"
+
+
+def downloads_of_examples() -> set[str]:
+    """Return the folders below ``/src`` that the script of the examples provides for a build."""
+    script = (EXAMPLES / "sources.sh").read_text()
+    return {"wheels", *re.findall(r"^checkout [\w-]+/([\w-]+) [0-9a-f]{40}$", script, re.MULTILINE)}
+
+
+def folders_of_example(text: str) -> set[str]:
+    """Return the folders below ``/src`` that a build uses, without the link that the build creates."""
+    return set(re.findall(r"/src/([\w-]+)(?![\w.-])", text)) - {"cuda"}
+
+
+def test_the_compiler_of_the_examples_is_the_locked_one_of_the_gpu_image() -> None:
+    pins = parse_pins(
+        (ROOT / "image/requirements-gpu-build.txt").read_text(), parse_arguments(DOCKERFILES["gpu"])
+    )
+    lock = parse_lock((ROOT / LOCK_FILE).read_text())
+    lines = (EXAMPLES / "requirements.txt").read_text().replace("\\\n", " ").splitlines()
+    found = {words[0]: set(words[1:]) for line in lines if (words := line.split("#")[0].split())}
+    expected = {
+        pin.line: {f"--hash=sha256:{digest}" for digest in lock[(pin.key, pin.version)].values()}
+        for pin in pins
+    }
+    # The header is of the same CUDA release. The image does not contain it, so the lock does not either.
+    (header,) = found.keys() - expected.keys()
+    cuda = parse_arguments(DOCKERFILES["gpu"])["CUDA_REQUIRED"]
+    assert header.startswith(f"nvidia-nvml-dev=={cuda}.") and len(found.pop(header)) == 2
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", ["tests", "efa"])
+def test_an_example_builds_on_the_gpu_image_from_what_its_script_downloads(name: str) -> None:
+    text = (EXAMPLES / f"Dockerfile.{name}").read_text()
+    assert parse_arguments(text)["BASE"] == ImageRecipe("gpu").reference
+    assert re.findall(r"^FROM (.*)$", text, re.MULTILINE) == ["${BASE} AS build", "${BASE}"]
+    assert not re.search(r"^RUN --|<<|^COPY .*--ch(mod|own)|^#\s*syntax", text, re.MULTILINE)
+    assert folders_of_example(text) <= downloads_of_examples()
+    # The folder of CUDA in the wheels, and Debian's Open MPI, which these Dockerfiles expect.
+    arguments = parse_arguments(DOCKERFILES["gpu"])
+    assert set(re.findall(r"/cu(\d+)", text)) == {arguments["CUDA_REQUIRED"].partition(".")[0]}
+    assert arguments["OPENMPI"].startswith(DEBIANS_OPENMPI)
+
+
+def test_the_examples_use_all_that_their_script_downloads() -> None:
+    texts = [(EXAMPLES / f"Dockerfile.{name}").read_text() for name in ("tests", "efa")]
+    assert set().union(*map(folders_of_example, texts)) == downloads_of_examples()
+
+
+def test_the_script_of_the_examples_downloads_a_fixed_commit(tmp_path: Path) -> None:
+    """The script runs with stubs of git and pip that record their arguments."""
+    (tmp_path / "nccl").mkdir()
+    shutil.copy(EXAMPLES / "sources.sh", tmp_path / "nccl")
+    for name in ("git", "python3"):
+        stub = tmp_path / name
+        stub.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" != init ] || mkdir -p "$3"\n')
+        stub.chmod(0o755)
+    for _ in range(2):  # a second run updates what the first run downloaded
+        path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        subprocess.run(["sh", str(tmp_path / "nccl/sources.sh")], env=path, check=True)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    fetched = {line.split()[-2]: line.split()[-1] for line in calls if " fetch " in line}
+    assert all(url.startswith("https://github.com/") for url in fetched) and len(fetched) == 4
+    assert {line.split()[-1] for line in calls if " checkout " in line} == set(fetched.values())
+    assert "--require-hashes --dest wheels -r requirements.txt" in calls[-1]
