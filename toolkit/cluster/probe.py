@@ -332,6 +332,8 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> Engine
     if "no answer within" in text:
         if text.strip().endswith(f" to {engine} info"):
             what, fix = "the docker engine does not respond", f"on {host}: sudo systemctl restart docker"
+            if engine == PODMAN:  # which has no daemon
+                fix = f"on {host}: podman info  # often the disk below ~/.local/share/containers hangs"
         else:
             # It has described itself: it is slow, for example with many images, or hangs in one question.
             what = "the docker engine is too slow"

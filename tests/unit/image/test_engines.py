@@ -120,6 +120,13 @@ def test_what_stands_where_another_engine_was_meant() -> None:
         docker_info("box1", "trainer", "sh: 12: podman: not found", PODMAN)
 
 
+def test_the_fix_for_a_podman_that_hangs_restarts_no_daemon() -> None:
+    late = "no answer within 20 s to podman info"
+    with pytest.raises(NotReady, match=f"the podman engine does not respond: {late}") as caught:
+        docker_info("box1", "trainer", late, PODMAN)
+    assert caught.value.fix.startswith("on box1: podman info")
+
+
 def test_names_and_ids_of_podman() -> None:
     facts = image_facts(
         decode(ImageInspect, {"Id": "ab" * 32, "RepoTags": ["localhost/toolkit:cpu", "quay.io/a:b"]})
