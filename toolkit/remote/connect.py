@@ -28,6 +28,9 @@ from toolkit.remote.ssh_errors import RefusedHostKey, explain
 _WINDOW = 2**21
 # Seconds without a TCP acknowledgment after which a host is lost; keepalive.py limits silence of its sshd.
 _SILENCE = 60
+# Seconds after which the thread of an idle connection wakes up. With paramiko's 0.1 s, 256 idle connections
+# take 8 % of a processor.
+_IDLE_S = 5.0
 # Key exchanges and logins at a time: they need this machine's processor, and their time limits are for hosts.
 _LOGINS = threading.BoundedSemaphore(64)
 # Authenticated ciphers first: AES-GCM needs no second pass over the data for an HMAC, AES-CTR does.
@@ -145,6 +148,7 @@ class Link:
                 raise explain(self.target, error, self._proxy_words()) from error
         self._pulse = keepalive.Pulse(self.transport, silence=self._silence)
         under = self.transport.sock
+        under.settimeout(_IDLE_S)
         if self._proxy is None and isinstance(under, socket.socket) and hasattr(socket, "TCP_USER_TIMEOUT"):
             # Unanswered, the kernel ends the connection to a host that has lost its power after this time
             # and not after 15 minutes.
@@ -171,6 +175,9 @@ class Link:
 
     def close(self) -> None:
         self._closed = True
+        with contextlib.suppress(Exception):
+            # Ends the wait of the thread that reads, which `close` of paramiko waits for.
+            self.transport.sock.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(Exception):
             self.connection.close()
         if self._proxy is not None:
