@@ -96,8 +96,8 @@ class Scene:
     outside: Mapping[str, str] = field(default_factory=dict)
     local_silence: str = ""
 
-    @property
-    def facts(self) -> dict[str, Facts]:
+    @cached_property
+    def facts(self) -> Mapping[str, Facts]:
         """Facts of the hosts that answered, in the file's order."""
         return {name: seen.facts for name, seen in self.seen.items() if seen.facts is not None}
 

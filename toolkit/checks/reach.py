@@ -67,12 +67,8 @@ def _pairs(scene: Scene) -> Iterator[_Pair]:
 
 
 def _plain(scene: Scene, source: str, target: str) -> dict[str, str]:
-    address = scene.paths[target].address
-    return {
-        _kind(scene, port): answer
-        for (host, to, port), answer in scene.evidence.tries.items()
-        if (host, to) == (source, address)
-    }
+    tried = scene.evidence.ports(source, scene.paths[target].address)
+    return {_kind(scene, port): answer for port, answer in tried.items()}
 
 
 def _kind(scene: Scene, port: int) -> str:

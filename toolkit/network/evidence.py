@@ -30,17 +30,20 @@ class Evidence:
     routes: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @cached_property
-    def _best(self) -> Mapping[tuple[str, str], Answer]:
+    def _ports(self) -> Mapping[tuple[str, str], dict[int, Answer]]:
         # Once for all pairs: a search in all attempts for each pair takes time in the fourth power of hosts.
-        best: dict[tuple[str, str], Answer] = {}
-        for (host, address, _), answer in self.tries.items():
-            before = best.get((host, address), answer)
-            best[host, address] = min(before, answer, key=_BEST_FIRST.index)
-        return best
+        found: dict[tuple[str, str], dict[int, Answer]] = {}
+        for (host, address, port), answer in self.tries.items():
+            found.setdefault((host, address), {})[port] = answer
+        return found
+
+    def ports(self, host: str, address: str) -> Mapping[int, Answer]:
+        """Return the result of each port of an address that a host tried."""
+        return self._ports.get((host, address), {})
 
     def answer(self, host: str, address: str) -> Answer | None:
         """Return the best result of any port of an address, None if none was tried."""
-        return self._best.get((host, address))
+        return min(self.ports(host, address).values(), key=_BEST_FIRST.index, default=None)
 
     def egress(self, facts: Facts, address: str) -> str | None:
         """Return the interface through which a host sends to an address; None if it is not known.

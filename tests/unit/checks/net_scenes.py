@@ -140,7 +140,7 @@ def with_rdma(scene: Scene, *hosts: str, **changes: Any) -> Scene:
 
 def with_roce(scene: Scene, **changes: Any) -> Scene:
     """Two RoCE ports of one card on every host, in separate networks; ``changes`` are of the links."""
-    facts = scene.facts
+    facts = dict(scene.facts)
     for number, (name, one) in enumerate(facts.items(), 1):
         ports, own, links, routes = [], [], [], []
         for index in (0, 1):

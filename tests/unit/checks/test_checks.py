@@ -6,6 +6,7 @@ import inspect
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,3 +191,33 @@ def test_printed_findings_merge_equal_ones_and_count_the_rest() -> None:
     assert "on a, b: sudo" in text and "eth0: MTU" in text and "dmesg" not in text
     assert text.endswith("not ready; -v lists the skipped checks and their reasons\n")
     assert "dmesg" in findings_text(findings, ["a", "b"], everything=True)
+
+
+# Many hosts
+
+
+class Tries(dict[Any, Any]):
+    """Results of connections, and the number of searches in all of them."""
+
+    searches = 0
+
+    def items(self) -> Any:
+        self.searches += 1
+        return super().items()
+
+
+def test_results_of_connections_are_searched_once_and_not_for_each_pair_of_hosts() -> None:
+    base = scene()
+    tries = Tries(
+        {
+            (source, path.address, port): "open"
+            for source in base.facts
+            for target, path in base.paths.items()
+            if source != target
+            for port in (12345, 29500)
+        }
+    )
+    tried = replace(base, evidence=replace(base.evidence, tries=tries), inside={})
+    assert not [f for f in judge(tried, STAGES) if f.verdict == "error" and f.host]
+    assert tries.searches == 1
+    assert tried.facts is tried.facts  # judges of pairs of hosts read it for each pair
