@@ -167,7 +167,8 @@ def test_awkward_names_homes_shells_groups_mounts_files_and_arguments(two: Toolk
             done = odd.run("run", "--launcher", launcher, "sh ow ü.py", *AWKWARD, check=True)
             rows = ranks(done.out)
             assert [row["args"] for row in rows] == [hexed(AWKWARD)] * 2, launcher
-            sent = {Path(file).name for file in files} | {"sh ow ü.py", "ho sts ü.yaml"}
+            # Not the hosts file: it can contain secrets.
+            sent = {Path(file).name for file in files} | {"sh ow ü.py"}
             assert all(row["files"] == sorted(hexed(list(sent))) for row in rows)
             assert {(row["user"], row["name"], row["home"]) for row in rows} == {("odd", "odd", "/home/odd")}
             assert {row["groups"] for row in rows} == {65}
