@@ -148,7 +148,8 @@ class Link:
                 raise explain(self.target, error, self._proxy_words()) from error
         self._pulse = keepalive.Pulse(self.transport, silence=self._silence)
         under = self.transport.sock
-        under.settimeout(_IDLE_S)
+        if isinstance(under, socket.socket):
+            under.settimeout(_IDLE_S)
         if self._proxy is None and isinstance(under, socket.socket) and hasattr(socket, "TCP_USER_TIMEOUT"):
             # Unanswered, the kernel ends the connection to a host that has lost its power after this time
             # and not after 15 minutes.
@@ -176,8 +177,10 @@ class Link:
     def close(self) -> None:
         self._closed = True
         with contextlib.suppress(Exception):
-            # Ends the wait of the thread that reads, which `close` of paramiko waits for.
-            self.transport.sock.shutdown(socket.SHUT_RDWR)
+            # Ends the thread that reads, for which `close` of paramiko waits. With a jump host, `close` ends
+            # the thread itself, because the thread sends a last message through the jump host.
+            if isinstance(self.transport.sock, socket.socket):
+                self.transport.sock.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(Exception):
             self.connection.close()
         if self._proxy is not None:
