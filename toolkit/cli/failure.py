@@ -30,12 +30,10 @@ def tell(error: ToolkitError, as_json: bool) -> None:
     if isinstance(error, Detached) and error.exit_code > 128:
         say(f"\n{error.what}")
         say_job_commands(error.job)
-        if as_json:
-            put_json(error_json(error))
-        return
-    more = explained_by(str(error))
-    text = f"toolkit: {error}\n" + (f"  more: {more}\n" if more else "")
-    say("\ninterrupted" if _bare_interrupt(error) else text)
+    else:
+        more = explained_by(str(error))
+        text = f"toolkit: {error}\n" + (f"  more: {more}\n" if more else "")
+        say("\ninterrupted" if _bare_interrupt(error) else text)
     if as_json:
         with reporting_lost_output():
             put_json(error_json(error))
