@@ -33,7 +33,8 @@ from toolkit.remote.ssh_config import Target
 
 _REAL, _REAL_SLEEP = (time.monotonic, time.time), time.sleep
 # Real seconds between two looks of the thread whose wait ends first, and of other threads that wait.
-_FIRST_S, _SLICE_S = 0.002, 0.02
+_FIRST_S, _SLICE_S = 0.002, 0.005
+_PATIENCE_S = 1.0  # real seconds for the looks of all other threads
 _TASKS = Path("/proc/self/task")
 _ENDLESS = ("silent", "drops", "flood")  # paces of answers that have no end
 # A command without a deadline ends with its connection after this time of silence or noise.
@@ -56,6 +57,7 @@ class Clock:
         self._ahead = 0.0
         self._lock = threading.Lock()
         self._ends: dict[int, float] = {}  # of the waits with a limit, by thread
+        self._looks: dict[int, int] = {}  # how often these threads have looked for their events
 
     def advance(self, seconds: float) -> None:
         with self._lock:
@@ -74,27 +76,43 @@ class Clock:
             look: waits for an event; its argument is a limit in real seconds.
         """
         thread, end = threading.get_native_id(), self.monotonic() + seconds
+        self._looks.setdefault(thread, 0)
         self._ends[thread] = end
         try:
             while (left := end - self.monotonic()) > 0:
+                self._looks[thread] += 1
                 first = end <= min(self._ends.copy().values())
                 if look(min(left, _FIRST_S if first else _SLICE_S)):
                     return True
                 if first and self._all_wait(thread):
+                    if look(0):  # the event came after the last look
+                        return True
                     self.advance(end - self.monotonic())
             return look(0)
         finally:
             del self._ends[thread]
 
     def _all_wait(self, thread: int) -> bool:
-        """Return whether every other thread is blocked, and was since the look before."""
-        before = self._blocked(thread)
-        _REAL_SLEEP(_FIRST_S)  # lets threads run that wait for the interpreter alone
-        return before is not None and before == self._blocked(thread)
+        """Return whether every other thread is blocked, and was since the look before.
 
-    def _blocked(self, thread: int) -> dict[int, tuple[bytes, ...]] | None:
-        """Return how often each other thread was switched; None if one of them can run."""
-        found: dict[int, tuple[bytes, ...]] = {}
+        A thread whose event has come can wait for the interpreter, and is blocked for the kernel too. So each
+        thread that waits with a limit must have begun and ended a look meanwhile, without finding its event.
+        """
+        before = self._blocked(thread)
+        if before is None:
+            return False
+        looks = {other: self._looks[other] for other in self._ends.copy() if other != thread}
+        until = _REAL[0]() + _PATIENCE_S
+        while True:
+            _REAL_SLEEP(_FIRST_S)  # lets threads run that wait for the interpreter alone
+            if _REAL[0]() > until or self._ends.keys() - {thread} != looks.keys():
+                return False
+            if all(self._looks[other] >= number + 2 for other, number in looks.items()):
+                return before == self._blocked(thread)
+
+    def _blocked(self, thread: int) -> dict[int, object] | None:
+        """Return the wait of each other thread, or how often it was switched; None if one of them can run."""
+        found: dict[int, object] = {}
         for task in _TASKS.iterdir():
             number = int(task.name)
             if number == thread:
@@ -107,8 +125,8 @@ class Clock:
             if state != b"S":
                 return None
             # One that waits with a limit is switched again and again.
-            waits = number in self._ends
-            found[number] = () if waits else tuple(line for line in lines if b"_switches" in line)
+            end = self._ends.get(number)
+            found[number] = end or tuple(line for line in lines if b"_switches" in line)
         return found
 
     @contextmanager
@@ -120,7 +138,20 @@ class Clock:
         def wait(own: threading.Condition, timeout: float | None = None) -> bool:
             if timeout is None or timeout <= 0 or isinstance(threading.current_thread(), _RefreshThread):
                 return kept[3](own, timeout)
-            return clock.wait(timeout, lambda seconds: kept[3](own, seconds))
+            # One waiter for the whole time, and without the lock, as in Condition.wait: each of several
+            # short waits could miss a notification at its end; who needs the lock to notify looks blocked.
+            own_parts: Any = own
+            waiter = threading.Lock()
+            waiter.acquire()
+            own_parts._waiters.append(waiter)
+            state, notified = own_parts._release_save(), False
+            try:
+                notified = clock.wait(timeout, lambda seconds: waiter.acquire(timeout=seconds))
+                return notified
+            finally:
+                own_parts._acquire_restore(state)
+                if not notified and waiter in own_parts._waiters:
+                    own_parts._waiters.remove(waiter)
 
         def wait_for(
             own: threading.Condition, predicate: Callable[[], Any], timeout: float | None = None

@@ -15,11 +15,8 @@ COUNT = """
 import inspect, sys, threading
 from pathlib import Path
 import toolkit
-from tests.fuzz import answers, fake_hosts
+from tests.fuzz import answers
 
-# With a profile function, threads wait longer for the interpreter. Without this time, they look blocked,
-# and the clock jumps.
-fake_hosts._FIRST_S = 0.2
 package = str(Path(toolkit.__file__).parent) + "/"
 entered = set()
 
