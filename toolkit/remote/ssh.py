@@ -349,23 +349,29 @@ class SshRunner:
                 channel.close()
         if broken:
             raise broken[0]
-        if status == -1 and self._is_lost() and self._closed:
-            raise Unreachable("the connection to the host was closed", _AGAIN, self.name)
+        result = self._ended(status, bytes(errors), timeout, time.monotonic() - start)
+        if not out.begun:
+            raise self._no_shell(out.before + b"\n" + err.before + result.stderr.encode())
+        return result
+
+    def _ended(self, status: int, errors: bytes, timeout: float | None, seconds: float) -> Result:
+        """Return the result of a command that has ended; -1 is the status of one that has none.
+
+        Raises:
+            Unreachable: the connection was lost first.
+        """
         if status == -1 and self._is_lost():
+            if self._closed:
+                raise Unreachable("the connection to the host was closed", _AGAIN, self.name)
             why = f": {self._link.lost}" if self._link.lost else ""
             raise Unreachable(f"the connection was lost before the command ended{why}", _AGAIN, self.name)
-        if status == -1:
-            status, why = (
-                _KILLED,
-                "the command was killed on the host, perhaps because the host ran out of memory",
-            )
-            errors += f"\n{why}".encode()
-        if not out.begun:
-            raise self._no_shell(out.before + b"\n" + err.before + bytes(errors))
         stderr = errors.decode(errors="replace")
+        if status == -1:
+            why = "the command was killed on the host, perhaps because the host ran out of memory"
+            return Result(_KILLED, "", f"{stderr}\n{why}", seconds)
         if status == TIMED_OUT and timeout is not None and not stderr:
             stderr = timeout_text(timeout)
-        return Result(status, "", stderr, time.monotonic() - start)
+        return Result(status, "", stderr, seconds)
 
     def _is_lost(self) -> bool:
         # A command that a signal has ended has no status either; a transport that ends takes a moment to.

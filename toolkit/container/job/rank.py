@@ -159,15 +159,43 @@ def command_of(job: Job, given: Sequence[str], place: Place) -> list[str]:
     return words
 
 
-def main() -> int:
-    if len(sys.argv) < 2:
-        fail(EXIT_USAGE, "usage: job.rank JOB [COMMAND...]")
-    job = load_job(sys.argv[1])
-    host = load_host()
+class _Records:
+    """The files of this rank in the job's folder: its log, its start and its end."""
+
+    def __init__(self, job: Job, host: str, rank: int) -> None:
+        logs = job_folder(job["id"]) / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        self._run, self._exit = logs / f"rank-{rank}.run", logs / f"rank-{rank}.exit"
+        self._who = {"rank": rank, "attempt": job["attempt"], "pid": os.getpid()}
+        self._host, self._began = host, time.monotonic()
+        self.log = logs / f"rank-{rank}.log"
+
+    def begin(self) -> None:
+        """Record the start, from which the lease detects that this process was killed without a record."""
+        starts = [*((read(self._run) or {}).get("starts") or ())[-MOST_STARTS:], time.time()]
+        # Separates the output of this attempt from that of an earlier one.
+        start = {"began": self._began, "starts": starts, "from": size_of(self.log)}
+        keep_record(self._run, {**self._who, **start})
+        with suppress(OSError):  # otherwise the record is kept in memory
+            reserve(self._exit, RECORD_BYTES)
+
+    def end(self, how: Mapping[str, object], last: Sequence[str], ended: float) -> None:
+        """Record the end.
+
+        Args:
+            how: see ``Child.how_it_ended``.
+            last: the last lines that the rank printed.
+        """
+        record = {**self._who, "host": self._host, **how, "ended": ended, "last": last}
+        keep_record(self._exit, {**record, "lasted": time.monotonic() - self._began})
+
+
+def _place_in(job: Job, host: str) -> Place:
+    """Return the place of this rank; exit if the launcher set none, or one that the job does not have."""
     place = find_place(os.environ)
     if place is None:
-        fail(EXIT_USAGE, f"{host['host']}: the launcher has set no rank and no world size")
-    name = f"{host['host']} {place.rank}"
+        fail(EXIT_USAGE, f"{host}: the launcher has set no rank and no world size")
+    name = f"{host} {place.rank}"
     least, most = job["world_sizes"]
     if not least <= place.size <= most:
         wanted = f"{least}" if least == most else f"{least} to {most}"
@@ -177,33 +205,31 @@ def main() -> int:
         )
     if not Path(job["workdir"]).is_dir():
         fail(EXIT_NO_INPUT, f"{name}: the folder {job['workdir']} does not exist")
+    return place
+
+
+def main() -> int:
+    if len(sys.argv) < 2:
+        fail(EXIT_USAGE, "usage: job.rank JOB [COMMAND...]")
+    job = load_job(sys.argv[1])
+    host = load_host()
+    place = _place_in(job, host["host"])
+    name = f"{host['host']} {place.rank}"
     variables = require(job, name)
     command = command_of(job, sys.argv[2:], place)
     folder = job_folder(job["id"])
-    logs = folder / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    records = _Records(job, host["host"], place.rank)
     if job["rules"]:
         write_text(folder / RULES, job["rules"])  # every rank of a host writes the same content
+    records.begin()
+    try:
+        opened = Log(records.log, job["log_bytes"])
+    except OSError as error:
+        text = f"{name}: cannot write {records.log}: {error.strerror}"
+        records.end({"exit_code": EXIT_NO_LOG, "signal": 0, "oom": False}, [text], time.time())
+        fail(EXIT_NO_LOG, text)
     prefix = f"[{name}] ".encode()
     streams = (Stream(1, prefix), Stream(2, prefix))
-    path = logs / f"rank-{place.rank}.log"
-    # Lets lease.py detect that this process was killed without an exit record.
-    began = time.monotonic()
-    who = {"rank": place.rank, "attempt": job["attempt"], "pid": os.getpid()}
-    run = logs / f"rank-{place.rank}.run"
-    starts = [*((read(run) or {}).get("starts") or ())[-MOST_STARTS:], time.time()]
-    # Separates the output of this attempt from that of an earlier one.
-    keep_record(run, {**who, "began": began, "starts": starts, "from": size_of(path)})
-    record_path = logs / f"rank-{place.rank}.exit"
-    with suppress(OSError):  # otherwise the record is kept in memory
-        reserve(record_path, RECORD_BYTES)
-    try:
-        opened = Log(path, job["log_bytes"])
-    except OSError as error:
-        text = f"{name}: cannot write {path}: {error.strerror}"
-        record = {**who, "host": host["host"], "ended": time.time(), "lasted": 0.0, "last": [text]}
-        keep_record(record_path, {**record, "exit_code": EXIT_NO_LOG, "signal": 0, "oom": False})
-        fail(EXIT_NO_LOG, text)
     with closing(opened) as log:
         child = None
         try:
@@ -222,11 +248,8 @@ def main() -> int:
                 nccl.close()
         # torchrun exits with 1 for any exit code of its ranks; the supervisor reads the true code here
         how = child.how_it_ended() if child else {"exit_code": code, "signal": 0, "oom": False}
-        last = last_lines(path) if code else []
         ended = child.ended if child else time.time()
-        record = {**who, "host": host["host"], **how, "ended": ended, "last": last}
-        record["lasted"] = time.monotonic() - began
-        keep_record(record_path, record)
+        records.end(how, last_lines(records.log) if code else [], ended)
         # After the record: the job must not wait for orphaned processes of the rank.
         if child is not None:
             child.end_group(job["grace"], folder / STOPPING)
