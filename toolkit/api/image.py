@@ -12,6 +12,7 @@ from toolkit.cluster.image_look import inspect_here
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.look import InspectedImage
 from toolkit.core.report import Report, refuse_failed
+from toolkit.image.cuda import DEFAULT_CUDA
 from toolkit.image.inventory import ImageRow
 from toolkit.image.manage import (
     QUESTIONS,
@@ -66,6 +67,7 @@ class ImagePart(Part):
         torch_index: str = "",
         certificate: str | Path = "",
         no_cache: bool = False,
+        cuda: int = DEFAULT_CUDA,
     ) -> int:
         """Build the image on this machine and return its size in bytes.
 
@@ -77,9 +79,10 @@ class ImagePart(Part):
             arguments: values for ARGs of the Dockerfile.
             torch_index: index or folder with the CPU wheel of torch.
             certificate: CA bundle that the build trusts.
+            cuda: major version of the GPU image's CUDA, 12 or 13.
 
         Raises:
-            BadInput: the Dockerfile has no such ARG, or an extra is unknown.
+            BadInput: the Dockerfile has no such ARG, or an extra or the CUDA version is unknown.
             ImageError: the build failed.
         """
         recipe = ImageRecipe(
@@ -90,6 +93,7 @@ class ImagePart(Part):
             torch_index=torch_index,
             no_cache=no_cache,
             extras=tuple(extras),
+            cuda=cuda,
         )
         return build(make_build(recipe, str(certificate), str(requirements)), lambda title, line: None)
 

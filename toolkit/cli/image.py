@@ -33,7 +33,7 @@ from toolkit.core.printable import without_color
 from toolkit.hostsfile.fields import image as image_name
 from toolkit.hostsfile.load import is_file
 from toolkit.image.build_plan import FLAVOURS, HOROVOD, NCCL
-from toolkit.image.build_values import build_progress
+from toolkit.image.build_values import ImageBuild, build_progress
 from toolkit.image.capabilities import capabilities_json, capabilities_text
 from toolkit.image.cuda import CUDA_NAMES, DEFAULT_CUDA
 from toolkit.image.inventory import images_text
@@ -145,6 +145,7 @@ def build(
     for argument in build_arg or []:
         if not re.match("[^=]+=", argument):
             line.refuse(f"--build-arg {argument}", "should be NAME=VALUE")
+    extras = tuple(filter(None, listed(with_)))
     if onto:
         line.value("--onto", image_name, onto)
         others = {
@@ -157,30 +158,25 @@ def build(
             # The variable can be set for other builds.
             "--torch-index": torch_index != os.environ.get(_TORCH_INDEX, "") and torch_index,
         }
-        for option, value in others.items():
-            if value:
-                line.refuse(option, "cannot be combined with --onto")
-        for name in {*filter(None, listed(with_))} - {HOROVOD}:
+        for option in (option for option, value in others.items() if value):
+            line.refuse(option, "cannot be combined with --onto")
+        for name in {*extras} - {HOROVOD}:
             line.refuse(f"--with {name}", f"cannot be combined with --onto, which can add only {HOROVOD}")
-    extras = tuple(filter(None, listed(with_)))
-    if pip and not is_file(pip):
-        line.refuse("--pip", f"there is no file {pip}")
-    if certificate and not is_file(certificate):
-        line.refuse("--certificate", f"there is no file {certificate}")
+    for option, file in (("--pip", pip), ("--certificate", certificate)):
+        if file and not is_file(file):
+            line.refuse(option, f"there is no file {file}")
     line.end()
     if onto:
         known, kind = "onto", f"additions to {onto}"
         subject = make_onto(onto, tag, HOROVOD in extras, certificate, no_cache)
     else:
-        arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
-        if base_image:
-            arguments.append(("BASE_IMAGE", base_image))
-        if nccl:
-            arguments.append((NCCL, nccl))
+        # Of two values for one ARG, the last one counts.
+        given = [word.partition("=")[::2] for word in build_arg or []]
+        given += [pair for pair in (("BASE_IMAGE", base_image), (NCCL, nccl)) if pair[1]]
         recipe = ImageRecipe(
             known_flavor(flavor or ("gpu" if cuda or nccl else "")),
             tag,
-            tuple(arguments),
+            tuple(given),
             arch=own_arch(),
             torch_index=torch_index,
             no_cache=no_cache,
@@ -192,11 +188,19 @@ def build(
     if subject.unlocked:
         say(unlocked_text(subject.unlocked))
     if dry_run:
-        if as_json:
-            put_json({"title": f"image build {subject.tag}", "dry_run": True, "plan": list(subject.lines())})
-        else:
-            put_text("\n".join(subject.lines()))
-        return
+        _show_plan(subject, as_json)
+    else:
+        _build(subject, known, kind, verbose, as_json)
+
+
+def _show_plan(subject: ImageBuild, as_json: bool) -> None:
+    if as_json:
+        put_json({"title": f"image build {subject.tag}", "dry_run": True, "plan": list(subject.lines())})
+    else:
+        put_text("\n".join(subject.lines()))
+
+
+def _build(subject: ImageBuild, flavor: str, kind: str, verbose: bool, as_json: bool) -> None:
     start = time.monotonic()
     say(f"building {subject.tag} ({kind})")
     size = build_now(subject, _notifier(verbose))
@@ -204,7 +208,7 @@ def build(
     limit = f", at most {subject.limit_bytes / 1e6:.0f} MB allowed" if subject.limit_bytes else ""
     say(f"{subject.tag}: {size / 1e6:.0f} MB{limit}; took {seconds:.0f} s")
     if as_json:
-        put_json({"image": subject.tag, "flavor": known, "bytes": size, "seconds": round(seconds, 1)})
+        put_json({"image": subject.tag, "flavor": flavor, "bytes": size, "seconds": round(seconds, 1)})
 
 
 def _notifier(verbose: bool) -> Callable[[str, str], None]:

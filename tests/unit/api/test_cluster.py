@@ -215,9 +215,11 @@ def test_a_first_file_is_refused_before_anybody_is_contacted(tmp_path: Path) -> 
     assert not (tmp_path / "other.yaml").exists() and (tmp_path / "hosts.yaml").read_text() == "mine\n"
 
 
-def test_a_flavor_that_nobody_knows(hosts: Path) -> None:
+def test_an_unknown_flavor_or_cuda_version_is_refused(hosts: Path) -> None:
     with pytest.raises(BadInput, match="tpu"):
         Cluster(hosts).image.build("tpu")
+    with pytest.raises(BadInput, match="--cuda: should be 13 or 12, found 11"):
+        Cluster(hosts).image.build("gpu", cuda=11)
 
 
 @pytest.mark.parametrize("leave", ["break", "interrupt"])
