@@ -336,6 +336,7 @@ _SYNTAX: tuple[tuple[str, bool, str], ...] = (
     ("expected key", False, "the indentation does not fit the lines above"),
     ("sequence entries are not allowed", False, "a list item ('- ') needs its own line"),
     ("expected alphabetic or numeric", False, "'*' and '&' have a special meaning; put the value in quotes"),
+    ("maximum nesting depth", False, f"nested deeper than {MAX_DEPTH} levels"),  # libyaml's limit is 1,000
     ("tag", False, "a tag ('!…') is not allowed in this place; remove the tag, or put the value in quotes"),
 )
 

@@ -128,7 +128,8 @@ def _members(packed: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     try:
         packed.seek(0)
         tar = tarfile.TarFile(fileobj=cast("IO[bytes]", _Headers(packed)))
-        while (member := tar.next()) is not None:
+        # The offset is 0 if there is no first member; Python 3.10 would then look before the start.
+        while tar.offset and (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # or all of them stay in memory
             if member.size < 0 or member.issparse():
                 raise tarfile.ReadError(f"the member {member.name!a} is sparse or has no size")
