@@ -305,10 +305,10 @@ def test_the_command_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("closed", "words", "status", "found"),
     [
-        ("<&-", "version", 0, "toolkit 0"),
-        (">&-", "version", 0, ""),
+        ("<&-", "--version", 0, "toolkit 0"),
+        (">&-", "--version", 0, ""),
         (">&-", "up --hosts missing.yaml", 2, "missing.yaml: 1 problem"),
-        ("2>&-", "version", 0, "toolkit 0"),
+        ("2>&-", "--version", 0, "toolkit 0"),
         ("<&- >&- 2>&-", "up --hosts missing.yaml", 2, ""),
     ],
 )
