@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+
+def open_closed_streams() -> None:
+    """Connect each standard stream that the caller has closed to the null device.
+
+    Python has no object for such a stream, and the next connection would get its descriptor.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode))
 
 
 def main() -> None:
     """Import the command line and run it."""
+    open_closed_streams()
     try:
         from toolkit.cli.app import main as run
         from toolkit.cli.tracebacks import escape_tracebacks

@@ -186,7 +186,8 @@ def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
                 return (first, *rest)  # a program of the image that this machine happens to have too
             raise
         if first.endswith(".py"):
-            return ("python", relative, *rest)
+            # Python takes a name with a leading dash for an option.
+            return ("python", f"./{relative}" if relative.startswith("-") else relative, *rest)
         return (f"./{relative}", *rest)
     if first.endswith((".py", ".sh")) and not first.startswith("/"):
         problem = Problem(first, f"does not exist in {workdir}; set the code folder with --workdir DIR")

@@ -461,20 +461,23 @@ def arriving(
 
 
 def _drain(channel: paramiko.Channel, into: Sink, broken: list[BaseException]) -> None:
-    try:
-        while True:
-            try:
-                if not (data := channel.recv_stderr(_CHUNK)):
-                    break
-            except TimeoutError:
-                if channel.closed:
-                    break
-                continue  # the limit of both streams is for standard output
+    while True:
+        try:
+            data = channel.recv_stderr(_CHUNK)
+        except TimeoutError:
+            if channel.closed:
+                return
+            continue  # the limit of both streams is for standard output
+        except (OSError, EOFError, paramiko.SSHException):
+            return  # the caller, who reads standard output, meets the same
+        if not data:
+            return
+        try:
             into(data)
-    except (OSError, EOFError, paramiko.SSHException):
-        pass  # the caller, who reads standard output, meets the same
-    except BaseException as error:
-        broken.append(error)
+        except BaseException as error:
+            broken.append(error)
+            channel.close()  # a command waits without end if nobody reads its standard error
+            return
 
 
 def _feed(

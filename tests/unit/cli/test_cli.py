@@ -300,3 +300,21 @@ def test_the_command_itself(tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, cwd=root, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "missing.yaml: 1 problem" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("closed", "words", "status", "found"),
+    [
+        ("<&-", "--version", 0, "toolkit 0"),
+        (">&-", "--version", 0, ""),
+        (">&-", "up --hosts missing.yaml", 2, "missing.yaml: 1 problem"),
+        ("2>&-", "--version", 0, "toolkit 0"),
+        ("<&- >&- 2>&-", "up --hosts missing.yaml", 2, ""),
+    ],
+)
+def test_the_command_with_closed_standard_streams(closed: str, words: str, status: int, found: str) -> None:
+    root = Path(__file__).resolve().parents[3]
+    argv = ["sh", "-c", f'exec "$0" -m toolkit {words} {closed}', sys.executable]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=root, check=False)
+    assert done.returncode == status, done.stderr
+    assert found in done.stdout + done.stderr and "Traceback" not in done.stderr

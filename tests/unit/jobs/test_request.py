@@ -14,7 +14,7 @@ from toolkit.core.host_programs import container_programs
 from toolkit.errors import BadInput
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import read_secrets
-from toolkit.jobs.launcher import rank_command
+from toolkit.jobs.launcher import how_to_start, rank_command
 from toolkit.jobs.request import Request, check_request
 
 SLOTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
@@ -50,6 +50,12 @@ def code(tmp_path: Path) -> Path:
 )
 def test_what_each_rank_executes(code: Path, words: tuple[str, ...], command: tuple[str, ...]) -> None:
     assert rank_command(words, code) == command
+
+
+def test_the_name_of_a_script_is_no_option_of_python(tmp_path: Path) -> None:
+    (tmp_path / "-x.py").write_text("import torch.distributed")
+    assert rank_command(("-x.py", "-a"), tmp_path) == ("python", "./-x.py", "-a")
+    assert how_to_start(("-x.py",), tmp_path, "auto", True, False).launcher == "torchrun"
 
 
 def test_a_script_by_its_absolute_path(code: Path) -> None:

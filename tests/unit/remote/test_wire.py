@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
@@ -457,6 +458,32 @@ def test_the_result_of_a_command_over_ssh(
     assert channel.line == wire(command("true"), timeout) and channel.shut and channel.closed
     # The host ends a late command itself, and is given time to do so.
     assert (max(channel.limits) > timeout) if timeout else max(channel.limits) == 0.0
+
+
+def test_a_command_ends_when_its_standard_error_cannot_be_written() -> None:
+    """Nobody reads it from then on, so the command would wait, and its standard output would never end."""
+
+    class Busy(Ended):
+        def __init__(self) -> None:
+            super().__init__(0, b"", b"many errors")
+            self.hung_up = threading.Event()
+
+        def recv(self, nbytes: int) -> bytes:
+            assert self.hung_up.wait(PATIENCE_S), "standard error is not read, but the command goes on"
+            return b""
+
+        def close(self) -> None:
+            super().close()
+            self.hung_up.set()
+
+    def full(data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    channel = Busy()
+    runner: Any = SshRunner(Target("gpu1", "10.0.0.1"))
+    runner._link = SimpleNamespace(connection=SimpleNamespace(create_session=lambda: channel))
+    with pytest.raises(OSError, match="No space left on device"):
+        runner.follow(command("make"), lambda data: None, full)
 
 
 @pytest.mark.parametrize("hold", [False, True])
