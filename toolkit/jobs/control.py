@@ -117,14 +117,13 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
         ToolkitError: it could not be ended on some host, on which something of it may go on.
     """
     session.require_own()
-    seconds = 120 + 2 * (grace or 0)
     flags = ["--interrupt"] if interrupt else []
     flags += [] if grace is None else ["--grace", str(grace)]
     if not session.inventory.in_parts:
-        errors = end_parts(session, job, (session.inventory.main,), flags, seconds)[1]
+        errors = end_parts(session, job, (session.inventory.main,), flags)[1]
     else:
         parts = next((parts for parts in job_parts(session) if parts.id == job), None)
-        errors = stop_parts(session, job, parts.unended if parts else (), flags, seconds)
+        errors = stop_parts(session, job, parts.unended if parts else (), flags)
         for host in parts.silent if parts else ():
             what = f"cannot stop {job} on {host}, because the host does not answer"
             fix = f"toolkit stop {job}  # once {host} answers again"
