@@ -203,7 +203,7 @@ def run_smoke(session: Session, planned: PlannedSmoke, listen: Listener) -> Smok
         # Report the GPUs that were found; without any, the error is the complete result.
         if not rows or isinstance(error, Interrupted):
             raise
-        problems.append(Problem("all-reduce", error.what))
+        problems.append(gpu_problem("all-reduce", error.what, error.fix))
         return Smoke(rows, tuple(problems), "", launcher, instead)
     ended = job_status(session, job.id)
     line = allreduce_line(lines) if ended.exit_code == 0 else ""

@@ -93,7 +93,7 @@ def network(
         if dry_run:
             show_plans(session, (bench_plan(session, bench, chosen),), as_json)
             return
-        with Progress(verbose) as listener:
+        with Progress(verbose, brief=True) as listener:
             measured = run_bench(session, bench, listener, chosen)
     if report is not None:
         when = datetime.now().strftime("%Y-%m-%d %H:%M")

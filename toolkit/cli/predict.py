@@ -218,5 +218,5 @@ def _probe(inventory: Inventory, script: str, arguments: list[str], workdir: Pat
     request = probe_request(inventory, script, arguments, workdir)
     with connect(inventory, verbose) as session:
         session.require_some()
-        with Progress(verbose) as listener:
+        with Progress(verbose, brief=True) as listener:
             return probe_step(session, request, listener)

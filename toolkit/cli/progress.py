@@ -25,7 +25,7 @@ class Progress:
     The end of its ``with`` removes the bars.
 
     Args:
-        brief: print a failed step without reason and fix, because the caller prints the report at the end.
+        brief: print a failed step without reason and fix, because the caller prints them at the end.
     """
 
     def __init__(self, verbose: bool, brief: bool = False) -> None:

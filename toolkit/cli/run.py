@@ -153,7 +153,7 @@ def run(
             show_plans(session, prepared.plans, as_json, as_warnings(prepared.findings))
             return
         pressed = False
-        with Progress(verbose) as listener:
+        with Progress(verbose, brief=True) as listener:
             try:
                 prepared.execute(listener)
             except KeyboardInterrupt:

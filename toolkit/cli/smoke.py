@@ -58,7 +58,7 @@ def smoke(
         if dry_run:
             show_plans(prepared.session, prepared.plans, as_json)
             return
-        with Progress(verbose) as listener:
+        with Progress(verbose, brief=not as_json) as listener:
             result = prepared.execute(listener)
     if as_json:
         put_json(result.as_json())

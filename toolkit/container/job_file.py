@@ -78,20 +78,26 @@ class HostFile(TypedDict):
 
 
 def load_job(job_id: str) -> Job:
+    """Return job.json of `job_id`; exit with EXIT_NO_INPUT if it is missing."""
+    try:
+        return read_job(job_id)
+    except (OSError, ValueError, RecursionError) as error:
+        fail(EXIT_NO_INPUT, f"cannot read {job_folder(job_id) / 'job.json'}: {error}")
+
+
+def read_job(job_id: str) -> Job:
     """Return job.json of `job_id`, overridden by the fields of this attempt or of this host's part.
 
-    Exits with EXIT_NO_INPUT if it is missing.
+    Raises:
+        OSError, ValueError, RecursionError: it is missing or damaged.
     """
     path = job_folder(job_id) / "job.json"
-    try:
-        job = json.loads(content(path))
-        with suppress(FileNotFoundError):
-            job |= json.loads(content(path.parent / ATTEMPT))
-        if job.get("transport") == EXEC:
-            job = own_part(job, load_host()["host"], path.parent)
-        return cast(Job, job)
-    except (OSError, ValueError, RecursionError) as error:
-        fail(EXIT_NO_INPUT, f"cannot read {path}: {error}")
+    job = json.loads(content(path))
+    with suppress(FileNotFoundError):
+        job |= json.loads(content(path.parent / ATTEMPT))
+    if job.get("transport") == EXEC:
+        job = own_part(job, load_host()["host"], path.parent)
+    return cast(Job, job)
 
 
 def load_host() -> HostFile:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.core.answers import answer_of
-from toolkit.core.command import Command, Result, script
+from toolkit.core.command import TIMED_OUT, Command, Result, command, script
 from toolkit.core.disk_space import size
 from toolkit.core.image import image_facts
 from toolkit.core.runner import Runner
@@ -35,11 +35,15 @@ from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.names import image_names, part_name
 from toolkit.transfer.host import Declined
 from toolkit.transfer.host_programs import load_program, relay_program
-from toolkit.transfer.relay import LEAST, Relay
+from toolkit.transfer.relay import GIVEN_UP_AFTER_S, LEAST, Relay
 
 # Slightly less than the computed space, so that an image that barely fits is not refused.
 _LEAST_ROOM = 0.95
 _AGAIN = "run the same command again"
+_RESTART = "sudo systemctl restart docker  # then run the command again"
+# Seconds for an answer of a host's engine, and between two lines of `docker pull`, which prints several lines
+# for each layer.
+_ASK_S, _PULL_SILENCE_S = 120.0, 7200.0
 # The second line is printed only for a complete image: `docker images` omits an image of the containerd store
 # with missing blobs, which `docker image inspect` reports.
 _LOOK = 'docker image inspect "$1" && docker images --quiet --no-trunc "$1"'
@@ -54,7 +58,7 @@ exit 0
 
 _PULL = """
 before=$(docker image inspect --format '{{.Id}}' "$1" 2>/dev/null)
-docker pull --quiet "$1" >&2 || exit
+docker pull "$1" || exit
 after=$(docker image inspect --format '{{.Id}}' "$1") || exit
 [ "$before" = "$after" ] || echo pulled
 """
@@ -101,12 +105,12 @@ def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
     """Run `docker pull` on the host; skipped if the name refers to the same image afterwards."""
     output: list[bytes] = []
     runner = context.runners[step.host]
-    # A stream has no time limit: the duration of a pull depends on the host and its registry.
-    result = runner.stream(script(_PULL, step.reference), output.append)
+    # The duration of a pull depends on the host and its registry.
+    result = runner.stream(script(_PULL, step.reference), output.append, silence=_PULL_SILENCE_S)
     if not result.ok:
         fix = f"on {step.host}: docker pull {step.reference}"
         raise failure(result, runner, fix, known=step.failures)
-    return Verdict("ok" if b"pulled" in b"".join(output) else "skipped")
+    return Verdict("ok" if b"".join(output).splitlines()[-1:] == [b"pulled"] else "skipped")
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,11 @@ class Sending:
         assert self.shared is not None
         relay, payload = self.shared.relay, self.shared.payload
         program = relay_program(self.step.cluster, self.step.identity, self.step.address)
-        brought = relay.bring(self.runner, program, first, self.step.address, self.step.mbit, self.advance)
+        brought = relay.bring(
+            *(self.runner, program, first, self.step.address, self.step.mbit, self.advance),
+            responds=lambda: self.runner.run(command("docker", "version"), _ASK_S).status != TIMED_OUT,
+            fix=f"on {self.step.host}: {_RESTART}",
+        )
         if isinstance(brought, Declined):
             self.way = f", not from other hosts: {brought.reason}"
             return ""
@@ -284,14 +292,17 @@ class Sending:
 
         output: list[bytes] = []
         load = load_program(self.step.cluster, self.step.identity)
-        result = self.runner.stream(load, output.append, counted(chunks, report))
+        result = self.runner.stream(load, output.append, counted(chunks, report), GIVEN_UP_AFTER_S)
+        if result.status == TIMED_OUT:
+            what = f"the container engine has stored nothing for {GIVEN_UP_AFTER_S / 60:.0f} minutes"
+            raise ImageError(what, f"on {self.step.host}: {_RESTART}", self.step.host)
         return result, b"".join(output).decode(errors="replace")
 
     def _ask(self, question: Command) -> str:
         return self._answer(question).stdout
 
     def _answer(self, question: Command) -> Result:
-        answer = self.runner.run(question, 120)
+        answer = self.runner.run(question, _ASK_S)
         if not answer.ok:
             raise failure(answer, self.runner)
         return answer
@@ -320,7 +331,7 @@ class Sending:
         if arrived.identity != self.step.identity:
             raise ImageError("the image that arrived is not the image that was sent", _AGAIN, self.step.host)
         if not arrived.whole:
-            fix = f"on {self.step.host}: sudo systemctl restart docker  # then run the command again"
+            fix = f"on {self.step.host}: {_RESTART}"
             raise ImageError("the engine did not keep all layers of the image", fix, self.step.host)
         names = image_names(self.step.identity, self.step.reference)
         self._ask(script(_NAME, arrived.name, *names, "--", *dict.fromkeys((*self.made, *earlier))))

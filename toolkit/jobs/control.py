@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from toolkit.cluster.layout import Layout
@@ -13,7 +13,7 @@ from toolkit.cluster.session import Session
 from toolkit.cluster.versions import disturbed_jobs
 from toolkit.core.command import command
 from toolkit.core.host_programs import container_programs
-from toolkit.core.report import Report, from_phase, spans_json
+from toolkit.core.report import Outcome, Report, from_phase, spans_json
 from toolkit.errors import Interrupted, NotReady, ToolkitError
 from toolkit.jobs.exec_mode import end_parts, stop_parts
 from toolkit.jobs.id_cache import remember_job
@@ -64,8 +64,7 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
         session.started[_job_of(plan)] = tuple(dict.fromkeys(step.host for step in plan.steps))
     ours = [o for o in report.outcomes if o.phase != "connect"]
     if failed := [o for o in ours if o.status != "ok"]:
-        lines = "".join(f"\n  {o.host}: {o.detail or o.status}" for o in failed)
-        raise ToolkitError(f"the job was not started:{lines}", failed[0].fix)
+        raise _failed_on("the job was not started", failed)
     with interrupts_held():
         started = session.execute(launch, listen)
         failed = [o for o in started.outcomes if o.phase != "connect" and o.status != "ok"]
@@ -77,11 +76,18 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
         what = (
             "the supervisor of the job did not start" if failed[0].phase == "start" else "the job was stopped"
         )
-        raise ToolkitError(f"{what}: {failed[0].detail}", failed[0].fix, failed[0].host)
+        if len(failed) == 1:
+            raise ToolkitError(f"{what}: {failed[0].detail}", failed[0].fix, failed[0].host)
+        raise _failed_on(what, failed)
     note = {"spans": spans_json(from_phase(session.stopwatch.take(), "start"))}
     first = next(step.host for step in plan.steps if isinstance(step, StartJob))
     session.container_sessions.notify(first, {"do": "note", "job": _job_of(plan), "note": note})
     return started.after(report)
+
+
+def _failed_on(what: str, failed: Sequence[Outcome]) -> ToolkitError:
+    lines = "".join(f"\n  {o.host}: {o.detail or o.status}" for o in failed)
+    return ToolkitError(f"{what}:{lines}", "\n".join(dict.fromkeys(o.fix for o in failed if o.fix)))
 
 
 def _job_of(plan: Plan) -> str:
@@ -117,14 +123,13 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
         ToolkitError: it could not be ended on some host, on which something of it may go on.
     """
     session.require_own()
-    seconds = 120 + 2 * (grace or 0)
     flags = ["--interrupt"] if interrupt else []
     flags += [] if grace is None else ["--grace", str(grace)]
     if not session.inventory.in_parts:
-        errors = end_parts(session, job, (session.inventory.main,), flags, seconds)[1]
+        errors = end_parts(session, job, (session.inventory.main,), flags)[1]
     else:
         parts = next((parts for parts in job_parts(session) if parts.id == job), None)
-        errors = stop_parts(session, job, parts.unended if parts else (), flags, seconds)
+        errors = stop_parts(session, job, parts.unended if parts else (), flags)
         for host in parts.silent if parts else ():
             what = f"cannot stop {job} on {host}, because the host does not answer"
             fix = f"toolkit stop {job}  # once {host} answers again"

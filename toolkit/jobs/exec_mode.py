@@ -166,7 +166,7 @@ def _status(row: JobRow) -> Status:
 
 
 def stop_parts(
-    session: Session, job: str, hosts: Sequence[str], flags: Sequence[str], seconds: float
+    session: Session, job: str, hosts: Sequence[str], flags: Sequence[str]
 ) -> dict[str, ToolkitError]:
     """End a job's parts on these hosts at the request of a user; return the errors of the hosts that failed.
 
@@ -175,29 +175,31 @@ def stop_parts(
 
     Args:
         flags: of toolkit/container/job/stop.py.
-        seconds: after which a host counts as one that does not answer.
     """
     failed: dict[str, ToolkitError] = {}
     if len(hosts) > 1:
-        failed = end_parts(session, job, hosts, (*flags, "--ranks"), seconds)[1]
-    return failed | end_parts(session, job, [host for host in hosts if host not in failed], flags, seconds)[1]
+        failed = end_parts(session, job, hosts, (*flags, "--ranks"))[1]
+    return failed | end_parts(session, job, [host for host in hosts if host not in failed], flags)[1]
 
 
 def end_parts(
-    session: Session, job: str, hosts: Iterable[str], flags: Sequence[str] = (), seconds: float = 120
+    session: Session, job: str, hosts: Iterable[str], flags: Sequence[str] = (), silence: float = 120
 ) -> tuple[dict[str, Status], dict[str, ToolkitError]]:
     """End a job's parts on these hosts at once; return their statuses, and the errors of those that failed.
 
     Args:
         flags: of toolkit/container/job/stop.py.
-        seconds: after which a host counts as one that does not answer.
+        silence: seconds without a sign of life after which a host counts as one that does not answer. The
+            program on the host knows for how long the job can take to end.
     """
     ask = command(*program("job.stop"), *flags, job)
-    return fan_out(hosts, lambda host: _end(session, host, job, ask, seconds))
+    return fan_out(hosts, lambda host: _end(session, host, job, ask, silence))
 
 
-def _end(session: Session, host: str, job: str, ask: Command, seconds: float) -> Status:
-    result = session.container(host).run(ask, seconds)
+def _end(session: Session, host: str, job: str, ask: Command, silence: float) -> Status:
+    output = bytearray()
+    result = session.container(host).stream(ask, output.extend, silence=silence)
+    result = replace(result, stdout=output.decode(errors="replace").lstrip("\n"))
     if not result.ok:
         # 137: the engine's word for a container that was killed under the program.
         why = (

@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from toolkit.cluster.session import Session
@@ -19,7 +20,7 @@ from toolkit.core.command import TIMED_OUT, Result, command
 from toolkit.core.runner import ContainerRunner, Runner
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.jobs.exec_mode import Parts, end_parts
-from toolkit.jobs.records import job_parts
+from toolkit.jobs.records import job_parts, job_status
 from toolkit.jobs.status import FAULTS, JobStatus, parse_status, shifted
 from toolkit.protocol.exit_codes import EXIT_LOST
 from toolkit.protocol.host_list import host_list
@@ -30,6 +31,8 @@ from toolkit.remote.fanout import fan_out
 # Seconds before each new try of a host that does not answer any more; a jump host may be starting again.
 _PAUSES = (0.0, 5.0, 10.0)
 _ON_THE_WAY_S = 1.0  # longer than output takes from a host
+# Seconds after which main has detected a lost host, and between two checks whether a rank has moved.
+_DETECTED_S, _POLL_S = 60.0, 1.0
 _MOST_LINE = 1 << 20  # bytes
 
 Sink = Callable[[bytes], None]
@@ -82,8 +85,52 @@ def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bo
     if what.rank is None and session.inventory.in_parts:
         show_parts(session, job.id, sink, what, more)
         return
+    if on and what.rank is not None:
+        _follow_rank(session, job, what.rank, sink, what)
+        return
     host = session.inventory.main if what.rank is None else job.host_of(what.rank)
     copy(session.container(host), job.id, sink, what, *more)
+
+
+def _follow_rank(session: Session, job: JobStatus, rank: int, sink: Sink, what: Excerpt) -> None:
+    """Copy a rank's log until the rank has ended, also from the hosts to which restarts move the rank."""
+    host, left = job.host_of(rank), dict[str, float]()
+    while True:
+        error: ToolkitError | None = None
+        try:
+            copy(session.container(host), job.id, sink, what)
+        except ToolkitError as failed:
+            error = failed
+        left[host] = time.monotonic()
+        moved = _host_after_restart(session, job.id, rank, host, isinstance(error, Unreachable))
+        if not moved:
+            if error:
+                raise error
+            return
+        # A host to which the rank returns has the output of the earlier attempt too.
+        ago = time.monotonic() - left[moved] if moved in left else None
+        host, what = moved, replace(what, tail=None, since=None, ago=ago)
+        sink(f"[toolkit] rank {rank} runs on {host} since a restart\n".encode())
+
+
+def _host_after_restart(session: Session, job: str, rank: int, host: str, lost: bool) -> str:
+    """Return the other host on which a rank runs now, empty if there is none.
+
+    Args:
+        lost: the connection to its previous host broke; main detects that later than this machine.
+    """
+    until = time.monotonic() + (_DETECTED_S if lost else 0.0)
+    while True:
+        try:
+            status = job_status(session, job)
+        except ToolkitError:
+            return ""
+        with suppress(NotReady):  # after a restart on fewer hosts, the rank does not exist
+            if (now := status.host_of(rank)) != host:
+                return now
+        if status.final or (status.state != "restarting" and time.monotonic() > until):
+            return ""
+        time.sleep(_POLL_S)
 
 
 def follow(session: Session, job: str, sink: Sink, what: Excerpt = ALL) -> JobStatus:

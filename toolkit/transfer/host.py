@@ -102,6 +102,7 @@ class Member:
         self.reported_at = 0.0  # time of its last progress report
         self.rate: float | None = None  # recent chunks per second
         self.moved = 0.0  # time of its last chunk
+        self.progress = time.monotonic()  # time at which it last received or stored data
         self.giver = HERE
         self.messages: deque[RelayMessage] = deque()
         self.finished, self.ended, self._ready = threading.Event(), threading.Event(), threading.Event()
@@ -187,6 +188,8 @@ class Member:
         with self.changed:
             if at > self.at:
                 self.moved = time.monotonic()
+            if (at, limit) != (self.at, self.limit):
+                self.progress = time.monotonic()
             self.at, self.limit, self.wire = at, limit, wire
             self.changed.notify_all()
         if self.segments:
@@ -194,6 +197,7 @@ class Member:
 
     def _judge(self, number: int, load: _Load) -> None:
         self._loads[number] = load
+        self.progress = time.monotonic()
         self._bad = self._bad or load.status != 0
         if self._bad or len(self._loads) == len(self.segments):
             self.error = None

@@ -7,6 +7,7 @@ which (``toolkit.transfer.schedule``), and sends the digests without which a chu
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import threading
 import time
@@ -29,6 +30,10 @@ LEAST = 2**20
 _MEET, _LOOK, _JUST_NOW = 5.0, 0.1, 0.3
 # Seconds for which a busy report is valid; a busy host repeats it every second.
 _SAYS = 5.0
+# Seconds after which a host without progress is checked, and interval of these checks. Seconds without
+# progress of any host after which a transfer fails: an engine can need minutes to unpack a large layer.
+_CHECK, GIVEN_UP_AFTER_S = 60.0, 1800.0
+_AGAIN = "run the same command again"
 
 
 class Relay:
@@ -67,6 +72,8 @@ class Relay:
         address: str,
         mbit: float,
         advance: Advance,
+        responds: Callable[[], bool] = lambda: True,
+        fix: str = _AGAIN,
     ) -> Brought | Declined:
         """Transfer what a host needs, from other hosts or from this machine, and store it.
 
@@ -75,6 +82,8 @@ class Relay:
             need: see ``toolkit.transfer.payload``.
             address: reachable from other hosts.
             mbit: maximum rate of its link in Mbit/s; 0 if unknown.
+            responds: returns whether the engine that stores the data on the host responds.
+            fix: printed if the host stores no data.
 
         Returns:
             The result, or the reason why the host cannot take part.
@@ -82,6 +91,7 @@ class Relay:
         Raises:
             Unreachable: the connection to the host broke.
             Unreadable, ToolkitError: the payload cannot be read.
+            ToolkitError: the host stores no data.
         """
         self._payload.prime(need)
         member = Member(runner, address, need, advance, self._tell)
@@ -90,10 +100,24 @@ class Relay:
             member.close()
             self.absent(member.host)
             return declined or Declined(Obstacle.LATE, Obstacle.LATE.value)
-        member.finished.wait()
+        while not member.finished.wait(_CHECK):
+            if why := self._stalled(member, responds):
+                self._tell(functools.partial(self._drop, member, ToolkitError(why, fix, member.host)))
         if member.error is not None:
             raise member.error
         return member.brought(self._line, self._started)
+
+    def _stalled(self, member: Member, responds: Callable[[], bool]) -> str:
+        """Return the reason why the transfer to a host is given up, empty if it goes on."""
+        still = time.monotonic() - member.progress
+        if still < _CHECK:
+            return ""
+        if not responds():
+            return f"the container engine does not respond, and has stored nothing for {still:.0f} s"
+        # A host that waits for its turn makes no progress while other hosts do.
+        if time.monotonic() - max(one.progress for one in self._members.values()) < GIVEN_UP_AFTER_S:
+            return ""
+        return f"the transfer made no progress for {GIVEN_UP_AFTER_S / 60:.0f} minutes"
 
     def failed(self, error: Exception) -> None:
         """Abort the transfer because of an error on this machine."""
@@ -180,11 +204,7 @@ class Relay:
         self._line = Line(starts, max(one[-1].end for one in own.values()), slow_links(self._mbit))
         for host, member in self._members.items():
             if not member.port:
-                member.fail(
-                    ToolkitError(
-                        "the transfer program of the host did not listen", "run the same command again", host
-                    )
-                )
+                member.fail(ToolkitError("the transfer program of the host did not listen", _AGAIN, host))
                 del self._line.at[host]
         self._apply(self._line.begin(now))
 
@@ -214,9 +234,12 @@ class Relay:
             elif isinstance(order, Feed):
                 self._feed(member, order.wanted)
             elif isinstance(order, Drop):
-                member.fail(ToolkitError(order.why, "run the same command again", order.host))
-                member.close()
-                self._apply(self._line.gone(order.host, time.monotonic()))
+                self._drop(member, ToolkitError(order.why, _AGAIN, order.host))
+
+    def _drop(self, member: Member, error: ToolkitError) -> None:
+        member.fail(error)
+        member.close()
+        self._apply(self._line.gone(member.host, time.monotonic()))
 
     def _feed(self, member: Member, wanted: bool) -> None:
         # Not read from the chain, which belongs to another thread than the one that feeds.

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 import typer.main
@@ -14,10 +19,14 @@ import toolkit.cluster.trust
 from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.cli import app as cli
+from toolkit.cli import bench as cli_bench
+from toolkit.cli import run as cli_run
+from toolkit.cli import smoke as cli_smoke
 from toolkit.cli.failure import asks_for_json
+from toolkit.cli.progress import Progress
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import BadInput, Detached, MissingTool, NotReady, Problem, ToolkitError, Unreachable
-from toolkit.plan.execute import PlanInterrupted
+from toolkit.plan.execute import PlanInterrupted, StepEnded
 
 COMMAND = typer.main.get_command(cli.app)
 HOSTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
@@ -28,6 +37,35 @@ def hosts(tmp_path: Path) -> Path:
     path = tmp_path / "hosts.yaml"
     path.write_text(HOSTS)
     return path
+
+
+@for_each("verb", ("run", "smoke", "bench"))
+def test_the_reason_of_a_failed_step_is_printed_once(verb: str) -> None:
+    """The error after the steps contains it."""
+    failed = StepEnded(
+        Outcome("code", "send the code", "gpu1", "failed", detail="the disk is full", fix="df -h")
+    )
+
+    def execute(*given: Any) -> NoReturn:
+        next(each for each in given if isinstance(each, Progress))(failed)
+        raise ToolkitError("the job was not started:\n  gpu1: the disk is full", "df -h")
+
+    prepared = SimpleNamespace(session=SimpleNamespace(require_some=lambda: None), job=None, execute=execute)
+    words = {"run": ["run", "true"], "smoke": ["smoke"], "bench": ["bench", "network"]}[verb]
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        path = Path(folder, "hosts.yaml")
+        path.write_text(HOSTS)
+        patch.setenv("TOOLKIT_HOSTS", str(path))
+        patch.setattr(cli_run, "prepare_run", lambda *_: nullcontext(prepared))
+        patch.setattr(cli_smoke, "prepare_smoke", lambda *_: nullcontext(prepared))
+        patch.setattr(cli_bench, "connect", lambda *_: nullcontext(prepared.session))
+        patch.setattr(cli_bench, "run_bench", execute)
+        patch.setattr(sys, "stderr", output := StringIO())
+        with pytest.raises(ToolkitError) as raised:
+            COMMAND.main(words, standalone_mode=False)
+    printed = output.getvalue() + str(raised.value)
+    assert "gpu1: send the code" in printed
+    assert printed.count("the disk is full") == printed.count("df -h") == 1, printed
 
 
 @pytest.mark.parametrize(

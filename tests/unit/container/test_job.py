@@ -418,6 +418,20 @@ def test_a_second_job_is_refused_unless_it_shares(world: World) -> None:
     assert world.status(JOB)["state"] == "running"
 
 
+def test_a_second_job_starts_beside_one_with_a_damaged_record(world: World) -> None:
+    """The status of the first job still lists its slots."""
+    world.job(command=python(SLEEP), hosts=[host_entry(taken=[0])])
+    world.job(OTHER, command=python("print('hello')"), hosts=[host_entry(taken=[1])])
+    third = f"{OTHER}-3"
+    world.job(third, hosts=[host_entry(taken=[0])])
+    world.start("job.supervisor", JOB)
+    shown_pid(world)
+    (world.folder() / "job.json").write_text("{")
+    assert world.call("job.supervisor", OTHER)[0] == 0 and world.status(OTHER)["state"] == "succeeded"
+    assert world.call("job.supervisor", third)[0] == 65
+    assert world.status(third)["reason"] == f"slot 0 of gpu1 was reserved by job {JOB} after the check"
+
+
 def test_sweep_touches_its_own_job_and_nothing_else(world: World) -> None:
     world.job(command=python(SLEEP), share=True)
     world.job(OTHER, command=python(SLEEP), share=True)

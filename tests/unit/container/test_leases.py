@@ -72,6 +72,15 @@ gone.wait(5)
     assert found == {"beats": True, "answers": {"n": 1, "records": []}, "lost": None}
 
 
+def test_a_host_that_an_attempt_does_without_awaits_no_restart(world: World) -> None:
+    """Otherwise a reader of the log of a rank that has moved would wait on the host."""
+    two_hosts(world)
+    mark = world.folder() / "restart"
+    mark.touch()
+    assert driven(world, "")["lost"] is None
+    assert not mark.exists()
+
+
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_standstill_explains_a_host_that_has_not_answered_since(world: World, answers: bool) -> None:
     """However late it is noticed that the host is lost."""

@@ -89,6 +89,18 @@ def test_a_log_is_continued_where_it_ended(tmp_path: Path) -> None:
     assert b"".join(logs.read_all(path)) == numbered(1500)
 
 
+def test_output_after_a_line_without_an_end_is_a_line_of_its_own(tmp_path: Path) -> None:
+    """A rank can be killed in the middle of a line, and continues its log after a restart."""
+    path = tmp_path / "rank-0.log"
+    for text in (b"step 1\nste", b"attempt 1\n", b"attempt", b" 2\n"):
+        log = logs.Log(path, 1 << 20)
+        log.write(text[:3])
+        log.write(text[3:])
+        log.close()
+    logs.Log(path, 1 << 20).close()
+    assert path.read_bytes() == b"step 1\nste\nattempt 1\nattempt\n 2\n"
+
+
 def test_a_log_is_read_from_a_moment_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "time", lambda: now[0])

@@ -15,8 +15,10 @@ from tests.unit.hosts_here import HostHere, execute, hosts
 from toolkit.api.executors import EXECUTORS
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.session import Session
+from toolkit.core.command import TIMED_OUT, Command, Result
 from toolkit.core.facts import Facts
 from toolkit.core.image import image_facts
+from toolkit.core.runner import Sink
 from toolkit.errors import ImageError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.image.pull import ask_registry, plan_pull, registry_of
@@ -115,9 +117,9 @@ def test_after_a_pull_nothing_is_sent() -> None:
 DOCKER = """#!/bin/sh
 case "$1 $2" in
 'image inspect') cat "$STORE" 2>/dev/null ;;
-'pull --quiet')
+'pull '*)
   [ ! -s "$REGISTRY/error" ] || { cat "$REGISTRY/error" >&2; exit 1; }
-  cp "$REGISTRY/image" "$STORE"; echo "docker.io/$3" ;;
+  echo "1: Pull complete"; cp "$REGISTRY/image" "$STORE"; echo "docker.io/$2" ;;
 *) echo "unexpected: $*" >&2; exit 9 ;;
 esac
 """
@@ -145,6 +147,16 @@ def test_the_same_image_again_is_no_change(registry: Path) -> None:
     assert [pull()[0].status for _ in range(2)] == ["ok", "skipped"]
     (registry / "image").write_text("sha256:two\n")
     assert [pull()[0].status for _ in range(2)] == ["ok", "skipped"]
+
+
+def test_a_pull_that_prints_nothing_is_given_up(registry: Path) -> None:
+    class Hangs(HostHere):
+        def stream(self, command: Command, sink: Sink, source: object = None, silence: float = 0.0) -> Result:
+            return Result(TIMED_OUT, "", f"the command printed nothing for {silence:g} s")
+
+    plan = plan_pull(pulling("always", "reg.example.com:5000/a:1"), {"gpu1": world.facts()})
+    (outcome,) = execute(plan, {"gpu1": Hangs("gpu1")}).outcomes
+    assert (outcome.status, outcome.detail) == ("failed", "the command printed nothing for 7200 s")
 
 
 # Of 20.10 and 26.1 with both image stores, from a registry, from none, and from Docker Hub.
@@ -211,7 +223,7 @@ def test_a_host_whose_pull_failed_takes_no_further_part(
     monkeypatch.setenv("STORE", str(registry / "store"))
     again = {name: replace(f, docker="probed again") for name, f in session.facts.items()}
     monkeypatch.setattr(session, "_ask", lambda name: again[name])
-    (registry / "bin" / "docker").write_text(DOCKER.replace("cp ", '[ "$3" != --no-such ] || exit 1; cp '))
+    (registry / "bin" / "docker").write_text(DOCKER.replace("cp ", '[ "$2" != --no-such ] || exit 1; cp '))
     report = session.pull(replace(plan, phases=(replace(plan.phases[0], steps=steps),)))
     assert [o.status for o in report.outcomes].count("failed") == 1
     assert list(session.facts) == ["gpu1", "cpu3"] and session.errors == {}

@@ -14,13 +14,14 @@ import pytest
 
 from tests.unit.hosts_here import execute
 from tests.unit.images_here import LAYERS, MIB, STORES, Host, Sender, arrived, config, engines, send, use
-from toolkit.core.command import Command, Result
+from toolkit.core.command import TIMED_OUT, Command, Result
 from toolkit.core.report import Outcome
 from toolkit.image.layer_reader import Unreadable, verified
 from toolkit.image.layers import Layer, digest
 from toolkit.plan.steps import Phase, Plan, SendImage
 from toolkit.protocol.names import PARTIAL_REPOSITORY
 from toolkit.transfer.host_programs import load_program, relay_program
+from toolkit.transfer.relay import GIVEN_UP_AFTER_S
 
 
 @pytest.fixture
@@ -264,3 +265,13 @@ def test_a_sum_is_checked_before_the_last_bytes_come() -> None:
         for piece in verified(iter([b"!" * 1000, *pieces[1:]]), [layer]):
             passed.append(piece)
     assert len(b"".join(passed)) < len(data)
+
+
+def test_an_archive_that_the_engine_does_not_take_is_given_up(sender: Sender, make: Any) -> None:
+    class Hangs(Host):
+        def stream(self, command: Command, *rest: Any) -> Result:
+            assert rest[-1] == GIVEN_UP_AFTER_S
+            return Result(TIMED_OUT, "", "the command printed nothing for 1800 s")
+
+    outcome = one(sender, make("a", "overlay2", Hangs))
+    assert "the container engine has stored nothing for 30 minutes" in outcome.detail

@@ -24,10 +24,12 @@ from toolkit.cluster import session as api
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.container.job import exec_mode
+from toolkit.container.job import stop as stop_program
 from toolkit.core.code import CodeTree
-from toolkit.core.command import Command, Result
+from toolkit.core.command import TIMED_OUT, Command, Result
 from toolkit.core.finding import Finding
 from toolkit.core.report import Report
+from toolkit.core.runner import Sink
 from toolkit.errors import BadInput, NotReady, ToolkitError, Unreachable
 from toolkit.jobs import control as jobs
 from toolkit.jobs import exec_mode as exec_jobs
@@ -389,16 +391,18 @@ class Reporting:
         return SimpleNamespace(
             name=host,
             run=lambda ask, seconds: self._run(host, ask),
-            stream=lambda ask, sink: self._stream(host),
+            stream=lambda ask, sink, silence=None: self._stream(host, ask, sink),
         )
 
     def _run(self, host: str, ask: Command) -> Result:
-        if "job.stop" in ask.argv:
-            self.ended.append(host)
-            return Result(0, json.dumps(plain(part("stopped", 143))))
         return Result(0, json.dumps([plain(one) for one in self._listed(host)]))
 
-    def _stream(self, host: str) -> Result:
+    def _stream(self, host: str, ask: Command, sink: Sink) -> Result:
+        if "job.stop" in ask.argv:
+            self.ended.append(host)
+            sink(b"\n\n")  # signs of life while the job ends
+            sink(json.dumps(plain(part("stopped", 143))).encode())
+            return Result(0)
         self.followed.append(host)
         ended = self.ends.get(host, part("succeeded", 0))
         return Result(0, "", json.dumps({"status": plain(ended), "now": time.time()}))
@@ -516,15 +520,12 @@ def test_a_host_of_the_job_still_ends_the_others() -> None:
     over = threading.Event()
 
     class Waiting(Reporting):
-        def _run(self, host: str, ask: Command) -> Result:
-            said = super()._run(host, ask)
+        def _stream(self, host: str, ask: Command, sink: Sink) -> Result:
+            assert host == "gpu2" or "job.stop" in ask.argv or over.wait(PATIENCE_S)
+            said = super()._stream(host, ask, sink)
             if self.ended:
                 over.set()
             return said
-
-        def _stream(self, host: str) -> Result:
-            assert host == "gpu2" or over.wait(PATIENCE_S)
-            return super()._stream(host)
 
     session: Any = Waiting(gpu1=running, gpu2=running)
     session.ends = {"gpu1": part("stopped", 143), "gpu2": part("failed", 7, cause=RANK)}
@@ -542,6 +543,29 @@ def test_without_main_the_hosts_of_a_job_confirm_each_other() -> None:
     ended = follow_job(session)
     assert (ended.state, ended.reason) == ("unknown", "hosts of the job did not answer: gpu1")
     assert (session.followed, session.ended) == (["gpu2"], [])
+
+
+def test_a_stop_waits_as_long_as_its_program_is_alive() -> None:
+    """Only the program on the host knows the grace that an earlier `stop` gave."""
+    limits = []
+
+    class Host:
+        def stream(self, ask: Command, sink: Sink, silence: float) -> Result:
+            limits.append(silence)
+            return Result(TIMED_OUT, "", f"the command printed nothing for {silence:g} s")
+
+    session: Any = SimpleNamespace(container=lambda host: Host())
+    _, errors = exec_jobs.end_parts(session, JOB, ("gpu1",))
+    what = f"cannot stop {JOB}: the command printed nothing for 120 s"
+    assert limits == [120] and errors["gpu1"].what == what
+
+
+def test_a_stop_program_prints_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = threading.Semaphore(0)
+    monkeypatch.setattr(stop_program, "SIGN_S", 0.001)
+    monkeypatch.setattr(stop_program, "os", SimpleNamespace(write=lambda *_: printed.release()))
+    with stop_program.signs_of_life():
+        assert all(printed.acquire(timeout=PATIENCE_S) for _ in range(3))
 
 
 def test_no_part_ends_as_records_contradict_each_other() -> None:

@@ -130,6 +130,25 @@ def test_a_job_that_was_not_is_not(statuses: tuple[str, ...]) -> None:
     assert recall_jobs("demo") == []
 
 
+@pytest.mark.parametrize("phase", ["code", "start"])
+def test_the_error_has_the_reason_and_the_fix_of_each_host(phase: str) -> None:
+    """The lines of the steps that failed have neither."""
+
+    def execute(plan: Plan, listen: object) -> Report:
+        status: Any = "failed" if plan.phases[0].title == phase else "ok"
+        ends = [
+            Outcome(plan.phases[0].title, "step", f"gpu{n}", status, detail=f"why {n}", fix=f"do {n}")
+            for n in (1, 2)
+        ]
+        return Report("run", tuple(ends))
+
+    here = session()
+    here.execute = execute
+    with pytest.raises(ToolkitError) as raised:
+        jobs.start(here, PLAN, lambda event: None)
+    assert str(raised.value).endswith(":\n  gpu1: why 1\n  gpu2: why 2\n  fix: do 1\n  fix: do 2")
+
+
 def test_toolkit_jobs_caches_the_listed_ids(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

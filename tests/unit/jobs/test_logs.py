@@ -1,12 +1,20 @@
-"""Messages about a log that cannot be followed to its end."""
+"""Logs that cannot be followed to their end, and logs of ranks that move to other hosts."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from toolkit.core.command import Result
-from toolkit.errors import ToolkitError
-from toolkit.jobs.logs import raise_if_failed
+from toolkit.core.command import Command, Result
+from toolkit.core.runner import Sink
+from toolkit.errors import ToolkitError, Unreachable
+from toolkit.jobs import logs
+from toolkit.jobs.logs import Excerpt, raise_if_failed, show_log
+from toolkit.jobs.status import JobStatus
+
+JOB = "the-job"
 
 
 @pytest.mark.parametrize(
@@ -15,5 +23,70 @@ from toolkit.jobs.logs import raise_if_failed
 )
 def test_the_reason_is_never_empty(stderr: str, words: str) -> None:
     with pytest.raises(ToolkitError, match=words) as told:
-        raise_if_failed(Result(137, "", stderr, 0.1), "the-job", "gpu1")
+        raise_if_failed(Result(137, "", stderr, 0.1), JOB, "gpu1")
     assert told.value.host == "gpu1" and told.value.fix
+
+
+def job(host: str, state: str = "running") -> JobStatus:
+    return JobStatus(JOB, state, None, 0.0, None, "", hosts=(("main", (0,)), (host, (0,))))
+
+
+def follow_rank(
+    monkeypatch: pytest.MonkeyPatch, states: list[JobStatus], outputs: dict[str, bytes | ToolkitError]
+) -> tuple[str, list[str], Exception | None]:
+    """Follow rank 1; return the output, the words of each log reader, and the error.
+
+    Args:
+        states: the answers to questions about the job; the first question is that of the command itself.
+        outputs: by host; the last piece of a log, or an error.
+    """
+    asked, output, answers = list[str](), bytearray(), iter(states)
+
+    def stream(host: str, ask: Command, sink: Sink) -> Result:
+        asked.append(" ".join((host, *map(str, ask.argv[3:]))))
+        said = outputs[host]
+        if isinstance(said, ToolkitError):
+            raise said
+        sink(said)
+        return Result(0)
+
+    session: Any = SimpleNamespace(
+        inventory=SimpleNamespace(main="main", in_parts=False),
+        container=lambda host: SimpleNamespace(name=host, stream=lambda ask, sink: stream(host, ask, sink)),
+    )
+    monkeypatch.setattr(logs, "job_status", lambda *_: next(answers))
+    monkeypatch.setattr(logs, "_POLL_S", 0.0)
+    error = None
+    try:
+        show_log(session, next(answers), output.extend, Excerpt(rank=1, tail=5), True)
+    except ToolkitError as raised:
+        error = raised
+    assert not list(answers)
+    return output.decode(), asked, error
+
+
+MOVED = "[toolkit] rank 1 runs on gpu2 since a restart\n"
+
+
+def test_the_log_of_a_rank_is_followed_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [job("gpu1"), job("gpu1", "restarting"), job("gpu2"), job("gpu2", "succeeded")]
+    output, asked, error = follow_rank(monkeypatch, states, {"gpu1": b"one\n", "gpu2": b"two\n"})
+    assert (output, error) == (f"one\n{MOVED}two\n", None)
+    assert [words.split(JOB)[1] for words in asked] == [" --rank 1 --tail 5", " --rank 1"]
+
+
+def test_the_log_of_a_rank_on_a_lost_host_is_followed_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Unreachable("the connection was lost", "again", "gpu1")
+    states = [job("gpu1"), job("gpu1"), job("gpu1", "restarting"), job("gpu2"), job("gpu2", "succeeded")]
+    output, _, error = follow_rank(monkeypatch, states, {"gpu1": lost, "gpu2": b"two\n"})
+    assert (output, error) == (f"{MOVED}two\n", None)
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_the_log_of_a_rank_that_does_not_move_ends_as_before(
+    monkeypatch: pytest.MonkeyPatch, final: bool
+) -> None:
+    states = [job("gpu1"), job("gpu1", "failed" if final else "running")]
+    assert follow_rank(monkeypatch, states, {"gpu1": b"one\n"})[::2] == ("one\n", None)
+    failed = ToolkitError("there is no such log", "toolkit jobs", "gpu1")
+    assert follow_rank(monkeypatch, states, {"gpu1": failed})[::2] == ("", failed)

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Generator, Hashable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +18,10 @@ from tests.unit.container_world import INSIDE, PATIENCE_S
 from toolkit.container.transfer import relay as program
 from toolkit.core.command import Command, Result, command
 from toolkit.core.runner import Sink
-from toolkit.errors import Unreachable
-from toolkit.transfer.host import Declined, Member, Obstacle
+from toolkit.errors import ToolkitError, Unreachable
+from toolkit.transfer import relay as transfer
+from toolkit.transfer.host import Brought, Declined, Member, Obstacle
+from toolkit.transfer.payload import Segment
 from toolkit.transfer.relay import Relay
 from toolkit.transfer.schedule import Drop, Line
 
@@ -275,3 +277,95 @@ def test_chunks_on_standard_input_need_an_order_and_digests(relay) -> None:  # t
     assert fed(digests, *chunks, take) == ([0], 0, "")
     assert fed(digests, take, chunks[0], take, *chunks[1:], take) == ([0, 1, 3], 0, "")
     assert fed(digests, take, (b"C", 0, b"else")) == ([0], 3, "chunk 0 is damaged\n")
+
+
+NEVER = 10**9
+
+
+class Stalls(Lost):
+    """A host that receives a chunk.
+
+    Args:
+        patience: number of checks after which it stores the chunk.
+        responds: number of checks to which its engine responds.
+    """
+
+    def __init__(self, patience: int, responds: int) -> None:
+        super().__init__()
+        self.patience, self.most, self.checks, self.store = patience, responds, 0, threading.Event()
+
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
+        sink(b'{"ready": true}\n')
+        given = iter(source or ())
+        next(given)
+        sink(b'{"port": 1000}\n')
+        next(data for data in given if b'"take"' in data)
+        sink(b'{"takes": "", "at": 0}\n{"at": 0, "limit": 128}\n')
+        next(data for data in given if chunk(0) in data)
+        sink(b'{"at": 1, "limit": 129, "busy": true}\n')
+        if self.patience < NEVER:
+            assert self.store.wait(PATIENCE_S)
+            sink(b'{"loaded": 0, "status": 0}\n')
+        list(given)
+        return Result(0)
+
+    def responds(self) -> bool:
+        self.checks += 1
+        if self.checks >= self.patience:
+            self.store.set()
+        return self.checks <= self.most
+
+
+class OneChunk:
+    """A payload of one chunk."""
+
+    def prime(self, need: Hashable) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+    def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Segment, ...]]:
+        segment: Any = SimpleNamespace(first=0, end=1, size=7)
+        return dict.fromkeys(needs, (segment,))
+
+    def order(self, need: Hashable, segments: tuple[Segment, ...]) -> dict[str, object]:
+        return {}
+
+    def chunks(self, number: int) -> Generator[tuple[int, bytes], None, None]:
+        yield 0, chunk(0)
+
+
+def bring(host: Stalls, monkeypatch: pytest.MonkeyPatch, given_up: float = 1e9) -> Brought | Declined:
+    monkeypatch.setattr(transfer, "_CHECK", 0.001)
+    monkeypatch.setattr(transfer, "GIVEN_UP_AFTER_S", given_up)
+    relay = Relay(OneChunk(), {"gpu1"})
+    way = (command("relay"), 0, "10.0.0.1", 0, lambda *_: None, host.responds, "restart it")
+    try:
+        return relay.bring(host, *way)
+    finally:
+        relay.close()
+
+
+def test_a_slow_engine_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Stalls(patience=5, responds=NEVER)
+    done = bring(host, monkeypatch)
+    assert isinstance(done, Brought) and len(done.segments) == 1 and not done.refused
+
+
+def test_a_host_whose_engine_does_not_respond_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Stalls(patience=NEVER, responds=2)
+    with pytest.raises(ToolkitError, match="engine does not respond, and has stored nothing for") as raised:
+        bring(host, monkeypatch)
+    assert (raised.value.host, raised.value.fix) == ("gpu1", "restart it")
+
+
+def test_an_engine_that_responds_but_stores_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ToolkitError, match="the transfer made no progress for 0 minutes"):
+        bring(Stalls(patience=NEVER, responds=NEVER), monkeypatch, given_up=0.1)

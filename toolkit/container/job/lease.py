@@ -31,7 +31,15 @@ from toolkit.container.job.rank_records import own_records
 from toolkit.container.job.threads import Owned
 from toolkit.container.job.variables import Variables, forget, keep
 from toolkit.container.job_file import load_host, load_job
-from toolkit.container.paths import ATTEMPT, STOPPING, job_folder, lease_path, program, temporary_folder
+from toolkit.container.paths import (
+    ATTEMPT,
+    RESTART,
+    STOPPING,
+    job_folder,
+    lease_path,
+    program,
+    temporary_folder,
+)
 from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
 from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_USAGE
 
@@ -222,6 +230,8 @@ def main() -> int:
         signal.signal(signum, signal.SIG_IGN)
     lease = Lease(job_id, int(about.get("--attempt", "0")))
     lease.renew(time.monotonic())
+    with suppress(OSError):  # a host that the attempt then does without awaits no other attempt
+        (lease.folder / RESTART).unlink(missing_ok=True)
     with suppress(OSError):  # the login of a launcher creates the folder if it is missing
         temporary_folder(job_id).mkdir(mode=0o700, exist_ok=True)
     lease.deaths.start()

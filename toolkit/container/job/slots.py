@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from toolkit.container.job_file import Host, Job, load_job
+from toolkit.container.job_file import Host, Job, read_job
 from toolkit.container.job_list import read_status
 from toolkit.container.paths import root
 from toolkit.container.tags import SUPERVISOR_TAG, is_tagged
@@ -34,7 +34,9 @@ def taken_by_another(job: Job) -> str:
             continue
         if not is_tagged(status["pid"], SUPERVISOR_TAG, other):
             continue
-        theirs = {host["name"]: host["taken"] for host in load_job(other)["hosts"]}
+        theirs = status["hosts"]
+        with suppress(OSError, ValueError, RecursionError):  # a damaged record must end no other job
+            theirs = taken(read_job(other)["hosts"])
         for host in job["hosts"]:
             both = sorted(set(host["taken"]) & set(theirs.get(host["name"], ())))
             if both:

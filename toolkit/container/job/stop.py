@@ -6,15 +6,17 @@ import argparse
 import json
 import os
 import signal
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from toolkit.container.exits import fail
 from toolkit.container.files import write_text
 from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, PEER, RANKS_ENDED
 from toolkit.container.job.orphans import CONNECT_S, end_everywhere
-from toolkit.container.job_file import grace_of, load_job
+from toolkit.container.job_file import Job, grace_of, load_job
 from toolkit.container.job_list import Status, keep_status, read_status
 from toolkit.container.paths import GRACE, in_memory, job_folder
 from toolkit.container.tags import PEER_FAILED, SUPERVISOR_TAG, is_tagged
@@ -23,6 +25,7 @@ from toolkit.protocol.states import FINAL_STATES
 
 START_S = 5.0  # a job that was just started might not have a status yet
 POLL_S = 0.05
+SIGN_S = 5.0
 
 
 def keep_grace(folder: Path, grace: float) -> None:
@@ -45,6 +48,47 @@ def _first_status(job_id: str) -> Status:
         if time.monotonic() > deadline:
             fail(EXIT_NO_INPUT, f"job {job_id} was not started on this host")
         time.sleep(POLL_S)
+
+
+def _wait(job: Job, status: Status, grace: float, deadline: float, ranks: bool) -> Status:
+    """Wait until the job or its ranks on this host have ended; return the status."""
+    while status["state"] not in FINAL_STATES:
+        if ranks and (job_folder(job["id"]) / RANKS_ENDED).exists():
+            break
+        if not is_tagged(status["pid"], SUPERVISOR_TAG, job["id"]):
+            status = _first_status(job["id"])
+            if status["state"] in FINAL_STATES:
+                break
+            outcome = end_everywhere(job, grace)
+            status["state"], status["exit_code"] = "failed", EXIT_BROKEN
+            status["ended"], status["reason"] = time.time(), "the supervisor was lost"
+            status["unswept"] = sorted(host for host, problem in outcome.items() if problem)
+            keep_status(job_folder(job["id"]), status)
+            break
+        if time.monotonic() > deadline:
+            fail(EXIT_BROKEN, f"the supervisor (process {status['pid']}) did not exit")
+        time.sleep(POLL_S)
+        status = _first_status(job["id"])
+    return status
+
+
+@contextmanager
+def signs_of_life() -> Iterator[None]:
+    """Print an empty line every few seconds: only this program knows for how long the job can take to end."""
+    over = threading.Event()
+
+    def print_lines() -> None:
+        with suppress(OSError):
+            while not over.wait(SIGN_S):
+                os.write(1, b"\n")
+
+    thread = threading.Thread(target=print_lines)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def main() -> int:
@@ -71,29 +115,16 @@ def main() -> int:
     if not args.ranks and job["transport"] == EXEC:
         with suppress(OSError):
             (folder / ALL_ENDED).touch()
+    before = grace_of(job)  # perhaps of another `stop`, whose ranks keep it
     if args.grace is not None:
         keep_grace(folder, args.grace)
     grace = grace_of(job)
+    # The worst case: the ranks' grace, then the launcher's, both with a lost host. Grace 0 ends all at once.
+    longest = max(before, grace) if grace else 0.0
+    deadline = time.monotonic() + 2 * longest + 2 * CONNECT_S + 30
     if status["state"] not in FINAL_STATES and is_tagged(status["pid"], SUPERVISOR_TAG, job["id"]):
         os.kill(status["pid"], signum)
-    # its worst case: the ranks' grace, then the launcher's, both with a lost host
-    deadline = time.monotonic() + 2 * grace + 2 * CONNECT_S + 30
-    while status["state"] not in FINAL_STATES:
-        if args.ranks and (folder / RANKS_ENDED).exists():
-            break
-        if not is_tagged(status["pid"], SUPERVISOR_TAG, job["id"]):
-            status = _first_status(job["id"])
-            if status["state"] in FINAL_STATES:
-                break
-            outcome = end_everywhere(job, grace)
-            status["state"], status["exit_code"] = "failed", EXIT_BROKEN
-            status["ended"], status["reason"] = time.time(), "the supervisor was lost"
-            status["unswept"] = sorted(host for host, problem in outcome.items() if problem)
-            keep_status(job_folder(job["id"]), status)
-            break
-        if time.monotonic() > deadline:
-            fail(EXIT_BROKEN, f"the supervisor (process {status['pid']}) did not exit")
-        time.sleep(POLL_S)
-        status = _first_status(job["id"])
+    with signs_of_life():
+        status = _wait(job, status, grace, deadline, args.ranks)
     print(json.dumps(status))
     return 0

@@ -39,7 +39,7 @@ def size_of(path: Path) -> int:
 
 
 class Log:
-    """Writer of a log; it continues an existing log."""
+    """Writer of a log; it continues an existing log, on a new line."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self._path = path
@@ -48,12 +48,15 @@ class Log:
         self._start, newest = found[-1]
         self._file = newest.open("ab", buffering=0)
         self._length = self._file.tell()
+        self._is_cut = self._length > 0 and not _ends_line(newest)  # the previous writer was killed
         self._times = _times_path(path).open("ab", buffering=0)
         self._rows, self._apart = times(path)
 
     def write(self, data: bytes) -> None:
         """Append `data`. Raises OSError, as for a full disk."""
         self._note_time()
+        if self._is_cut:
+            data, self._is_cut = b"\n" + data, False
         while data:
             room = self._piece - self._length
             if room <= 0:
@@ -88,6 +91,12 @@ class Log:
         self._times.truncate(0)
         rows = b"".join(_row(*row) for row in self._rows)
         self._times.write(f"{APART} {self._apart:g}\n".encode() + rows)
+
+
+def _ends_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
 
 
 class Reader:
