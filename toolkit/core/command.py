@@ -105,7 +105,7 @@ class Command:
         return Command(("sh", "-c", 'eval "exec $(printf %s "$1" | base64 -d)"', "sh", text), self.stdin)
 
     def line(self) -> str:
-        """Return the command as people may read it: references by their names, quoted for a shell."""
+        """Return the command as readable text: references by their names, quoted for a shell."""
         return " ".join(str(t) if isinstance(t, Ref) else _quoted(t) for t in self.argv)
 
 
@@ -148,5 +148,5 @@ class Result:
 
     @property
     def output(self) -> str:
-        """Both streams, errors last: what a person wants to see of a failure."""
+        """Both streams for the message of a failure, errors last."""
         return "\n".join(part for part in (self.stdout.strip(), self.stderr.strip()) if part)

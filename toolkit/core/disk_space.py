@@ -67,7 +67,7 @@ def parse_room(text: str) -> tuple[Room, ...]:
     lines = [*map(read_cell, lines_of(text))]
     found = []
     for path, in_bytes, in_files in zip(lines[::3], lines[1::3], lines[2::3], strict=False):
-        # POSIX: file system, blocks, used, available, capacity, mount point (which may hold blanks).
+        # POSIX: file system, blocks, used, available, capacity, mount point (which can contain blanks).
         cells, files = in_bytes.split(None, 5), in_files.split(None, 5)
         if len(cells) != 6:
             continue
@@ -90,7 +90,7 @@ def tightest(rooms: Sequence[Room], named: Sequence[str]) -> Room | None:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for people, in units of 1000."""
+    """Return a number of bytes as readable text, in units of 1000."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= factor:
             number = count / factor

@@ -19,7 +19,7 @@ ENGINE_FAILED = (125, 126, 127, 128, 255)
 
 # What the scripts of this package call; podman knows them all under the same names.
 _VERBS = "container|exec|image|images|info|inspect|load|logs|manifest|ps|pull|rm|rmi|run|tag|version"
-# In a script: docker as a command's first word, or as the name of a function that stands for it.
+# In a script: docker as a command's first word, or as the name of a function that replaces it.
 _CALL = re.compile(rf"(?<![\w./@:-])docker(?= (?:{_VERBS})\b|\(\))")
 _VERB = re.compile(_VERBS)
 

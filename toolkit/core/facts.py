@@ -46,7 +46,7 @@ class ContainerFacts:
 
     @property
     def digest(self) -> str:
-        """Of everything that the container was made from; empty when its labels do not say."""
+        """The digest of all settings of the container; empty if its labels do not contain it."""
         return self.labels.get(LABEL_DIGEST, "")
 
 
@@ -86,7 +86,7 @@ class GpuProcess:
         user: whose it is; empty where the system hides processes of others.
         program: the kernel's short name for it.
         container: Id of the container that it runs in, empty for none.
-        job: of the toolkit, where the ssh user may see it; empty for none.
+        job: the toolkit job, if the ssh user can see it; empty for none.
     """
 
     gpu: str

@@ -17,7 +17,7 @@ class Finding:
 
     Args:
         check: id of the check, such as ``disk-space``.
-        verdict: ``error`` would stop or spoil a job, ``warning`` would slow it or may spoil it.
+        verdict: ``error`` would break or corrupt a job, ``warning`` would slow it or can corrupt it.
         what: the finding in plain words, one sentence.
         fix: the command or the change that ends it; empty when there is nothing to do.
         host: inventory name of the host concerned, empty for the cluster or its file.

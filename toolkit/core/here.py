@@ -1,4 +1,4 @@
-"""Other programs of this machine that a person has or has not: sbatch, kubectl."""
+"""Optional programs of this machine: sbatch, kubectl."""
 
 from __future__ import annotations
 

@@ -140,10 +140,10 @@ def image_facts(image: ImageInspect, engine: str = DOCKER) -> ImageFacts:
     )
 
 
-# What `uname -m` says, in the words of images (https://go.dev/doc/install/source#environment).
+# Output of `uname -m`, and the name in images (https://go.dev/doc/install/source#environment).
 _ARCHES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}
 
 
 def image_arch(machine: str) -> str:
-    """Return a machine's processor, as ``uname -m`` says it, in the words of images."""
+    """Return the name in images for the processor that ``uname -m`` printed."""
     return _ARCHES.get(machine, machine)

@@ -166,7 +166,7 @@ class ContainerRunner:
         source: Iterable[bytes] | None = None,
         silence: float | None = None,
     ) -> Result:
-        if source is not None:  # it may have been read from, so there is no second run
+        if source is not None:  # a part of it is possibly consumed, so the command is not repeated
             return self.outer.stream(self._within(command, True), sink, source, silence)
         whole, streams = self._announced(command, False), _Announced(sink)
         result = self.outer.stream(whole, streams.out, None, silence)

@@ -16,7 +16,7 @@ Fault = tuple[Path, str]
 
 
 def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield the faults that lie between values; a value of a wrong type is passed over, others report it."""
+    """Yield faults that involve several values; values of a wrong type are skipped and reported elsewhere."""
     places = _host_places(data.get("hosts"))
     hosts = {name: settings for name, _, settings in places}
     main = data.get("main", next(iter(hosts), None))

@@ -66,9 +66,7 @@ def variant_text(met: Sequence[Met], fits: CudaVariant | None) -> str:
     if fits is newest or not any(one.gpus for one in met):
         return ""
     if fits is None:
-        return (
-            "  no GPU image of toolkit fits the drivers and GPUs of all hosts; toolkit check names the hosts"
-        )
+        return "  no toolkit GPU image fits the drivers and GPUs of all hosts; toolkit check names the hosts"
     oldest = ".".join(map(str, newest.oldest))
     return (
         f"  these hosts need the image {fits.image}: CUDA {newest.major} requires driver {newest.driver} and"
@@ -97,6 +95,6 @@ def _fix(fix: str, wide: int) -> list[str]:
 
 
 def essence(text: str) -> str:
-    """Return the lines of a hosts file that say something about its cluster, without the comments for all."""
+    """Return the lines of a hosts file that describe its cluster, without the general comments."""
     lines = [line for line in text.splitlines() if line and not line.startswith(("#", "  #"))]
     return "\n".join(["", *lines, ""])

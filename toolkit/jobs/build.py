@@ -72,7 +72,7 @@ def job_layout(
         known: see ``plan_request``.
 
     Raises:
-        ToolkitError: a host of the job did not answer, or lacks what the hosts file says.
+        ToolkitError: a host of the job did not answer, or does not have what the hosts file requires.
         NotReady: the cluster is not up.
     """
     needed = _needed(session.inventory, checked)

@@ -24,14 +24,14 @@ from toolkit.errors import ToolkitError
 from toolkit.protocol.names import RUNS
 
 IGNORE_FILES = (".gitignore", ".toolkitignore")
-# Folders that are never part of a program, whatever the ignore files say.
+# Folders that are never part of a program, even if no ignore file lists them.
 NEVER_SENT = frozenset((".git", ".ssh", "__pycache__", ".venv", ".lab"))
-# Names of files that may be private keys; the content decides.
+# Names of files that can be private keys; the content decides.
 _KEY_NAMES = re.compile(r"id_\w+|.*\.(pem|key)|.*_(rsa|dsa|ecdsa|ed25519)")
 _PRIVATE_KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 
 _PIECE = 2**15
-# What `why` and `report` have written, which may tell more than the ranks should know.
+# Output files of `why` and `report`, which can contain more than the ranks should read.
 _OWN_PAGES = re.compile(r"why-\d{8}-\d{6}-.*\.tar\.gz|report-\d{8}-\d{6}-.*\.html")
 _STEADY = "run the same command again; list files that change all the time in .toolkitignore"
 
@@ -57,7 +57,7 @@ class Rules:
     for_folders: pathspec.PathSpec  # type: ignore[type-arg]
 
     def ignored(self, path: str, is_folder: bool) -> bool | None:
-        """Return what the rules say about an entry, None when they say nothing.
+        """Return the result of the rules for an entry, None if no rule matches.
 
         Args:
             path: relative to the folder of the rules; the caller first checks the folders above it.
@@ -68,7 +68,7 @@ class Rules:
 
 
 def parse_ignore(data: bytes) -> Rules | None:
-    """Return the rules of an ignore file, None when it has none; lines without a meaning are passed over."""
+    """Return the rules of an ignore file, None if it has none; invalid lines are skipped."""
     lines = data.removeprefix(b"\xef\xbb\xbf").decode(errors="surrogateescape").split("\n")
     meant = [line for line in (raw.removesuffix("\r") for raw in lines) if _has_meaning(line)]
     if not meant:
@@ -80,7 +80,7 @@ def parse_ignore(data: bytes) -> Rules | None:
 def _has_meaning(line: str) -> bool:
     try:
         pathspec.GitIgnoreSpec.from_lines([line])
-    except ValueError:  # what pathspec and re say of a pattern that is none
+    except ValueError:  # error of pathspec and re for an invalid pattern
         return False
     return bool(line.strip())
 
@@ -105,7 +105,7 @@ def read_tree(folder: Path, cache: Path | None = None, private: Iterable[Path] =
 
     Args:
         cache: folder in which sums are remembered; the person's own cache if absent.
-        private: files that are never sent, under whatever name they lie in the folder. Nor are private keys.
+        private: files that are never sent, whatever their names in the folder; private keys also.
 
     Raises:
         ToolkitError: as ``list_files``; also a file that is written while it is read.
@@ -128,7 +128,7 @@ def contents(folder: Path, entries: Iterable[Entry]) -> Iterator[bytes]:
     """Yield the bytes of these files one after another, in pieces that do not end where files do.
 
     Raises:
-        ToolkitError: a file cannot be read, or is not as long any more as its entry says.
+        ToolkitError: a file cannot be read, or its length differs from its entry.
     """
     piece = bytearray()
     for entry in entries:

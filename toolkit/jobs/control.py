@@ -72,7 +72,7 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
         if not failed:
             remember_job(session.inventory.cluster, _job_of(plan))
     if failed:
-        if session.inventory.in_parts:  # others may have started theirs
+        if session.inventory.in_parts:  # other hosts possibly started their parts
             end_parts(session, _job_of(plan), {o.host for o in ours}, ("--failed",))
         what = (
             "the supervisor of the job did not start" if failed[0].phase == "start" else "the job was stopped"
@@ -109,12 +109,12 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
     """End a job everywhere: its supervisor ends the launcher and sweeps every host by the job's mark.
 
     Args:
-        interrupt: a person pressed Ctrl-C: the job's exit code is 130 then, else 143.
+        interrupt: the user pressed Ctrl-C, so the job's exit code is 130; otherwise 143.
         grace: seconds between SIGTERM and SIGKILL; the job's own if None.
 
     Raises:
         NotReady: the cluster is another user's.
-        ToolkitError: it could not be ended on some host, on which something of it may go on.
+        ToolkitError: it could not be ended on a host, where its processes possibly continue.
     """
     session.require_own()
     seconds = 120 + 2 * (grace or 0)
@@ -135,7 +135,7 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
 
 
 def kill(session: Session, job: str) -> None:
-    """Kill every process that carries the job's mark, on every host that answers, as a person's Ctrl-C."""
+    """Kill every process with the job tag on every host that answers; the job ends as after Ctrl-C."""
 
     def sweep(host: str) -> None:
         ask = command(*program("job.orphans"), job, "--signal", "KILL", "--interrupt")
@@ -151,7 +151,7 @@ def kill(session: Session, job: str) -> None:
 def end_jobs(session: Session, tell: Callable[[str], None] = lambda job: None) -> None:
     """End all jobs that run, as well as it can be done: what is left of them goes with the containers.
 
-    So that they have their grace, and what is known of them afterwards says how they ended.
+    The jobs then get their grace period, and their records contain the result.
 
     Args:
         tell: called with each before it is ended.

@@ -107,7 +107,7 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
     Raises:
         NotReady: the container does not run.
         NoFolder: the job was not on this host.
-        NoSuchFile: nothing matches; says what is there.
+        NoSuchFile: nothing matches; lists the existing files.
         ToolkitError: the host lists a file that was not requested, or its answer is not valid.
     """
     runner = session.container(host)

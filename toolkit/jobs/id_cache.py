@@ -39,14 +39,14 @@ def recall_jobs(cluster: str) -> list[str]:
     """Return the jobs of a cluster that are remembered, newest first; none when they cannot be read."""
     with contextlib.suppress(OSError, RuntimeError):
         file = _file(cluster)
-        if file and file.is_file():  # a pipe of that name would hold us up
+        if file and file.is_file():  # to open a pipe of this name would block
             with file.open("rb") as source:
                 return _good(source.read(_MOST_BYTES).decode("ascii", "replace").splitlines())
     return []
 
 
 def knows_jobs() -> bool:
-    """Return whether jobs of any cluster may be remembered; called before toolkit reads a hosts file."""
+    """Return whether job ids of any cluster can be stored; called before toolkit reads a hosts file."""
     with contextlib.suppress(OSError, RuntimeError):
         return cache_folder().is_dir()
     return False

@@ -174,7 +174,7 @@ def _variable_problems(request: Request) -> list[Problem]:
         except ValueError as error:
             found.append(Problem(f"--env {name}", str(error)))
         if "\0" in value:
-            # The value may be a secret: no message repeats it.
+            # The value can be a secret, so no message repeats it.
             found.append(Problem(f"--env {name}", "contains a NUL byte, which a variable cannot contain"))
     return found
 

@@ -139,7 +139,7 @@ def together(parts: Mapping[str, Status]) -> Status:
     """Return the status of a job from those of its parts by host.
 
     Args:
-        parts: at least one; ``state`` may be ``lost`` as well, see ``toolkit.jobs.status``.
+        parts: at least one; ``state`` can also be ``lost``, see ``toolkit.jobs.status``.
     """
     statuses = list(parts.values())
     ended = [one.ended for one in statuses]
@@ -177,7 +177,7 @@ def shifted(status: Status, seconds: float) -> Status:
 
 
 def _telling(statuses: list[Status]) -> Status:
-    """The part that says how the job has ended: the first that failed, best with a rank's own record.
+    """Return the part with the result of the job: the first that failed, preferably with a rank's own record.
 
     Unless a user stopped the job before: later failures are a consequence of that.
     """
@@ -207,7 +207,7 @@ def jobs_table(jobs: Sequence[JobStatus]) -> str:
 def job_json(job: JobStatus) -> dict[str, Any]:
     """Return a job as JSON has it."""
     found = asdict(job) | {"ranks": job.ranks, "hosts": {name: list(slots) for name, slots in job.hosts}}
-    del found["failed_rank"], found["lost_host"]  # `reason` has them, for people
+    del found["failed_rank"], found["lost_host"]  # `reason` contains both as text
     return found
 
 

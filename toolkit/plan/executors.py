@@ -24,7 +24,7 @@ from toolkit.plan.steps import CANNOT_TELL, File, Run, Stamp, Upload, WaitFor
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.numbers import whole
 
-# Statuses of our own wrapper scripts, out of the range that docker and common programs use.
+# Statuses of toolkit's wrapper scripts, outside the range that docker and common programs use.
 _SKIPPED, _DEAD, _LATE = 213, 214, 215
 
 # The numbers of those that are there, then their sums, then their modes: a few processes for all files.
@@ -76,7 +76,7 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
         whole = _guarded(subject, check, kept, step.reads and _own(step.reads, context))
     result, detail = runner.run(whole, step.timeout), ""
     if result.status in step.again:
-        detail = f"succeeded in the second attempt; the first attempt failed: {reason(result)}"
+        detail = f"succeeded on the second attempt; the first attempt failed: {reason(result)}"
         result = runner.run(whole, step.timeout)
     if step.unsure and result.status == CANNOT_TELL:
         return Verdict("not run", reason(result), fix=step.unsure)
@@ -97,9 +97,9 @@ def _targets(step: Run, context: Context) -> tuple[list[str], list[str]]:
 
 
 def run_question(step: Run, context: Context) -> Command | None:
-    """Return what tells by its status and output whether there is nothing to do; see ``run_verdict``.
+    """Return the query whose status and output show whether the step is done; see ``run_verdict``.
 
-    None where only the outputs of earlier steps say what to ask.
+    None if the query depends on outputs of earlier steps.
     """
     if isinstance(step.unless, Stamp):
         return command("cat", step.unless.path) if step.reads is None else None
@@ -112,7 +112,7 @@ def run_question(step: Run, context: Context) -> Command | None:
 
 
 def run_verdict(step: Run, context: Context, answer: str) -> Verdict | None:
-    """Return the verdict where the answer to ``run_question`` says that there is nothing to do."""
+    """Return the verdict if the answer to ``run_question`` shows that the step is done."""
     if _targets(step, context)[1]:
         return None
     if isinstance(step.unless, Stamp) and answer.strip() != text_of(step.unless.content, context).strip():
@@ -156,7 +156,7 @@ def _by_hand(host: str, subject: Command) -> str:
 
 
 def _check(unless: Command | Stamp | None, context: Context) -> tuple[str, str]:
-    """Return in shell what tells that there is nothing to do, and what is done after the action."""
+    """Return shell text that tests whether the step is done, and shell text to run after the action."""
     if unless is None:
         return "", ""
     if isinstance(unless, Command):
@@ -176,7 +176,7 @@ def _guarded(subject: Command, check: str, kept: str, reads: Command | None) -> 
     into = " >&2" if reads else ""
     text = f"{subject.shell()}{into}; status=$?"
     if check:
-        # A program that ends with our own status was not skipped.
+        # A program that exits with the status of the wrapper script was not skipped.
         own = f"[ $status -ne {_SKIPPED} ] || status=1"
         after = f"; [ $status -ne 0 ] || {kept}" if kept else ""
         text = f"if {check}; then status={_SKIPPED}; else {text}; {own}{after}; fi"
@@ -236,7 +236,7 @@ def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
 
 
 def upload_question(step: Upload, context: Context) -> Command:
-    """Return the command that says how the step's files are on the host."""
+    """Return the command that reports the state of the step's files on the host."""
     return script(_LOOK, *(file.path for file in step.every))
 
 

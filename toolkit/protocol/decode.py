@@ -88,7 +88,7 @@ class Items:
 
 @dataclass(frozen=True)
 class OrEmpty:
-    """Of an optional value: an empty text, list or object stands for null, whatever the type."""
+    """Marker of an optional value: an empty text, list or object means null, whatever the type."""
 
 
 _TEXT, _NUMBER, _ITEMS = Text(), Number(), Items()

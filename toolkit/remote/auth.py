@@ -142,7 +142,7 @@ class KeyLogin:
         key = self._load(Path(path))
         if key is None:
             return
-        # paramiko has loaded the certificate beside the key, if there is one.
+        # paramiko has loaded the certificate next to the key, if it exists.
         if key.public_blob is not None:
             yield f"{path} with its certificate", key
         for certificate in self._target.certificates:
