@@ -63,7 +63,7 @@ def without_ssh(launcher: object, worker_port: bool, spares: bool) -> Iterator[F
 
 
 def _host_places(hosts: Any) -> list[tuple[str, Path, Mapping[str, Any]]]:
-    """Name, place and settings of every host, from either way to write them."""
+    """Name, place and settings of every host, from a list or a mapping."""
     if isinstance(hosts, dict):
         return [(n, ("hosts", n), s if isinstance(s, dict) else {}) for n, s in hosts.items()]
     if isinstance(hosts, list):

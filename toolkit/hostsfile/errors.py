@@ -51,7 +51,7 @@ def _key_text(key: str) -> str:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean 'slots'?`` or, when nothing is near, the list of what is known (clipped)."""
+    """Return ``did you mean 'slots'?`` or, without a similar name, the list of known names (shortened)."""
     names = list(known)
     # difflib is quadratic in the length of the words, and the file can contain very long words.
     near = difflib.get_close_matches(word[:_LONGEST], names[:2000], 1)
@@ -62,7 +62,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Return whether the pattern takes the whole of the text."""
+    """Return whether the pattern matches the complete text."""
     return re.fullmatch(pattern, text, re.ASCII) is not None
 
 
@@ -77,7 +77,7 @@ def require(condition: bool, should: str, found: object) -> None:
 
 
 # pydantic adds the accepted form of a value to the location of an error. No key of the
-# file can begin so: control characters are gone before.
+# file can begin so: control characters are removed before.
 FORM = "\0"
 
 _REQUIRED = {
@@ -158,7 +158,7 @@ def _unknown(path: Path, keys: Mapping[str, tuple[str, ...]], model_of: Mapping[
 
 
 def _holder(path: Path) -> str:
-    """Return the key that holds a key: a service has mounts too."""
+    """Return the parent of a key: a service has mounts too."""
     return "mounts" if path[0] == "services" and len(path) > 3 else str(path[0])
 
 

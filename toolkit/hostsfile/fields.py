@@ -155,7 +155,7 @@ def jump(text: str) -> str:
 
 
 def path(text: str) -> str:
-    """A path on the machine where the toolkit runs."""
+    """A path on the machine where toolkit runs."""
     _not_an_option(text)
     require(text.strip() != "" and text.isprintable(), "a path", text)
     return text
@@ -398,7 +398,7 @@ def data_path(text: str) -> str:
 
 
 def state_dir(text: str) -> str:
-    """A folder on the hosts for what the toolkit keeps there."""
+    """A folder on the hosts for the state of toolkit."""
     if text.startswith(("~", "$")):
         raise ValueError(f"should be an absolute path on the hosts, found {shown(text)}")
     path = _absolute("folder", text)
@@ -408,7 +408,7 @@ def state_dir(text: str) -> str:
 
 
 def mount_target(text: str) -> str:
-    """A path inside the container that neither holds nor hides what it needs."""
+    """A path inside the container that hides no file that the container needs."""
     path = _absolute("target", text)
     for tree in _RESERVED_TREES:
         if _within(path, tree):

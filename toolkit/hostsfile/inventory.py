@@ -159,7 +159,7 @@ class Inventory:
         """Return the host of that name.
 
         Raises:
-            KeyError: no host is called so.
+            KeyError: no host has this name.
         """
         return self._by_name[name]
 
@@ -175,7 +175,7 @@ class Inventory:
         """Return the service of that name.
 
         Raises:
-            KeyError: no service is called so.
+            KeyError: no service has this name.
         """
         for service in self.services:
             if service.name == name:

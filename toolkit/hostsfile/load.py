@@ -72,7 +72,7 @@ def private_files(inventory: Inventory) -> tuple[Path, ...]:
     places += [(Path(), host.identity_file) for host in inventory.hosts if host.identity_file]
     found = [source]
     for folder, where in places:
-        # A home that is not known: then the file is not there either.
+        # An unknown home folder: the file does not exist either.
         with contextlib.suppress(RuntimeError):
             found.append(folder / Path(where).expanduser())
     return tuple(found)
@@ -106,12 +106,12 @@ def _secret(path: Path) -> str:
 
 
 def is_file(path: str | Path) -> bool:
-    """Return whether a file is there; False also for what no file can be called."""
+    """Return whether a file exists; False also for an impossible name."""
     return _is(path, Path.is_file)
 
 
 def is_folder(path: str | Path) -> bool:
-    """Return whether a folder is there; False also for what no folder can be called."""
+    """Return whether a folder exists; False also for an impossible name."""
     return _is(path, Path.is_dir)
 
 
@@ -149,7 +149,7 @@ def read_yaml(path: str | Path) -> Any:
 
 
 def target_of(inventory: Inventory, name: str) -> Target:
-    """Return where to connect to for a host of the inventory; asks ``ssh -G``."""
+    """Return the SSH target of a host of the inventory; runs ``ssh -G``."""
     host = inventory.host(name)
     return resolve_target(
         name=name,

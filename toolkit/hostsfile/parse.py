@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         ServiceSettings,
     )
 
-# More than anybody reads; a file that is something else altogether has thousands.
+# More than a user reads; a file of another kind has thousands.
 MAX_PROBLEMS = 100
 
 

@@ -107,7 +107,7 @@ class _Reader:
         return Document(data, self.lines, frozenset(self.opaque), tuple(self.problems))
 
     def _clean(self) -> None:
-        """Report characters that have no business in a text file, and go on without them."""
+        """Report characters that are invalid in a text file, and continue without them."""
         if re.search("\r(?!\n)", self.text):
             line = self.text.count("\n", 0, self.text.index("\r")) + 1
             raise _Stop(
@@ -207,7 +207,7 @@ class _Reader:
         return entries
 
     def _key(self, event: Any, path: Path) -> str | None:
-        """Return a mapping's key as text, or None when there is none to be had."""
+        """Return a mapping's key as text, or None if the key is not text."""
         if not isinstance(event, ev.ScalarEvent):
             self._say(path, event, "a key should be text, not an alias, a list or a mapping")
             if not isinstance(event, ev.AliasEvent):

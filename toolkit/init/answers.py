@@ -113,6 +113,6 @@ def cluster_name(file: str, folder: str) -> str:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Return the cluster's name, or one like it that is not taken."""
+    """Return the cluster's name, or a similar name that is free."""
     tries = (name, *(f"{name[:28]}-{number}" for number in range(2, 100)))
     return next((each for each in tries if each not in taken), name)

@@ -23,7 +23,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True)
 class DraftHost:
-    """A host as far as it is known.
+    """The known facts about a host.
 
     Args:
         address: where ssh connects to.
@@ -47,7 +47,7 @@ class Draft:
     """The content of a new hosts.yaml; without hosts it gets two as an example.
 
     Args:
-        left_out: hosts that were meant and are not in it, as (host, why), for a comment.
+        left_out: requested hosts that the file does not contain, as (host, reason), for a comment.
     """
 
     cluster: str = "demo"
@@ -88,7 +88,7 @@ def read_slots(text: str, hint: str = "") -> int:
 
 
 def faults_between(hosts: Sequence[DraftHost]) -> Iterator[tuple[int, str]]:
-    """Yield what is wrong between hosts, with the index of the host at fault."""
+    """Yield conflicts between hosts, with the index of the host at fault."""
     names: dict[str, int] = {}
     places: dict[tuple[str, int], int] = {}
     for index, host in enumerate(hosts):

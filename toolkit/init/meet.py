@@ -1,4 +1,4 @@
-"""Meeting hosts that no file names yet: asks all at once what they are, and makes a better draft of it."""
+"""Query hosts before a hosts file exists, all at once, and complete the draft with the answers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def inventory_of(draft: Draft) -> Inventory:
 
 
 def meet(draft: Draft, away: Mapping[str, ToolkitError]) -> Meeting:
-    """Connect to the draft's hosts at once and ask each what it is; changes nothing there.
+    """Connect to the draft's hosts at once and query each; change nothing on the hosts.
 
     If more hosts have Podman than Docker, toolkit queries the hosts again with Podman commands.
 

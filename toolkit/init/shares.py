@@ -11,7 +11,7 @@ from toolkit.core.container import Mount
 from toolkit.hostsfile import fields
 from toolkit.protocol.frames import CELL, rows
 
-# Each is looked at by a shell of its own, all at once: a share whose server is gone blocks its shell.
+# A separate shell tests each, all at once: a share whose server is lost blocks its shell.
 SHARES = Probe(
     "shares",
     rf"""
@@ -29,7 +29,7 @@ wait
 """.replace("@cell@", CELL.strip()),
 )
 
-# The image's or the system's own, as a whole; below them a system keeps what it needs.
+# Folders of the image or the system, with everything below them.
 _WHOLE = ("/", "/home", "/mnt", "/opt", "/root", "/tmp", "/var")
 _TREES = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/snap", "/sys", "/usr"),

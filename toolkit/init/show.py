@@ -16,7 +16,7 @@ def aliases_text(usable: Sequence[tuple[str, str]], barred: Iterable[tuple[str, 
 
     Args:
         usable: names and the places that they lead to.
-        barred: names that can be no host, and why.
+        barred: names that cannot be hosts, with the reasons.
     """
     lines = _numbered(usable)
     left = [f"{name} ({why})" for name, why in barred]
@@ -24,7 +24,7 @@ def aliases_text(usable: Sequence[tuple[str, str]], barred: Iterable[tuple[str, 
 
 
 def met_text(met: Mapping[str, Met]) -> str:
-    """Return one line for each host, and beneath it what is wrong there, with its fix."""
+    """Return one line for each host, followed by its problems with fixes."""
     wide = max(map(len, met), default=0)
     lines: list[str] = []
     for name, one in met.items():

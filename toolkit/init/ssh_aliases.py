@@ -79,7 +79,7 @@ def _names(path: Path, depth: int) -> Iterator[str]:
         with path.open(encoding="utf-8", errors="replace") as file:
             text = file.read(_LARGEST)
     except (OSError, ValueError):
-        return  # ssh too passes over files that are not there
+        return  # ssh also skips missing files
     for kind, word in parse_aliases(text):
         if kind == "host":
             yield word

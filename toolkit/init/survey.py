@@ -15,7 +15,7 @@ from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.finding import Finding
 from toolkit.errors import ToolkitError, Unreachable, UnreachableCause
 
-# Asked only where docker cannot be used: Podman's first answer makes folders in the user's home.
+# Run only if docker cannot be used: the first Podman command creates folders in the user's home.
 PODMAN_INFO = Probe(
     "podman",
     """
@@ -73,7 +73,7 @@ class Met:
 
 
 def engine_of(scene: Scene) -> str:
-    """Return the engine that more of the hosts have, docker where it is as many; a cluster has one."""
+    """Return the engine of most hosts, docker if both are equal; a cluster has one engine."""
     found = Counter(_engine(seen) for seen in scene.seen.values())
     return PODMAN if found[PODMAN] > found[DOCKER] else DOCKER
 
@@ -87,7 +87,7 @@ def _engine(seen: Seen) -> str:
 
 
 def survey(scene: Scene, findings: Iterable[Finding]) -> dict[str, Met]:
-    """Return what came of every host of the scene.
+    """Return the result for every host of the scene.
 
     Args:
         findings: of all checks that need only answers of hosts.

@@ -1,6 +1,6 @@
 """Code to send: the files of a local folder that are not ignored, their checksums, and their bytes in order.
 
-Checksums are remembered from run to run for files that have not been touched since.
+Checksums of unchanged files are stored from run to run.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _Rules = tuple[tuple[int, Rules], ...]
 
 
 def list_files(folder: Path) -> tuple[str, ...]:
-    """Return what travels, relative to ``folder``, sorted: files and symlinks not ignored.
+    """Return the files and symlinks that are sent, relative to ``folder``, sorted: all that are not ignored.
 
     ``.gitignore`` and ``.toolkitignore`` count in every folder, with git's own rules.
 
@@ -101,10 +101,10 @@ def list_files(folder: Path) -> tuple[str, ...]:
 
 
 def read_tree(folder: Path, cache: Path | None = None, private: Iterable[Path] = ()) -> CodeTree:
-    """Return what travels of a folder, with the sums of its files.
+    """Return the files of a folder that are sent, with their checksums.
 
     Args:
-        cache: folder in which sums are remembered; the person's own cache if absent.
+        cache: folder in which checksums are stored; the user's cache by default.
         private: files that are never sent, whatever their names in the folder; private keys also.
 
     Raises:
@@ -176,7 +176,7 @@ def _entry(path: str, place: os.DirEntry[str], hashes: Hashes) -> Entry:
         # Path would write the target in another form.
         return Entry(path, LINK, 0, 0, 0, os.readlink(place.path))  # noqa: PTH115
     digest, about = hashes.of(path, place.path, about)
-    # As unpacked by anybody under the usual umask: what others could write here they cannot there.
+    # As unpacked under the usual umask: files that other users can write here are not writable on hosts.
     return Entry(path, FILE, about.st_mode & 0o755, about.st_size, about.st_mtime_ns, digest)
 
 
@@ -292,7 +292,7 @@ class Hashes:
 
 
 def cache_folder() -> Path:
-    """Return where sums are remembered."""
+    """Return the folder in which checksums are stored."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(home) / "toolkit" / "code"
 
@@ -303,7 +303,7 @@ def _seen(about: os.stat_result) -> _Seen:
 
 def _read_digest(file: str) -> tuple[str, os.stat_result]:
     for _ in range(_TRIES):
-        with open(file, "rb", buffering=0) as source:  # noqa: PTH123 - of ten thousand files it is felt
+        with open(file, "rb", buffering=0) as source:  # noqa: PTH123 - Path is slower, which matters for ten thousand files
             before = os.fstat(source.fileno())
             sha = hashlib.sha256()
             while data := source.read(2**20):

@@ -199,7 +199,7 @@ def end_parts(
 def _end(session: Session, host: str, job: str, ask: Command, seconds: float) -> Status:
     result = session.container(host).run(ask, seconds)
     if not result.ok:
-        # 137: the engine's word for a container that was killed under the program.
+        # 137: the engine's status if the container was killed while the program ran.
         why = (
             result.output
             or f"the stop program on {host} exited with status {result.status} and printed nothing"

@@ -25,9 +25,9 @@ from toolkit.launchers.job import Job
 from toolkit.protocol.transport import EXEC, INSTEAD, WITHOUT_SSH
 
 AUTO = "auto"
-# Stands for a script's path where the code is an argument.
+# Replaces a script's path if the code is an argument.
 _CODE = "the code after -c"
-# The most that is read of a program for its imports: files, and bytes of each.
+# Limits for reading the imports of a program: number of files, and bytes of each.
 _MANY_SOURCES, _LONG_SOURCE = 200, 1 << 20
 _PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.[0-9]+)?)?")
 # Options of Python that take a value as the next word.

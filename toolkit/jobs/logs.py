@@ -1,4 +1,4 @@
-"""Output of a job: what there is of it, or all up to the job's end.
+"""Output of a job: the output so far, or all output until the job's end.
 
 With `transport: exec` each host has a part of the job, and hosts do not report to each other. The client that
 follows the job stops the other parts if one fails or its host is gone, because their ranks would wait for it.
@@ -29,7 +29,7 @@ from toolkit.remote.fanout import fan_out
 
 # Seconds before each new attempt to reach a host that stopped answering; a jump host can be restarting.
 _PAUSES = (0.0, 5.0, 10.0)
-_ON_THE_WAY_S = 1.0  # longer than output takes from a host
+_ON_THE_WAY_S = 1.0  # longer than the delay of output from a host
 _MOST_LINE = 1 << 20  # bytes
 
 Sink = Callable[[bytes], None]
@@ -70,7 +70,7 @@ ALL = Excerpt()
 
 
 def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bool) -> None:
-    """Copy what there is of a job's output to ``sink``; with ``on``, go on until its end.
+    """Copy the output of a job so far to ``sink``; with ``on``, continue until its end.
 
     Raises:
         NotReady: the job has no such rank or host.
@@ -114,7 +114,7 @@ def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bo
     if session.inventory.in_parts:
         return follow_parts(session, job, None, ALL, seconds) is not None
     ask = (*program("logs.follow"), job, "--silent")
-    # Ends there with the limit or with this program, whichever is first.
+    # The program on the host ends at the limit or with this program, whichever is first.
     result = session.run_inside(session.inventory.main, ask, seconds)
     if not result.ok and result.status != TIMED_OUT:
         raise ToolkitError(f"cannot wait for the end of {job}: {words_of(result.stderr)}", "toolkit jobs")
@@ -203,7 +203,7 @@ def _is_its_own(session: Session, parts: Parts, host: str) -> bool:
 
 
 def show_parts(session: Session, job: str, sink: Sink, what: Excerpt, more: Sequence[str]) -> None:
-    """Copy what there is of all parts' output, host by host; without ``--now`` go on to the end of all.
+    """Copy the output of all parts so far, host by host; without ``--now``, continue to the end of all.
 
     Raises:
         ToolkitError: some host did not show its own; the others have.

@@ -1,4 +1,4 @@
-"""Imports of a Python script, the launcher that they ask for, and the options that the script mentions."""
+"""Imports of a Python script, the launcher that they select, and the options that the script mentions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executors of SendCode, StartJob, StartDaemons: talks with the program on the host that does them."""
+"""Executors of SendCode, StartJob and StartDaemons, with the client side of their protocols."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AGAIN = "run the same command again"
 
 
 def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
-    """Make the job's folder; of the code only what the host lacks travels."""
+    """Create the job's folder; send only code that is missing on the host."""
     session = context.container_sessions.open(context.runners[step.host], step.container)
     before = session.sent
     talk = _Talk(step, session, advance)

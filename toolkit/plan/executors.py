@@ -145,7 +145,7 @@ def _saved(step: Run, context: Context, answer: str) -> str:
 
 
 def _own(command: Command, context: Context) -> Command:
-    """Return a command with what earlier steps have saved, in the words of the hosts' engine."""
+    """Return a command with the outputs of earlier steps, translated for the engine of the hosts."""
     return translate_engine(command.resolved(context.outputs), context.engine)
 
 
@@ -186,7 +186,7 @@ def _guarded(subject: Command, check: str, kept: str, reads: Command | None) -> 
 
 
 def wait_question(step: WaitFor, context: Context) -> Command | None:
-    """Return what succeeds when there is nothing to wait for."""
+    """Return the command that succeeds if the wait is unnecessary."""
     return None if _refers(step.ready) else _own(step.ready, context)
 
 
@@ -221,7 +221,7 @@ done"""
 
 
 def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
-    """Write the files that differ in content or mode from what is there."""
+    """Write the files whose content or mode differs on the host."""
     runner = context.runners[step.host]
     seen = runner.run(upload_question(step, context), 60)
     if not seen.ok:
@@ -241,14 +241,14 @@ def upload_question(step: Upload, context: Context) -> Command:
 
 
 def upload_verdict(step: Upload, context: Context, answer: str) -> Verdict | None:
-    """Return the verdict where all files are as they are to be, by what ``upload_question`` printed."""
+    """Return the verdict if all files match, by the output of ``upload_question``."""
     return None if _differing(step, context, answer) else Verdict("skipped")
 
 
 def _differing(step: Upload, context: Context, answer: str) -> list[tuple[File, bytes]]:
-    """Return the files that are not as they are to be, with their contents."""
+    """Return the files that differ from the plan, with their contents."""
     numbers, sums, modes = (line.split() for line in f"{answer}\n\n".split("\n")[:3])
-    # One that went, or was shut, between two of its questions: then nothing is known of any.
+    # A file disappeared or became unreadable during the query: then no answer is usable.
     known = zip(sums, modes, strict=True) if len(numbers) == len(sums) == len(modes) else ()
     there = dict(zip(map(whole, numbers), known, strict=False))
     wanted = ((file, text_of(file.content, context).encode()) for file in step.every)
@@ -270,7 +270,7 @@ def _written(files: list[tuple[File, bytes]]) -> Command:
         words += alone if first.in_place else ("folder", _folder(first))
         packed.append(_packed(tuple((f"{number}/{Path(f.path).name}", f.mode, data) for f, data in group)))
     packed += [_packed((("whole", 0o644, b""),)), gzip.compress(bytes(2 * tarfile.BLOCKSIZE), mtime=0)]
-    # On the file system that they go to.
+    # On the file system of the destination.
     base = os.path.commonpath([_folder(file) for file, _ in files])
     command = script(_WRITE, base, *words)
     return Command(command.argv, b"".join(packed))

@@ -1,4 +1,4 @@
-"""Executor of Fetch: bytes in a stream, never whole in memory."""
+"""Executor of Fetch: a stream of bytes, never completely in memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SHOWN = 3
 
 
 def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
-    """Bring what the jobs wrote on the host into the local folder."""
+    """Download the output of the jobs on the host to the local folder."""
     collect = script(_COLLECT, str(JOBS)).within(*step.inside)
     try:
         with LocalWriter(destination(step.into), step.host) as writer:

@@ -138,7 +138,7 @@ def outcome_line(outcome: Outcome, brief: bool = False) -> str:
 
 
 def report_text(report: Report) -> str:
-    """Return the last lines of a command: every host's outcome when something failed, else one line."""
+    """Return the last lines of a command: every host's outcome if a step failed, otherwise one line."""
     hosts = report.hosts()
     if report.ok:
         done = "nothing to change" if report.changes == 0 else counted(report.changes, "change")

@@ -173,7 +173,7 @@ class KeyLogin:
 def public_blobs(path: str) -> tuple[bytes, ...]:
     """Return the public keys that belong to an identity file: its certificate's, then its own.
 
-    The sources are the files beside it, the file itself if it is a public key, or the unencrypted
+    The sources are the files next to it, the file itself if it is a public key, or the unencrypted
     head of a private key in OpenSSH's format, so no passphrase is needed.
     """
     found = []
