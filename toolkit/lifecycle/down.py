@@ -34,8 +34,8 @@ ids=$(own "$1" "$2")
 
 _NO_CONTAINER = f'{_OWN}test -z "$(own "$1" "$2")"'
 
-# By their mark and never by a name. Its containers are gone by now:
-# what is left ran outside of them, or is the receiver of an image whose sender died with the line open.
+# By the tag of the cluster, never by name. The containers are already removed: remaining processes ran
+# outside of them, or receive an image whose sender died while the connection stayed open.
 _MARKED = (
     OWN_PROCESSES
     + r"""
