@@ -51,7 +51,7 @@ def translate_engine_text(text: str, engine: str) -> str:
 def parse_info(text: str) -> EngineInfo | None:
     """Return the object that ``info --format '{{json .}}'`` printed; None when there is none.
 
-    That of Podman is turned into docker's, as far as anybody here asks for it.
+    The object of Podman is converted to docker's form, for the fields that toolkit uses.
 
     Raises:
         DecodeError: the object is not one of an engine.

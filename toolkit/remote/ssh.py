@@ -58,8 +58,8 @@ def wire(command: Command, timeout: float | None = None) -> str:
     """Return the line to send, the same in effect under every login shell (sh, bash, zsh, fish, csh).
 
     Those shells agree on single quotes only as long as nothing inside needs escaping; any other
-    command travels as base64, which a POSIX shell on the far side unpacks. The command's output follows
-    upon MARK on a line of its own.
+    command is sent as base64, which a POSIX shell on the host unpacks. The command's output follows
+    after a line with MARK.
     """
     line, plain = _line(command, timeout)
     if plain:

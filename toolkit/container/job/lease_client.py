@@ -292,7 +292,7 @@ class Leases:
         """End the job's processes on all hosts in parallel; host -> None, or why its state is unknown.
 
         Args:
-            ranks, keep: see `end` in sweep.py.
+            ranks, keep: see `end` in orphans.py.
         """
         return on_each(self._held, lambda host: self._end_on(host, grace, ranks, keep))
 
