@@ -6,10 +6,10 @@
 
 Links are limited as in bench_images.py: on every host, and from this machine to all hosts together. The bound
 is all bytes once over a link, (S + (N - 1) chunk) / payload. "sent" is what this machine's side of the
-network counted, in units of S. The way of a person is tar through ssh, all hosts at once: it is quicker than
-scp and rsync where files are small, since neither asks about any of them. For "broken off" the command is
-killed (SIGKILL) once a third is whole on the last host; the row is the command that comes after. "again" is
-the same command once more with nothing changed.
+network counted, in units of S. The baseline is tar through ssh, all hosts at once, which is faster than
+scp and rsync for small files, because tar sends no request per file. For "broken off", the command is
+killed (SIGKILL) when the last host has a third; the row shows the next command. "again" is
+the same command again, without a change.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     toolkit lab up --count 3 && export TOOLKIT_HOSTS=… && toolkit image send
     python bench/bench_first_line.py --rounds 5
 
-The script does what a person would: keys, an sshd in a container on every worker, mpirun in one on main. It
+The script does the same work by hand: keys, an sshd in a container on every worker, mpirun in one on main. It
 checks nothing, pins host keys from the files that it has just made, and binds sshd to the data address.
 """
 
@@ -31,7 +31,7 @@ SSHD = "exec /usr/sbin/sshd -D -e -f /k/sshd_config"
 
 
 class Script:
-    """A script that a person would write by hand for these hosts."""
+    """A hand-written script for these hosts."""
 
     def __init__(self, data: dict[str, Any], folder: Path) -> None:
         self.hosts: dict[str, dict[str, str]] = data["hosts"]

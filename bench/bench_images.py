@@ -142,7 +142,7 @@ def send(hosts: Path, links: Sequence[tuple[str, str]], way: str, tag: str) -> d
 
 
 def ssh_words(data: dict[str, Any], name: str, config: Path) -> str:
-    """Return the ssh command that a person would type, with the key and host keys of the practice cluster."""
+    """Return the equivalent ssh command by hand, with the key and host keys of the practice cluster."""
     host, lab = data["hosts"][name], Path(os.environ["TOOLKIT_HOSTS"]).parent
     key, known = (
         data.get("identity_file") or lab / "id_ed25519",

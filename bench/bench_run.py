@@ -36,7 +36,7 @@ def ssh_to_main(data: dict[str, Any]) -> list[str]:
 
 
 def typed_command(data: dict[str, Any], launcher: str, command: Sequence[str]) -> list[str]:
-    """Return the command that a person would type for one rank per slot, with the ssh to main."""
+    """Return the equivalent command by hand for one rank per slot, with the ssh to main."""
     explained = subprocess.run([TOOLKIT, "network", "explain", "--json"], check=True, capture_output=True)
     networks = ",".join(json.loads(explained.stdout)["networks"])
     ranks = sum(int((each or {}).get("slots", 1)) for each in data["hosts"].values())

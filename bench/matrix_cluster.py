@@ -64,7 +64,7 @@ def run(*argv: str, stdin: str = "", check: bool = True) -> str:
 
 
 class Cluster:
-    """One hosts file on the practice cluster, and the commands that a person would give."""
+    """One hosts file on the practice cluster, and the commands of a user."""
 
     def __init__(self, lab: Path, folder: Path, name: str, hosts: list[Host], user: str) -> None:
         self.hosts, self.user, self.folder, self.name = hosts, user, folder, name

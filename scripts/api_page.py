@@ -17,7 +17,7 @@ from toolkit.api.network import NetworkPart
 from toolkit.api.prepared import Prepared
 from toolkit.api.services import ServicesPart
 
-# What a person writes -> what it is.
+# Name in user code -> the object.
 PARTS: dict[str, type] = {
     "cluster": Cluster,
     "cluster.keys": KeysPart,
@@ -53,7 +53,7 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _signature(function: Any) -> tuple[list[str], str]:
-    """Parameters as a person gives them, types as they are written, and what comes back."""
+    """Parameters in the form of a call, types as written, and the returned type."""
     signature = inspect.signature(function)
     rows = []
     for one in signature.parameters.values():

@@ -1,11 +1,11 @@
-"""Multi-node training on plain GPU boxes: SSH and Docker, nothing else.
+"""Multi-node training on GPU hosts over SSH and Docker.
 
 from toolkit import Cluster
 """
 
 from __future__ import annotations
 
-# As typing has it, which takes longer to import than most of what is here.
+# Not imported from typing, whose import takes longer than most of this package.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ __all__ = ["Cluster", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    # Not at once: a command that needs a tenth of it would wait for all of it.
+    # Imported on demand: most commands need only a tenth of the modules.
     if name == "Cluster":
         from toolkit.api.cluster import Cluster
 

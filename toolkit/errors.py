@@ -93,8 +93,8 @@ class UnreachableCause(Enum):
     """A cause that code compares, instead of the text of the error."""
 
     OTHER = "other"
-    UNKNOWN_KEY = "the ssh host key of the host is not recorded"
-    CHANGED_KEY = "the ssh host key of the host differs from the recorded key"
+    UNKNOWN_KEY = "the SSH host key of the host is not recorded"
+    CHANGED_KEY = "the SSH host key of the host differs from the recorded key"
     UNKNOWN_NAME = "the name of the host cannot be resolved"
 
 

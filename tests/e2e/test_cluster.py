@@ -168,7 +168,7 @@ def test_a_port_of_the_file_that_is_taken_is_an_error_that_names_the_host(
         waiting.listens("box2", 23456, address)
         done = other.run("up")
         assert done.status == 3
-        assert "uses port 23456, the worker_port of hosts.yaml" in done.err and "fix:" in done.err
+        assert "uses port 23456, the worker_port in hosts.yaml" in done.err and "fix:" in done.err
     finally:
         on("box2", "docker", "rm", "-f", "squatter")
         other.run("down")

@@ -400,7 +400,7 @@ def later(up: Toolkit, tmp_path: Path) -> Toolkit:
     text = init.read_text()
     assert f'"{package.__version__}"' in text
     init.write_text(text.replace(f'"{package.__version__}"', '"99.0.0"'))
-    with (tmp_path / "toolkit" / "container" / "job" / "sweep.py").open("a") as program:
+    with (tmp_path / "toolkit" / "container" / "job" / "orphans.py").open("a") as program:
         program.write("\n# As a later version has it.\n")
     tool = Toolkit(up.hosts, up.folder)
     tool.env |= {"PYTHONPATH": str(tmp_path)}

@@ -139,7 +139,7 @@ def test_an_unknown_or_changed_host_key_is_refused_until_it_is_trusted(base: Too
     stranger = variant(base, tmp_path, known_hosts=str(tmp_path / "known_hosts"))
     before = {host: logins(host) for host in (HEALTHY, SICK)}
     refused = stranger.run("up")
-    assert refused.status == 1 and "the ssh host key is not recorded yet" in refused.err
+    assert refused.status == 1 and "the SSH host key is not recorded yet" in refused.err
     assert f"toolkit trust {HEALTHY}" in refused.err
     assert {host: logins(host) for host in before} == before
     assert stranger.run("trust").status == 1, "there is nobody to ask, so nothing may be recorded"
@@ -153,7 +153,7 @@ def test_an_unknown_or_changed_host_key_is_refused_until_it_is_trusted(base: Too
     changed = second.split()[0] + " " + first.split(" ", 1)[1]
     (tmp_path / "known_hosts").write_text(f"{first}\n{changed}\n")
     new = sh(SICK, "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub").split()[1]
-    words = f"the ssh host key has CHANGED: recorded {real} ({tmp_path}/known_hosts line 2), received {new}"
+    words = f"the SSH host key has CHANGED: recorded {real} ({tmp_path}/known_hosts line 2), received {new}"
     one_error(stranger.run("up", "--json"), "connect", words, f"toolkit trust --replace {SICK}")
     assert stranger.run("trust", "--yes", SICK).status == 1, "a changed key is not recorded by the way"
     stranger.run("trust", "--yes", "--replace", SICK, check=True)

@@ -79,7 +79,7 @@ def test_a_conversation_ends_in_a_cluster_that_is_up(newcomer: Newcomer) -> None
         assert again["cluster"] == "again" and [one["usable"] for one in again["found"]] == [True] * 2 + [
             False
         ]
-        assert "ssh host key is not recorded yet" in again["found"][2]["what"]
+        assert "SSH host key is not recorded yet" in again["found"][2]["what"]
         # And from Python, for the two whose keys are on record now.
         text = "from toolkit import Cluster as C; c = C.init('my-box1', 'my-box2', path='third.yaml'); "
         text += "print(c.name, *(host.address for host in c.network.explain().hosts))"

@@ -192,7 +192,7 @@ def test_host_keys_under_every_kind_of_name(ssh: Ssh, tmp_path: Path) -> None:
         ssh.both_get_in()
     for names in (f"{network}.*,!{address}", "other", f"[{address}]:22"):
         ssh.config(known=f"{names} {key}")
-        ssh.neither_gets_in("the ssh host key is not recorded yet", "toolkit trust gpu")
+        ssh.neither_gets_in("the SSH host key is not recorded yet", "toolkit trust gpu")
     ssh.config("HostKeyAlias the-alias", known=f"the-alias {key}", port=22)
     ssh.both_get_in()
     ssh.config("HostKeyAlias the-alias")
@@ -221,10 +221,10 @@ def test_other_ports_and_kinds_of_key(ssh: Ssh) -> None:
 
 def test_keys_that_are_revoked(ssh: Ssh, tmp_path: Path) -> None:
     ssh.config(known=ssh.keys["host"] + f"@revoked * {ssh.keys['host'].split(' ', 1)[1]}")
-    ssh.neither_gets_in("the ssh host key is REVOKED", "known_hosts line 2")
+    ssh.neither_gets_in("the SSH host key is REVOKED", "known_hosts line 2")
     revoked = ssh.write("revoked", ssh.keys["host"].split(" ", 1)[1])
     ssh.config(f"RevokedHostKeys {revoked}")
-    ssh.neither_gets_in("the ssh host key is REVOKED", str(revoked))
+    ssh.neither_gets_in("the SSH host key is REVOKED", str(revoked))
     ssh.config(f"RevokedHostKeys {tmp_path}/absent")
     ssh.neither_gets_in("RevokedHostKeys", "cannot be read")
 

@@ -34,6 +34,17 @@ TARGETS = make_targets((ROOT / "Makefile").read_text(encoding="utf-8"))
 TITLES = {step.title for plan in world.plans().values() for step in plan.steps}
 # Messages that begin like a command, such as "make room there".
 TITLES |= {text for each in message_page.raised(ROOT / "toolkit") for text in (each.text, each.fix)}
+MODULES = {
+    path.name
+    for folder in ("toolkit", "bench", "examples", "scripts", "tests")
+    for path in (ROOT / folder).rglob("*.py")
+}
+# Modules of Python, PyTorch, Accelerate and other libraries that the source names.
+OTHER_MODULES = {
+    *("dataloader.py", "distributed.py", "dynamic_rendezvous.py", "patch_print.py", "popen_fork.py"),
+    *("process.py", "queue.py", "queues.py", "setup.py", "state.py", "subprocess.py", "synchronize.py"),
+    "threading.py",
+}
 
 
 def faults(text: str, folder: Path = ROOT) -> list[str]:
@@ -65,6 +76,7 @@ def test_messages_and_comments_name_only_what_there_is(path: Path) -> None:
                 if call.split()[1] in {name.split()[0] for name in VERBS} or "--" in call:
                     found += command_faults(call, VERBS)
     found += [p for p in re.findall(r"docs/[\w./-]+\.md", text) if not (ROOT / p).is_file()]
+    found += sorted(set(re.findall(r"\b[a-z_]+\.py\b", text)) - MODULES - OTHER_MODULES)
     assert found == []
 
 

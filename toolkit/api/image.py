@@ -48,7 +48,7 @@ def prepare_image_send(cluster: Connection) -> PreparedImageSend:
 
 
 def prepare_image_prune(cluster: Connection) -> PreparedPlan:
-    """Connect to the hosts and plan the removal of unused images of toolkit."""
+    """Connect to the hosts and plan the removal of unused toolkit images."""
     session = cluster.connect(questions=QUESTIONS, local_image=cluster.inventory.pull == "never")
     with closed_on_error(session):
         return PreparedPlan(cluster, session, Notices(cluster), prune_plan(session))
@@ -106,7 +106,7 @@ class ImagePart(Part):
         return inspect_here(self._cluster.inventory.image)
 
     def rows(self) -> tuple[ImageRow, ...]:
-        """Return the images of toolkit that each host has."""
+        """Return the toolkit images that each host has."""
         with self._cluster.connect(questions=QUESTIONS) as session:
             return list_images(session)
 
@@ -115,7 +115,7 @@ class ImagePart(Part):
         return prepare_image_prune(self._cluster)
 
     def prune(self) -> Report:
-        """Remove unused images of toolkit from every host, except images that you named.
+        """Remove unused toolkit images from every host, except images that you named.
 
         Raises:
             PlanFailed: a step failed on a host; contains the report.

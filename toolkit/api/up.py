@@ -77,7 +77,7 @@ def prepare_up(
 
     Args:
         data: first copy the data sets of the hosts file.
-        force: continue even if this stops a running job or undoes changes of a newer toolkit.
+        force: continue even if this stops a running job or undoes changes that a newer toolkit made.
         check: check the hosts for problems first.
         prepare: write keys and configurations only; the user starts the containers.
     """

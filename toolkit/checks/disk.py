@@ -15,7 +15,7 @@ from toolkit.protocol.frames import lines_of
 from toolkit.protocol.names import IDENTITY_REPOSITORY
 
 GIB, MIB = 2**30, 2**20
-# The upper bound: the containerd store keeps packed layers beside the unpacked ones. overlay2 needs the size
+# The upper bound: the containerd store keeps packed and unpacked layers. overlay2 needs the size
 # of the missing layers plus the largest of them, but their sizes are known only when they are sent.
 TIMES = 2
 # The least free space for containers, their logs and layers, and the limit below which engines fail.

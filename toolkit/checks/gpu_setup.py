@@ -224,7 +224,7 @@ def _needed(scene: Scene) -> Iterator[Finding]:
     if scene.image is None:
         yield unchecked("no host has the image")
     elif "TOOLKIT_WITH" not in env or not image_cuda(env):
-        yield fine("the image is not a GPU image of toolkit")
+        yield fine("the image is not a toolkit GPU image")
     elif any(host.gpus for host in scene.inventory.hosts) or any(map(_shows_gpu, scene.seen.values())):
         return
     elif missing := [name for name in scene.inventory.names if name not in scene.facts]:

@@ -105,7 +105,7 @@ def _names(scene: Scene) -> Iterator[Finding]:
     for hostname, names in by_name.items():
         if len(names) > 1:
             what = f"{host_list(names)} have the same host name {hostname}"
-            yield fine(f"{what}, but containers use the names of hosts.yaml")
+            yield fine(f"{what}, but containers use the names in hosts.yaml")
     for name, seen in scene.seen.items():
         own = seen.facts.hostname if seen.facts else ""
         lines = [line.split() for line in files(seen).get("/etc/hosts", ())]

@@ -103,7 +103,7 @@ class Scene:
 
     @cached_property
     def fabric(self) -> Fabric:
-        """The fabric that ranks use beside TCP."""
+        """The fabric that ranks use in addition to TCP."""
         return choose_fabric(self.inventory.network, self.facts, self.paths)
 
     def link(self, host: str) -> Link | None:

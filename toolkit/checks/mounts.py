@@ -244,7 +244,7 @@ done
 def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
     lines = [(word, *cells) for word, cells in rows(seen.answer(SEES)) if len(cells) == 2]
     if not lines:
-        yield unchecked("the engine did not report its access to folders")
+        yield unchecked("the container engine did not report which folders it can read")
     shut = dict.fromkeys((role, path) for word, role, path in lines if word == "shut")
     for role, path in shut:
         if role == "state":

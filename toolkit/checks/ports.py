@@ -43,7 +43,7 @@ def _taken(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # If the file names no port, toolkit uses another one automatically.
     fixed = inventory.worker_port_fixed and seen.host != inventory.main
     if fixed and (holder := port_holder(inventory, seen.facts, path.address, inventory.worker_port)):
-        what = f"{holder} uses port {inventory.worker_port}, the worker_port of hosts.yaml"
+        what = f"{holder} uses port {inventory.worker_port}, the worker_port in hosts.yaml"
         fix = f"in hosts.yaml: remove worker_port; or on {seen.host}: end the process"
         yield error(what, fix, subject=str(inventory.worker_port))
 

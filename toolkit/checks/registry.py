@@ -23,7 +23,7 @@ from toolkit.checks import (
 from toolkit.checks.model import STAGES, Check, Probe, Scene, Stage
 from toolkit.core.finding import Finding
 
-# In the order in which a person would search: connection, engine, room, speed.
+# In the order in which a user would search: connection, engine, disk space, speed.
 CHECKS: tuple[Check, ...] = (
     *engine.CHECKS,
     *machine.CHECKS,

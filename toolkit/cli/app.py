@@ -60,7 +60,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     *panel(
         "Cluster",
         Verb("up", "up:up", "Start or repair the cluster."),
-        Verb("smoke", "smoke:smoke", "Test the GPUs, and the network with an all-reduce."),
+        Verb("smoke", "smoke:smoke", "Test the GPUs, and test the network with an all-reduce."),
         Verb("status", "status:status", "Show hosts, services, GPUs and jobs."),
         Verb("forward", "forward:forward", "Make services available at 127.0.0.1 of this machine."),
         Verb("down", "down:down", "Stop all jobs and remove the cluster from the hosts."),
@@ -101,7 +101,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     *panel(
         "Data",
         group("data", "Copy data sets to hosts, and list and remove data sets.",
-              Verb("send", "data:send", "Copy the data sets of hosts.yaml to every host."),
+              Verb("send", "data:send", "Copy the data sets in hosts.yaml to every host."),
               Verb("ls", "data:list_", "Show which host has which data set."),
               Verb("rm", "data:remove", "Remove the data sets from the hosts.")),
         Verb("get", "get:get", "Download files that a job wrote."),
@@ -178,7 +178,8 @@ def options(
             callback=_explain,
             is_eager=True,
             metavar="MESSAGE",
-            help="Print cause and fix of a message, given its name, its text or a topic such as `ssh`.",
+            help="Print the cause and the fix of a message, given its name, its text or a topic such as "
+            "`ssh`.",
         ),
     ] = "",
 ) -> None:

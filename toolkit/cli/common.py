@@ -76,7 +76,7 @@ _INDENTS = {"CODE": " " * 2, "PULL": " " * 10}
 
 
 def say(text: str) -> None:
-    """Print a message for people on standard error. Standard output is for results."""
+    """Print a message for the user on standard error. Standard output is for results."""
     _print(sys.stderr, _as_lines(text or "\n"))
 
 
@@ -86,7 +86,7 @@ def say_job_commands(job: str) -> None:
 
 
 def put_text(text: str) -> None:
-    """Print a result for people on standard output."""
+    """Print a result as text on standard output."""
     put_file(printable(_as_lines(text)))
 
 

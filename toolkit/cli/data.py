@@ -31,7 +31,7 @@ app = typer.Typer(
 def send(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
-    """Copy the data sets of hosts.yaml to every host.
+    """Copy the data sets in hosts.yaml to every host.
 
     Each host receives only missing and changed files, and hosts send files to each other. If you delete a
     local file, toolkit also deletes the copies that it sent. An interrupted transfer resumes at the next run.

@@ -1,4 +1,4 @@
-"""The text of `toolkit --explain`: cause and fix of a message of toolkit or of a training job."""
+"""The text of `toolkit --explain`: cause and fix of a message from toolkit or from a training job."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def group_help(command: Any, ctx: Any) -> str:
 
 
 def usages(command: Any) -> list[str]:
-    """Return the words that may follow a verb, one text for each way to call it."""
+    """Return the words that can follow a verb, one text for each form of the call."""
     words = " ".join(argument_name(param) for param in _arguments(command.params))
     return [f"[OPTIONS] {way}".strip() for way in words.split(" | ")]
 

@@ -97,7 +97,7 @@ def build(
     pip: Annotated[
         str,
         typer.Option(
-            "--pip", metavar="FILE", help="Add the Python packages of a requirements file to the image"
+            "--pip", metavar="FILE", help="Add the Python packages in a requirements file to the image"
         ),
     ] = "",
     torch_index: Annotated[
@@ -231,7 +231,7 @@ def _notifier(verbose: bool) -> Callable[[str, str], None]:
 @app.command("inspect")
 def inspect(
     image: Annotated[
-        str, typer.Argument(metavar="[IMAGE]", help="Name of the image (default: the image of hosts.yaml)")
+        str, typer.Argument(metavar="[IMAGE]", help="Name of the image (default: the image in hosts.yaml)")
     ] = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     as_json: Json = False,
@@ -279,7 +279,7 @@ def send(
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show which host has which image.
 
-    toolkit lists the image of hosts.yaml, other images that it sent, and layers of interrupted transfers.
+    toolkit lists the image in hosts.yaml, other images that it sent, and layers of interrupted transfers.
     Images that toolkit sent have a tag with their content digest. The next transfer reuses the layers.
 
     Examples:

@@ -47,7 +47,7 @@ def jobs(
 ) -> None:
     """List the jobs of the cluster.
 
-    toolkit prints user, state, hosts, start and result of each job, with the newest job last.
+    toolkit prints the user, state, hosts, start and result of each job, with the newest job last.
 
     Examples:
         toolkit jobs

@@ -138,7 +138,8 @@ def down(
         str,
         typer.Option(
             metavar="DIR",
-            help="Folder of hosts.yaml and SSH keys, if the containers are already gone (default: .lab/NAME)",
+            help="Folder with hosts.yaml and SSH keys, if the containers no longer exist "
+            "(default: .lab/NAME)",
         ),
     ] = "",
     dry_run: DryRun = False,
@@ -176,7 +177,7 @@ def down(
 def status(name: Name = "lab", as_json: Json = False) -> None:
     """Show the hosts of the practice cluster.
 
-    toolkit prints state, container engine and image store of each host, and tests the SSH login.
+    toolkit prints the state, container engine and image store of each host, and tests the SSH login.
 
     Examples:
         toolkit lab status

@@ -133,6 +133,6 @@ class CommandLine:
 def variable(line: CommandLine, word: str) -> tuple[str, str | None]:
     """Return name and value of NAME[=VALUE]; the value is None without ``=``, an invalid name is empty."""
     name, equals, value = word.partition("=")
-    # The value may be a secret: no message repeats it.
+    # The value can be a secret, so no message repeats it.
     good = line.value(f"--env {name}", env_name, name)
     return (good or "", value if equals else None)

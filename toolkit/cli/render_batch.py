@@ -55,15 +55,17 @@ Image = Annotated[
     str,
     typer.Option(metavar="NAME", help="Name of the image on the nodes (default: the image in hosts.yaml)"),
 ]
-Slots = Annotated[str | None, typer.Option(metavar="N", help="Ranks per node (default: as on the hosts)")]
+Slots = Annotated[
+    str | None, typer.Option(metavar="N", help="Ranks per node (default: the number on the hosts)")
+]
 Gpus = Annotated[
     str | None,
-    typer.Option(metavar="N", help="GPUs per node (default: as in hosts.yaml, or as on the hosts)"),
+    typer.Option(metavar="N", help="GPUs per node (default: the number in hosts.yaml, or on the hosts)"),
 ]
 LeaveOut = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PATH", help="Ignore this unsupported key of hosts.yaml, such as services/tensorboard"
+        metavar="PATH", help="Ignore this unsupported key in hosts.yaml, such as services/tensorboard"
     ),
 ]
 

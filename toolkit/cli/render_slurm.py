@@ -47,7 +47,7 @@ def slurm(
     ] = "docker",
     sbatch: Annotated[
         list[str] | None,
-        typer.Option(metavar="OPTION", help="Add an option of sbatch, such as --partition=gpu"),
+        typer.Option(metavar="OPTION", help="Add an sbatch option, such as --partition=gpu"),
     ] = None,
     launcher: Launcher = "",
     env: Env = None,
@@ -70,7 +70,7 @@ def slurm(
 ) -> None:
     """Print an sbatch script that runs the job on Slurm.
 
-    The script uses the image of hosts.yaml and one node per host. toolkit queries the hosts only if neither
+    The script uses the image in hosts.yaml and one node per host. toolkit queries the hosts only if neither
     hosts.yaml nor --gpus sets the number of GPUs.
 
     Examples:

@@ -118,7 +118,7 @@ def run(
 
     toolkit sends the working directory to the hosts, starts one rank per slot and prints the output of all
     ranks. The command exits with the exit code of the job. The job continues on the hosts if this command is
-    killed, the terminal closes or the connection fails. Put options of toolkit before SCRIPT.
+    killed, the terminal closes or the connection fails. Put toolkit's options before SCRIPT.
 
     Examples:
         toolkit run train.py --epochs 10

@@ -41,7 +41,7 @@ def smoke(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Test the GPUs, and the network with an all-reduce.
+    """Test the GPUs, and test the network with an all-reduce.
 
     toolkit runs nvidia-smi in a new container on every host, then one all-reduce over all slots, and verifies
     the result. The command exits with 1 if one of these tests fails.

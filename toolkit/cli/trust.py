@@ -59,7 +59,7 @@ def trust(
 def settle(
     found: ShownKey, yes: bool = False, replace: bool = False, dry_run: bool = False, verbose: bool = False
 ) -> bool:
-    """Print the key that a host shows; record a new key if a person agrees or ``yes`` is true.
+    """Print the key of a host; record a new key if the user agrees or ``yes`` is true.
 
     Returns:
         True if connections accept the key from now on, or would without the dry run.

@@ -35,11 +35,12 @@ def up(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Continue even if `up` stops a running job or undoes changes of a newer toolkit"
+            "--force",
+            help="Continue even if `up` stops a running job or undoes changes that a newer toolkit made",
         ),
     ] = False,
     no_data: Annotated[
-        bool, typer.Option("--no-data", help="Do not copy the data sets of hosts.yaml")
+        bool, typer.Option("--no-data", help="Do not copy the data sets in hosts.yaml")
     ] = False,
     no_check: NoCheck = False,
     dry_run: DryRun = False,

@@ -43,7 +43,7 @@ _OF_HOST: Mapping[str, Callable[[Host], object]] = {
     "data_address": lambda host: host.data_address,
     "gpus": lambda host: [-1 if host.gpus is None else host.gpus, host.gpu_ids],
 }
-# At most this number of hosts is named beside a key; for more, only the number is printed.
+# At most this number of hosts is printed after a key; for more, only their number.
 _NAMED = 3
 
 

@@ -13,6 +13,6 @@ def compose_file(container: Container, role: str, services: Sequence[Container] 
 
     Args:
         role: ``main`` or ``worker``.
-        services: containers that run on the host beside training.
+        services: additional containers on the host.
     """
     return render_template(f"compose/{role}.yaml.j2", container=container, role=role, services=services)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from toolkit.remote.ssh import SshRunner, Trace
 
 _PROBE_SECONDS = 60.0
-# Open files of this process: of a connection at most, and of everything else. With few open files a command
+# Open files of this process: at most for a connection, and for everything else. With few open files a command
 # needs at least one for each connection, and _LEAST_OTHERS.
 _FILES_PER_HOST, _OTHER_FILES, _LEAST_OTHERS = 4, 256, 48
 

@@ -24,7 +24,7 @@ of_this_user() {
 """
 
 # Shell that ends processes: TERM, 4 s of patience, KILL. A function ``left`` has to print the paths of their
-# environments in /proc. It is called before each signal, because a number may be given to another process.
+# environments in /proc. It is called before each signal, because the kernel can reuse a process id.
 END_LEFT = r"""
 left_pids() { left | sed 's:^/proc/::; s:/environ$::'; }
 for signal in TERM 0 0 0 0 KILL KILL; do

@@ -104,9 +104,9 @@ by_commands() {
     unlisted="status $? $(list 2>&1 >/dev/null)"
   [ -z "$ids" ] || said=$(asks docker inspect $ids 2>/dev/null) ||
     { is_late $? 'docker inspect'; said=$(asks docker inspect $(list) 2>/dev/null); }
-  # Images of containers too: another user can have removed their tags, and toolkit need not send them again.
+  # Images of containers too: another user can have removed their tags, but toolkit can use them.
   used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
-  # What an engine with the containerd store can inspect need not be whole; what it lists is.
+  # With the containerd store, an engine can inspect incomplete images, but lists only complete images.
   case $engine in
     *io.containerd.snapshotter*)
       listed=$(asks docker images -aq --no-trunc 2>/dev/null) || is_late $? 'docker images' ;;
@@ -140,9 +140,9 @@ _SCRIPT = (
     CELL
     + r"""
 say begun "$(date +%s.%N)"
-# fish without a locale, as sshd starts it, hands on a home with other letters than ASCII garbled.
+# Without a locale, as under sshd, fish garbles a home path with non-ASCII letters.
 [ -d "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
-# All questions look where the hosts file says; where it says nothing, where the user's login does.
+# All probes use the folder in the hosts file; without one, they use the folder of the user's login.
 [ -z "${TOOLKIT_STATE_DIR-}" ] || XDG_STATE_HOME="$TOOLKIT_STATE_DIR/$(id -un)"
 export XDG_STATE_HOME
 # Directory services give groups names with spaces; -z is not known to every id.

@@ -57,7 +57,7 @@ def make_spare(tree: str) -> None:
 
 
 def start(job: str, daemon: str = "", variables: str = "") -> None:
-    """Start the supervisor with its tag set from the start, so that it need not restart itself.
+    """Start the supervisor with its tag in the environment, so that it does not have to restart itself.
 
     Its pid is recorded as soon as it is the supervisor, whether it survives or not: this distinguishes one
     that ends before its first status from one that is still starting. From then on signals can arrive. They
@@ -79,7 +79,7 @@ def start(job: str, daemon: str = "", variables: str = "") -> None:
         return
     try:
         os.dup2(receives, 0)
-        # SIGUSR1 is PEER_FAILED in marks.py.
+        # SIGUSR1 is PEER_FAILED in tags.py.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1))
         os.write(write, str(os.getpid()).encode())
         argv = [sys.executable, *program("job.supervisor"), job]

@@ -1,4 +1,4 @@
-"""Structured answers of hosts as values, and the error for an answer that is none."""
+"""Structured answers of hosts as values, and the error for an invalid answer."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Ref:
     otherwise: str = ""
 
     def resolve(self, outputs: Mapping[tuple[str, str], str]) -> str | None:
-        """Return the text, or None when nothing was saved under this host and name.
+        """Return the text, or None if no text was saved under this host and name.
 
         Raises:
             ToolkitError: the value is more than one line.
@@ -85,7 +85,7 @@ class Command:
         return self.within("timeout", "-k", "5", str(max(1, math.ceil(seconds))))
 
     def resolved(self, outputs: Mapping[tuple[str, str], str]) -> Command:
-        """Return the command with each Ref replaced by what it names; tokens that name nothing go."""
+        """Return the command with each Ref replaced by its output; tokens without an output are removed."""
         tokens = (t.resolve(outputs) if isinstance(t, Ref) else t for t in self.argv)
         return Command(tuple(t for t in tokens if t is not None), self.stdin, self.translated)
 
@@ -100,12 +100,12 @@ class Command:
         return shlex.join(str(t) for t in self.argv)
 
     def packed(self) -> Command:
-        """Return a command with the same effect whose tokens are plain ASCII, for ways that alter others."""
+        """Return a command with the same effect whose tokens are plain ASCII, for shells."""
         text = base64.b64encode(self.shell().encode(errors="surrogateescape")).decode()
         return Command(("sh", "-c", 'eval "exec $(printf %s "$1" | base64 -d)"', "sh", text), self.stdin)
 
     def line(self) -> str:
-        """Return the command as people may read it: references by their names, quoted for a shell."""
+        """Return the command as readable text: references by their names, quoted for a shell."""
         return " ".join(str(t) if isinstance(t, Ref) else _quoted(t) for t in self.argv)
 
 
@@ -148,5 +148,5 @@ class Result:
 
     @property
     def output(self) -> str:
-        """Both streams, errors last: what a person wants to see of a failure."""
+        """Both streams for the message of a failure, errors last."""
         return "\n".join(part for part in (self.stdout.strip(), self.stderr.strip()) if part)

@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.protocol.names import LABEL_DIGEST, LABEL_VERSION
 
-# Labels that say something about a container and decide nothing.
+# Labels that describe a container without an effect on it.
 _REMARKS = (LABEL_DIGEST, LABEL_VERSION)
 
 # Executes its arguments. In place of the image's ENTRYPOINT, which can print a banner into the output of a
@@ -45,12 +45,12 @@ class Ulimit:
 
 @dataclass(frozen=True)
 class Container:
-    """Everything that decides how a container is started.
+    """All settings with which a container starts.
 
-    Pairs are sorted by the one who builds the value, so that equal containers are equal values.
+    The code that builds the value sorts pairs, so that equal containers are equal values.
 
     Args:
-        image: a reference that stands for one identity (see ``toolkit.core.image``).
+        image: a reference to one content digest (see ``toolkit.core.image``).
         entrypoint: the program that receives ``argv`` in place of the image's ENTRYPOINT; empty to keep that.
         user: ``uid:gid`` of the processes.
         groups: supplementary group ids.
@@ -58,7 +58,7 @@ class Container:
         cdi: devices by their qualified CDI names, such as ``nvidia.com/gpu=0``.
         shm_bytes: size of /dev/shm in bytes.
         pids: the greatest number of processes and threads.
-        userns: for ``--userns``: how the engine maps users; empty for its own way.
+        userns: for ``--userns``: how the engine maps users; empty for the engine's default.
         stop_seconds: time between SIGTERM and SIGKILL when the engine stops it.
     """
 
@@ -94,7 +94,7 @@ class Container:
         """
         return self._digest
 
-    # A plan asks for each container's several times.
+    # A plan uses the digest of each container several times.
     @functools.cached_property
     def _digest(self) -> str:
         content = without_empty(self)
@@ -107,12 +107,12 @@ class Container:
         """Return the container with its own digest among its labels."""
         others = tuple(p for p in self.labels if p[0] != LABEL_DIGEST)
         labelled = replace(self, labels=tuple(sorted((*others, (LABEL_DIGEST, self.digest())))))
-        vars(labelled)["_digest"] = self._digest  # the same, as that label decides nothing
+        vars(labelled)["_digest"] = self._digest  # the same, because this label has no effect
         return labelled
 
 
 def without_empty(value: Any) -> Any:
-    """Return the value without fields that are empty: one that was added since says nothing by that."""
+    """Return the value without empty fields, so that a new empty field does not change the digest."""
     if isinstance(value, (str, int)):
         return value
     if isinstance(value, (list, tuple)):

@@ -37,7 +37,7 @@ done
 
 @dataclass(frozen=True)
 class Room:
-    """The file system of one path; sizes in bytes, ``inodes`` the number of files that it still takes."""
+    """The file system of one path; sizes in bytes, ``inodes`` the free inodes."""
 
     path: str
     mount: str
@@ -63,11 +63,11 @@ def ask_room(*paths: str) -> Command:
 
 
 def parse_room(text: str) -> tuple[Room, ...]:
-    """Return what df printed for each path; what cannot be read is left out."""
+    """Return the file system of each path from the output of df; unreadable lines are skipped."""
     lines = [*map(read_cell, lines_of(text))]
     found = []
     for path, in_bytes, in_files in zip(lines[::3], lines[1::3], lines[2::3], strict=False):
-        # POSIX: file system, blocks, used, available, capacity, mount point (which may hold blanks).
+        # POSIX: file system, blocks, used, available, capacity, mount point (which can contain blanks).
         cells, files = in_bytes.split(None, 5), in_files.split(None, 5)
         if len(cells) != 6:
             continue
@@ -81,7 +81,7 @@ def parse_room(text: str) -> tuple[Room, ...]:
 
 
 def tightest(rooms: Sequence[Room], named: Sequence[str]) -> Room | None:
-    """Return the file system that is full: that of a named path if it is, else the one with least left."""
+    """Return the full file system: a named path's if full, otherwise that with the least space."""
     for room in rooms:
         if room.path in named and room.is_full:
             return room
@@ -90,7 +90,7 @@ def tightest(rooms: Sequence[Room], named: Sequence[str]) -> Room | None:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for people, in units of 1000."""
+    """Return a number of bytes as readable text, in units of 1000."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= factor:
             number = count / factor

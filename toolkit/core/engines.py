@@ -17,9 +17,9 @@ ENGINES = (DOCKER, PODMAN)
 # shim dies under it now and then, once in some hundred starts on a busy machine; the next start works.
 ENGINE_FAILED = (125, 126, 127, 128, 255)
 
-# What the scripts of this package call; podman knows them all under the same names.
+# Subcommands that the scripts of this package call; podman has all of them under the same names.
 _VERBS = "container|exec|image|images|info|inspect|load|logs|manifest|ps|pull|rm|rmi|run|tag|version"
-# In a script: docker as a command's first word, or as the name of a function that stands for it.
+# In a script: docker as a command's first word, or as the name of a function that replaces it.
 _CALL = re.compile(rf"(?<![\w./@:-])docker(?= (?:{_VERBS})\b|\(\))")
 _VERB = re.compile(_VERBS)
 
@@ -43,15 +43,15 @@ def translate_engine(command: Command, engine: str) -> Command:
 
 
 def translate_engine_text(text: str, engine: str) -> str:
-    """Return a script of this package as the engine of a host is called."""
+    """Return a script of this package, translated for the engine of a host."""
     return text if engine == DOCKER else _CALL.sub(engine, text)
 
 
-@functools.lru_cache(maxsize=1024)  # a dozen checks of a host ask
+@functools.lru_cache(maxsize=1024)  # about twelve checks of each host call it
 def parse_info(text: str) -> EngineInfo | None:
     """Return the object that ``info --format '{{json .}}'`` printed; None when there is none.
 
-    That of Podman is turned into docker's, as far as anybody here asks for it.
+    The object of Podman is converted to docker's form, for the fields that toolkit uses.
 
     Raises:
         DecodeError: the object is not one of an engine.

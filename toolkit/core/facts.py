@@ -46,7 +46,7 @@ class ContainerFacts:
 
     @property
     def digest(self) -> str:
-        """Of everything that the container was made from; empty when its labels do not say."""
+        """The digest of all settings of the container; empty if its labels do not contain it."""
         return self.labels.get(LABEL_DIGEST, "")
 
 
@@ -61,7 +61,7 @@ class Mig:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as nvidia-smi on the host reports it; memory in MiB, 0 where it gives no figure."""
+    """One GPU as nvidia-smi on the host reports it; memory in MiB, 0 if nvidia-smi prints no number."""
 
     index: int
     uuid: str
@@ -83,10 +83,10 @@ class GpuProcess:
     Args:
         gpu: UUID as nvidia-smi prints it; for a partitioned GPU possibly the UUID of the physical GPU.
         memory_mib: memory that it uses on the GPU; 0 if the driver reports no figure.
-        user: whose it is; empty where the system hides processes of others.
+        user: its owner; empty if the system hides processes of other users.
         program: the kernel's short name for it.
         container: Id of the container that it runs in, empty for none.
-        job: of the toolkit, where the ssh user may see it; empty for none.
+        job: the toolkit job, if the ssh user can see it; empty for none.
     """
 
     gpu: str

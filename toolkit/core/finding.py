@@ -1,4 +1,4 @@
-"""Findings: what a look at hosts, files or measurements came to, before anything is started."""
+"""Findings: results of checks of hosts, files or measurements, before anything is started."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-# "not checked" is what could not be looked at; it is never "ok".
+# "not checked" means that a check could not run; it is never "ok".
 Verdict = Literal["ok", "warning", "error", "not checked"]
 _WORST_FIRST: tuple[Verdict, ...] = ("error", "warning", "not checked", "ok")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One verdict of one check.
+    """One result of one check.
 
     Args:
         check: id of the check, such as ``disk-space``.
-        verdict: ``error`` would stop or spoil a job, ``warning`` would slow it or may spoil it.
+        verdict: ``error`` would break or corrupt a job, ``warning`` would slow it or can corrupt it.
         what: the finding in plain words, one sentence.
-        fix: the command or the change that ends it; empty when there is nothing to do.
+        fix: the command or the change that fixes the problem; empty if no action is necessary.
         host: inventory name of the host concerned, empty for the cluster or its file.
         subject: what on that host, such as ``/data`` or ``env/NCCL_TIMEOUT`` or the name of another host.
     """
@@ -38,7 +38,7 @@ class Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Verdict:
-    """Return the gravest verdict among them; ``ok`` when there is none."""
+    """Return the most severe verdict among them; ``ok`` if there is none."""
     verdicts = {finding.verdict for finding in findings}
     return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), "ok")
 
@@ -49,5 +49,5 @@ def alarms(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def graver_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return them errors first, each verdict in the order it came."""
+    """Return the findings with errors first; findings of one verdict keep their order."""
     return tuple(sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.verdict)))

@@ -1,4 +1,4 @@
-"""Other programs of this machine that a person has or has not: sbatch, kubectl."""
+"""Optional programs of this machine: sbatch, kubectl."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def allow_open_files(number: int, least: int) -> None:
 
 
 def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0) -> Result:
-    """Run a program of this machine to its end; one that outlives the limit is ended."""
+    """Run a program of this machine to its end; it is killed at the time limit."""
     began = time.monotonic()
     try:
         # Programs of an image can print any bytes.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _CONTAINER = _PACKAGE / "container"
-# Files beside the packages, in the folder itself.
+# Files in the folder itself, next to the packages.
 _AT_TOP = ("kubexec.sh", "run.py")
 _PACKAGES = ("container", "launchers", "protocol")
 # Lines of toolkit's own modules, which import whole modules at the top, one in each statement.

@@ -1,4 +1,4 @@
-"""An image's identity: what it holds and how it starts, whatever the engine or store calls it."""
+"""The content digest of an image: layers and start settings, independent of engine and image store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolkit.core.engines import DOCKER
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageConfig, ImageInspect, OciConfig
 
-# The user's own requirements among the additions in an image of toolkit.
+# The user's own requirements among the additions in a toolkit image.
 OWN = "own"
 # The fix if the engine of the user's machine did not respond in time.
 LATE_FIX = "docker info  # if it gives no answer either: sudo systemctl restart docker"
@@ -114,8 +114,8 @@ def image_id(text: str) -> str:
 
 
 def image_names(image: ImageInspect) -> tuple[str, ...]:
-    """Return what an engine calls an image, by tag."""
-    # Podman's word for a name of no registry.
+    """Return the names under which an engine lists an image, by tag."""
+    # Podman's prefix for a name without a registry.
     return tuple(name.removeprefix("localhost/") for name in image.tags or ())
 
 
@@ -140,10 +140,10 @@ def image_facts(image: ImageInspect, engine: str = DOCKER) -> ImageFacts:
     )
 
 
-# What `uname -m` says, in the words of images (https://go.dev/doc/install/source#environment).
+# Output of `uname -m`, and the name in images (https://go.dev/doc/install/source#environment).
 _ARCHES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}
 
 
 def image_arch(machine: str) -> str:
-    """Return a machine's processor, as ``uname -m`` says it, in the words of images."""
+    """Return the name in images for the processor that ``uname -m`` printed."""
     return _ARCHES.get(machine, machine)

@@ -193,7 +193,7 @@ class LocalWriter:
             raise ToolkitError(what, "free disk space on this machine, or use another folder", self.host)
 
     def close(self) -> None:
-        """Remove what is not complete, and the staging folder; may be called again."""
+        """Remove incomplete files and the staging folder; can be called again."""
         for file in self._open:
             with suppress(OSError):
                 file.file.close()
@@ -337,7 +337,7 @@ class LocalWriter:
             os.close(parent)
 
     def _why_not(self, folders: Sequence[str], target: str) -> str:
-        """Return why a link in a folder must not be created; empty if it may."""
+        """Return why a link in a folder must not be created; empty if it is allowed."""
         if target.startswith("/"):
             return _OUT
         if not self._open_root(make=False):
@@ -372,7 +372,7 @@ def _open_folder(name: str, at: int, make: bool) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    with suppress(FileExistsError):  # another host's files may come at the same time
+    with suppress(FileExistsError):  # files of another host can arrive at the same time
         os.mkdir(name, dir_fd=at)
     return os.open(name, _FOLDER, dir_fd=at)
 

@@ -110,7 +110,7 @@ class TerminalFilter:
         return before + shown + (_RESET.encode() if before or self._open else b"")
 
     def feed(self, data: bytes) -> bytes:
-        """Return what to show of the next bytes; a sequence may begin in one call and end in another."""
+        """Return the text to show for the next bytes; a sequence can begin in one call and end in another."""
         text, at = self._decoder.decode(data), 0
         shown: list[str] = []
         while at < len(text):
@@ -132,7 +132,7 @@ class TerminalFilter:
         return "".join(shown).encode("utf-8", "surrogateescape")
 
     def _begin(self, letter: str) -> str:
-        """Take a control character within text; return what stands for it."""
+        """Consume a control character within text; return its replacement."""
         if letter >= "\u2000":  # a control of the direction of text, or a byte
             return "\ufffd"
         if letter == "\x1b":

@@ -149,7 +149,7 @@ def leads_out(name: str, target: str) -> bool:
 
 
 class Requested:
-    """The names that a request for files can bring; see ``send_files`` for how it makes them.
+    """The names that a request for files can match; ``send_files`` creates the names.
 
     Args:
         folder: of the job, which patterns are relative to.
@@ -175,7 +175,7 @@ def _rules(folder: str, pattern: str) -> list[_Rule]:
     found: list[_Rule] = []
     if inside:
         found += [_literal(whole[len(own) :]), _glob(whole[len(own) :])]
-    # The folder may have another path on the host than here: a link is resolved there.
+    # The folder can have another path on the host than on this machine: the host resolves a link.
     if not inside or pattern.startswith("/"):
         first = next((at for at, part in enumerate(whole) if _is_magic(part)), len(whole) - 1)
         found += [_literal(whole[-1:]), _glob(whole[max(0, first) :])]

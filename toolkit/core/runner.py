@@ -1,4 +1,4 @@
-"""The one seam to the world: something that runs a Command and gives back a Result."""
+"""The interface between plans and hosts: a runner executes a Command and returns a Result."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class LocalRunner:
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
         start = time.monotonic()
-        # start_new_session: Ctrl-C on the terminal is ours to handle, not the child's.
+        # start_new_session: toolkit, not the child, handles Ctrl-C on the terminal.
         try:
             done = subprocess.run(
                 [str(t) for t in command.argv],
@@ -126,14 +126,14 @@ class ContainerRunner:
 
     def _within(self, command: Command, feeds: bool) -> Command:
         if any("\ud800" <= letter <= "\udfff" for token in command.argv for letter in str(token)):
-            command = command.packed()  # docker would put a sign of its own for bytes that are no UTF-8
+            command = command.packed()  # docker would replace bytes that are not UTF-8
         flags = ["-i"] if feeds or command.stdin is not None else []
         if self.user:
             flags += ["-u", self.user]
         return command.within("docker", "exec", *flags, self.container)
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
-        # In there, because ending `docker exec` out here leaves what it started running.
+        # In the container, because the end of `docker exec` does not end the program that it started.
         ended = command if timeout is None else command.limited(timeout)
         whole, limit = self._announced(ended, False), None if timeout is None else timeout + 10
         result = self.outer.run(whole, limit)
@@ -166,7 +166,7 @@ class ContainerRunner:
         source: Iterable[bytes] | None = None,
         silence: float | None = None,
     ) -> Result:
-        if source is not None:  # it may have been read from, so there is no second run
+        if source is not None:  # a part of it is possibly consumed, so the command is not repeated
             return self.outer.stream(self._within(command, True), sink, source, silence)
         whole, streams = self._announced(command, False), _Announced(sink)
         result = self.outer.stream(whole, streams.out, None, silence)

@@ -63,11 +63,11 @@ def _environment() -> jinja2.Environment:
 
 
 def _yaml(value: Any) -> str:
-    # JSON is YAML, but for what lies beyond U+FFFF: JSON writes it as two halves that no YAML reader joins.
+    # JSON is YAML, except for characters above U+FFFF: JSON writes two halves that no YAML reader joins.
     # ASCII alone, because docker-compose 1.29 reads files in the locale's encoding.
     text = json.dumps(value, ensure_ascii=False)
     text = "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}".replace("U0000", "u") for c in text)
-    # Compose would take a single "$" for one of its own variables.
+    # Compose would interpret a single "$" as the start of a variable.
     return text.replace("$", "$$")
 
 

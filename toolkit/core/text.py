@@ -1,4 +1,4 @@
-"""Small helpers for text: numbers of things, JSON within other output, versions."""
+"""Small helpers for text: counts, JSON within other output, versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolkit.protocol.decode import decode, load_first
 
 
 def counted(number: int, noun: str) -> str:
-    """Return ``1 host`` or ``3 hosts``; `noun` is one that takes an s."""
+    """Return ``1 host`` or ``3 hosts``; `noun` forms its plural with an s."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 def json_list(kind: type[T], text: str) -> tuple[T, ...]:
-    """Return the first JSON array in the text as values of a type; nothing when there is none.
+    """Return the first JSON array in the text as values of a type; empty if the text contains none.
 
     Raises:
-        DecodeError: what begins there is no array of such values.
+        DecodeError: the text at the first bracket is no array of such values.
     """
     start = text.find("[")
     if start < 0:
@@ -42,7 +42,7 @@ def is_newer(version: str, than: str) -> bool:
 
 
 def latest(versions: Iterable[str]) -> str:
-    """Return the latest of the versions; empty when there is none."""
+    """Return the latest of the versions; empty if there is none."""
     return max(versions, key=_numbers, default="")
 
 

@@ -40,7 +40,7 @@ class Kind(Enum):
                 return value
         except ValueError:
             pass
-        # The quotation is escaped: it may hold control characters.
+        # The quotation is escaped, because it can contain control characters.
         found = repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
         raise ValueError(f"expected {self.value}, found {found}")
 

@@ -91,7 +91,7 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     found = _hindrances(inventory, batch, target)
     for path in batch.leave_out:
         if not any(_below(each.path, path) for each in found):
-            what = f"{_CALLED[target]} supports all keys of hosts.yaml with this path"
+            what = f"{_CALLED[target]} supports all keys in hosts.yaml with this path"
             problems.append(Problem(f"--leave-out {path}", what))
     refused = [each for each in found if not any(_below(each.path, path) for path in batch.leave_out)]
     if refused:

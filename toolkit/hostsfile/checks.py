@@ -16,7 +16,7 @@ Fault = tuple[Path, str]
 
 
 def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield the faults that lie between values; a value of a wrong type is passed over, others report it."""
+    """Yield faults that involve several values; values of a wrong type are skipped and reported elsewhere."""
     places = _host_places(data.get("hosts"))
     hosts = {name: settings for name, _, settings in places}
     main = data.get("main", next(iter(hosts), None))
@@ -63,7 +63,7 @@ def without_ssh(launcher: object, worker_port: bool, spares: bool) -> Iterator[F
 
 
 def _host_places(hosts: Any) -> list[tuple[str, Path, Mapping[str, Any]]]:
-    """Name, place and settings of every host, from either way to write them."""
+    """Name, place and settings of every host, from a list or a mapping."""
     if isinstance(hosts, dict):
         return [(n, ("hosts", n), s if isinstance(s, dict) else {}) for n, s in hosts.items()]
     if isinstance(hosts, list):

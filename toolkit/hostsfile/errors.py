@@ -14,7 +14,7 @@ _LONGEST = 60
 
 
 def shown(value: object) -> str:
-    """Return a value as a person may read it in a message: YAML's words, clipped, nothing unprintable."""
+    """Return a value for a message: in YAML's form, shortened, without unprintable characters."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -29,7 +29,7 @@ def shown(value: object) -> str:
 
 
 def kind(value: object) -> str:
-    """Return what sort of value it is, without the value: for what may be a secret."""
+    """Return the type of a value without the value, which can be a secret."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):
@@ -46,14 +46,14 @@ def path_text(path: Path) -> str:
 
 def _key_text(key: str) -> str:
     if "=" in key:
-        key = key.partition("=")[0] + "=…"  # a variable written as NAME=value, where the value may be secret
+        key = key.partition("=")[0] + "=…"  # a variable in the form NAME=value, possibly a secret
     return key if key.isprintable() and 0 < len(key) <= _LONGEST else shown(key)
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean 'slots'?`` or, when nothing is near, the list of what is known (clipped)."""
+    """Return ``did you mean 'slots'?`` or, without a similar name, the list of known names (shortened)."""
     names = list(known)
-    # difflib is quadratic in the length of the words, and the file may hold very long ones.
+    # difflib is quadratic in the length of the words, and the file can contain very long words.
     near = difflib.get_close_matches(word[:_LONGEST], names[:2000], 1)
     if near:
         return f"did you mean {shown(near[0])}?"
@@ -62,7 +62,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Return whether the pattern takes the whole of the text."""
+    """Return whether the pattern matches the complete text."""
     return re.fullmatch(pattern, text, re.ASCII) is not None
 
 
@@ -76,8 +76,8 @@ def require(condition: bool, should: str, found: object) -> None:
         raise ValueError(f"should be {should}, found {shown(found)}")
 
 
-# A form in which a value may be written becomes an element of pydantic's place for an error. No key of the
-# file can begin so: control characters are gone before.
+# pydantic adds the accepted form of a value to the location of an error. No key of the
+# file can begin so: control characters are removed before.
 FORM = "\0"
 
 _REQUIRED = {
@@ -93,7 +93,7 @@ _REQUIRED = {
     "hard": "write both soft and hard, or one number for both",
 }
 
-# pydantic's error types that tell no more than a wrong sort of value.
+# pydantic's error types that report only a wrong type of value.
 _SORTS = {
     "int_type": "an integer",
     "string_type": "text",
@@ -101,7 +101,7 @@ _SORTS = {
     "dict_type": "a mapping",
     "list_type": "a list",
 }
-# Values that may be written in several forms, by key and by their depth below it.
+# Values that have several accepted forms, by key and by their depth below it.
 _FORMS = {
     ("hosts", 0): "a mapping of names to settings, or a list of names",
     ("mounts", 1): "'/source:/target' or a mapping with source and target",
@@ -158,7 +158,7 @@ def _unknown(path: Path, keys: Mapping[str, tuple[str, ...]], model_of: Mapping[
 
 
 def _holder(path: Path) -> str:
-    """Return the key that holds a key: a service has mounts too."""
+    """Return the parent of a key: a service has mounts too."""
     return "mounts" if path[0] == "services" and len(path) > 3 else str(path[0])
 
 

@@ -28,7 +28,7 @@ LAUNCHER_NAMES = (
     "ray",
     "torchrun",
 )
-# What ranks use between hosts; toolkit.network.fabric says what each stands for.
+# Networks between ranks; toolkit.network.fabric defines each.
 NETWORKS = ("auto", "ethernet", "infiniband", "efa")
 
 CLUSTER = r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?"
@@ -66,7 +66,7 @@ _RANK_NAMES = frozenset(
     )
 )
 _RANK_PREFIXES = ("TOOLKIT_", "OMPI_COMM_WORLD_", "PMIX_", "TORCHELASTIC_")
-# Read when a container is made, which is before any rank; there we set them ourselves.
+# Read when a container is created, before any rank; toolkit sets them then.
 _CONTAINER_NAMES = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
 
 _UNITS = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
@@ -155,7 +155,7 @@ def jump(text: str) -> str:
 
 
 def path(text: str) -> str:
-    """A path on the machine where the toolkit runs."""
+    """A path on the machine where toolkit runs."""
     _not_an_option(text)
     require(text.strip() != "" and text.isprintable(), "a path", text)
     return text
@@ -171,7 +171,7 @@ def identity_file(text: str) -> str:
 
 
 def secret_file(text: str) -> str:
-    """As ``path``; the message does not repeat what may be the secret itself, written in the wrong place."""
+    """As ``path``; the message does not repeat the text, which can be the secret itself."""
     if text.startswith("-") or text.strip() == "" or not text.isprintable():
         raise ValueError("should be the path of a file that contains the secret")
     return text
@@ -236,7 +236,7 @@ def size_bytes(text: str) -> int:
 
 
 def env_name(text: str) -> str:
-    """Also for names from the command line. Messages do not repeat the name, which may hold the value."""
+    """Also for names from the command line. Messages do not repeat the name, which can contain the value."""
     if "=" in text:
         raise ValueError("a name and its value are written as NAME: 'value', without '='")
     if not fits(ENV_NAME, text):
@@ -322,9 +322,9 @@ def label_value(text: str) -> str:
     return text
 
 
-# Part of a container's name, beside the cluster's.
+# Part of a container's name, together with the cluster's name.
 SERVICE_NAME = r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?"
-# RFC 3986, 3.3: characters of a path, and of a query behind "?", that need not be written as %XX.
+# RFC 3986, 3.3: characters of a path, and of a query after "?", that need no %XX escape.
 HEALTH = r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*"
 
 
@@ -358,7 +358,7 @@ MOUNT = r"/[^:]*:/[^:]*(:(ro|rw))?"
 # Inside the container these are the kernel's, Docker's or ours (passwd, group and hosts are generated).
 _RESERVED_TREES = (str(CONF.parent), "/proc", "/sys", "/dev")
 _RESERVED_FILES = ("/etc/passwd", "/etc/group", "/etc/hosts")
-# Folders in which a system keeps what it needs; data may go below some other folder of the host.
+# Folders that the system needs; data must be below another folder of the host.
 _SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
 
 
@@ -371,7 +371,7 @@ def mount(text: str) -> Mount:
 
 
 def mount_source(text: str) -> str:
-    """A path on the hosts, which may differ from this machine in where homes are."""
+    """A path on the hosts, whose home folders can differ from those of this machine."""
     if text.startswith(("~", "$")):
         raise ValueError(f"the source should be an absolute path on the hosts, found {shown(text)}")
     return _absolute("source", text)
@@ -386,7 +386,7 @@ def data_source(text: str) -> str:
 
 
 def data_path(text: str) -> str:
-    """A folder of the hosts in which the toolkit may write and remove."""
+    """A folder of the hosts in which toolkit can write and remove files."""
     if text.startswith(("~", "$")):
         raise ValueError(f"the path should be an absolute path on the hosts, found {shown(text)}")
     path = _absolute("path", text)
@@ -398,7 +398,7 @@ def data_path(text: str) -> str:
 
 
 def state_dir(text: str) -> str:
-    """A folder on the hosts for what the toolkit keeps there."""
+    """A folder on the hosts for the state of toolkit."""
     if text.startswith(("~", "$")):
         raise ValueError(f"should be an absolute path on the hosts, found {shown(text)}")
     path = _absolute("folder", text)
@@ -408,7 +408,7 @@ def state_dir(text: str) -> str:
 
 
 def mount_target(text: str) -> str:
-    """A path inside the container that neither holds nor hides what it needs."""
+    """A path inside the container that hides no file that the container needs."""
     path = _absolute("target", text)
     for tree in _RESERVED_TREES:
         if _within(path, tree):

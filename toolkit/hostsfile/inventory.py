@@ -13,11 +13,11 @@ from toolkit.protocol.transport import AUTO, EXEC, SSH
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that we reach by ssh.
+    """A machine that toolkit reaches by SSH.
 
     Args:
         name: the name in the file, the container's hostname, and the name that ranks resolve.
-        address: where we ssh to: a name, an address, or an alias of ``~/.ssh/config``.
+        address: the SSH address: a name, an address, or an alias of ``~/.ssh/config``.
         data_address: IPv4 address where ranks talk to each other; empty means: ask the host.
         user, port, identity_file, jump: empty (0 for the port) means: what ``ssh -G`` says.
         slots: room for ranks; None means one per GPU that the host has, or one without a GPU.
@@ -57,11 +57,11 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Service:
-    """A container beside training, on one host.
+    """An additional container on one host.
 
     Args:
         image: empty for the cluster's own.
-        argv: empty for what the image says.
+        argv: empty for the command of the image.
         ports: where it listens, in its own network namespace.
         gpus: how many of the host's GPUs it gets.
         gpu_ids: which ones, as indexes or UUIDs; empty means that only the number counts.
@@ -132,7 +132,7 @@ class Inventory:
     transport: str = AUTO
     chosen_transport: str = ""
     pull: str = "never"
-    # Two files that say the same describe the same cluster.
+    # Two files with the same content describe the same cluster.
     source: str = field(default="", compare=False)
 
     @property
@@ -159,7 +159,7 @@ class Inventory:
         """Return the host of that name.
 
         Raises:
-            KeyError: no host is called so.
+            KeyError: no host has this name.
         """
         return self._by_name[name]
 
@@ -175,7 +175,7 @@ class Inventory:
         """Return the service of that name.
 
         Raises:
-            KeyError: no service is called so.
+            KeyError: no service has this name.
         """
         for service in self.services:
             if service.name == name:

@@ -65,14 +65,14 @@ def read_secrets(inventory: Inventory) -> tuple[tuple[str, str], ...]:
 
 
 def private_files(inventory: Inventory) -> tuple[Path, ...]:
-    """Return the files of this machine that no host may see: hosts file, secrets, keys that log in."""
+    """Return the files of this machine that no host can receive: hosts file, secrets, keys that log in."""
     source = Path(inventory.source)
     # Secrets are relative to the hosts file's folder, keys to the working directory.
     places = [(source.parent, where) for _, where in inventory.secrets]
     places += [(Path(), host.identity_file) for host in inventory.hosts if host.identity_file]
     found = [source]
     for folder, where in places:
-        # A home that is not known: then the file is not there either.
+        # An unknown home folder: the file does not exist either.
         with contextlib.suppress(RuntimeError):
             found.append(folder / Path(where).expanduser())
     return tuple(found)
@@ -84,7 +84,7 @@ def _secret(path: Path) -> str:
         if not stat.S_ISREG(about.st_mode):
             raise ValueError(f"{path} is not a file")
         if about.st_mode & stat.S_IRWXO:
-            # The group may: that is how several people who steer one cluster share it.
+            # The group is allowed: several users of one cluster share the file in this way.
             chmod = command("chmod", "o=", str(path)).line()
             raise ValueError(f"every user of this machine can read or write {path}; {chmod}")
         if about.st_size > MAX_SECRET:
@@ -106,12 +106,12 @@ def _secret(path: Path) -> str:
 
 
 def is_file(path: str | Path) -> bool:
-    """Return whether a file is there; False also for what no file can be called."""
+    """Return whether a file exists; False also for an impossible name."""
     return _is(path, Path.is_file)
 
 
 def is_folder(path: str | Path) -> bool:
-    """Return whether a folder is there; False also for what no folder can be called."""
+    """Return whether a folder exists; False also for an impossible name."""
     return _is(path, Path.is_dir)
 
 
@@ -129,12 +129,12 @@ def read_some(path: str | Path) -> bytes:
 
 
 def unreadable(error: OSError | ValueError) -> Problem:
-    """Return why a file that a person names cannot be read."""
+    """Return why a file that the user named cannot be read."""
     return Problem("", getattr(error, "strerror", None) or str(error))
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML or JSON file that a person names.
+    """Return the content of a YAML or JSON file that the user named.
 
     Raises:
         BadInput: it cannot be read, or is neither.
@@ -149,7 +149,7 @@ def read_yaml(path: str | Path) -> Any:
 
 
 def target_of(inventory: Inventory, name: str) -> Target:
-    """Return where to connect to for a host of the inventory; asks ``ssh -G``."""
+    """Return the SSH target of a host of the inventory; runs ``ssh -G``."""
     host = inventory.host(name)
     return resolve_target(
         name=name,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         ServiceSettings,
     )
 
-# More than anybody reads; a file that is something else altogether has thousands.
+# More than a user reads; a file of another kind has thousands.
 MAX_PROBLEMS = 100
 
 
@@ -41,7 +41,7 @@ def parse_inventory(text: str | bytes, source: str) -> Inventory:
     Raises:
         BadInput: with all problems, those without a line first, then by line.
     """
-    # Here and not above: commands without a hosts file need not pay for importing pydantic.
+    # Not at the top of the module: commands without a hosts file do not import pydantic.
     from toolkit.hostsfile.models import validate
 
     document = read_yaml(text, secret_keys=_VARIABLES)
@@ -190,6 +190,6 @@ def _familiar(image: str) -> str:
         image = image.removeprefix(prefix)
     name, at, digest = image.partition("@")
     folder, slash, last = name.rpartition("/")
-    if at:  # a digest says it all: a tag beside it is not kept
+    if at:  # the digest identifies the image, so a tag is dropped
         return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
     return image if ":" in last else f"{image}:latest"

@@ -25,7 +25,7 @@ KEY = "[key]"
 # libyaml's parser is about ten times as fast; both give the same events and lines (a test compares them).
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-# What no value may hold: control characters but tab and newline, line ends that editors do not count,
+# Not allowed in values: control characters except tab and newline, line ends that editors do not count,
 # a byte-order mark in the middle, and code points that are no characters.
 _BAD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 _BAD_IN_TEXT = re.compile(f"(?!\r\n){_BAD.pattern}")
@@ -107,7 +107,7 @@ class _Reader:
         return Document(data, self.lines, frozenset(self.opaque), tuple(self.problems))
 
     def _clean(self) -> None:
-        """Report characters that have no business in a text file, and go on without them."""
+        """Report characters that are invalid in a text file, and continue without them."""
         if re.search("\r(?!\n)", self.text):
             line = self.text.count("\n", 0, self.text.index("\r")) + 1
             raise _Stop(
@@ -158,7 +158,7 @@ class _Reader:
         return self._sequence(path) if isinstance(event, ev.SequenceStartEvent) else self._mapping(path)
 
     def _tagged(self, event: Any, path: Path) -> Any:
-        """Walk a tagged value for its own faults; what the tag makes of it is not for us to guess."""
+        """Collect the faults inside a tagged value; toolkit does not interpret the tag."""
         event.tag = None
         self._opaque(path, event, "toolkit does not support tags ('!name'); remove the tag")
         return self._node(event, path)
@@ -207,7 +207,7 @@ class _Reader:
         return entries
 
     def _key(self, event: Any, path: Path) -> str | None:
-        """Return a mapping's key as text, or None when there is none to be had."""
+        """Return a mapping's key as text, or None if the key is not text."""
         if not isinstance(event, ev.ScalarEvent):
             self._say(path, event, "a key should be text, not an alias, a list or a mapping")
             if not isinstance(event, ev.AliasEvent):
@@ -255,7 +255,7 @@ _TOO_LONG = "is too long for a number; put it in quotes if it is text"
 _LONGEST_READ = 100
 _NUMBERLIKE = re.compile(r"[-+0-9_.:eE]+")
 
-# Everything that YAML 1.1, YAML 1.2 and a person's eye do not agree on (https://yaml.org/type/).
+# Values that YAML 1.1, YAML 1.2 and a human reader interpret differently (https://yaml.org/type/).
 _SURPRISES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF"),

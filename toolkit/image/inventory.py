@@ -248,7 +248,7 @@ parts() {
 doubt() {
   pids=$(with_variable "TOOLKIT_RELAY=$1" | tr -dc '0-9\n')
   [ -z "$pids" ] ||
-    echo "cannot tell whether parts of image $1 are left over: its transfer to this host runs as pid" $pids
+    echo "cannot check for partial transfers of image $1: its transfer to this host runs as pid" $pids
 }
 refuse() { echo "$1" >&2; exit @cannot_tell@; }
 """.replace("@cannot_tell@", str(CANNOT_TELL))

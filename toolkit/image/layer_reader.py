@@ -98,7 +98,7 @@ class LayerReader:
                     seen = decode_json(LayersSeen, _line(output))
                 config = base64.b64decode(seen.config)
                 if config_identity(load_json(config), engine) != identity:
-                    raise Unreadable("the config that was read is not that of the image")
+                    raise Unreadable("the configuration that toolkit read is not that of the image")
                 pairs = zip(self._diff_ids, seen.sizes, strict=True)
                 return ImageLayers(config, tuple(Layer(diff_id, size) for diff_id, size in pairs))
             except Unreadable as error:
@@ -270,7 +270,7 @@ class _Output:
 
     def close(self) -> None:
         self._forget(self)
-        # Close the connection first: an engine does not remove a container whose output we do not read. This
+        # Close the connection first: an engine does not remove a container whose output has no reader. This
         # also closes its standard input, and the container exits.
         if self._socket is not None and not self._closed:
             self._closed = True

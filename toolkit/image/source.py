@@ -35,8 +35,8 @@ class ImageSource:
         self._layers = Readings(self._read)
         self._whole = Readings(self._save, repeatable=False)
         self._reader: LayerReader | ExportReader = ExportReader(engine.save, image)
-        # A container of the image reads its layers as root, so only images that were built on this machine
-        # may do so.
+        # A container of the image reads its layers as root, which toolkit allows only for images that were
+        # built on this machine.
         if image.id in built_images():
             self._reader = LayerReader(engine.client, image.id, image.diff_ids)
             with suppress(Unreadable):

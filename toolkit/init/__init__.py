@@ -1,1 +1,1 @@
-"""A hosts file from a few answers and what hosts say."""
+"""A hosts file from a few answers and from facts about the hosts."""

@@ -89,7 +89,7 @@ def _words(text: str) -> list[str]:
 
 
 def _numbers(word: str, most: int) -> tuple[int, ...]:
-    """The numbers that a word such as ``3`` or ``2-5`` stands for; none when it is no number."""
+    """Return the numbers that a word such as ``3`` or ``2-5`` means; none if it is no number."""
     match = re.fullmatch("([0-9]{1,6})(?:-([0-9]{1,6}))?", word)
     if match is None:
         return ()
@@ -100,7 +100,7 @@ def _numbers(word: str, most: int) -> tuple[int, ...]:
 
 
 def cluster_name(file: str, folder: str) -> str:
-    """Return a cluster's name after its file, or after the folder where the file's own name says nothing.
+    """Return a cluster's name: the name of its file, or of the folder if the file has a generic name.
 
     Args:
         file: name of the file without its extension.
@@ -113,6 +113,6 @@ def cluster_name(file: str, folder: str) -> str:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Return the cluster's name, or one like it that is not taken."""
+    """Return the cluster's name, or a similar name that is free."""
     tries = (name, *(f"{name[:28]}-{number}" for number in range(2, 100)))
     return next((each for each in tries if each not in taken), name)

@@ -1,4 +1,4 @@
-"""Draft of a hosts.yaml: what is known of the hosts, and the commented file that says it."""
+"""Draft of a hosts.yaml: facts about the hosts, and the commented file with these facts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _LONGEST = 200
 
 @dataclass(frozen=True)
 class DraftHost:
-    """A host as far as it is known.
+    """The known facts about a host.
 
     Args:
         address: where ssh connects to.
         name: empty means: made from the address by ``named``.
         user, port, slots, data_address: empty, 0 or None means: not written, so that the file's defaults
             hold.
-        notes: what the file says about the host in comments, a line each.
+        notes: comments in the file about the host, a line each.
     """
 
     address: str
@@ -47,7 +47,7 @@ class Draft:
     """The content of a new hosts.yaml; without hosts it gets two as an example.
 
     Args:
-        left_out: hosts that were meant and are not in it, as (host, why), for a comment.
+        left_out: requested hosts that the file does not contain, as (host, reason), for a comment.
     """
 
     cluster: str = "demo"
@@ -62,7 +62,7 @@ def read_host(word: str) -> DraftHost:
     """Return the host that ``[NAME=][USER@]ADDRESS[:SLOTS]`` describes.
 
     Raises:
-        ValueError: it is not written so; says what is wrong.
+        ValueError: the text has another form; describes the error.
     """
     match = _WORD.fullmatch(word)
     if match is None:
@@ -88,7 +88,7 @@ def read_slots(text: str, hint: str = "") -> int:
 
 
 def faults_between(hosts: Sequence[DraftHost]) -> Iterator[tuple[int, str]]:
-    """Yield what is wrong between hosts, with the index of the host at fault."""
+    """Yield conflicts between hosts, with the index of the host at fault."""
     names: dict[str, int] = {}
     places: dict[tuple[str, int], int] = {}
     for index, host in enumerate(hosts):
@@ -141,7 +141,7 @@ _EXAMPLE = (DraftHost("gpu1"), DraftHost("gpu2"))
 
 
 def hosts_file(draft: Draft) -> str:
-    """Return the text of a hosts.yaml: what the draft says, and the keys that come next as comments."""
+    """Return the text of a hosts.yaml: the keys of the draft, and further keys as comments."""
     hosts = named(draft.hosts or _EXAMPLE)
     return _TEXT.format(
         cluster=_scalar(draft.cluster),

@@ -15,7 +15,7 @@ from toolkit.network.evidence import Evidence
 
 
 def build_of(image: str) -> str:
-    """Return the command that builds an image of toolkit, empty for another image."""
+    """Return the command that builds a toolkit image, empty for another image."""
     if image == CPU_IMAGE:
         return CPU_BUILD
     return next((variant.build for variant in CUDA_VARIANTS if variant.image == image), "")
@@ -42,9 +42,9 @@ def choice_of(draft: Draft, scene: Scene, met: Mapping[str, Met], evidence: Evid
 
 
 def filled(draft: Draft, met: Mapping[str, Met], choice: Choice) -> Draft:
-    """Return the draft with slots, notes and addresses of its hosts; what is in it already stays.
+    """Return the draft with slots, notes and addresses of its hosts; existing values stay.
 
-    A data address becomes a setting only if the toolkit cannot choose one.
+    A data address becomes a setting only if toolkit cannot choose the address.
 
     Args:
         met: by host; those of the draft that are absent, or that cannot be used, stay as they are.
@@ -52,7 +52,7 @@ def filled(draft: Draft, met: Mapping[str, Met], choice: Choice) -> Draft:
     """
     hosts = tuple(_filled(h, met.get(h.name), choice) for h in named(draft.hosts))
     if all(host.slots == 0 for host in hosts):
-        # The ranks were meant for others, which are left out.
+        # The hosts with slots are left out, so the remaining hosts get the default.
         hosts = tuple(replace(host, slots=None) for host in hosts)
     return replace(draft, hosts=hosts)
 
@@ -64,7 +64,7 @@ def gpus_text(met: Met) -> str:
 
 
 def machine_text(met: Met) -> str:
-    """Return processors and memory of a host in a few words; empty when neither is known."""
+    """Return processors and memory of a host in a few words; empty if both are unknown."""
     parts = [f"{met.processors} processors"] if met.processors else []
     parts += [f"{met.memory / 2**30:.0f} GiB"] if met.memory else []
     return ", ".join(parts)
@@ -84,6 +84,6 @@ def _filled(host: DraftHost, met: Met | None, choice: Choice) -> DraftHost:
         address = open_ones[0].address
         others = ", ".join(f"{c.address} ({c.interface})" for c in open_ones)
         notes.append(f"init cannot confirm which address the other hosts reach; addresses: {others}")
-    # What is split in parts counts otherwise: that stays to the default.
+    # GPUs that are split by MIG are counted differently: their slots keep the default.
     slots = len(met.gpus) if host.slots is None and met.gpus and not met.split else host.slots
     return replace(host, slots=slots, data_address=address, notes=(*host.notes, *notes))

@@ -71,7 +71,7 @@ def parse_hostfile(data: bytes, source: str) -> tuple[DraftHost, ...]:
         raise BadInput(
             source, (Problem("", "is not UTF-8, so the file is not a hostfile", number),)
         ) from error
-    # A comment may go over lines, and those behind it keep their numbers.
+    # A comment can span lines; the following lines keep their numbers.
     plain = _COMMENT.sub(lambda match: "\n" * match[0].count("\n") or " ", text)
     lines = [_line(n, words) for n, line in enumerate(plain.split("\n"), 1) if (words := _words(line))]
     hosts, firsts, faults = _merge(lines)

@@ -1,4 +1,4 @@
-"""Meeting hosts that no file names yet: asks all at once what they are, and makes a better draft of it."""
+"""Query hosts before a hosts file exists, all at once, and complete the draft with the answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Meeting:
     Args:
         met: of every host of the draft, by its name there.
         engine: docker or podman, for all of them.
-        evidence: what connections between them say of the networks, where there are several.
+        evidence: results of connections between the hosts, if they share several networks.
     """
 
     met: Mapping[str, Met]
@@ -87,7 +87,7 @@ def inventory_of(draft: Draft) -> Inventory:
 
 
 def meet(draft: Draft, away: Mapping[str, ToolkitError]) -> Meeting:
-    """Connect to the draft's hosts at once and ask each what it is; changes nothing there.
+    """Connect to the draft's hosts at once and query each; change nothing on the hosts.
 
     If more hosts have Podman than Docker, toolkit queries the hosts again with Podman commands.
 
@@ -106,7 +106,7 @@ def _meet(inventory: Inventory, away: Mapping[str, ToolkitError]) -> Meeting:
     names = [name for name in inventory.names if name not in away]
     with Session.open(inventory, names, questions=questions) as session:
         session.errors |= away
-        # An `up` under the same name may have settled addresses; the file to come may have another name.
+        # An earlier `up` with the same name can have set addresses; the new file can have another name.
         session.facts = {n: replace(f, remembered=Remembered()) for n, f in session.facts.items()}
         scene = first_look(session)
         evidence = session.try_networks() if session.facts else Evidence()
@@ -116,7 +116,7 @@ def _meet(inventory: Inventory, away: Mapping[str, ToolkitError]) -> Meeting:
 
 
 def leave_out(draft: Draft, meeting: Meeting, hosts: Collection[str]) -> Draft:
-    """Return the draft without these hosts; it says why they are not in it."""
+    """Return the draft without these hosts, with the reasons as notes."""
     # Named before any is removed: those that stay keep their names.
     all_ = named(draft.hosts)
     why = tuple((h.address, meeting.met[h.name].what) for h in all_ if h.name in hosts)

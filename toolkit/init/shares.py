@@ -11,7 +11,7 @@ from toolkit.core.container import Mount
 from toolkit.hostsfile import fields
 from toolkit.protocol.frames import CELL, rows
 
-# Each is looked at by a shell of its own, all at once: a share whose server is gone blocks its shell.
+# A separate shell tests each, all at once: a share whose server is lost blocks its shell.
 SHARES = Probe(
     "shares",
     rf"""
@@ -29,7 +29,7 @@ wait
 """.replace("@cell@", CELL.strip()),
 )
 
-# The image's or the system's own, as a whole; below them a system keeps what it needs.
+# Folders of the image or the system, with everything below them.
 _WHOLE = ("/", "/home", "/mnt", "/opt", "/root", "/tmp", "/var")
 _TREES = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/snap", "/sys", "/usr"),
@@ -42,7 +42,7 @@ class Share:
     """A network file system that a host mounts.
 
     Args:
-        may: of ``rwx`` what the ssh user may do at its top.
+        may: the permissions of the ssh user at its top, a subset of ``rwx``.
         inode, size: of its top folder and of the whole, as its server counts them.
     """
 
@@ -70,9 +70,9 @@ def shares(seen: Seen) -> tuple[Share, ...]:
 
 
 def common_shares(hosts: Sequence[Seen]) -> tuple[CommonShare, ...]:
-    """Return what all these hosts mount at one path, and the ssh user may read, for ranks to see as well.
+    """Return the file systems that all these hosts mount at one path and the ssh user can read, for ranks.
 
-    It is writable where the user may write on every host. A path that the system, the container or the
+    It is writable if the user can write on every host. A path that the system, the container or the
     user's home has for itself is none, nor one below another that is among them.
     """
     by_host = [{share.folder: share for share in shares(seen)} for seen in hosts]

@@ -16,7 +16,7 @@ def aliases_text(usable: Sequence[tuple[str, str]], barred: Iterable[tuple[str, 
 
     Args:
         usable: names and the places that they lead to.
-        barred: names that can be no host, and why.
+        barred: names that cannot be hosts, with the reasons.
     """
     lines = _numbered(usable)
     left = [f"{name} ({why})" for name, why in barred]
@@ -24,7 +24,7 @@ def aliases_text(usable: Sequence[tuple[str, str]], barred: Iterable[tuple[str, 
 
 
 def met_text(met: Mapping[str, Met]) -> str:
-    """Return one line for each host, and beneath it what is wrong there, with its fix."""
+    """Return one line for each host, followed by its problems with fixes."""
     wide = max(map(len, met), default=0)
     lines: list[str] = []
     for name, one in met.items():
@@ -66,9 +66,7 @@ def variant_text(met: Sequence[Met], fits: CudaVariant | None) -> str:
     if fits is newest or not any(one.gpus for one in met):
         return ""
     if fits is None:
-        return (
-            "  no GPU image of toolkit fits the drivers and GPUs of all hosts; toolkit check names the hosts"
-        )
+        return "  no toolkit GPU image fits the drivers and GPUs of all hosts; toolkit check names the hosts"
     oldest = ".".join(map(str, newest.oldest))
     return (
         f"  these hosts need the image {fits.image}: CUDA {newest.major} requires driver {newest.driver} and"
@@ -97,6 +95,6 @@ def _fix(fix: str, wide: int) -> list[str]:
 
 
 def essence(text: str) -> str:
-    """Return the lines of a hosts file that say something about its cluster, without the comments for all."""
+    """Return the lines of a hosts file that describe its cluster, without the general comments."""
     lines = [line for line in text.splitlines() if line and not line.startswith(("#", "  #"))]
     return "\n".join(["", *lines, ""])

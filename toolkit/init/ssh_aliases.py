@@ -26,8 +26,8 @@ class Alias:
     """One name of ``~/.ssh/config``.
 
     Args:
-        place: user, host and port that it leads to; empty when ssh cannot say.
-        bar: why it is no host for a cluster; empty when it may be one.
+        place: its user, host and port; empty if ssh cannot resolve it.
+        bar: the reason why it cannot be a host of a cluster; empty if it can.
     """
 
     name: str
@@ -39,7 +39,7 @@ def find_aliases(path: Path | None = None) -> tuple[Alias, ...]:
     """Return the aliases of an ssh configuration, ``~/.ssh/config`` by default, without contacting a host.
 
     They come in its order, and ``Include`` is followed.
-    Of several names of one place the first may be a host.
+    Of several names for the same place, only the first can be a host.
     """
     names = tuple(dict.fromkeys(_names(path or Path("~/.ssh/config").expanduser(), 0)))
     strange = {name: bar for name in names if (bar := _no_address(name))}
@@ -79,12 +79,12 @@ def _names(path: Path, depth: int) -> Iterator[str]:
         with path.open(encoding="utf-8", errors="replace") as file:
             text = file.read(_LARGEST)
     except (OSError, ValueError):
-        return  # ssh too passes over files that are not there
+        return  # ssh also skips missing files
     for kind, word in parse_aliases(text):
         if kind == "host":
             yield word
         elif depth < _DEEPEST:
-            # Relative to ~/.ssh, wherever the file that includes it lies.
+            # Relative to ~/.ssh, even if the file that includes it is in another folder.
             pattern = Path("~/.ssh").expanduser() / Path(word).expanduser()
             for each in sorted(glob.glob(str(pattern))):  # noqa: PTH207  (patterns here may be absolute)
                 yield from _names(Path(each), depth + 1)
@@ -93,7 +93,7 @@ def _names(path: Path, depth: int) -> Iterator[str]:
 def parse_aliases(text: str) -> Iterator[tuple[Literal["host", "include"], str]]:
     """Yield each name of a ``Host`` line without wildcards, and each pattern of an ``Include``, in order.
 
-    Names that stand for other machines than themselves (``*``, ``?``, ``!``) are passed over.
+    Patterns (``*``, ``?``, ``!``), which match other names, are skipped.
     """
     for line in text.splitlines():
         match = _LINE.fullmatch(line)

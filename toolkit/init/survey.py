@@ -15,7 +15,7 @@ from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.finding import Finding
 from toolkit.errors import ToolkitError, Unreachable, UnreachableCause
 
-# Asked only where docker cannot be used: Podman's first answer makes folders in the user's home.
+# Run only if docker cannot be used: the first Podman command creates folders in the user's home.
 PODMAN_INFO = Probe(
     "podman",
     """
@@ -25,7 +25,7 @@ PODMAN_INFO = Probe(
 
 # Problems that exclude a host whatever the file contains; others can be fixed later.
 _SHUT = frozenset(("docker", "docker-here", "docker-users", "docker-version", "programs", "same-machine"))
-# Of what the file says and of an image that is not built yet; the file is not written yet either.
+# Checks of the file and of the image, neither of which exists yet.
 _NOT_YET = frozenset(("cluster-name", *(check.id for check in image.CHECKS)))
 
 
@@ -73,7 +73,7 @@ class Met:
 
 
 def engine_of(scene: Scene) -> str:
-    """Return the engine that more of the hosts have, docker where it is as many; a cluster has one."""
+    """Return the engine of most hosts, docker if both are equal; a cluster has one engine."""
     found = Counter(_engine(seen) for seen in scene.seen.values())
     return PODMAN if found[PODMAN] > found[DOCKER] else DOCKER
 
@@ -87,10 +87,10 @@ def _engine(seen: Seen) -> str:
 
 
 def survey(scene: Scene, findings: Iterable[Finding]) -> dict[str, Met]:
-    """Return what came of every host of the scene.
+    """Return the result for every host of the scene.
 
     Args:
-        findings: of all checks that can be judged by what hosts say.
+        findings: of all checks that need only answers of hosts.
     """
     errors: dict[str, list[Finding]] = {name: [] for name in scene.seen}
     for finding in findings:
@@ -126,7 +126,7 @@ def _met(seen: Seen, scene: Scene, errors: list[Finding]) -> Met:
 
 
 def without_file(error: ToolkitError, scene: Scene) -> ToolkitError:
-    """Return the error with a fix for a person who has no hosts file yet."""
+    """Return the error with a fix for a user who has no hosts file yet."""
     host = error.host.partition(" ")[0]
     address = next((h.address for h in scene.inventory.hosts if h.name == host), host)
     fixes = {

@@ -72,7 +72,7 @@ def job_layout(
         known: see ``plan_request``.
 
     Raises:
-        ToolkitError: a host of the job did not answer, or lacks what the hosts file says.
+        ToolkitError: a host of the job did not answer, or does not have what the hosts file requires.
         NotReady: the cluster is not up.
     """
     needed = _needed(session.inventory, checked)
@@ -199,7 +199,7 @@ def plan_run(layout: Layout, job: Job, workdir: Path | None, tree: CodeTree) -> 
 
 
 def read_code(inventory: Inventory, workdir: Path | None) -> CodeTree:
-    """Return what is sent of a local folder: all but what is ignored and what must stay on this machine."""
+    """Return the files of a local folder to send: all except ignored and private files."""
     return CodeTree() if workdir is None else read_tree(workdir, private=private_files(inventory))
 
 
@@ -210,6 +210,6 @@ def private_code(plan: Plan) -> tuple[str, ...]:
 
 
 def code_findings(plan: Plan) -> tuple[Finding, ...]:
-    """Return warnings about what a plan of ``plan_run`` sends: big files, or much in all."""
+    """Return warnings about what a plan of ``plan_run`` sends: big files, or a big total."""
     trees = [step.tree for step in plan.steps if isinstance(step, SendCode)]
     return size_findings(trees[0]) if trees else ()

@@ -1,6 +1,6 @@
 """Code to send: the files of a local folder that are not ignored, their checksums, and their bytes in order.
 
-Checksums are remembered from run to run for files that have not been touched since.
+Checksums of unchanged files are stored from run to run.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from toolkit.errors import ToolkitError
 from toolkit.protocol.names import RUNS
 
 IGNORE_FILES = (".gitignore", ".toolkitignore")
-# Folders that are never part of a program, whatever the ignore files say.
+# Folders that are never part of a program, even if no ignore file lists them.
 NEVER_SENT = frozenset((".git", ".ssh", "__pycache__", ".venv", ".lab"))
-# Names of files that may be private keys; the content decides.
+# Names of files that can be private keys; the content decides.
 _KEY_NAMES = re.compile(r"id_\w+|.*\.(pem|key)|.*_(rsa|dsa|ecdsa|ed25519)")
 _PRIVATE_KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 
 _PIECE = 2**15
-# What `why` and `report` have written, which may tell more than the ranks should know.
+# Output files of `why` and `report`, which can contain more than the ranks should read.
 _OWN_PAGES = re.compile(r"why-\d{8}-\d{6}-.*\.tar\.gz|report-\d{8}-\d{6}-.*\.html")
 _STEADY = "run the same command again; list files that change all the time in .toolkitignore"
 
@@ -57,7 +57,7 @@ class Rules:
     for_folders: pathspec.PathSpec  # type: ignore[type-arg]
 
     def ignored(self, path: str, is_folder: bool) -> bool | None:
-        """Return what the rules say about an entry, None when they say nothing.
+        """Return the result of the rules for an entry, None if no rule matches.
 
         Args:
             path: relative to the folder of the rules; the caller first checks the folders above it.
@@ -68,7 +68,7 @@ class Rules:
 
 
 def parse_ignore(data: bytes) -> Rules | None:
-    """Return the rules of an ignore file, None when it has none; lines without a meaning are passed over."""
+    """Return the rules of an ignore file, None if it has none; invalid lines are skipped."""
     lines = data.removeprefix(b"\xef\xbb\xbf").decode(errors="surrogateescape").split("\n")
     meant = [line for line in (raw.removesuffix("\r") for raw in lines) if _has_meaning(line)]
     if not meant:
@@ -80,7 +80,7 @@ def parse_ignore(data: bytes) -> Rules | None:
 def _has_meaning(line: str) -> bool:
     try:
         pathspec.GitIgnoreSpec.from_lines([line])
-    except ValueError:  # what pathspec and re say of a pattern that is none
+    except ValueError:  # error of pathspec and re for an invalid pattern
         return False
     return bool(line.strip())
 
@@ -90,7 +90,7 @@ _Rules = tuple[tuple[int, Rules], ...]
 
 
 def list_files(folder: Path) -> tuple[str, ...]:
-    """Return what travels, relative to ``folder``, sorted: files and symlinks not ignored.
+    """Return the files and symlinks that are sent, relative to ``folder``, sorted: all that are not ignored.
 
     ``.gitignore`` and ``.toolkitignore`` count in every folder, with git's own rules.
 
@@ -101,11 +101,11 @@ def list_files(folder: Path) -> tuple[str, ...]:
 
 
 def read_tree(folder: Path, cache: Path | None = None, private: Iterable[Path] = ()) -> CodeTree:
-    """Return what travels of a folder, with the sums of its files.
+    """Return the files of a folder that are sent, with their checksums.
 
     Args:
-        cache: folder in which sums are remembered; the person's own cache if absent.
-        private: files that are never sent, under whatever name they lie in the folder. Nor are private keys.
+        cache: folder in which checksums are stored; the user's cache by default.
+        private: files that are never sent, whatever their names in the folder; private keys also.
 
     Raises:
         ToolkitError: as ``list_files``; also a file that is written while it is read.
@@ -128,7 +128,7 @@ def contents(folder: Path, entries: Iterable[Entry]) -> Iterator[bytes]:
     """Yield the bytes of these files one after another, in pieces that do not end where files do.
 
     Raises:
-        ToolkitError: a file cannot be read, or is not as long any more as its entry says.
+        ToolkitError: a file cannot be read, or its length differs from its entry.
     """
     piece = bytearray()
     for entry in entries:
@@ -176,7 +176,7 @@ def _entry(path: str, place: os.DirEntry[str], hashes: Hashes) -> Entry:
         # Path would write the target in another form.
         return Entry(path, LINK, 0, 0, 0, os.readlink(place.path))  # noqa: PTH115
     digest, about = hashes.of(path, place.path, about)
-    # As unpacked by anybody under the usual umask: what others could write here they cannot there.
+    # As unpacked under the usual umask: files that other users can write here are not writable on hosts.
     return Entry(path, FILE, about.st_mode & 0o755, about.st_size, about.st_mtime_ns, digest)
 
 
@@ -292,7 +292,7 @@ class Hashes:
 
 
 def cache_folder() -> Path:
-    """Return where sums are remembered."""
+    """Return the folder in which checksums are stored."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(home) / "toolkit" / "code"
 
@@ -303,7 +303,7 @@ def _seen(about: os.stat_result) -> _Seen:
 
 def _read_digest(file: str) -> tuple[str, os.stat_result]:
     for _ in range(_TRIES):
-        with open(file, "rb", buffering=0) as source:  # noqa: PTH123 - of ten thousand files it is felt
+        with open(file, "rb", buffering=0) as source:  # noqa: PTH123 - Path is slower, which matters for ten thousand files
             before = os.fstat(source.fileno())
             sha = hashlib.sha256()
             while data := source.read(2**20):

@@ -1,4 +1,4 @@
-"""Jobs, from the caller's side: start one, hear it out, end it."""
+"""Jobs on the client: start a job, follow it to its end, stop it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Let Ctrl-C and its like wait until the block has ended: a job is either started or not, never half."""
+    """Delay Ctrl-C and other signals until the block has ended, so that no job is partly started."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -50,7 +50,7 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
 
     Raises:
         ToolkitError: some host did not get the code, so nothing was started.
-        Interrupted: Ctrl-C while the code travelled; nothing was started.
+        Interrupted: Ctrl-C during the transfer of the code; nothing was started.
         KeyboardInterrupt: Ctrl-C while the job was started; it runs.
     """
     code, launch = replace(plan, phases=plan.phases[:1]), replace(plan, phases=plan.phases[1:])
@@ -71,7 +71,7 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
         if not failed:
             remember_job(session.inventory.cluster, _job_of(plan))
     if failed:
-        if session.inventory.in_parts:  # others may have started theirs
+        if session.inventory.in_parts:  # other hosts possibly started their parts
             end_parts(session, _job_of(plan), {o.host for o in ours}, ("--failed",))
         what = (
             "the supervisor of the job did not start" if failed[0].phase == "start" else "the job was stopped"
@@ -112,15 +112,15 @@ def run_to_completion(session: Session, plan: Plan, job: str, listen: Listener) 
 
 
 def stop(session: Session, job: str, interrupt: bool = False, grace: float | None = None) -> JobStatus:
-    """End a job everywhere: its supervisor ends the launcher and sweeps every host by the job's mark.
+    """End a job on all hosts: its supervisor ends the launcher, and cleans up every host by the job tag.
 
     Args:
-        interrupt: a person pressed Ctrl-C: the job's exit code is 130 then, else 143.
+        interrupt: the user pressed Ctrl-C, so the job's exit code is 130; otherwise 143.
         grace: seconds between SIGTERM and SIGKILL; the job's own if None.
 
     Raises:
         NotReady: the cluster is another user's.
-        ToolkitError: it could not be ended on some host, on which something of it may go on.
+        ToolkitError: it could not be ended on a host, where its processes possibly continue.
     """
     session.require_own()
     flags = ["--interrupt"] if interrupt else []
@@ -140,7 +140,7 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
 
 
 def kill(session: Session, job: str) -> None:
-    """Kill every process that carries the job's mark, on every host that answers, as a person's Ctrl-C."""
+    """Kill every process with the job tag on every host that answers; the job ends as after Ctrl-C."""
 
     def sweep(host: str) -> None:
         ask = command(*program("job.orphans"), job, "--signal", "KILL", "--interrupt")
@@ -154,9 +154,9 @@ def kill(session: Session, job: str) -> None:
 
 
 def end_jobs(session: Session, tell: Callable[[str], None] = lambda job: None) -> None:
-    """End all jobs that run, as well as it can be done: what is left of them goes with the containers.
+    """End all running jobs as far as possible; the removal of the containers ends remaining processes.
 
-    So that they have their grace, and what is known of them afterwards says how they ended.
+    The jobs then get their grace period, and their records contain the result.
 
     Args:
         tell: called with each before it is ended.
@@ -168,7 +168,7 @@ def end_jobs(session: Session, tell: Callable[[str], None] = lambda job: None) -
 
 
 def refuse_to_end_jobs(session: Session, layout: Layout, prepare: bool = False) -> None:
-    """Refuse an `up` that would pull a container or its programs from under a running job.
+    """Refuse an `up` that would replace the container or the programs of a running job.
 
     Args:
         layout: of the cluster as it is to be.

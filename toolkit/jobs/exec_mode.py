@@ -201,7 +201,7 @@ def _end(session: Session, host: str, job: str, ask: Command, silence: float) ->
     result = session.container(host).stream(ask, output.extend, silence=silence)
     result = replace(result, stdout=output.decode(errors="replace").lstrip("\n"))
     if not result.ok:
-        # 137: the engine's word for a container that was killed under the program.
+        # 137: the engine's status if the container was killed while the program ran.
         why = (
             result.output
             or f"the stop program on {host} exited with status {result.status} and printed nothing"

@@ -51,7 +51,7 @@ class Found:
 
     Args:
         new: files and links to download.
-        there: number of those that are here already, equal in size and time.
+        there: number of files that exist locally with equal size and time.
         differs: those of ``new`` in whose place something else is here.
         blocked: reasons why files of ``new`` cannot be written: local folders on the way that are links.
         skipped: links that lead out of the folder.
@@ -107,7 +107,7 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
     Raises:
         NotReady: the container does not run.
         NoFolder: the job was not on this host.
-        NoSuchFile: nothing matches; says what is there.
+        NoSuchFile: nothing matches; lists the existing files.
         ToolkitError: the host lists a file that was not requested, or its answer is not valid.
     """
     runner = session.container(host)

@@ -18,12 +18,12 @@ _MOST_BYTES = 2**16
 
 
 def remember_job(cluster: str, job: str) -> None:
-    """Put a job that was started in front of those that are remembered; what cannot be written is not."""
+    """Add a started job to the front of the stored ids; write errors are ignored."""
     remember_jobs(cluster, (job, *recall_jobs(cluster)))
 
 
 def remember_jobs(cluster: str, jobs: Iterable[str]) -> None:
-    """Remember these jobs of a cluster and no others, 50 at most; what cannot be written is not.
+    """Store only these jobs of a cluster, at most 50; write errors are ignored.
 
     Args:
         jobs: ids, newest first.
@@ -36,24 +36,24 @@ def remember_jobs(cluster: str, jobs: Iterable[str]) -> None:
 
 
 def recall_jobs(cluster: str) -> list[str]:
-    """Return the jobs of a cluster that are remembered, newest first; none when they cannot be read."""
+    """Return the stored jobs of a cluster, newest first; none if they cannot be read."""
     with contextlib.suppress(OSError, RuntimeError):
         file = _file(cluster)
-        if file and file.is_file():  # a pipe of that name would hold us up
+        if file and file.is_file():  # to open a pipe of this name would block
             with file.open("rb") as source:
                 return _good(source.read(_MOST_BYTES).decode("ascii", "replace").splitlines())
     return []
 
 
 def knows_jobs() -> bool:
-    """Return whether jobs of any cluster may be remembered; called before toolkit reads a hosts file."""
+    """Return whether job ids of any cluster can be stored; called before toolkit reads a hosts file."""
     with contextlib.suppress(OSError, RuntimeError):
         return cache_folder().is_dir()
     return False
 
 
 def cache_folder() -> Path:
-    """Return where jobs are remembered, a file for each cluster.
+    """Return the folder of stored job ids, with a file for each cluster.
 
     Raises:
         RuntimeError: the home folder of this user is unknown.

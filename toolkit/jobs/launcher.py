@@ -25,9 +25,9 @@ from toolkit.launchers.job import Job
 from toolkit.protocol.transport import EXEC, INSTEAD, WITHOUT_SSH
 
 AUTO = "auto"
-# Stands for a script's path where the code is an argument.
+# Replaces a script's path if the code is an argument.
 _CODE = "the code after -c"
-# The most that is read of a program for its imports: files, and bytes of each.
+# Limits for reading the imports of a program: number of files, and bytes of each.
 _MANY_SOURCES, _LONG_SOURCE = 200, 1 << 20
 _PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.[0-9]+)?)?")
 # Options of Python that take a value as the next word.
@@ -35,7 +35,7 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 # -c and -m, also after other options in one word, as in -uc.
 _CODE_FOLLOWS, _MODULE_FOLLOWS = re.compile(r"-[a-zA-VYZ]*c"), re.compile(r"-[a-zA-VYZ]*m")
 _ACCELERATE = ("accelerate", "launch")
-# Launchers whose scripts may expect the local rank as an option: DeepSpeed's own passes it, and torchrun
+# Launchers whose scripts can expect the local rank as an option: DeepSpeed's own passes it, and torchrun
 # replaces torch.distributed.launch, which passed it.
 _PASS_LOCAL_RANK = ("deepspeed", "torchrun")
 # Commands that start ranks themselves -> the launcher that the user probably means.
@@ -332,7 +332,7 @@ def _run_with(job: Job, options: str) -> str:
 def read_sources(folder: Path, script: str) -> dict[str, str]:
     """Return a Python script and what it imports from its folder or from ``folder``, by path, itself first.
 
-    What cannot be read, or is no text, is passed over; of much only the first is read.
+    Files that cannot be read, or are no text, are skipped; of a large file only the beginning is read.
     """
     found: dict[str, str] = {}
     waiting = [script]

@@ -1,4 +1,4 @@
-"""Output of a job: what there is of it, or all up to the job's end.
+"""Output of a job: the output so far, or all output until the job's end.
 
 With `transport: exec` each host has a part of the job, and hosts do not report to each other. The client that
 follows the job stops the other parts if one fails or its host is gone, because their ranks would wait for it.
@@ -28,15 +28,15 @@ from toolkit.protocol.jobs import Cause, Ended, Status
 from toolkit.protocol.names import program
 from toolkit.remote.fanout import fan_out
 
-# Seconds before each new try of a host that does not answer any more; a jump host may be starting again.
+# Seconds before each new attempt to reach a host that stopped answering; a jump host can be restarting.
 _PAUSES = (0.0, 5.0, 10.0)
-_ON_THE_WAY_S = 1.0  # longer than output takes from a host
+_ON_THE_WAY_S = 1.0  # longer than the delay of output from a host
 # Seconds after which main has detected a lost host, and between two checks whether a rank has moved.
 _DETECTED_S, _POLL_S = 60.0, 1.0
 _MOST_LINE = 1 << 20  # bytes
 
 Sink = Callable[[bytes], None]
-# A host, and its part's status or what kept us from hearing it.
+# A host, and the status of its part or the error of the query.
 Told = queue.SimpleQueue[tuple[str, Status | Exception]]
 
 
@@ -73,7 +73,7 @@ ALL = Excerpt()
 
 
 def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bool) -> None:
-    """Copy what there is of a job's output to ``sink``; with ``on``, go on until its end.
+    """Copy the output of a job so far to ``sink``; with ``on``, continue until its end.
 
     Raises:
         NotReady: the job has no such rank or host.
@@ -161,7 +161,7 @@ def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bo
     if session.inventory.in_parts:
         return follow_parts(session, job, None, ALL, seconds) is not None
     ask = (*program("logs.follow"), job, "--silent")
-    # Ends there with the limit or with this program, whichever is first.
+    # The program on the host ends at the limit or with this program, whichever is first.
     result = session.run_inside(session.inventory.main, ask, seconds)
     if not result.ok and result.status != TIMED_OUT:
         raise ToolkitError(f"cannot wait for the end of {job}: {words_of(result.stderr)}", "toolkit jobs")
@@ -169,7 +169,7 @@ def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bo
 
 
 def copy(runner: Runner, job: str, sink: Sink, what: Excerpt, *more: str) -> str:
-    """Run follow.py in a container; return what it says on standard error.
+    """Run follow.py in a container; return its standard error.
 
     Raises:
         ToolkitError: it failed, or was ended.
@@ -210,7 +210,7 @@ def follow_parts(
         raise NotReady(f"cannot follow {job}: {parts.disputed}", f"toolkit logs {job}")
     lock, left = threading.Lock(), set(parts.statuses)
     if parts.silent and sink is not None:
-        # No reason to end the rest: it may be this machine alone that does not reach them.
+        # Do not end the other parts: possibly only this machine cannot reach the hosts.
         names = host_list(parts.silent)
         sink(f"[toolkit] the output of hosts that did not answer is missing: {names}\n".encode())
     until = None if seconds is None else time.monotonic() + seconds
@@ -224,10 +224,10 @@ def follow_parts(
         except queue.Empty:
             return None
         if until is not None and isinstance(end, ToolkitError) and time.monotonic() >= until:
-            return None  # the limit has closed the connection, so this says nothing about the host
+            return None  # the time limit closed the connection, so the host is not the cause
         left.discard(host)
         if isinstance(end, ToolkitError) and not _is_its_own(session, parts, host):
-            raise end  # it is we who are cut off: the job may be well
+            raise end  # this machine is offline: the job possibly runs normally
         parts.statuses[host] = end if isinstance(end, Status) else _without(host, end)
         if left and not ending and parts.statuses[host].state in FAULTS:
             ending = True
@@ -250,7 +250,7 @@ def _is_its_own(session: Session, parts: Parts, host: str) -> bool:
 
 
 def show_parts(session: Session, job: str, sink: Sink, what: Excerpt, more: Sequence[str]) -> None:
-    """Copy what there is of all parts' output, host by host; without ``--now`` go on to the end of all.
+    """Copy the output of all parts so far, host by host; without ``--now``, continue to the end of all.
 
     Raises:
         ToolkitError: some host did not show its own; the others have.
@@ -307,7 +307,7 @@ def _without(host: str, error: Exception) -> Status:
         ended=now,
         reason=reason,
         unswept=(host,),
-        # Before all that follows from it, whatever the ranks' own records say of that.
+        # Before its consequences, whatever the ranks' own records contain.
         cause=Cause(ended=0.0),
         lost_host=host,
     )
@@ -359,11 +359,11 @@ class _Part(threading.Thread):
     def run(self) -> None:
         try:
             self._told.put((self.host, self._follow_on()))
-        except Exception as error:  # raised again by who waits for us
+        except Exception as error:  # the waiting thread raises it again
             self._told.put((self.host, error))
 
     def _follow_on(self) -> Status:
-        """Follow to the end, over a new connection where one breaks: host and ranks may be well."""
+        """Follow to the end; if the connection breaks, use a new one, because the job possibly continues."""
         runner = self._session.container(self.host)
         error: ToolkitError | None = None
         for pause in (0.0, *_PAUSES):

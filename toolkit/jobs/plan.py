@@ -21,7 +21,7 @@ from toolkit.protocol.transport import EXEC, without_sshd
 
 
 def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
-    """Return what the chosen hosts have for ranks, main first, the others in the file's order."""
+    """Return slots and GPUs of the chosen hosts, main first, the others in the file's order."""
     places = sorted(
         (p for p in layout.places if p.name in chosen), key=lambda p: p.name != layout.inventory.main
     )
@@ -46,7 +46,7 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
 
 
 def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> None:
-    """Refuse a launcher that is missing in the image; only images of toolkit are checked.
+    """Refuse a launcher that is missing in the image; only toolkit images are checked.
 
     Raises:
         NotReady: the image was built without it, or has an Open MPI with which it does not work.

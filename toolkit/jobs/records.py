@@ -29,7 +29,7 @@ def known_jobs(session: Session) -> list[JobStatus]:
 
 
 def job_parts(session: Session, container_sessions: bool = False) -> list[Parts]:
-    """Return the same as the hosts have it each.
+    """Return the same for each host.
 
     Args:
         container_sessions: ask those that are open already, where there are any.
@@ -108,7 +108,7 @@ def newest_job(session: Session, running: bool = False) -> JobStatus:
 
 
 def taken_slots(session: Session) -> tuple[Taken, ...]:
-    """Return what the jobs that run have taken; none when main does not run, or none of the hosts does."""
+    """Return the slots of running jobs; none if main does not run, or no host runs."""
     if not session.inventory.in_parts:
         return tuple(
             Taken(job.id, job.owner, dict(job.hosts)) for job in job_statuses(session) if not job.final

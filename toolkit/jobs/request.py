@@ -64,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True)
 class CheckedRequest:
-    """A request that has no problem as far as your machine can check.
+    """A request without problems that your machine can detect.
 
     Args:
         start: how its ranks are started, which was decided once, by the sources as they were then.
@@ -174,7 +174,7 @@ def _variable_problems(request: Request) -> list[Problem]:
         except ValueError as error:
             found.append(Problem(f"--env {name}", str(error)))
         if "\0" in value:
-            # The value may be a secret: no message repeats it.
+            # The value can be a secret, so no message repeats it.
             found.append(Problem(f"--env {name}", "contains a NUL byte, which a variable cannot contain"))
     return found
 
@@ -192,7 +192,7 @@ def environment_findings(inventory: Inventory, request: Request) -> tuple[Findin
 def nccl_findings(inventory: Inventory, request: Request, image: ImageFacts) -> tuple[Finding, ...]:
     """Return findings about variables that the NCCL of the image does not know yet.
 
-    The image names its version in a variable, as images of toolkit and of NVIDIA do.
+    The image names its version in a variable, as images from toolkit and NVIDIA do.
     """
     nccl = dict(image.env).get("NCCL_VERSION", "")
     return lint_nccl(inventory, nccl, request.env, chosen_hosts(inventory, request))

@@ -1,4 +1,4 @@
-"""Imports of a Python script, the launcher that they ask for, and the options that the script mentions."""
+"""Imports of a Python script, the launcher that they select, and the options that the script mentions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Choice:
 def imports_of(source: str) -> frozenset[str]:
     """Return the dotted names that a Python source imports, relative ones with their dots in front.
 
-    Of ``from a.b import c`` both ``a.b`` and ``a.b.c``, since ``c`` may be a module.
+    Of ``from a.b import c`` both ``a.b`` and ``a.b.c``, because ``c`` can be a module.
     """
     try:
         tree = ast.parse(source)
@@ -72,7 +72,7 @@ def _by_lines(source: str) -> Iterator[str]:
 
 
 def files_of(name: str, folder: str) -> tuple[str, ...]:
-    """Return the files that an imported name may stand for beside a script, as paths below the same root.
+    """Return the files next to a script that an imported name can refer to, as paths below the same root.
 
     Args:
         name: as ``imports_of`` gives it.

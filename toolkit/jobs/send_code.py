@@ -1,4 +1,4 @@
-"""Executors of SendCode, StartJob, StartDaemons: talks with the program on the host that does them."""
+"""Executors of SendCode, StartJob and StartDaemons, with the client side of their protocols."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from toolkit.remote.container_session import ContainerSession
 _RANKS_S = 90.0
 # Parts of the code that a host can ask for; an honest one asks a few times.
 _ROUNDS = 50
-# Without progress. Files are written one by one, of which the host tells.
+# Seconds without progress. The host reports each file that it writes.
 _CODE_S = 120.0
 _AGAIN = "run the same command again"
 
 
 def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
-    """Make the job's folder; of the code only what the host lacks travels."""
+    """Create the job's folder; send only code that is missing on the host."""
     session = context.container_sessions.open(context.runners[step.host], step.container)
     before = session.sent
     talk = _Talk(step, session, advance)
@@ -51,7 +51,7 @@ def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
 
 
 def start_job(step: StartJob, context: Context, advance: Advance) -> Verdict:
-    """Start the supervisor, which goes on without us."""
+    """Start the supervisor, which continues without the client."""
     session = context.container_sessions.open(context.runners[step.host], step.container)
     session.send({"do": "start", "job": step.job, "variables": step.variables})
     if session.receive(f"the start of {step.job}").started != step.job:
@@ -60,7 +60,7 @@ def start_job(step: StartJob, context: Context, advance: Advance) -> Verdict:
 
 
 def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Verdict:
-    """Pass on what the launcher asks for, host by host; then it has all that it needs of us."""
+    """Start the processes that the launcher requests, host by host, until every host has its process."""
     variables = dict(zip((host for host, _ in step.others), step.variables, strict=True))
     containers, session = (
         dict(step.others),
@@ -81,7 +81,7 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
         raise failure(session.finish(), session.runner)
     if answer.refused:
         raise ToolkitError(answer.refused, answer.fix, step.host)
-    if done < len(containers):  # the launcher has ended before, and says why in the job's log
+    if done < len(containers):  # the launcher has exited; the job's log contains the reason
         return Verdict("ok", f"started {done} of {counted(len(containers), 'daemon')}")
     # A client that stops now must leave no launcher that waits for a daemon.
     idle = []

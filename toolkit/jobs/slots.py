@@ -50,7 +50,7 @@ def take_slots(rooms: Sequence[Room], ranks: int | None, jobs: Sequence[Taken] =
 
     Args:
         rooms: in rank order.
-        jobs: what runs already, whose slots are not to be had.
+        jobs: running jobs, whose slots are taken.
 
     Raises:
         ValueError: the hosts have fewer slots than ranks, or zero ranks are requested.

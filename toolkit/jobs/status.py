@@ -17,13 +17,13 @@ from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Record, Status
 from toolkit.protocol.states import FINAL_STATES
 
-# What PyTorch puts before a traceback, and the last line of one.
+# PyTorch's prefix of a traceback, and the last line of a traceback.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 
 # lost: no process was left to record its end. unknown: a host of the job does not report.
 FINAL = (*FINAL_STATES, "lost", "unknown")
-# What has kept a job from its end outweighs what has followed from that.
+# The first cause has priority over its consequences.
 FAULTS = ("failed", "timeout", "lost")
 _ENDED_BY_OTHERS = 128 + 15
 _NO_CAUSE = Cause()
@@ -38,7 +38,7 @@ class JobStatus:
         state: starting, running or restarting, or one of ``FINAL``.
         exit_code: None until it has ended.
         started, ended: seconds since the epoch by main's clock; ``ended`` None until it has.
-        reason: why it ended as it did; empty when it succeeded.
+        reason: the reason of its result; empty after success.
         unswept: hosts on which the cleanup of the job is not confirmed.
         owner: who started it, by the name on the machine that did.
         command: what each rank executes.
@@ -117,7 +117,7 @@ def parse_status(job: str, status: Status, alive: bool = True, record: Record | 
     requested = {host.name: host.taken or tuple(range(host.slots)) for host in record.hosts or ()}
     return JobStatus(
         id=job,
-        # Main's container or host went down under it, so no process was left to record its end.
+        # Main's container or host stopped during the job, so no process could record its end.
         state=status.state if alive or status.state in FINAL else "lost",
         exit_code=status.exit_code,
         started=status.started or 0.0,
@@ -139,7 +139,7 @@ def together(parts: Mapping[str, Status]) -> Status:
     """Return the status of a job from those of its parts by host.
 
     Args:
-        parts: at least one; ``state`` may be ``lost`` as well, see ``toolkit.jobs.status``.
+        parts: at least one; ``state`` can also be ``lost``, see ``toolkit.jobs.status``.
     """
     statuses = list(parts.values())
     ended = [one.ended for one in statuses]
@@ -177,7 +177,7 @@ def shifted(status: Status, seconds: float) -> Status:
 
 
 def _telling(statuses: list[Status]) -> Status:
-    """The part that says how the job has ended: the first that failed, best with a rank's own record.
+    """Return the part with the result of the job: the first that failed, preferably with a rank's own record.
 
     Unless a user stopped the job before: later failures are a consequence of that.
     """
@@ -205,9 +205,9 @@ def jobs_table(jobs: Sequence[JobStatus]) -> str:
 
 
 def job_json(job: JobStatus) -> dict[str, Any]:
-    """Return a job as JSON has it."""
+    """Return a job in the form of the JSON output."""
     found = asdict(job) | {"ranks": job.ranks, "hosts": {name: list(slots) for name, slots in job.hosts}}
-    del found["failed_rank"], found["lost_host"]  # `reason` has them, for people
+    del found["failed_rank"], found["lost_host"]  # `reason` contains both as text
     return found
 
 

@@ -90,7 +90,7 @@ class LabEngine:
             networks = self.client.networks.list(filters=filters)
             volumes = self.client.volumes.list(filters=filters)
         except (DockerException, RequestException) as error:
-            raise LabError(f"cannot list the containers of lab {name}: {error}") from error
+            raise LabError(f"cannot list the containers of practice cluster {name}: {error}") from error
         hosts = {c.labels[LABEL_LAB_HOST]: c for c in containers if LABEL_LAB_HOST in c.labels}
         return Found(
             dict(sorted(hosts.items(), key=lambda item: (len(item[0]), item[0]))),

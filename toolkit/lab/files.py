@@ -34,12 +34,14 @@ def claim(folder: Path, name: str) -> bool:
     if mark.exists():
         if mark.read_text().strip() != name:
             raise LabError(
-                f"the folder {folder} belongs to lab {mark.read_text().strip()}", "choose another --folder"
+                f"the folder {folder} belongs to practice cluster {mark.read_text().strip()}",
+                "choose another --folder",
             )
         return False
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LabError(
-            f"the folder {folder} is not empty and does not belong to a lab", "choose another --folder"
+            f"the folder {folder} is not empty and does not belong to a practice cluster",
+            "choose another --folder",
         )
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)

@@ -83,7 +83,7 @@ def lab_down(name: str, keep_images: bool = False, folder: str = "", progress: P
     left = engine.find(name)
     if left.hosts or left.helpers or left.networks or (left.volumes and not keep_images):
         raise LabError(
-            f"lab {name} still has containers, networks or volumes",
+            f"practice cluster {name} still has containers, networks or volumes",
             f"docker ps -a --filter label=toolkit.lab={name}",
         )
     return book.report(f"lab {name} down")
@@ -124,7 +124,7 @@ def _remove(
             book.note("volumes", f"volume {volume.name} removed", "", True, since)
     except (DockerException, RequestException) as error:  # the latter: no answer in time
         raise LabError(
-            f"cannot remove all of lab {name}: {error}", f"toolkit lab down --name {name}"
+            f"cannot remove all of practice cluster {name}: {error}", f"toolkit lab down --name {name}"
         ) from error
     # Also if the user removed the containers manually.
     if image and not (found.empty or found.hosts.keys() - {host for host, _ in doomed}):
@@ -144,7 +144,7 @@ def refuse_other_settings(spec: LabSpec, found: Found) -> None:
     fix = f"toolkit lab down --name {spec.name}  # then run this command again, or set another --name"
     if found.folder and found.folder != spec.folder:
         raise LabError(
-            f"the files of lab {spec.name} are in another folder: {found.folder}",
+            f"the files of practice cluster {spec.name} are in another folder: {found.folder}",
             f"toolkit lab up --name {spec.name} --folder {found.folder}  # or: {fix}",
         )
     wanted = {
@@ -153,12 +153,14 @@ def refuse_other_settings(spec: LabSpec, found: Found) -> None:
     for name, container in found.hosts.items():
         if name not in wanted:
             raise LabError(
-                f"lab {spec.name} exists with {len(found.hosts)} hosts, expected {spec.hosts}", fix
+                f"practice cluster {spec.name} exists with {len(found.hosts)} hosts, expected {spec.hosts}",
+                fix,
             )
         has = container.labels.get(LABEL_LAB_SETTINGS, "")
         if has != wanted[name]:
             raise LabError(
-                f"lab {spec.name} exists with other settings: host {name} was created with {has}", fix
+                f"practice cluster {spec.name} exists with other settings: {name} was created with {has}",
+                fix,
             )
 
 

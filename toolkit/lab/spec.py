@@ -115,7 +115,7 @@ class LabSpec:
             if engine not in ENGINES:
                 yield Problem("engine", f"should be one or more of {', '.join(ENGINES)}, found {engine!r}")
         if "podman" in self.engines and not self.is_podman:
-            yield Problem("engine", "should be podman for all hosts of a lab or for no host")
+            yield Problem("engine", "should be podman for all hosts or for no host")
         if self.is_podman and self.user == "root":
             yield Problem("user", "should be trainer with podman, which is rootless on practice hosts")
         for field, rate in (("rate", self.rate), ("management", self.management)):
@@ -130,7 +130,8 @@ class LabSpec:
         if not 0 <= self.cables <= MOST_CABLES:
             yield Problem("cables", f"should be 0 to {MOST_CABLES}, found {self.cables}")
         if self.cables and self.hosts != 2:
-            yield Problem("cables", f"should be 0 unless the lab has 2 hosts, found {self.hosts} hosts")
+            what = f"should be 0 unless the practice cluster has 2 hosts, found {self.hosts} hosts"
+            yield Problem("cables", what)
 
     @property
     def is_podman(self) -> bool:
@@ -150,7 +151,7 @@ class LabSpec:
 
     @property
     def cable_networks(self) -> tuple[str, ...]:
-        """The docker networks that stand for cables."""
+        """The docker networks that simulate cables."""
         return tuple(f"{self.network}-cable{number}" for number in range(1, self.cables + 1))
 
 

@@ -14,7 +14,7 @@ from toolkit.launchers.openmpi import hosts_argument, openmpi_env
 def horovodrun(job: Job) -> tuple[Launch, ...]:
     """Return one launch on main."""
     how = _elastic(job) if job.elastic else _mpi(job)
-    # horovodrun caches its checks of hosts in the home folder for an hour, longer than a cluster may exist.
+    # horovodrun caches its checks of hosts in the home folder for an hour, longer than some clusters exist.
     argv = ("horovodrun", "-np", str(job.world_size), "--disable-cache", *how, *job.rank_argv)
     return (Launch(job.main, argv, openmpi_env(job)),)
 

@@ -14,13 +14,13 @@ from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 from toolkit.protocol.names import JOBS, LABEL_PORT
 from toolkit.protocol.numbers import whole
 
-# Of a cluster's containers those of this user: another one may have made some since the probe.
+# The cluster's containers of this user only: another user can have created some since the probe.
 # Arguments: cluster, user.
 _OWN = r"""
 own() {
   docker ps -a --no-trunc --filter "label=toolkit.cluster=$1" \
     --format '{{.ID}} {{.Names}} {{json (.Label "toolkit.owner")}}' | while read -r id name owner; do
-    # An image can bring the label, and not the name. As JSON, a label with a newline is still one line.
+    # The label can come from an image, the name cannot. As JSON, a label with a newline is still one line.
     case $name in "toolkit-$1-"*) ;; *) continue ;; esac
     case $owner in '""'|"\"$2\"") echo "$id" ;; esac
   done
@@ -41,8 +41,8 @@ exit 1
 
 _NO_CONTAINER = f'{_OWN}test -z "$(own "$1" "$2")"'
 
-# By their mark and never by a name. Its containers are gone by now:
-# what is left ran outside of them, or is the receiver of an image whose sender died with the line open.
+# By the tag of the cluster, never by name. The containers are already removed: remaining processes ran
+# outside of them, or receive an image whose sender died while the connection stayed open.
 _MARKED = (
     OWN_PROCESSES
     + r"""
@@ -127,7 +127,7 @@ def plan_down(
 
     Args:
         save_to: local folder for the jobs' records, logs and results; empty means not to save them.
-        identities: of images that may have been on their way to the cluster's hosts.
+        identities: content digests of images whose transfer to the hosts possibly started.
     """
     wanted = tuple(sorted({*identities, *(i for f in facts.values() for i in _identities(inventory, f))}))
     hosts = [facts[name] for name in inventory.names if name in facts]
@@ -155,7 +155,7 @@ def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[St
         elif image:
             # After a reboot, or when a user removed the container, the jobs are still on the host.
             mount = f"type=bind,source={jobs},target={JOBS},readonly"
-            # A cluster that never got as far as a job may have an image in which nothing runs.
+            # A cluster without a job can have an image in which no program runs.
             look = ("sh", "-c", '[ "$(ls -A "$1" 2>/dev/null)" ] || exit 0; shift; exec "$@"', "sh", jobs)
             run = ("docker", "run", "--rm", "--network", "none", *CONFINED, *facts.as_user)
             steps.append(Fetch(facts.host, title, (*look, *run, "--mount", mount, image), save_to))
@@ -218,7 +218,7 @@ def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -
     return Run(
         facts.host,
         "verify the removal",
-        # A second cluster may listen on the same port at another address: then its listener is no remnant.
+        # A second cluster can listen on the same port at another address; its listener is no leftover.
         script(_PROOF, inventory.cluster, facts.user, facts.state_dir, "0" if others else port, *identities),
         fix=f"on {facts.host}: docker ps -a --filter label=toolkit.cluster={inventory.cluster}",
         unsure="toolkit down  # after that transfer has ended",

@@ -35,7 +35,7 @@ def bring_up(
     """Run a plan of ``plan_up``; if another process took its port, plan and run it again.
 
     All hosts of the cluster go to the new port together. A port that the hosts file names stays: then the
-    report says who has it.
+    report names its user.
 
     Args:
         layout: the plan was made for it.
@@ -56,7 +56,7 @@ def _keep_times(session: Session) -> None:
     text = json.dumps({"at": time.time(), "spans": spans_json(session.stopwatch.take())})
     file = f"{main.state_dir}/conf/{UP_TIMES}"
     keep = Command(("sh", "-c", 'umask 077; cat >"$1.part" && mv "$1.part" "$1"', "sh", file), text.encode())
-    # No step of the plan: what it says is not known before the plan has been run.
+    # Not a step of the plan: its content is known only after the plan has run.
     if main.host in session.runners:
         with suppress(ToolkitError):
             session.runners[main.host].run(keep, 30)

@@ -58,7 +58,7 @@ if [ -n "$base" ]; then
   mkdir -p "$base" || exit
   [ "$(stat -c %u "$base")" = "$(id -u)" ] || {{ echo "$base belongs to another user" >&2; exit 1; }}
 fi
-# Once more: the end of our last other cluster may take a parent away between two steps of the first.
+# Again: the removal of the user's last other cluster can remove a parent folder between two steps.
 while [ "$1" != -- ]; do mkdir -p "$1" 2>/dev/null || mkdir -p "$1" || exit; shift; done
 shift; rm -f "$@"
 """
@@ -88,7 +88,7 @@ def plan_up(
     Args:
         layout: from ``make_layout``.
         inside: path and text of each file of the folder of programs.
-        prepare: stop before containers are started: keys and configs for those who start them by hand.
+        prepare: stop before containers start, for users who start the containers themselves.
         data: what is staged first, see ``toolkit.data.plan``; without it its folders are made.
     """
     places, workers, main = layout.places, layout.workers, layout.main

@@ -1,4 +1,4 @@
-"""The fabric that ranks use beside TCP: InfiniBand, RoCE or EFA if every host has it, otherwise none."""
+"""The fabric that ranks use besides TCP: InfiniBand, RoCE or EFA if every host has it, otherwise none."""
 
 from __future__ import annotations
 

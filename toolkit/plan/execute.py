@@ -195,7 +195,7 @@ def _id(step: Step) -> str:
 def to_do(plan: Plan, runners: Mapping[str, Runner], engine: str = DOCKER) -> tuple[Step, ...]:
     """Return the steps that have something to do as things are now; nothing is changed.
 
-    What a step does may give later ones something to do as well.
+    The action of a step can make later steps necessary.
     """
     context = Context(runners, plan.steps, engine=engine)
     progress = _Progress(runners, {}, lambda event: None, prechecked=_precheck(plan, context))
@@ -231,7 +231,7 @@ def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, pr
 
 
 def _precheck(plan: Plan, context: Context) -> dict[int, str]:
-    """Ask every host for all its steps; one that fails at it says why at its first step."""
+    """Query every host for all its steps; if the query fails, the first step reports the reason."""
     by_host: dict[str, dict[int, Step]] = {}
     for number, step in enumerate(plan.steps):
         if step.host in context.runners:
@@ -249,7 +249,7 @@ def _prechecked(number: int, step: Step, context: Context, progress: _Progress) 
 
 
 def _run_step(phase: Phase, number: int, step: Step, context: Context, progress: _Progress) -> Outcome | None:
-    """Run a step; return None if it failed by an interrupt, which says nothing about its host."""
+    """Run a step; return None if an interrupt ended it, because the host is not the cause."""
     start, listen = time.monotonic(), progress.listen
     listen(StepStarted(step.host, step.title))
 
@@ -270,7 +270,7 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
     except OSError as error:
         if progress.interrupted.is_set():
             return None
-        # Of this machine: a full disk, a file that has gone.
+        # Errors of this machine: a full disk, a file that was removed.
         verdict = Verdict("failed", f"an operation on this machine failed: {error}")
     seconds = round(time.monotonic() - start, 3)
     if verdict.status in ("ok", "failed") or seconds > STALE_S:

@@ -24,7 +24,7 @@ from toolkit.plan.steps import CANNOT_TELL, File, Run, Stamp, Upload, WaitFor
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.numbers import whole
 
-# Statuses of our own wrapper scripts, out of the range that docker and common programs use.
+# Statuses of toolkit's wrapper scripts, outside the range that docker and common programs use.
 _SKIPPED, _DEAD, _LATE = 213, 214, 215
 
 # The numbers of those that are there, then their sums, then their modes: a few processes for all files.
@@ -76,7 +76,7 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
         whole = _guarded(subject, check, kept, step.reads and _own(step.reads, context))
     result, detail = runner.run(whole, step.timeout), ""
     if result.status in step.again:
-        detail = f"succeeded in the second attempt; the first attempt failed: {reason(result)}"
+        detail = f"succeeded on the second attempt; the first attempt failed: {reason(result)}"
         result = runner.run(whole, step.timeout)
     if step.unsure and result.status == CANNOT_TELL:
         return Verdict("not run", reason(result), fix=step.unsure)
@@ -97,9 +97,9 @@ def _targets(step: Run, context: Context) -> tuple[list[str], list[str]]:
 
 
 def run_question(step: Run, context: Context) -> Command | None:
-    """Return what tells by its status and output whether there is nothing to do; see ``run_verdict``.
+    """Return the query whose status and output show whether the step is done; see ``run_verdict``.
 
-    None where only the outputs of earlier steps say what to ask.
+    None if the query depends on outputs of earlier steps.
     """
     if isinstance(step.unless, Stamp):
         return command("cat", step.unless.path) if step.reads is None else None
@@ -112,7 +112,7 @@ def run_question(step: Run, context: Context) -> Command | None:
 
 
 def run_verdict(step: Run, context: Context, answer: str) -> Verdict | None:
-    """Return the verdict where the answer to ``run_question`` says that there is nothing to do."""
+    """Return the verdict if the answer to ``run_question`` shows that the step is done."""
     if _targets(step, context)[1]:
         return None
     if isinstance(step.unless, Stamp) and answer.strip() != text_of(step.unless.content, context).strip():
@@ -145,7 +145,7 @@ def _saved(step: Run, context: Context, answer: str) -> str:
 
 
 def _own(command: Command, context: Context) -> Command:
-    """Return a command with what earlier steps have saved, in the words of the hosts' engine."""
+    """Return a command with the outputs of earlier steps, translated for the engine of the hosts."""
     return translate_engine(command.resolved(context.outputs), context.engine)
 
 
@@ -156,7 +156,7 @@ def _by_hand(host: str, subject: Command) -> str:
 
 
 def _check(unless: Command | Stamp | None, context: Context) -> tuple[str, str]:
-    """Return in shell what tells that there is nothing to do, and what is done after the action."""
+    """Return shell text that tests whether the step is done, and shell text to run after the action."""
     if unless is None:
         return "", ""
     if isinstance(unless, Command):
@@ -176,7 +176,7 @@ def _guarded(subject: Command, check: str, kept: str, reads: Command | None) -> 
     into = " >&2" if reads else ""
     text = f"{subject.shell()}{into}; status=$?"
     if check:
-        # A program that ends with our own status was not skipped.
+        # A program that exits with the status of the wrapper script was not skipped.
         own = f"[ $status -ne {_SKIPPED} ] || status=1"
         after = f"; [ $status -ne 0 ] || {kept}" if kept else ""
         text = f"if {check}; then status={_SKIPPED}; else {text}; {own}{after}; fi"
@@ -186,7 +186,7 @@ def _guarded(subject: Command, check: str, kept: str, reads: Command | None) -> 
 
 
 def wait_question(step: WaitFor, context: Context) -> Command | None:
-    """Return what succeeds when there is nothing to wait for."""
+    """Return the command that succeeds if the wait is unnecessary."""
     return None if _refers(step.ready) else _own(step.ready, context)
 
 
@@ -221,7 +221,7 @@ done"""
 
 
 def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
-    """Write the files that differ in content or mode from what is there."""
+    """Write the files whose content or mode differs on the host."""
     runner = context.runners[step.host]
     seen = runner.run(upload_question(step, context), 60)
     if not seen.ok:
@@ -236,19 +236,19 @@ def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
 
 
 def upload_question(step: Upload, context: Context) -> Command:
-    """Return the command that says how the step's files are on the host."""
+    """Return the command that reports the state of the step's files on the host."""
     return script(_LOOK, *(file.path for file in step.every))
 
 
 def upload_verdict(step: Upload, context: Context, answer: str) -> Verdict | None:
-    """Return the verdict where all files are as they are to be, by what ``upload_question`` printed."""
+    """Return the verdict if all files match, by the output of ``upload_question``."""
     return None if _differing(step, context, answer) else Verdict("skipped")
 
 
 def _differing(step: Upload, context: Context, answer: str) -> list[tuple[File, bytes]]:
-    """Return the files that are not as they are to be, with their contents."""
+    """Return the files that differ from the plan, with their contents."""
     numbers, sums, modes = (line.split() for line in f"{answer}\n\n".split("\n")[:3])
-    # One that went, or was shut, between two of its questions: then nothing is known of any.
+    # A file disappeared or became unreadable during the query: then no answer is usable.
     known = zip(sums, modes, strict=True) if len(numbers) == len(sums) == len(modes) else ()
     there = dict(zip(map(whole, numbers), known, strict=False))
     wanted = ((file, text_of(file.content, context).encode()) for file in step.every)
@@ -270,7 +270,7 @@ def _written(files: list[tuple[File, bytes]]) -> Command:
         words += alone if first.in_place else ("folder", _folder(first))
         packed.append(_packed(tuple((f"{number}/{Path(f.path).name}", f.mode, data) for f, data in group)))
     packed += [_packed((("whole", 0o644, b""),)), gzip.compress(bytes(2 * tarfile.BLOCKSIZE), mtime=0)]
-    # On the file system that they go to.
+    # On the file system of the destination.
     base = os.path.commonpath([_folder(file) for file, _ in files])
     command = script(_WRITE, base, *words)
     return Command(command.argv, b"".join(packed))

@@ -1,4 +1,4 @@
-"""Executor of Fetch: bytes in a stream, never whole in memory."""
+"""Executor of Fetch: a stream of bytes, never completely in memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from toolkit.plan.steps import Fetch
 from toolkit.protocol.names import JOB_ID, JOBS
 
 # Everything but the snapshot itself: logs, records, and what the job wrote after its code had come; by the
-# time that the kernel notes, since files that a job copies or unpacks may keep an older one.
+# time that the kernel notes, since files that a job copies or unpacks can keep an older one.
 # A file with two names comes twice: a link to another member of the archive would not be written here.
-# job.json stays: it may hold the variables that the person gave, and some of those are secrets.
+# job.json stays on the host: it can contain variables from the command line, which can be secrets.
 _COLLECT = r"""
 cd "$1" || exit 1
 for job in */; do
@@ -39,7 +39,7 @@ _SHOWN = 3
 
 
 def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
-    """Bring what the jobs wrote on the host into the local folder."""
+    """Download the output of the jobs on the host to the local folder."""
     collect = script(_COLLECT, str(JOBS)).within(*step.inside)
     try:
         with LocalWriter(destination(step.into), step.host) as writer:
@@ -50,7 +50,7 @@ def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
 
 
 def _fetch(step: Fetch, context: Context, collect: Command, writer: LocalWriter, advance: Advance) -> Verdict:
-    # On disk, beside where it goes: checkpoints may be larger than this machine's memory.
+    # On disk, next to the destination: checkpoints can be larger than this machine's memory.
     with writer.scratch() as packed:
 
         def keep(data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Precheck of a plan: one command per host that asks for all steps whether there is anything to do.
+"""Precheck of a plan: one command per host that queries for all steps whether they are done.
 
 Without the precheck each step asks on its own, and a plan of ten phases with nothing to do costs ten round
 trips. The answers are valid until the plan changes something.
@@ -54,7 +54,7 @@ def precheck_host(host: str, steps: Mapping[int, Step], context: Context) -> dic
     result = context.runners[host].run(_all_of(queries, nonce), _LIMIT_S)
     try:
         frames = read_frames(result.raw, nonce)
-    except FrameError:  # then each step asks on its own
+    except FrameError:  # then each step queries its host
         return answers
     return answers | {number: frames[str(number)] for number in queries if str(number) in frames}
 

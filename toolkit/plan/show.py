@@ -1,4 +1,4 @@
-"""Plans, reports and facts as text for people; nothing here prints."""
+"""Plans, reports and facts as readable text; this module prints nothing."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def outcome_line(outcome: Outcome, brief: bool = False) -> str:
 
 
 def report_text(report: Report) -> str:
-    """Return the last lines of a command: every host's outcome when something failed, else one line."""
+    """Return the last lines of a command: every host's outcome if a step failed, otherwise one line."""
     hosts = report.hosts()
     if report.ok:
         done = "nothing to change" if report.changes == 0 else counted(report.changes, "change")
@@ -186,7 +186,7 @@ def _sent(report: Report) -> str:
 
 
 def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything: bool = False) -> str:
-    """Return findings for people: the gravest first, equal ones as one, then a count by host.
+    """Return findings as text: the most severe first, equal ones as one, then a count by host.
 
     Args:
         hosts: all hosts, in the order in which they are to be counted.

@@ -12,7 +12,7 @@ from toolkit.core.report import FailureCause
 from toolkit.core.typed import Kind
 from toolkit.protocol.shards import Content
 
-# Exit status of a command that cannot tell whether there is something to do; see ``Run.unsure``.
+# Exit status of a command that cannot decide whether the step is done; see ``Run.unsure``.
 CANNOT_TELL = 216
 
 

@@ -2,7 +2,7 @@
 
 A dataclass describes what is accepted. Everything else is refused with a :class:`DecodeError` that names the
 field: a wrong type, a missing key, a number out of range, a text that is too long or contains control
-characters. Keys that the dataclass does not know are dropped, because newer programs send more.
+characters. Unknown keys are dropped, because newer programs send more.
 
 Types of fields: ``str``, ``int``, ``float``, ``bool``, another dataclass, ``Literal[...]``, ``X | None``,
 ``tuple[X, ...]``, ``tuple[X, Y]`` for a list of that length, ``dict[str, X]``, and ``object`` for any JSON of
@@ -88,7 +88,7 @@ class Items:
 
 @dataclass(frozen=True)
 class OrEmpty:
-    """Of an optional value: an empty text, list or object stands for null, whatever the type."""
+    """Marker of an optional value: an empty text, list or object means null, whatever the type."""
 
 
 _TEXT, _NUMBER, _ITEMS = Text(), Number(), Items()
@@ -106,7 +106,7 @@ def load_json(data: bytes | str, most: int = MOST_BYTES) -> Any:
         most: bytes (of a ``str``: characters).
 
     Raises:
-        DecodeError: it is too long or too deep, is no JSON, or has a number that no computer counts with.
+        DecodeError: it is too long or too deep, is not JSON, or contains a number that is out of range.
     """
     if len(data) > most:
         raise DecodeError("", f"{len(data)} bytes, more than {most}")

@@ -1,8 +1,9 @@
 """Docker's Engine API on the Unix socket of this machine.
 
 Programs on hosts and the client use it: a few requests cost a fifth of the ``docker`` commands with the same
-answers, and Docker's SDK takes 0.15 s to import. Whatever the docker command would do in another way, such as
-with a context or over TCP, raises ``Unusable``; the caller then uses the command or the SDK.
+answers, and Docker's SDK takes 0.15 s to import. If the docker command
+would connect in another way, such as with a context or over TCP, ``Unusable`` is raised; the caller then uses
+the command or the SDK.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MOST_BYTES = 8 << 20  # of one answer
 VARIABLES = ("DOCKER_CONTEXT", "DOCKER_API_VERSION", "DOCKER_TLS", "DOCKER_TLS_VERIFY")
 # Keys of the docker command's configuration with the same effect.
 KEYS = ("currentContext", "HttpHeaders")
-# Docker commands that ask the same, by the start of a path.
+# Equivalent docker commands, by the start of a path.
 COMMANDS = (
     ("/containers/json", "ps"),
     ("/containers/", "inspect"),
@@ -36,7 +37,7 @@ PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 class Unusable(Exception):
-    """The docker command has to be used."""
+    """The docker command must be used instead."""
 
 
 def socket_of(docker: str) -> str:

@@ -9,7 +9,7 @@ from toolkit.protocol.decode import Items, Number, OrEmpty, Text
 
 # Job ids become names of folders on the client.
 JobId = Annotated[str, Text(most=200, pattern="[A-Za-z0-9][A-Za-z0-9._-]*")]
-Line = Annotated[str, Text(most=1 << 20, any=True)]  # what a rank printed, or a person typed
+Line = Annotated[str, Text(most=1 << 20, any=True)]  # output of a rank, or input of a user
 Lines = tuple[Line, ...]
 Moment = Annotated[float, Number(-1e12, 1e12)]  # seconds since the epoch
 ExitCode = Annotated[int, Number(-(2**31), 2**31)]

@@ -78,7 +78,7 @@ JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def job_word(text: str) -> str:
-    """Return what a person calls a job by: its id, or the last part of it.
+    """Return a word that identifies a job for users: its id, or the last part of it.
 
     Raises:
         ValueError: no job is called so.

@@ -14,7 +14,7 @@ _Index = Annotated[int, Number(0, 1 << 32)]
 
 @dataclass(frozen=True)
 class SessionAnswer:
-    """One message; the fields that have a value tell which. Without any value: the session has ended.
+    """One message; its kind follows from the fields with a value. Without any value, the session has ended.
 
     Args:
         jobs: the jobs that the host lists.
@@ -25,7 +25,7 @@ class SessionAnswer:
         host, command: a program that the launcher starts on another host.
         begun: whether a rank of the job has begun on the host.
         refused, fix: why the request was refused.
-        failed: the program there failed; its standard error tells why.
+        failed: the program on the host failed; its standard error contains the reason.
         working: a sign of life during long work.
     """
 

@@ -142,7 +142,7 @@ class KeyLogin:
         key = self._load(Path(path))
         if key is None:
             return
-        # paramiko has loaded the certificate beside the key, if there is one.
+        # paramiko has loaded the certificate next to the key, if it exists.
         if key.public_blob is not None:
             yield f"{path} with its certificate", key
         for certificate in self._target.certificates:
@@ -173,7 +173,7 @@ class KeyLogin:
 def public_blobs(path: str) -> tuple[bytes, ...]:
     """Return the public keys that belong to an identity file: its certificate's, then its own.
 
-    The sources are the files beside it, the file itself if it is a public key, or the unencrypted
+    The sources are the files next to it, the file itself if it is a public key, or the unencrypted
     head of a private key in OpenSSH's format, so no passphrase is needed.
     """
     found = []

@@ -143,7 +143,7 @@ class Link:
             try:
                 self.connection.open()
             except Exception as error:
-                # Not left to wait: sshd counts connections that never log in against our address.
+                # Close it now: sshd counts connections without a login against the address of this machine.
                 self.connection.client.close()
                 raise explain(self.target, error, self._proxy_words()) from error
         self._pulse = keepalive.Pulse(self.transport, silence=self._silence)

@@ -20,7 +20,7 @@ from toolkit.protocol.decode import DecodeError, decode
 from toolkit.protocol.engine import ImageInspect
 
 _CHUNK = 2**20
-# To give an image may take an engine minutes; to say what one is, seconds even on a busy machine.
+# An engine can need minutes to export an image, but only seconds to describe one, even on a busy machine.
 _GIVES_S, _SAYS_S = 600.0, 30.0
 
 
@@ -30,7 +30,7 @@ def connect_client(timeout: float) -> docker.DockerClient:
     That is the engine of DOCKER_HOST, otherwise of DOCKER_CONTEXT, otherwise of the current context.
 
     Args:
-        timeout: seconds that one request may take.
+        timeout: seconds for one request.
 
     Raises:
         MissingTool: none answers.
@@ -90,7 +90,7 @@ class Engine:
         return None
 
     def version(self) -> str:
-        """Return the engine's version, empty when it does not say."""
+        """Return the engine's version, empty if it is unknown."""
         with contextlib.suppress(docker.errors.DockerException, requests.exceptions.RequestException):
             return str(self.client.version().get("Version", ""))
         return ""

@@ -1,4 +1,4 @@
-"""Work in other threads: one thing for many hosts at once, or a value that is made beside other work."""
+"""Work in other threads: a function for many hosts at once, or a value in the background."""
 
 from __future__ import annotations
 

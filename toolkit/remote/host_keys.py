@@ -27,14 +27,14 @@ _KIND_OF = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
 
 
 def record(target: Target) -> Record:
-    """Return what the known_hosts files that count for this host say about it."""
+    """Return the host's entries in the known_hosts files that apply to it."""
     entries: list[Entry] = []
     for name in (*target.known_hosts, *target.global_known_hosts):
         path = Path(name)
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
-            continue  # ssh too passes over files that are not there or not for us
+            continue  # ssh also skips files that are missing or unreadable
         entries += parse_known_hosts(text, name)
     return record_of(entries, names_of(target.host, target.port, target.alias))
 
@@ -65,7 +65,7 @@ def _revoked(target: Target) -> frozenset[str]:
 
 
 def prefer_recorded(transport: paramiko.Transport, known: Record) -> None:
-    """Ask for the kinds of key that are on record first, else ed25519: the key that everybody has today."""
+    """Request first the recorded kinds of key, otherwise ed25519, which every current sshd has."""
     security = transport.get_security_options()
     wanted = known.kinds() or ("ssh-ed25519",)
     first = [k for kind in wanted for k in security.key_types if _KIND_OF.get(k, k) == kind]

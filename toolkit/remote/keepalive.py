@@ -23,7 +23,7 @@ class Asked(Protocol):
 
 
 class Pulse:
-    """Asks by a request that every sshd answers, if only to say that it does not know it (RFC 4254, 4).
+    """Sends a request that every sshd answers, even if only with a failure (RFC 4254, 4).
 
     The kernel of a host acknowledges what is sent to a process that has stopped, so neither TCP nor a
     keepalive without an answer would notice.
@@ -56,7 +56,7 @@ class Pulse:
             time.sleep(min(1.0, self._every))
             now = time.monotonic()
             if now - before > 1.0 + self._silence / 2:
-                self._heard = now  # it was us who stood still
+                self._heard = now  # this process was stopped, not the host
             elif now - self._heard > self._every + self._silence:
                 self.lost = f"the host has not answered for {now - self._heard:.0f} s"
                 self._transport.close()

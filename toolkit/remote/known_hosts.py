@@ -81,14 +81,14 @@ class Record:
 
 
 def names_of(host: str, port: int, alias: str = "") -> tuple[str, ...]:
-    """Return the names under which a host may be listed, the proper one first."""
+    """Return the names under which a host can be listed, the preferred name first."""
     if alias:
         return (alias,)
     return (host,) if port == 22 else (f"[{host}]:{port}", host)
 
 
 def record_of(entries: Iterable[Entry], names: tuple[str, ...]) -> Record:
-    """Return what the entries say about the host with these names (see ``names_of``)."""
+    """Return the recorded keys of the host with these names (see ``names_of``)."""
     entries = list(entries)
 
     def about(marker: str, among: tuple[str, ...]) -> tuple[Entry, ...]:
@@ -98,7 +98,7 @@ def record_of(entries: Iterable[Entry], names: tuple[str, ...]) -> Record:
 
 
 def parse_known_hosts(text: str, file: str = "") -> tuple[Entry, ...]:
-    """Return the entries of a file; comments and lines that hold no key are passed over."""
+    """Return the entries of a file; comments and lines without a key are skipped."""
     lines = enumerate(text.splitlines(), 1)
     parsed = (parse_line(line, f"{file} line {number}") for number, line in lines)
     return tuple(entry for entry in parsed if entry is not None)

@@ -52,7 +52,7 @@ class Forward:
 
     def close(self) -> None:
         self._closed.set()
-        # A thread that waits in accept() hears of this, and of close() alone it would not.
+        # This wakes a thread that waits in accept(); close() alone does not wake it.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -64,7 +64,7 @@ class Forward:
             except OSError:
                 if self._closed.wait(_PAUSE_S):
                     return
-                continue  # out of descriptors, or the caller has gone: others come
+                continue  # out of descriptors, or the caller disconnected: serve other callers
             threading.Thread(target=self._lead, args=(near,), name="forward", daemon=True).start()
 
     def _lead(self, near: socket.socket) -> None:

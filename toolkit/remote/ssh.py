@@ -34,14 +34,14 @@ _DIAL_S = 15.0
 _LATE_S = 15.0
 _DRAIN_S = 5.0  # for the end of standard error, once the command has ended
 _KILLED = 128 + 9
-_MOST_BYTES = 32 << 20  # that a command may print where its output is kept
-_MOST_BEFORE = 1 << 17  # that a login shell may print before a command
+_MOST_BYTES = 32 << 20  # most bytes of a command's output that is kept
+_MOST_BEFORE = 1 << 17  # most bytes that a login shell prints before a command
 _MOST_ARGUMENT = (1 << 17) - 1  # bytes, MAX_ARG_STRLEN without the zero at the end (man 2 execve)
 _MOST_WORD = 96 << 10  # bytes of a line or script; above, it is sent over standard input
 _MOST_ERRORS = 1 << 20  # that are kept of standard error
 _AGAIN = "when the host is back, run the same command again: it continues from the current state"
 
-# Called with the host's name and the command for people, before it runs.
+# Called with the host's name and the readable command, before the command runs.
 Trace = Callable[[str, str], None]
 
 _PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./_ \"$&()*;<>?\[\]{}|~#-]*")
@@ -58,8 +58,8 @@ def wire(command: Command, timeout: float | None = None) -> str:
     """Return the line to send, the same in effect under every login shell (sh, bash, zsh, fish, csh).
 
     Those shells agree on single quotes only as long as nothing inside needs escaping; any other
-    command travels as base64, which a POSIX shell on the far side unpacks. The command's output follows
-    upon MARK on a line of its own.
+    command is sent as base64, which a POSIX shell on the host unpacks. The command's output follows
+    after a line with MARK.
     """
     line, plain = _line(command, timeout)
     if plain:
@@ -102,7 +102,7 @@ def _bytes(text: str) -> bytes:
 
 
 def terminal_wire(command: Command) -> str:
-    """Return the line to send for a person at a terminal, who is to see no marks."""
+    """Return the line to send for a user at a terminal, without markers in the output."""
     line, plain = _line(command, None)
     return line if plain else f"""exec sh -c 'eval "$({_unpack(line)})"'"""
 
@@ -328,7 +328,7 @@ class SshRunner:
             if not channel.status_event.wait(_least(_left(deadline), silence)):
                 raise TimeoutError
             status = _exit_code(channel.recv_exit_status())
-            # The thread that feeds the command may wait for its source. It ends with its next chunk.
+            # The thread that feeds the command possibly waits for its source. It ends with its next chunk.
             drain.join(_DRAIN_S)
         except TimeoutError as error:
             if error in broken:

@@ -14,7 +14,7 @@ from toolkit.remote.ssh_options import Options, expand, one, parse_ssh_g, set_of
 
 _GLOBAL = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _MOST_HOPS = 8
-# What ssh would use to log in and we do not. Not GSSAPIAuthentication: Debian switches it on for everybody.
+# Login methods of ssh that toolkit does not support; not GSSAPIAuthentication, which Debian enables for all.
 _UNSUPPORTED = {
     "hostbasedauthentication": "HostbasedAuthentication",
     "pkcs11provider": "PKCS11Provider",
@@ -25,18 +25,18 @@ _UNSET = ("no", "none", "")
 
 @dataclass(frozen=True)
 class Target:
-    """One place to connect to.
+    """Destination of a connection.
 
     Args:
-        identities_only: offer no key of the agent beside those that ``identity_files`` name.
-        certificates: user certificates beside those that lie next to their keys.
+        identities_only: of the agent's keys, offer only those that ``identity_files`` name.
+        certificates: user certificates, in addition to those next to their keys.
         agent: the agent's socket; empty for SSH_AUTH_SOCK's, ``none`` for no agent.
         known_hosts: the user's files; the first is where new keys are recorded.
         alias: the name that known_hosts lists the host by, in place of address and port.
         revoked_keys: file with host keys that are never accepted, empty for none.
         proxy: a command whose standard input and output lead to the host, empty for none.
-        jump: the chain of hosts on the way, nearest to us first.
-        unsupported: what ssh's configuration says for this host and is not supported here.
+        jump: the chain of jump hosts, the nearest to this machine first.
+        unsupported: options of the SSH configuration for this host that toolkit does not support.
     """
 
     name: str
@@ -195,7 +195,7 @@ def _hops(name: str, via: str, known_hosts: str, identity_file: str, depth: int)
 
 
 def _ssh_g(name: str, address: str, user: str, port: int) -> Options:
-    # User and port too: Match blocks and tokens may depend on them.
+    # User and port too: Match blocks and tokens can depend on them.
     given = (*(("-l", user) if user else ()), *(("-p", str(port)) if port else ()))
     line = ["ssh", "-G", *given, "--", address]
     try:

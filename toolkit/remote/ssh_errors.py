@@ -80,7 +80,7 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
     host = target.name.partition(" ")[0]  # without the description of a jump host
     if error.verdict == "revoked":
         marks = [e.where for e in known.revoked if e.key == error.key.get_base64()]
-        what = f"the ssh host key is REVOKED ({', '.join(marks) or target.revoked_keys}): {shown}"
+        what = f"the SSH host key is REVOKED ({', '.join(marks) or target.revoked_keys}): {shown}"
         return Unreachable(
             what,
             "ask the administrator of the host for its new key, then remove the revocation",
@@ -88,10 +88,10 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
         )
     if error.verdict == "changed":
         was = ", ".join(f"{e.fingerprint} ({e.where})" for e in known.keys if e.kind == kind)
-        what = f"the ssh host key has CHANGED: recorded {was}, received {shown}"
+        what = f"the SSH host key has CHANGED: recorded {was}, received {shown}"
         fix = f"toolkit trust --replace {host}  # only if the host was reinstalled"
         return Unreachable(what, fix, target.name, UnreachableCause.CHANGED_KEY)
-    what = f"the ssh host key is not recorded yet ({kind} {shown})"
+    what = f"the SSH host key is not recorded yet ({kind} {shown})"
     if known.keys:
         others = ", ".join(f"{e.kind} {e.fingerprint}" for e in known.keys)
         what += f"; a key of another type is recorded: {others}"

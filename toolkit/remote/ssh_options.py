@@ -45,7 +45,7 @@ def expand(text: str, tokens: Mapping[str, str]) -> str:
 
 
 def split_hop(text: str) -> tuple[str, str, int]:
-    """Return user, host and port of one jump host as ``ssh -G`` and people write it; 0 for no port."""
+    """Return user, host and port of one jump host as ``ssh -G`` and users write it; 0 for no port."""
     user, _, place = text.removeprefix("ssh://").rpartition("@")
     # ssh puts brackets around a host with a port, as around an IPv6 address.
     match = re.fullmatch(r"\[?([^\[\]]*?)\]?(?::([0-9]+))?", place)

@@ -1,1 +1,1 @@
-"""Containers beside training."""
+"""Containers that run in addition to training."""

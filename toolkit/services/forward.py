@@ -43,7 +43,7 @@ class Way:
         self._address = address_of(session, service)
 
     def dial(self, port: int) -> Stream:
-        """Return a connection to one of the service's ports; says why there is none.
+        """Return a connection to one of the service's ports.
 
         Raises:
             ToolkitError: it does not run, its host is unreachable, or forbids forwarding.
@@ -106,7 +106,7 @@ class Doors:
                 raise ToolkitError(
                     f"cannot listen on port {port} of your machine: {error.strerror}", fix
                 ) from error
-            forward = Forward(0, dial)  # taken, or one that only root may have
+            forward = Forward(0, dial)  # in use, or only root can bind it
         self._forwards.append(forward)
         return forward
 

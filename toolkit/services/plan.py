@@ -1,4 +1,4 @@
-"""Services: containers beside training, each on one host, and the steps that start them."""
+"""Services: additional containers, each on one host, and the steps that start them."""
 
 from __future__ import annotations
 

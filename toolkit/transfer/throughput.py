@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 _LEAST, LOOK, _KEPT = 0.25, 1.0, 5.0
 # Seconds without a chunk after which a host counts as stalled. A host that waits for its own engine, which
 # unpacks a large layer, has longer: twice the longest such wait of any other host, and at least _BUSY
-# seconds. So if all engines are slow, no host is passed over.
+# seconds. So if all engines are slow, no host is skipped.
 _STALLED, _BUSY, _BUSY_AS = 0.8, 10.0, 2.0
 # A host is slow if its rate is below this share of its giver's rate, if the other hosts would wait for it
 # longer than _WAIT seconds, and if their total wait is _WORTH times as long as the host's own delay.

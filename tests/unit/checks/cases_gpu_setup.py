@@ -93,7 +93,7 @@ CASES = (
         host="",
     ),
     Case("gpu-image", "ok", with_file(CUDA_WITHOUT_GPU, gpus=2), host=""),
-    Case("gpu-image", "ok", with_image(CUDA_WITHOUT_GPU, env=()), "not a GPU image of toolkit", host=""),
+    Case("gpu-image", "ok", with_image(CUDA_WITHOUT_GPU, env=()), "not a toolkit GPU image", host=""),
     Case("gpu-image", "not checked", replace(CUDA_WITHOUT_GPU, image=None), "no host has the image", host=""),
     Case("gpu-image", "not checked", _lost(CUDA_WITHOUT_GPU), "gpu2 did not", host=""),
     Case(

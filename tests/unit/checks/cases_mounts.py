@@ -49,7 +49,7 @@ def _sees(*lines: str) -> Scene:
 
 CASES = (
     Case("engine-sees", "ok", _sees("open|state|/home/alice", "open|mount|/scratch/out")),
-    Case("engine-sees", "not checked", _sees(""), "did not report its access to folders"),
+    Case("engine-sees", "not checked", _sees(""), "did not report which folders it can read"),
     Case(
         "engine-sees",
         "error",

@@ -155,7 +155,7 @@ NETWORK_CASES = (
         "net-worker-port",
         "error",
         net.with_facts(fixed_port(GOOD), "gpu2", listening=(("0.0.0.0", 23456),)),
-        "uses port 23456, the worker_port of hosts.yaml",
+        "uses port 23456, the worker_port in hosts.yaml",
     ),
     Case("net-worker-port", "not checked", NOTHING, "not known"),
     Case("net-port-range", "ok", GOOD),

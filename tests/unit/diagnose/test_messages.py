@@ -90,7 +90,7 @@ def test_names_are_unique() -> None:
     ("message", "there"),
     [
         ("user … can log in but cannot run commands", True),
-        ("the ssh host key has CHANGED", True),
+        ("the SSH host key has CHANGED", True),
         ("did not end within … s", True),
         ("… free of … on …", True),
         ("user … can log in there, and runs every command", False),
@@ -125,7 +125,7 @@ def test_a_message_leads_to_its_entry(name: str, way: str) -> None:
     [
         (BadInput("hosts.yaml", (Problem("gpus", "unknown key; did you mean x?", 3),)), "unknown-key"),
         (
-            Unreachable("the ssh host key is not recorded yet", "toolkit trust gpu1", "gpu1"),
+            Unreachable("the SSH host key is not recorded yet", "toolkit trust gpu1", "gpu1"),
             "ssh-key-unknown",
         ),
         (
@@ -173,7 +173,7 @@ def test_explained_by_text_or_topic(run: Run) -> None:
     assert run("--explain", "gpu1: docker is not installed")[1].startswith("docker-missing\n")
     assert run("--explain", "Call to posix_fallocate failed: No space left")[1].startswith("nccl-shm\n")
     listed = run("--explain", "ssh")[1].splitlines()
-    assert listed[0] == "SSH to the hosts" and "  ssh-key-unknown: the ssh host key" in listed[1]
+    assert listed[0] == "SSH to the hosts" and "  ssh-key-unknown: the SSH host key" in listed[1]
     status, out, err = run("--explain", "no such words")
     assert (status, out) == (2, "")
     assert "no message, known error or topic matches 'no such words'" in err

@@ -172,7 +172,7 @@ def test_the_image_fits_drivers_and_gpus_of_the_hosts_that_are_kept() -> None:
     assert older is not None and older.major == 12
     text = variant_text(list(meeting.met.values()), older)
     assert "the image toolkit:gpu-cuda12: CUDA 13 requires driver 580" in text
-    assert "no GPU image of toolkit fits" in variant_text(list(meeting.met.values()), None)
+    assert "no toolkit GPU image fits" in variant_text(list(meeting.met.values()), None)
     assert meeting.cuda_variant([]) is CUDA_VARIANTS[0]
     assert variant_text(list(meeting.met.values()), CUDA_VARIANTS[0]) == ""
     assert variant_text([replace(one, gpus=()) for one in meeting.met.values()], None) == ""

@@ -43,6 +43,6 @@ def test_objects_that_another_removal_has_removed_are_no_error() -> None:
 
 
 def test_an_object_that_cannot_be_removed_is_named_with_the_command_to_repeat() -> None:
-    with pytest.raises(LabError, match="cannot remove all of lab lab: device is busy") as caught:
+    with pytest.raises(LabError, match="cannot remove all of practice cluster lab: device is busy") as caught:
         manage._remove(engine(), "lab", found(APIError("device is busy"), []), set())
     assert caught.value.fix == "toolkit lab down --name lab"

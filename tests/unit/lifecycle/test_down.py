@@ -166,7 +166,7 @@ def test_parts_stay_while_this_user_receives_the_image(engine: Path) -> None:
         report = run(engine)
     assert outcomes(report)["images"] == "skipped" and (engine / "parts").read_text() == f"{PART}\n"
     (proof,) = (one for one in report.outcomes if one.phase == "proof")
-    why = f"cannot tell whether parts of image {IDENTITY} are left over"
+    why = f"cannot check for partial transfers of image {IDENTITY}"
     assert proof.status == "not run" and why in proof.detail and proof.detail.endswith(f"pid {relay.pid}")
     assert not report.ok and not report.failures
     text = report_text(report)

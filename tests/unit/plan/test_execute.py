@@ -105,7 +105,7 @@ def test_a_failure_of_the_engine_is_tried_once_more(tmp_path: Path) -> None:
     (first,) = alone(step(1)).outcomes
     assert (
         first.status == "ok"
-        and "succeeded in the second attempt; the first attempt failed: runc: reset" in first.detail
+        and "succeeded on the second attempt; the first attempt failed: runc: reset" in first.detail
     )
     (second,) = alone(step(2)).outcomes
     assert second.status == "failed" and (tmp_path / "tries-2").read_text() == "x\nx\n"

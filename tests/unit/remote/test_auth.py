@@ -207,7 +207,7 @@ def entry(index: int, where: str) -> Any:
 
 def test_a_key_that_nobody_has_recorded() -> None:
     shown = explain(TARGET, RefusedHostKey("unknown", KEYS[0], Record()))
-    assert shown.what == f"the ssh host key is not recorded yet ({KIND} {KEYS[0].fingerprint})"
+    assert shown.what == f"the SSH host key is not recorded yet ({KIND} {KEYS[0].fingerprint})"
     assert shown.fix == "toolkit trust gpu1"
 
 
@@ -227,7 +227,7 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
     assert f"recorded {KEYS[1].fingerprint} (kh line 3), received {KEYS[0].fingerprint}" in shown.what
     assert "toolkit trust --replace gpu1" in shown.fix
     shown = explain(TARGET, RefusedHostKey("revoked", KEYS[0], known))
-    assert shown.what == f"the ssh host key is REVOKED (kh line 9): {KEYS[0].fingerprint}"
+    assert shown.what == f"the SSH host key is REVOKED (kh line 9): {KEYS[0].fingerprint}"
     assert "trust" not in shown.fix.split()
 
 

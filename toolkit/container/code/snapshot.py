@@ -98,7 +98,7 @@ class Snapshot:
             if claimed:
                 lacks = survey(raw(self.code), entries)
         except (OSError, RecursionError):
-            claimed = False  # the copy contains an entry that we cannot remove
+            claimed = False  # the copy contains an entry that this program cannot remove
         if not claimed:
             self.code = self.work.path + "/fresh"
             os.mkdir(self.code)

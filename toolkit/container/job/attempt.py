@@ -33,7 +33,7 @@ class State(Enum):
     """State of an attempt, in order; an attempt can skip states."""
 
     RUNNING = "launches run"
-    ENDING_RANKS = "ranks received SIGTERM and have a grace period; launches received no signal yet"
+    ENDING_RANKS = "ranks received SIGTERM and have a grace period; launches have not received a signal yet"
     STOPPING = "launches were also requested to stop"
     KILLING = "every process of the job is killed immediately"
     OVER = "every launch has exited, except daemons that serve other launches"
@@ -46,7 +46,7 @@ class Progress(NamedTuple):
         under_way: a launch runs that does not only serve others.
         ends: the cause of the end is known.
         at_once: the user requested an end without grace.
-        ranks_ended: launches need not wait for ranks any more.
+        ranks_ended: launches no longer have to wait for ranks.
     """
 
     under_way: bool

@@ -33,7 +33,7 @@ CAPABILITY_VERSION_3 = 0x20080522  # include/uapi/linux/capability.h
 
 
 class Child:
-    """The user's command: its process group receives our signals, and it dies if we die."""
+    """The user's command: its process group receives the signals of this process, and exits with it."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Child:
                 os.killpg(self._process.pid, signum)
 
     def watch(self, grace: float) -> None:
-        """End the child with TERM, then KILL, after our launcher is gone or the lease has expired."""
+        """End the child with TERM, then KILL, after the launcher has exited or the lease has expired."""
         now = self._clock()
         if self._lost is None and (os.getppid() != self._launcher or self._has_lapsed(now)):
             self._lost = now

@@ -173,7 +173,7 @@ def alone(path: Path) -> int:
 
 
 def free_port(address: str, first: int) -> int:
-    """Return the first free port from `first` on at our address; `first` if none is free."""
+    """Return the first free port from `first` on at this host's address; `first` if none is free."""
     for port in range(first, 65536):
         with closing(socket.socket()) as trial, suppress(OSError):
             trial.bind((address, port))

@@ -64,7 +64,7 @@ class Held:
         if self.process.stdin.closed:
             return
         self.unsent += json.dumps(request).encode() + b"\n"
-        with suppress(OSError):  # a full pipe or a dead reader: what is read tells which
+        with suppress(OSError):  # a full pipe or a dead reader: the next read shows which
             self.unsent = self.unsent[os.write(self.process.stdin.fileno(), self.unsent) :]
 
     def release(self) -> None:
@@ -292,7 +292,7 @@ class Leases:
         """End the job's processes on all hosts in parallel; host -> None, or why its state is unknown.
 
         Args:
-            ranks, keep: see `end` in sweep.py.
+            ranks, keep: see `end` in orphans.py.
         """
         return on_each(self._held, lambda host: self._end_on(host, grace, ranks, keep))
 
@@ -399,7 +399,7 @@ class Leases:
                     self._lose(held, held.silence(now))
 
     def _ask_who_is_left(self, hosts: Iterable[Held]) -> None:
-        """Send the hosts a request that only a lease answers which has survived our stall."""
+        """Send the hosts a request that a lease answers only if it survived the stall of this process."""
         with self._lock:
             self._number += 1
             for held in hosts:

@@ -45,7 +45,7 @@ class Process(TypedDict):
 
 def _parent(pid: int) -> int:
     stat = Path(f"/proc/{pid}/stat").read_bytes()
-    return int(stat.rpartition(b")")[2].split()[1])  # the name may hold blanks and ")"
+    return int(stat.rpartition(b")")[2].split()[1])  # the name can contain blanks and ")"
 
 
 def _ourselves() -> set[int]:
@@ -62,7 +62,7 @@ def _ourselves() -> set[int]:
 
 
 def find(job_id: str, ranks: bool = False) -> list[Process]:
-    """Return this user's live processes with the job tag (`ranks`: of its ranks), except our own."""
+    """Return this user's live processes with the job tag (`ranks`: of its ranks), except this process."""
     spared = _ourselves()
     found: list[Process] = []
     for folder in Path("/proc").iterdir():

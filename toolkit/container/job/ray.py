@@ -73,7 +73,7 @@ def node_argv(job: Job, host: HostFile) -> list[str]:
         argv += ["--head", f"--port={job['master_port']}", "--dashboard-host=127.0.0.1"]
         if find_spec("grpc"):  # with grpc, Ray also starts a client server, at a free port
             argv += [f"--ray-client-server-port={free_port()}"]
-        # Folder of all nodes. Ray makes it readable by everybody, so it is inside a private folder. Its name
+        # Folder of all nodes. Ray makes it readable by all users, so it is inside a private folder. Its name
         # is short: it contains sockets, whose paths are limited to 107 characters.
         argv += [f"--temp-dir={temporary_folder(job['id']) / 'r'}"]
     else:

@@ -298,7 +298,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         fail(EXIT_USAGE, "usage: job.supervisor JOB")
     job_id = sys.argv[1]
-    # Blocked until their handlers are installed: an early Ctrl-C stops the job and does not break us.
+    # Blocked until their handlers are installed: an early Ctrl-C then stops the job instead of this program.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     job = load_job(job_id)
     if os.environ.get(SUPERVISOR_TAG) != job_id or JOB_TAG in os.environ:

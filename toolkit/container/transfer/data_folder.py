@@ -355,7 +355,7 @@ class Folder:
                 self.drop(name)
 
     def clear(self, entries: Iterable[Entry], but: Iterable[str] = ()) -> tuple[int, int]:
-        """Remove the unchanged files that we wrote; return the numbers of removed and kept files."""
+        """Remove the unchanged files that toolkit wrote; return the numbers of removed and kept files."""
         kept = set(but)
         gone = stay = 0
         folders = []

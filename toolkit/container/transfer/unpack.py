@@ -173,7 +173,7 @@ class Unpacking:
         shard, folder = shard_name(text), self.shelf.folder
         folder.begin(shard, entries)
         self.shelf.note(shard_line(shard, text))
-        # Before the first file gets its name: after a power loss we must still know which files are ours.
+        # Before the first file gets its name: after a power loss, the journal must list these files.
         os.fdatasync(self.shelf.journal.fileno())
         for number, entry in enumerate(entries):
             try:
