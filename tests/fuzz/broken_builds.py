@@ -116,9 +116,8 @@ def notice_client(build: Client, verbs: tuple[str, ...] | None = None) -> tuple[
         for path in ROOT.iterdir():
             if path.name != "toolkit" and not path.name.startswith("."):
                 Path(folder, path.name).symlink_to(path)
-        shutil.copytree(
-            ROOT / "toolkit", Path(folder, "toolkit"), ignore=shutil.ignore_patterns("__pycache__")
-        )
+        # With the compiled modules: Python compiles the changed one again, because its time differs.
+        shutil.copytree(ROOT / "toolkit", Path(folder, "toolkit"))
         file = Path(folder, "toolkit", build.file)
         text = file.read_text()
         if text.count(build.old) != 1:
