@@ -19,6 +19,7 @@ _ERRORS: dict[str, type[ToolkitError]] = {
 # The text of an error is its first argument, except in these classes. The text of BadInput is its problems.
 _TEXT_AT = {"BadInput": None, "CommandFailed": None, "Detached": 1}
 _FIX_AT = {"BadInput": 2, "CommandFailed": None, "Detached": None}
+_KINDS = frozenset((*_ERRORS, "Problem"))
 Names = Mapping[str, Sequence[ast.expr]]
 # Texts with fewer letters are values and names, not sentences.
 _LEAST = 8
@@ -98,14 +99,17 @@ def raised(package: Path) -> Iterator[Raised]:
 def raised_by(source: str) -> Iterator[Raised]:
     """Yield each error that the text of a module makes, if its words are in the same function or module."""
     tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _kind(node) in _KINDS]
+    if not calls:
+        return
     outer = _assigned(tree.body)
     inside: dict[ast.AST, Names] = {}
-    for node in ast.walk(tree):  # from the outside in: the innermost function counts
+    for node in nodes:  # from the outside in: the innermost function counts
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             names = {**outer, **_assigned(node.body)}
-            inside.update((each, names) for each in ast.walk(node))
+            inside.update((each, names) for each in ast.walk(node) if isinstance(each, ast.Call))
     before = 0
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     for call in sorted(calls, key=lambda node: node.lineno):
         found = list(_errors_of(call, _recent(inside.get(call, outer), before, call.lineno)))
         yield from found
@@ -121,18 +125,21 @@ def _recent(names: Names, after: int, until: int) -> Names:
 
 
 def _errors_of(call: ast.Call, names: Names) -> Iterator[Raised]:
-    kind = getattr(call.func, "id", getattr(call.func, "attr", ""))
+    kind = _kind(call)
     if kind == "Problem":
         text, fix, exit_code = _argument(call, 1, "message"), None, BadInput.exit_code
-    elif kind in _ERRORS:
+    else:
         text = _argument(call, _TEXT_AT.get(kind, 0), "what")
         fix, exit_code = _argument(call, _FIX_AT.get(kind, 1), "fix"), _ERRORS[kind].exit_code
-    else:
-        return
     fixes = [] if fix is None else [way for way in _texts(fix, names) if _is_sentence(way)]
     for way in [] if text is None else _texts(text, names):
         if _is_sentence(way):
             yield Raised(way, fixes[0] if fixes else "", exit_code)
+
+
+def _kind(call: ast.Call) -> str:
+    name: str = getattr(call.func, "id", getattr(call.func, "attr", ""))
+    return name
 
 
 def _argument(call: ast.Call, place: int | None, name: str) -> ast.expr | None:

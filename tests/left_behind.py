@@ -123,7 +123,7 @@ class Before:
         while new := children() - self.children:
             for pid in new:
                 command = _command(pid)
-                if not _has_ended(pid, max(until - time.monotonic(), 0)):
+                if not has_ended(pid, max(until - time.monotonic(), 0)):
                     yield f"process {pid}: {command}"
                     os.kill(pid, signal.SIGKILL)
                 with suppress(ChildProcessError):
@@ -200,7 +200,7 @@ def _command(pid: int) -> str:
     return b" ".join(words).decode(errors="replace").strip()[:200]
 
 
-def _has_ended(pid: int, seconds: float) -> bool:
+def has_ended(pid: int, seconds: float) -> bool:
     """Wait for a child until it has ended, at most `seconds`; its exit status stays to be read."""
     try:
         descriptor = os.pidfd_open(pid)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.unit.container_world import INSIDE, wait_for
+from tests.left_behind import children, has_ended
+from tests.unit.container_world import INSIDE, PATIENCE_S
 from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Result
 from toolkit.core.runner import LocalRunner, Sink
@@ -110,6 +111,7 @@ class Code:
         self.source.mkdir()
         self.host = ContainerHere(self.root)
         self.number = 0
+        self.settled = children()  # processes that need not be waited for
 
     @property
     def store(self) -> Path:
@@ -140,25 +142,14 @@ class Code:
 
     def settle(self) -> None:
         """Wait until the host prepares nothing any more: no program runs there."""
-        mark = f"TOOLKIT_ROOT={self.root}".encode()
-        unseen = 0
-
-        def is_settled() -> bool:
-            # A process may hand over to a child while the list is read, so that neither is in it.
-            nonlocal unseen
-            unseen = 0 if any(mark in environ.split(b"\0") for environ in _environs()) else unseen + 1
-            return unseen == 2
-
-        wait_for(is_settled)
+        # A program's children become children of this process when it ends (tests/left_behind.py).
+        while new := children() - self.settled:
+            for pid in new:
+                assert has_ended(pid, PATIENCE_S), f"process {pid} goes on"
+            self.settled |= new
 
     def spares(self) -> list[Path]:
         return list((self.store / "spares").iterdir())
-
-
-def _environs() -> Iterator[bytes]:
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            yield path.read_bytes()
 
 
 def look(folder: Path) -> dict[str, tuple[object, ...]]:

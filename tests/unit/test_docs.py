@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.unit import cluster_world as world
 from tests.unit.docs_check import code_of, command_faults, make_targets, page_faults, verbs
 from tests.unit.each import for_each
 from tests.unit.layers import ORDER
-from tests.unit.test_reference import message_page
+from tests.unit.test_reference import errors_in_source
 from toolkit.env_lint.lint import lint_inventory
 from toolkit.hostsfile.parse import parse_inventory
 
@@ -31,9 +32,6 @@ PAGES = [
 ]
 VERBS = verbs()
 TARGETS = make_targets((ROOT / "Makefile").read_text(encoding="utf-8"))
-TITLES = {step.title for plan in world.plans().values() for step in plan.steps}
-# Messages that begin like a command, such as "make room there".
-TITLES |= {text for each in message_page.raised(ROOT / "toolkit") for text in (each.text, each.fix)}
 MODULES = {
     path.name
     for folder in ("toolkit", "bench", "examples", "scripts", "tests")
@@ -47,8 +45,15 @@ OTHER_MODULES = {
 }
 
 
+@functools.cache
+def titles() -> set[str]:
+    found = {step.title for plan in world.plans().values() for step in plan.steps}
+    # Messages that begin like a command, such as "make room there".
+    return found | {text for each in errors_in_source() for text in (each.text, each.fix)}
+
+
 def faults(text: str, folder: Path = ROOT) -> list[str]:
-    return page_faults(text, folder, ROOT, VERBS, TARGETS, TITLES)
+    return page_faults(text, folder, ROOT, VERBS, TARGETS, titles())
 
 
 @for_each("page", PAGES)

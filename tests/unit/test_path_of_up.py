@@ -1,4 +1,4 @@
-"""The number of modules that a cold `up` enters, counted with sys.setprofile."""
+"""The number of modules that a cold `up` enters, counted with sys.settrace."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ import toolkit
 from tests.fuzz import answers
 
 package = str(Path(toolkit.__file__).parent) + "/"
-entered = set()
+entered, known = set(), set()  # files; those that need no second look
 
 def look(frame, event, argument):
     code = frame.f_code
+    if code.co_filename in known:
+        return
     # Not the bodies of modules and classes, nor what these make of lists: they run at import.
     is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
-    if event == "call" and is_function and code.co_filename.startswith(package):
+    if not code.co_filename.startswith(package):
+        known.add(code.co_filename)
+    elif is_function:
+        known.add(code.co_filename)
         entered.add(code.co_filename.removeprefix(package))
 
 box = Path(sys.argv[1])
 answers.settle(box)
 sandbox = answers.sandbox(box)
-threading.setprofile(look)
-sys.setprofile(look)
+threading.settrace(look)
+sys.settrace(look)
 ended = answers.run(answers.Case("up", state="down"), sandbox)
-sys.setprofile(None)
-threading.setprofile(None)
+sys.settrace(None)
+threading.settrace(None)
 assert ended.status == 0, ended.err
 print(*sorted(entered), sep="\\n")
 """

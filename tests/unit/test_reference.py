@@ -20,17 +20,25 @@ message_page: Any = sys.modules["message_page"]  # scripts/reference.py imports 
 
 
 @cache
-def pages() -> dict[str, str]:
-    made: dict[str, str] = MAKER["pages"]()
+def files() -> dict[Path, str]:
+    made: dict[Path, str] = MAKER["files"]()
     return made
 
 
+def pages() -> dict[str, str]:
+    return {path.name: text for path, text in files().items()}
+
+
+@cache
+def errors_in_source() -> list[Any]:
+    return list(message_page.raised(ROOT / "toolkit"))
+
+
 def test_the_files_are_up_to_date() -> None:
-    files: dict[Path, str] = MAKER["files"]()
     if os.environ.get("TOOLKIT_GOLDEN") == "1":
-        for path, text in files.items():
+        for path, text in files().items():
             path.write_text(text, encoding="utf-8", newline="\n")
-    differ = [path.name for path, text in files.items() if path.read_text(encoding="utf-8") != text]
+    differ = [path.name for path, text in files().items() if path.read_text(encoding="utf-8") != text]
     assert not differ, "run `make docs` and commit its changes"
 
 
@@ -59,7 +67,7 @@ def test_the_page_has_every_message() -> None:
     page = pages()["messages.md"].replace("\\|", "|")
     own = [way for message in by_name().values() for way in message.says]
     assert [way for way in own if f"`{way}`" not in page and f"`` {way} ``" not in page] == []
-    found = list(message_page.raised(ROOT / "toolkit"))
+    found = errors_in_source()
     assert len(found) > 200
     missing = {each.text for each in found if message_of(each.text) is None and each.text not in page}
     assert missing == set()
@@ -94,9 +102,7 @@ def two(error):
 def test_most_errors_have_words_that_the_page_can_find() -> None:
     """An error whose words come from elsewhere is not on the page: their number must not grow unnoticed."""
     calls = re.compile(r"\b(?:ToolkitError|NotReady|Unreachable|ImageError|LabError|MissingTool)\(")
-    total = found = 0
-    for path in sorted((ROOT / "toolkit").rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        total += len(calls.findall(text))
-        found += len([each for each in message_page.raised_by(text) if each.exit_code != 2])
-    assert found > 0.8 * total
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "toolkit").rglob("*.py"))
+    total = sum(len(calls.findall(text)) for text in texts)
+    found = [each for each in errors_in_source() if each.exit_code != 2]
+    assert len(found) > 0.8 * total
