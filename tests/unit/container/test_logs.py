@@ -172,7 +172,7 @@ def test_one_traceback_in_place_of_thirty_one(collapser: Any) -> None:
     told = (
         b"[toolkit] the same 5 lines on 31 ranks, first on gpu7 rank 12, also gpu7 0-11,13-15, gpu8 16-30: "
     )
-    assert collapser.tick(2.0) == told + b"RuntimeError: rank 12 has no memory\n"
+    assert collapser.tick(2.0) == told + b"RuntimeError: rank N has no memory\n"
     assert collapser.close() == b""
 
 
@@ -233,7 +233,7 @@ def test_a_summary_quotes_a_line_with_words(collapser: Any) -> None:
     for rank in (0, 1):
         for line in (b"    backward()", b"    ^^^^^^^^^^", b""):
             collapser.feed(said(rank, (b"[rank%d]: " % rank + line).rstrip()), 0.0)
-    assert collapser.close().endswith(b"also gpu7 1: [rank0]:     backward()\n")
+    assert collapser.close().endswith(b"also gpu7 1: [rankN]:     backward()\n")
 
 
 def test_what_differs_or_comes_later_is_shown(collapser: Any) -> None:
@@ -251,6 +251,12 @@ def test_addresses_times_and_the_ranks_own_number_do_not_count(collapser: Any) -
     assert collapser.feed(first, 0.0) == first
     assert collapser.feed(said(4, b"10:02:11.987 [rank 4] <Tensor at 0x7f99ccdd00> pid=72 broke"), 0.1) == b""
     assert collapser.feed(said(5, b"10:02:11.987 [rank 6] <Tensor at 0x7f99ccdd00> pid=72 broke"), 0.1) != b""
+
+
+def test_a_summary_does_not_quote_the_number_of_one_rank_for_all(collapser: Any) -> None:
+    for rank in (2, 0):
+        collapser.feed(said(rank, b"WORLD=3 RANK=%d on 2" % rank), 0.0)
+    assert collapser.close().endswith(b"first on gpu7 rank 2, also gpu7 0: WORLD=3 RANK=N on 2\n")
 
 
 def test_what_no_rank_has_said_and_half_lines_pass(collapser: Any) -> None:
@@ -309,6 +315,16 @@ def test_the_label_of_a_host_does_not_hide_torchruns_traceback() -> None:
     assert shown.feed(RANKS_OWN + mixed + ENDED, 0.0) == RANKS_OWN + collapse.LEFT_OUT + ENDED
     other = b"".join(b"[box2] " + line for line in OTHER.splitlines(keepends=True))
     assert shown.feed(other, 1.0) == other and shown.close() == b""
+
+
+def test_other_lines_of_a_second_torchrun_do_not_end_the_traceback_of_the_first() -> None:
+    """A syntax error ends all ranks at the same moment: torchrun logs it on each host, then raises."""
+    shown = collapse.LauncherTraceback()
+    log = b"] E1125 18:37:24.084000 375 api.py:1002] failed (exitcode: 1) local_rank: 0\n"
+    one, two = ([host + line for line in TORCHRUN.splitlines(True)] for host in (b"[box1] ", b"[box2] "))
+    mixed = [two[0], b"[box1" + log, one[0], *two[1:4], b"[box3" + log, *one[1:], *two[4:]]
+    told = [b"[box1" + log, b"[box3" + log, collapse.LEFT_OUT]
+    assert shown.feed(b"".join(mixed), 0.0) == b"".join(told) and shown.close() == b""
 
 
 def test_the_tracebacks_of_stopped_torchruns_are_left_out_with_one_note() -> None:

@@ -125,8 +125,7 @@ class LineCollapser:
 
     def _block(self, host: str, rank: int, texts: Sequence[bytes], lines: bytes, now: float) -> bytes:
         """Return `lines`, or nothing if another rank has printed the same `texts`."""
-        own = rb"\brank[ =:]?%d\b" % rank
-        key = re.sub(own, b"rank N", _VARIES.sub(b"", b"\n".join(texts)), flags=re.IGNORECASE)
+        key = _own_number(rank).sub(b"rank N", _VARIES.sub(b"", b"\n".join(texts)))
         same = self._same.setdefault(key, _Same())
         number = max(same.printed.get(rank, 0), same.first)
         same.printed[rank] = number + 1
@@ -139,6 +138,10 @@ class LineCollapser:
         return lines
 
 
+def _own_number(rank: int) -> re.Pattern[bytes]:
+    return re.compile(rb"\b(rank)([ =:]?)%d\b" % rank, re.IGNORECASE)
+
+
 def _summaries(blocks: Sequence[_Block]) -> bytes:
     """Return one line for each series of blocks that the same ranks printed."""
     shown = b""
@@ -148,13 +151,15 @@ def _summaries(blocks: Sequence[_Block]) -> bytes:
 
 
 def _summary(group: Sequence[_Block]) -> bytes:
-    first, every = group[0], [text for one in group for text in one.texts]
+    first, every = group[0], [(text, one.rank) for one in group for text in one.texts]
     # The last line of a traceback names the error; Python underlines other lines with ^ and ~.
-    texts = [text for text in reversed(every) if text.strip()]
-    quote = next((text for text in texts if _WORD.search(_RANK.sub(b"", text))), (*texts, b"")[0])
+    texts = [(text, rank) for text, rank in reversed(every) if text.strip()]
+    worded = (one for one in texts if _WORD.search(_RANK.sub(b"", one[0])))
+    quote, printer = next(worded, (*texts, (b"", 0))[0])
     if not quote:
         return b""  # empty lines are not reported
-    text = quote.decode(errors="replace").strip()
+    # A summary must not quote the number of one rank as the output of all ranks.
+    text = _own_number(printer).sub(rb"\1\2N", quote).decode(errors="replace").strip()
     if len(text) > _QUOTE:
         text = text[: _QUOTE - 1] + "…"
     lines = "the same line" if len(every) == 1 else f"the same {len(every)} lines"
@@ -176,19 +181,28 @@ def _by_host(others: dict[int, str]) -> dict[str, list[int]]:
     return found
 
 
+class _Held:
+    """The lines of a launcher since the first line of a traceback."""
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.lines: list[bytes] = []
+        self.is_torchruns = False
+        self.rows = self.begun = 0
+
+
 class LauncherTraceback:
     """Hides the tracebacks with which torchrun reports that a rank failed or that a signal stopped torchrun.
 
-    Lines without a rank's name are held back from the start of a traceback. They are printed if it turns out
-    to be another error, or if it does not end in time. Several torchruns can mix their lines.
+    Lines without a rank's name are held back from the start of a traceback, for each host. They are printed
+    if it turns out to be another error, or if it does not end in time. Torchruns can mix their lines, also
+    those without the name of a host.
     """
 
     def __init__(self) -> None:
         self._rest = b""
-        self._held: list[bytes] = []
-        self._since = 0.0
-        self._is_ours = self._told = False
-        self._rows = self._begun = 0
+        self._held: dict[bytes, _Held] = {}  # by the label of the host
+        self._told = False
 
     def feed(self, data: bytes, now: float) -> bytes:
         """Return the output for `data`, which arrived at `now` (seconds of any clock)."""
@@ -197,35 +211,36 @@ class LauncherTraceback:
 
     def tick(self, now: float) -> bytes:
         """Return the lines that were held back for too long."""
-        return self._release() if self._held and now - self._since > _HELD_S else b""
+        late = [label for label, held in self._held.items() if now - held.since > _HELD_S]
+        return b"".join(self._release(label) for label in late)
 
     def close(self) -> bytes:
         """Return the rest at the end of the input."""
         rest, self._rest = self._rest, b""
-        return self._release() + rest
+        return b"".join(self._release(label) for label in list(self._held)) + rest
 
-    def _release(self) -> bytes:
-        shown, self._held = b"".join(self._held), []
-        self._is_ours, self._rows, self._begun = False, 0, 0
-        return shown
+    def _release(self, label: bytes) -> bytes:
+        return b"".join(self._held.pop(label).lines)
 
     def _line(self, line: bytes, now: float) -> bytes:
         if _LINE.fullmatch(line) or line.startswith(b"[toolkit]"):
             return line
-        text = _LABEL.sub(b"", line)
+        found = _LABEL.match(line)
+        label = found[0] if found else b""
+        text = line[len(label) :]
         begins = text.startswith(_BEGIN)
-        if not self._held and not begins:
+        if label not in self._held and not begins:
             return line
-        self._since = self._since if self._held else now
-        self._held.append(line)
-        self._begun += begins
-        self._is_ours = self._is_ours or text.startswith((_CHILD_FAILED, _STOPPED))
-        if self._is_ours:
-            self._rows += 2 if text.startswith(_STOPPED) else text.startswith(_ROW)
-            if self._rows == 2 * self._begun:
-                self._release()
+        held = self._held.setdefault(label, _Held(now))
+        held.lines.append(line)
+        held.begun += begins
+        held.is_torchruns = held.is_torchruns or text.startswith((_CHILD_FAILED, _STOPPED))
+        if held.is_torchruns:
+            held.rows += 2 if text.startswith(_STOPPED) else text.startswith(_ROW)
+            if held.rows == 2 * held.begun:
+                self._release(label)
                 told, self._told = self._told, True
                 return b"" if told else LEFT_OUT
         elif not (begins or text.startswith(b" ")):
-            return self._release()  # the error line itself, of another error
-        return self._release() if len(self._held) > _MOST_HELD else b""
+            return self._release(label)  # the error line itself, of another error
+        return self._release(label) if len(held.lines) > _MOST_HELD else b""
