@@ -414,7 +414,7 @@ def test_links_that_lead_out_over_each_other(place: Place) -> None:
         (b'{"size": 30, "mtime": 1}\n', "size"),
         (b'{"size": 2, "mtime": 1e300}\n', "mtime"),
         (b'{"size": 2}\n', "mtime: is missing"),
-        (b"[" * 3000 + b"\n", "nested too deeply"),
+        (b"[" * 3000 + b"\n", "(nested too deeply|not JSON)"),  # Python 3.14 permits deeper nesting
         (b"x" * 70_000, "the length of a line"),
     ],
 )
