@@ -150,6 +150,12 @@ def parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
+@functools.cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return a tree and all that it contains, listed once for all rules."""
+    return tuple(ast.walk(tree))
+
+
 def name_of(path: Path) -> str:
     """Return the name of the module in a file of the package."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
@@ -212,7 +218,7 @@ def _imports(tree: ast.AST, typed: bool = True) -> Iterator[tuple[str, tuple[str
         typed: those that only a type checker imports, too.
     """
     left_out = set() if typed else _only_typed(tree)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if id(node) in left_out:
             continue
         if isinstance(node, ast.Import):
@@ -223,13 +229,13 @@ def _imports(tree: ast.AST, typed: bool = True) -> Iterator[tuple[str, tuple[str
 
 
 def _only_typed(tree: ast.AST) -> set[int]:
-    tests = (node for node in ast.walk(tree) if isinstance(node, ast.If))
+    tests = (node for node in nodes(tree) if isinstance(node, ast.If))
     return {
         id(inner)
         for node in tests
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for one in node.body
-        for inner in ast.walk(one)
+        for inner in nodes(one)
     }
 
 
@@ -271,7 +277,7 @@ def impure(module: str, tree: ast.AST) -> Iterator[str]:
         if name == "pathlib" and names and (reads or set(names) <= {"PurePosixPath"}):
             continue
         yield f"is pure and imports {name}"
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             called = node.func
             if isinstance(called, ast.Name) and called.id in _IMPURE_CALLS:
@@ -290,7 +296,7 @@ def _container(module: str, tree: ast.Module) -> list[str]:
     found = []
     at_top = {node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))}
     typed = _only_typed(tree)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
         for name, _ in _imports(ast.Module([node], [])):
@@ -309,7 +315,7 @@ def _container(module: str, tree: ast.Module) -> list[str]:
 
 def decisions_on_words(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield each comparison of text for people with other text, by which code could decide."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             for operator, one, other in zip(node.ops, sides, sides[1:], strict=False):
@@ -371,7 +377,7 @@ def late(modules: Mapping[str, str]) -> set[tuple[str, str]]:
     for module, text in modules.items():
         if folder_of(module) == "container":
             continue
-        for function in ast.walk(parsed(text)):
+        for function in nodes(parsed(text)):
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
                 found |= {(_short(module), name) for name, _ in _imports(function)}
     return found
@@ -412,7 +418,7 @@ def by_name(modules: Mapping[str, str]) -> set[str]:
 
 
 def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and name in (
             getattr(node.func, "id", ""),
             getattr(node.func, "attr", ""),
