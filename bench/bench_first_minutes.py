@@ -2,7 +2,7 @@
 
     python bench/bench_first_minutes.py
 
-On two practice hosts of its own that have no image yet, by other names in an ssh configuration of its own.
+On two practice hosts of its own that have no image yet, by other names in an SSH configuration of its own.
 Every question is answered by Enter, but for the hosts' keys. The CPU image has to be here (`make image-cpu`).
 """
 

@@ -73,7 +73,7 @@ def main() -> None:
         added = middle["ours"] - by_hand - middle["interpreter"] - middle["ssh"]
         print(f"  {launcher}")
         print(f"    interpreter start (toolkit --version)        {middle['interpreter']:5.2f} s")
-        print(f"    ssh connection (ssh HOST true)               {middle['ssh']:5.2f} s")
+        print(f"    SSH connection (ssh HOST true)               {middle['ssh']:5.2f} s")
         print(f"    docker exec … {launcher:<12} typed on main    {by_hand:5.2f} s")
         spread = f"{min(rows['ours']):.2f} to {max(rows['ours']):.2f}"
         print(f"    toolkit run                                  {middle['ours']:5.2f} s   ({spread})")

@@ -131,7 +131,7 @@ def main() -> None:
     }
     files = [usage_file(container) for container in names.values()]
     rounds = [[timed(work, files) for work in rows.values()] for _ in range(ROUNDS)]
-    print(f"S2  ssh connections during one `up`, by host: {used} (target 1)")
+    print(f"S2  SSH connections during one `up`, by host: {used} (target 1)")
     load = os.getloadavg()[0]
     print(f"S3  {len(names)} hosts, median of {ROUNDS} interleaved rounds, 0 changes, load {load:.1f}")
     print(f"    processes and threads started during one `up`, all hosts and the client: {started}")

@@ -38,8 +38,8 @@ def api_page(made: str) -> str:
     for name, kind in PARTS.items():
         lines += [f"## `{name}`", ""]
         if kind in (Cluster, ClusterJob):
-            made = kind.__mro__[-2]
-            lines += _entry(kind.__name__, made.__init__, made.__doc__ or "")
+            base = kind.__mro__[-2]
+            lines += _entry(kind.__name__, vars(base)["__init__"], base.__doc__ or "")
         for method, function in _methods(kind):
             lines += _entry(f"{name}.{method}", function, function.__doc__ or "")
     return "\n".join(lines).rstrip() + "\n"

@@ -58,9 +58,9 @@ def message_page(package: Path, made: str) -> str:
     lines += ["These messages need no explanation beyond their text and the line `fix:` below it.", ""]
     others = [each for each in raised(package) if message_of(each.text) is None]
     for code in sorted({each.exit_code for each in others}):
-        rows = [(_code(each.text), _code(each.fix)) for each in others if each.exit_code == code]
+        pairs = [(_code(each.text), _code(each.fix)) for each in others if each.exit_code == code]
         lines += [f"### Exit code {code}", "", f"{EXIT_CODES[code][0].upper()}{EXIT_CODES[code][1:]}.", ""]
-        lines += [*_table(("Message", "Fix"), sorted(set(rows))), ""]
+        lines += [*_table(("Message", "Fix"), sorted(set(pairs))), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -114,7 +114,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
             "limits",
             f"cp -p {_BASHRC} /root/; sed -i '1i ulimit -Sn 60' {_BASHRC}",
             f"mv /root/.bashrc {_BASHRC}",
-            "the limit 'max open files' of ssh sessions is 60",
+            "the limit 'max open files' of SSH sessions is 60",
             "warning",
         ),
         Fault(

@@ -20,7 +20,7 @@ HOSTS = ("box1", "box2")
 
 
 def podman(host: str, words: str) -> str:
-    """Podman of the ssh user on a practice host, past the toolkit."""
+    """Podman of the SSH user on a practice host, past the toolkit."""
     own = "HOME=/home/trainer XDG_RUNTIME_DIR=/run/user/1000 PODMAN_IGNORE_CGROUPSV1_WARNING=1"
     return sh(host, f"runuser -u trainer -- env {own} podman {words}", lab=NAME)
 

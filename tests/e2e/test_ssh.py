@@ -286,7 +286,7 @@ def test_a_key_with_a_passphrase_is_the_agents_to_use(
     keygen("-p", "-P", "", "-N", "secret", "-f", str(key))
     ssh.key = key
     ssh.config()
-    error = ssh.neither_gets_in("id_locked has a passphrase, and the ssh agent does not have the key")
+    error = ssh.neither_gets_in("id_locked has a passphrase, and the SSH agent does not have the key")
     assert error.fix == f"ssh-add {key}"
     # By its name in the configuration, by the environment's, by its public half alone, and unnamed.
     ssh.config(f"IdentityAgent {agent}")
@@ -307,7 +307,7 @@ def test_a_key_with_a_passphrase_is_the_agents_to_use(
     ssh.neither_gets_in("toolkit found no key")
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "gone.sock"))
     ssh.config(only=False)
-    ssh.neither_gets_in("the ssh agent at", "gone.sock does not answer")
+    ssh.neither_gets_in("the SSH agent at", "gone.sock does not answer")
 
 
 def test_a_proxy_command_leads_there(ssh: Ssh, tmp_path: Path) -> None:

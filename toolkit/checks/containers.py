@@ -162,7 +162,7 @@ def _shm(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _limits(scene: Scene, host: str) -> Limits:
-    """Return the limits of an ssh session in the container, or of a container if the cluster is not up."""
+    """Return the limits of an SSH session in the container, or of a container if the cluster is not up."""
     main = scene.inside.get(scene.inventory.main)
     login = main.report.logins.get(host) if main else None
     if login is None or login.memlock is None or login.nofile is None:

@@ -119,7 +119,7 @@ def _programs(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not files(seen):
         yield unchecked("the host did not report its programs")
     if missing := files(seen).get("missing"):
-        what = f"the PATH of ssh sessions has no {', '.join(missing)}"
+        what = f"the PATH of SSH sessions has no {', '.join(missing)}"
         yield error(what, f"on {seen.host}: install coreutils and grep")
 
 
@@ -132,7 +132,7 @@ def _limits(seen: Seen, scene: Scene) -> Iterator[Finding]:
         value = soft.get(name, "unlimited")
         number = whole(value)
         if number is not None and number < least:
-            what = f"the limit '{name.lower()}' of ssh sessions is {value}, so docker commands can fail"
+            what = f"the limit '{name.lower()}' of SSH sessions is {value}, so docker commands can fail"
             yield warning(what, f"on {seen.host}: raise the limit in /etc/security/limits.conf, log in again")
 
 
@@ -247,7 +247,7 @@ def _counted(ranges: str) -> int:
 _HOST = (
     Check("arch", "the image was built for the architecture of this host", host=_arch),
     Check("programs", "the programs that toolkit calls are installed", host=_programs, probes=(MACHINE,)),
-    Check("limits", "ssh sessions can open files and start processes", host=_limits, probes=(MACHINE,)),
+    Check("limits", "SSH sessions can open files and start processes", host=_limits, probes=(MACHINE,)),
     Check("memory", "memory is available", host=_memory, probes=(MACHINE,)),
     Check("memory-pressure", "no program waits for memory", host=_pressure, probes=(MACHINE,)),
     Check("memory-errors", "the memory has no errors", host=_memory_faults, probes=(MACHINE,)),

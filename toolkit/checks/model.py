@@ -29,7 +29,7 @@ STAGES: tuple[Stage, ...] = ("host", "pairs", "inside")
 class Probe:
     """A piece of shell that is run on every host and changes nothing there.
 
-    It uses POSIX sh, coreutils and grep, runs as the ssh user with LC_ALL=C, and prints nothing if the
+    It uses POSIX sh, coreutils and grep, runs as the SSH user with LC_ALL=C, and prints nothing if the
     requested information is missing. ``$1`` is the image's name, ``$3`` the cluster's, ``$4`` the host's,
     ``$5`` and the following are the sources of the mounts. ``$root`` is the engine's data root, empty if
     docker cannot be used; ``$seen`` has a line ``|PATH|`` for each mounted folder of a running container with

@@ -90,12 +90,12 @@ class Place:
         real: the same without symbolic links.
         kind: ``directory``, ``file``, ``other`` or ``broken link``; empty if nothing exists.
         inode: for a mount's source: device and number; the number is the server's own.
-        may: the permissions of the ssh user, a subset of ``rwx``.
+        may: the permissions of the SSH user, a subset of ``rwx``.
         type, source, options: of the file system that contains it.
         size, free: bytes, free ones for users other than root; 0 if the file system counts none.
         inodes, inodes_free: 0 without a fixed number.
         links: symbolic links in the folder as (name, target).
-        locked: folders in it that the ssh user cannot write to.
+        locked: folders in it that the SSH user cannot write to.
         answered: False if the file system did not respond in time.
     """
 

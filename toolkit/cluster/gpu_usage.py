@@ -28,7 +28,7 @@ class Holder:
         user: the owner of the processes on the host.
         owner, cluster, job: of toolkit; empty for other processes. ``owner`` started the job.
         since: seconds since the epoch by the host's clock, 0 for unknown.
-        vouched: a process of the ssh user made the reservation; any user can make one with any content.
+        vouched: a process of the SSH user made the reservation; any user can make one with any content.
         pid, program, memory_mib: of a process without a reservation; 0 and empty for a reservation.
     """
 

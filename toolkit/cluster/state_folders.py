@@ -116,7 +116,7 @@ def refuse_unsafe_state(facts: Facts) -> None:
     """Refuse a host on which another user could read or replace the state of toolkit.
 
     Every directory from STATE_DIR/USER (by default: from ~/.local/state/toolkit) inward must be a directory
-    and no link, belong to the ssh user, and be writable for that user alone. STATE_DIR itself can belong to
+    and no link, belong to the SSH user, and be writable for that user alone. STATE_DIR itself can belong to
     any user, but only its owner must be able to rename its entries: it is sticky, as /tmp, or it is not
     writable for group and others.
 

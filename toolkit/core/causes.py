@@ -114,7 +114,7 @@ def cause_of(message: str, host: str, user: str = "") -> Cause | None:
             # docker run appends a full stop to the engine's message.
             found = {k.rstrip("2"): v.strip().removesuffix(".") for k, v in match.groupdict().items() if v}
             groups = found | {k: shlex.quote(v) for k, v in found.items() if k == "path"}
-            what = what.replace("user USER", f"user {user}" if user else "the ssh user")
+            what = what.replace("user USER", f"user {user}" if user else "the SSH user")
             fix = fix.replace("USER", user or "$USER").replace("HOST", host)
             return Cause(_fill(what, groups), _fill(fix, groups))
     return None

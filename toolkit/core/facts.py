@@ -86,7 +86,7 @@ class GpuProcess:
         user: its owner; empty if the system hides processes of other users.
         program: the kernel's short name for it.
         container: Id of the container that it runs in, empty for none.
-        job: the toolkit job, if the ssh user can see it; empty for none.
+        job: the toolkit job, if the SSH user can see it; empty for none.
     """
 
     gpu: str
@@ -171,7 +171,7 @@ class Facts:
     """The probe results of one host.
 
     Args:
-        groups: supplementary groups of the ssh user as (id, name), primary included.
+        groups: supplementary groups of the SSH user as (id, name), primary included.
         state_dir: absolute path of the toolkit's folder on the host.
         state_folders: that folder and those above it as far as they are toolkit's, the innermost first; those
             that do not exist are left out.

@@ -49,7 +49,7 @@ done
 def account_of(facts: Facts, folder: str) -> str:
     """Return the folder on a host that records what was written to a data folder.
 
-    It is in the ssh user's state directory, where ranks and other users cannot write. It is not in the part
+    It is in the SSH user's state directory, where ranks and other users cannot write. It is not in the part
     of one cluster: it stays after `down`, as the data does, and several clusters of one user can stage to
     the same path. Several hosts can share a home.
     """

@@ -232,5 +232,5 @@ def _failure(result: Result, runner: Runner, path: str) -> ToolkitError:
         fix = (
             f"on {host}: sudo install -d -o $(id -un) {command(path).line()}  # or set another path in data:"
         )
-        return NotReady(f"the ssh user cannot write to the data folder: {last}", fix, host)
+        return NotReady(f"the SSH user cannot write to the data folder: {last}", fix, host)
     return failure(result, runner, _AGAIN, [path])

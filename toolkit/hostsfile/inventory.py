@@ -103,7 +103,7 @@ class Inventory:
         services: by name, in the file's order.
         log_bytes: the most that each log of a job takes on a disk.
         network: what ranks use between hosts: auto, ethernet, infiniband or efa.
-        state_dir: folder on the hosts with one folder per ssh user; empty means the user's state directory.
+        state_dir: folder on the hosts with one folder per SSH user; empty means the user's state directory.
         known_hosts: file with the hosts' ssh keys; empty means ``~/.ssh/known_hosts``.
         source: the hosts file's name.
     """

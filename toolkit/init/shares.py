@@ -42,7 +42,7 @@ class Share:
     """A network file system that a host mounts.
 
     Args:
-        may: the permissions of the ssh user at its top, a subset of ``rwx``.
+        may: the permissions of the SSH user at its top, a subset of ``rwx``.
         inode, size: of its top folder and of the whole, as its server counts them.
     """
 
@@ -70,7 +70,7 @@ def shares(seen: Seen) -> tuple[Share, ...]:
 
 
 def common_shares(hosts: Sequence[Seen]) -> tuple[CommonShare, ...]:
-    """Return the file systems that all these hosts mount at one path and the ssh user can read, for ranks.
+    """Return the file systems that all these hosts mount at one path and the SSH user can read, for ranks.
 
     It is writable if the user can write on every host. A path that the system, the container or the
     user's home has for itself is none, nor one below another that is among them.

@@ -36,7 +36,7 @@ class Alias:
 
 
 def find_aliases(path: Path | None = None) -> tuple[Alias, ...]:
-    """Return the aliases of an ssh configuration, ``~/.ssh/config`` by default, without contacting a host.
+    """Return the aliases of an SSH configuration, ``~/.ssh/config`` by default, without contacting a host.
 
     They come in its order, and ``Include`` is followed.
     Of several names for the same place, only the first can be a host.

@@ -75,7 +75,7 @@ class LabSpec:
         rate: maximum rate of each host's link, such as ``100mbit``; empty for no limit.
         management: rate of a second network card for ssh; empty for no such card.
         interfaces: ``differ`` gives the hosts' data interfaces different names, ``same`` calls all eth0.
-        user: ssh user; ``trainer`` (uid 1000, in group docker) or ``root``.
+        user: SSH user; ``trainer`` (uid 1000, in group docker) or ``root``.
         image: the cluster's image, written to hosts.yaml.
         cables: number of direct links between the two hosts, each a /30 network with MTU 9000.
         folder: absolute path for hosts.yaml and the ssh files.

@@ -203,7 +203,7 @@ class SendImage:
 
 @dataclass(frozen=True)
 class PullImage:
-    """Let a host pull an image from its registry, as the ssh user and with that user's own login.
+    """Let a host pull an image from its registry, as the SSH user and with that user's own login.
 
     The step is skipped if the engine has the same image under this name before and after.
 

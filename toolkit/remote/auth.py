@@ -60,7 +60,7 @@ class Agent(paramiko.agent.AgentSSH):
             self._connect(conn)  # type: ignore[attr-defined]  # paramiko's own Agent knows SSH_AUTH_SOCK alone
         except (OSError, paramiko.SSHException) as error:
             conn.close()
-            self.silent = f"the ssh agent at {path} does not answer: {error}"
+            self.silent = f"the SSH agent at {path} does not answer: {error}"
 
     def close(self) -> None:
         self._close()  # type: ignore[attr-defined]
@@ -162,7 +162,7 @@ class KeyLogin:
             if not is_locked(file.read_bytes()):
                 return paramiko.PKey.from_path(file)
             self._locked.append(str(file))
-            self._tried.append(f"{file} has a passphrase, and the ssh agent does not have the key")
+            self._tried.append(f"{file} has a passphrase, and the SSH agent does not have the key")
         except OSError as error:
             self._tried.append(f"{file} cannot be read: {error.strerror}")
         except Exception:  # paramiko and cryptography raise what their decoders raise

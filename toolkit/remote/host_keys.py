@@ -57,7 +57,7 @@ def _revoked(target: Target) -> frozenset[str]:
         data = path.read_bytes()
     except OSError as error:
         what = f"RevokedHostKeys {path} cannot be read: {error.strerror}"
-        raise Unreachable(what, "correct RevokedHostKeys in the ssh configuration", target.name) from error
+        raise Unreachable(what, "correct RevokedHostKeys in the SSH configuration", target.name) from error
     if data.startswith(b"SSHKRL\n\0"):
         what = f"RevokedHostKeys {path} is a key revocation list, which toolkit does not support"
         raise Unreachable(what, "replace the file with a list of public keys, one on each line", target.name)
@@ -81,7 +81,7 @@ def save_key(target: Target, key: Any) -> Path:
         Unreachable: ssh's configuration names no file to record keys in.
     """
     if not target.known_hosts:
-        what = "the ssh configuration sets UserKnownHostsFile none, so toolkit has no file for the host key"
+        what = "the SSH configuration sets UserKnownHostsFile none, so toolkit has no file for the host key"
         raise Unreachable(what, "set known_hosts: FILE in hosts.yaml", target.name)
     shown = Path(target.known_hosts[0])
     path = shown.resolve()  # a link, for example to dotfiles, stays a link

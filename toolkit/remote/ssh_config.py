@@ -107,7 +107,7 @@ def _resolve(
         if jump == "none":
             return replace(target, proxy="")
         if target.proxy and one(options, "proxyusefdpass", "no") == "yes":
-            what = f"the ssh configuration of {address} sets ProxyUseFdpass, which toolkit does not support"
+            what = f"the SSH configuration of {address} sets ProxyUseFdpass, which toolkit does not support"
             raise Unreachable(what, "use ProxyJump, or a ProxyCommand that forwards the data itself", name)
         return target
     hops = _hops(name, via, known_hosts, identity_file, depth)

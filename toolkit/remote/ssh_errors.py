@@ -107,7 +107,7 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
     copy = f"ssh-copy-id -p {target.port} {_at(target)}"
     fix = f"{copy}  # or set user: and identity_file: in hosts.yaml"
     if not tried:
-        tried = ["toolkit found no key in a file or in the ssh agent"]
+        tried = ["toolkit found no key in a file or in the SSH agent"]
         fix = f"ssh-keygen -t ed25519 && {fix}"
     elif isinstance(error, NotLetIn):
         if error.locked:
@@ -118,5 +118,5 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
             fix = "set identity_file in hosts.yaml, so that toolkit offers only that key"
     unsupported = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if unsupported:
-        tried = [*tried, f"toolkit does not support {' and '.join(unsupported)} of the ssh configuration"]
-    return Unreachable(f"the ssh login of {target.login} was refused: {'; '.join(tried)}", fix, target.name)
+        tried = [*tried, f"toolkit does not support {' and '.join(unsupported)} of the SSH configuration"]
+    return Unreachable(f"the SSH login of {target.login} was refused: {'; '.join(tried)}", fix, target.name)

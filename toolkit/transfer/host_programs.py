@@ -58,7 +58,7 @@ def data_program(folder: str, account: str, cluster: str, image: str, user: str,
         folder, account: data folder and its record; created if missing.
         cluster: name by which `toolkit down` finds the program if its connection hangs.
         image: fallback image, whose container runs the program on a host without Python.
-        user: the ssh user there, as ``uid:gid``.
+        user: the SSH user there, as ``uid:gid``.
     """
     text = _compressed("transfer.data_set")
     return script(_START_IN, folder, account, cluster, image, user, "none", word, folder, account, text)

@@ -104,7 +104,7 @@ def test_words_that_name_none(said: str) -> None:
 def test_a_user_whose_name_is_not_known_is_the_shells_own() -> None:
     cause = cause_of("permission denied while trying to connect to the Docker daemon", "gpu1")
     assert cause is not None
-    assert (cause.what, "docker $USER" in cause.fix) == ("the ssh user cannot use docker", True)
+    assert (cause.what, "docker $USER" in cause.fix) == ("the SSH user cannot use docker", True)
 
 
 def test_what_docker_puts_around_its_words_goes() -> None:

@@ -632,7 +632,7 @@ def test_an_account_that_others_can_reach_is_refused(tmp_path: Path, source: Pat
     account(root).chmod(mode)
     for word in ("look", "finish", "remove"):
         refused = ask(word, root, wanted=[], mark={"bytes": 1})
-        assert refused.returncode == 3 and "must belong to the ssh user and have mode 0700" in refused.stderr
+        assert refused.returncode == 3 and "must belong to the SSH user and have mode 0700" in refused.stderr
 
 
 def packed(source: Path) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def test_each_file_in_turn_and_what_came_of_it(tmp_path: Path) -> None:
     error = refusal(Door({}), replace(TARGET, identity_files=files[:-1]))
     assert error.tried == [
         f"{odd} is not a usable private key",
-        f"{locked} has a passphrase, and the ssh agent does not have the key",
+        f"{locked} has a passphrase, and the SSH agent does not have the key",
         f"sshd refused {wrong}",
     ]
     assert error.locked == [str(locked)] and error.refused
@@ -168,7 +168,7 @@ def test_what_people_are_told(tmp_path: Path, answer: Any, limit: int, words: st
     error = refusal(Door(answers, limit), replace(TARGET, identity_files=(str(key),)))
     shown = explain(TARGET, error)
     assert shown.host == "gpu1" and fix in shown.fix
-    assert shown.what.startswith("the ssh login of alice@10.0.0.1:2222 was refused: ")
+    assert shown.what.startswith("the SSH login of alice@10.0.0.1:2222 was refused: ")
     assert words.replace("KEY", str(key)) in shown.what
 
 
@@ -181,7 +181,7 @@ def test_a_key_whose_passphrase_is_missing_is_for_the_agent(tmp_path: Path) -> N
 
 def test_no_key_at_all(tmp_path: Path) -> None:
     shown = explain(TARGET, refusal(Door({}), replace(TARGET, identity_files=(str(tmp_path / "absent"),))))
-    assert "toolkit found no key in a file or in the ssh agent" in shown.what
+    assert "toolkit found no key in a file or in the SSH agent" in shown.what
     assert shown.fix.startswith("ssh-keygen -t ed25519")
 
 
@@ -189,7 +189,7 @@ def test_what_ssh_could_do_and_we_cannot_is_named() -> None:
     target = replace(TARGET, unsupported=("HostbasedAuthentication", "PKCS11Provider", "KnownHostsCommand"))
     shown = explain(target, NotLetIn([], [], False))
     assert (
-        "toolkit does not support HostbasedAuthentication and PKCS11Provider of the ssh configuration"
+        "toolkit does not support HostbasedAuthentication and PKCS11Provider of the SSH configuration"
         in shown.what
     )
 

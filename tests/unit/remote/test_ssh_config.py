@@ -82,7 +82,7 @@ Match host matched exec "test %p = 99"
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of the test's own with an ssh configuration, read by the real ssh."""
+    """A home of the test's own with an SSH configuration, read by the real ssh."""
     if not shutil.which("ssh"):
         pytest.skip("there is no ssh program on this machine")
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -21,7 +21,7 @@ USUAL = "/opt/venv/bin:/usr/local/bin:/usr/bin"
 
 def finder() -> str:
     """Return the path of py-spy, empty if the image has none."""
-    # The PATH of an ssh session can differ from the image's.
+    # The PATH of an SSH session can differ from the image's.
     return shutil.which("py-spy") or shutil.which("py-spy", path=f"{sys.prefix}/bin:{USUAL}") or ""
 
 

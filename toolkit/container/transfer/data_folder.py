@@ -1,7 +1,7 @@
 """A data set's folder on a host: the record of its written files, their verification and their removal.
 
 Ranks and other users can write in the folder, so none of its content decides what is done there. The account
-is a record of the written files, in a separate folder that only the ssh user can read or write:
+is a record of the written files, in a separate folder that only the SSH user can read or write:
     journal    a line with a shard's entries before the first of its files gets its name, and a line that
                the shard is complete once all of them are on the disk
     mark       the data set that is complete in the folder; absent while a set is changed
@@ -115,7 +115,7 @@ class Account:
         self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK)
         about = os.fstat(self._folder)
         if about.st_uid != os.geteuid() or about.st_mode & 0o077:
-            raise Fault(f"{path} must belong to the ssh user and have mode 0700; remove the folder")
+            raise Fault(f"{path} must belong to the SSH user and have mode 0700; remove the folder")
 
     def open(self, name: str, flags: int) -> int:
         return os.open(name, flags | _NO_LINK, 0o600, dir_fd=self._folder)

@@ -2,7 +2,7 @@
 
 usage: transfer.relay ADDRESS    listens there on a port that the kernel chooses
 
-Runs on a host as the ssh user, with the host's own Python (3.8 or newer) and its modules, which are sent with
+Runs on a host as the SSH user, with the host's own Python (3.8 or newer) and its modules, which are sent with
 it, as long as its standard input is open. It decides nothing: orders on standard input state which host sends
 to which, and the digests of the chunks. It reports events on standard output, one line of JSON each. An image
 is loaded into the host's engine, a data set is written to a folder (unpack.py).
