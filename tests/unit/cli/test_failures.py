@@ -15,6 +15,7 @@ from toolkit.cli import app as cli
 from toolkit.cli.failure import asks_for_json
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import BadInput, Detached, MissingTool, NotReady, Problem, ToolkitError, Unreachable
+from toolkit.lab.status import LabStatus
 from toolkit.plan.execute import PlanInterrupted
 
 COMMAND = typer.main.get_command(cli.app)
@@ -240,3 +241,13 @@ def test_trust_as_a_dry_run_records_nothing(
     status, out, err = run("trust", "--json")
     assert (status, err) == (1, "gpu2: it is off\n    fix: ssh gpu2\n")
     assert [(row["error"], row["fix"]) for row in json.loads(out)] == [("it is off", "ssh gpu2")]
+
+
+def test_the_state_of_a_missing_practice_cluster_is_an_error_as_json_too(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.cli.lab.lab_status", lambda name: LabStatus(name, "", ()))
+    for words in ((), ("--json",)):
+        status, out, err = run("lab", "status", "--name", "gone", *words)
+        assert status == 3 and "this machine has no practice cluster gone" in err
+    assert json.loads(out)["ok"] is False
