@@ -197,6 +197,8 @@ CASES: dict[str, str | bytes] = {
     # Data
     "data is a mapping": GOOD + "data: {source: x, path: /a, target: /b}\n",
     "data is text": GOOD + "data: [./x:/a:/b]\n",
+    "mounts without a space": GOOD + "mounts:\n  -/srv:/data\n",
+    "a key of a host as a host": HEAD + "hosts:\n  gpu1:\n  slots: 2\n",
     "data keys": GOOD + "data:\n- {source: x, target: /b}\n- {source: x, path: /a, target: /b, mode: ro}\n",
     "data source": GOOD + "data: [{source: '', path: /a, target: /b}, {source: $X, path: /c, target: /d}]\n",
     "data path": GOOD

@@ -98,7 +98,7 @@ def prepare_run(
         if checked.start.why:
             notices.add(Topic.LAUNCHER, text=f"launcher {checked.start.launcher}: {checked.start.why}")
         plan = plan_run(layout, job, request.workdir, code.result())
-        if private := private_code(plan):
+        if private := private_code(plan, inventory.source):
             text = f"private files are not sent with the code: {', '.join(private)}"
             notices.add(Topic.CODE, text=text)
         about_job = (*launcher_findings(job, checked.start), *code_findings(plan))

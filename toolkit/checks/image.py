@@ -10,10 +10,8 @@ from toolkit.checks.leftovers import own_containers
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.causes import words_of
 from toolkit.core.finding import Finding
-from toolkit.core.image import LATE_FIX, ImageFacts
+from toolkit.core.image import LATE_FIX, ImageFacts, missing_fix
 from toolkit.image.pull import pull_failures, pulling
-
-_BUILD = "toolkit image build  # or correct image: in hosts.yaml"
 
 
 def _held(seen: Seen, tag: str) -> ImageFacts | None:
@@ -32,7 +30,7 @@ def _one(scene: Scene) -> Iterator[Finding]:
         if scene.facts and scene.local_silence:
             yield error(f"no host has the image {tag}, and {scene.local_silence}", LATE_FIX)
         elif scene.facts:
-            yield error(f"neither your machine nor any host has the image {tag}", _BUILD)
+            yield error(f"neither your machine nor any host has the image {tag}", missing_fix(tag))
         else:
             yield unchecked("no host answered")
     elif not scene.sendable and len(identities) > 1:
@@ -61,7 +59,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(f"the image {tag} is missing, and {scene.local_silence}", LATE_FIX)
     elif not scene.sendable:
         what = f"the image {tag} is missing, and the engine of your machine has no copy to send"
-        yield error(what, f"{_BUILD}, or load it on {seen.host}: docker load")
+        yield error(what, f"{missing_fix(tag)}, or load it on {seen.host}: docker load")
     elif held is not None:
         yield fine(f"`up` replaces the different image {tag} on this host ({held.identity})")
     else:

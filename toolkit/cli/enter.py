@@ -54,7 +54,7 @@ def execute(
 
     - On one host, toolkit prints the output immediately and exits with the exit code of the command.
     - With --all or --json, toolkit prints the output at the end, at most 4 MiB of each stream per host.
-    - With --all, toolkit exits with 1 if the command failed on any host.
+    - With --all, toolkit exits with 1 if the command failed on any host, and prints the exit codes.
     - The standard input of the command is empty. To send input, use `toolkit shell HOST < FILE`.
 
     Examples:
@@ -88,6 +88,10 @@ def execute(
             _put_named(name, done.stderr, raw, errors=True)
         for error in errors.values():
             say(str(error))
+        if everywhere:
+            for status in sorted({done.status for done in results.values()} - {0}):
+                failed = [name for name, done in results.items() if done.status == status]
+                say(f"{host_list(failed)}: exit code {status}")
     if len(names) == 1 and names[0] in results:
         raise typer.Exit(results[names[0]].status)
     if errors or not all(done.ok for done in results.values()):

@@ -17,7 +17,9 @@ def as_bad_input(error: Any) -> BadInput:
     """Return click's error about a command line as a ToolkitError."""
     path = getattr(error.ctx, "command_path", "toolkit")
     text = " ".join(error.format_message().split())
-    return BadInput("command line", (Problem("", text),), f"{path} --help")
+    is_module = getattr(error, "option_name", "") == "-m" and path.endswith(" run")
+    fix = f"{path} -- python -m MODULE" if is_module else f"{path} --help"
+    return BadInput("command line", (Problem("", text),), fix)
 
 
 def tell(error: ToolkitError, as_json: bool) -> None:

@@ -191,7 +191,7 @@ def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force:
     text, hosts = hosts_file(draft), named(draft.hosts)
     result = {"file": file, "hosts": [host.name for host in hosts], **found}
     if not file:
-        put_json({**result, "text": text}) if as_json and found else put_text(text)
+        put_json({**result, "text": text}) if as_json else put_text(text)
         return
     path = write_file(file, text, replace=force)
     if as_json:

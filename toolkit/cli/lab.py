@@ -188,11 +188,11 @@ def status(name: Name = "lab", as_json: Json = False) -> None:
     line.end()
 
     lab = lab_status(name)
+    if not lab.hosts:
+        raise NotReady(f"this machine has no practice cluster {name}", f"toolkit lab up --name {name}")
     if as_json:
         put_json(lab.as_json())
         return
-    if not lab.hosts:
-        raise NotReady(f"this machine has no practice cluster {name}", f"toolkit lab up --name {name}")
     rows = [
         (h.name, h.address, h.interface, h.user, h.state, h.engine, h.store, "ok" if h.ssh else "no")
         for h in lab.hosts

@@ -11,7 +11,7 @@ from toolkit.cluster.ownership import ours as ours  # job.py takes it from here
 from toolkit.cluster.ownership import refuse_foreign
 from toolkit.cluster.ports import worker_port
 from toolkit.core.facts import Facts
-from toolkit.core.image import LATE_FIX, ImageFacts, image_arch
+from toolkit.core.image import LATE_FIX, ImageFacts, image_arch, missing_fix
 from toolkit.errors import ImageError, NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, absent, choose_paths, cidrs
@@ -246,12 +246,11 @@ def reference_image(
         return next(iter(running.values()))
     identities = {i.identity for i in found.values()}
     if not identities:
-        fix = "toolkit image build  # or correct image: in hosts.yaml"
         if inventory.pull != "never":
             raise ImageError(f"no host has the image {tag}", "toolkit up  # the hosts pull the image")
         if silence:
             raise ImageError(f"no host has the image {tag}, and {silence}", LATE_FIX)
-        raise ImageError(f"neither your machine nor any host has the image {tag}", fix)
+        raise ImageError(f"neither your machine nor any host has the image {tag}", missing_fix(tag))
     if len(identities) > 1:
         who = ", ".join(f"{name} has {i.identity}" for name, i in sorted(found.items()))
         what = f"the hosts have different images with the tag {tag}: {who}"

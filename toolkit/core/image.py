@@ -18,6 +18,23 @@ OWN = "own"
 LATE_FIX = "docker info  # if it gives no answer either: sudo systemctl restart docker"
 
 
+def missing_fix(tag: str) -> str:
+    """Return the command that provides an image that neither your machine nor a host has.
+
+    >>> missing_fix("toolkit:gpu-cuda12")
+    'toolkit image build --cuda 12  # or correct image: in hosts.yaml'
+    """
+    name, _, kind = tag.partition(":")
+    command = f"toolkit image build --tag {tag}"
+    if name != "toolkit":
+        command = f"docker pull {tag}"
+    elif kind in ("cpu", "gpu"):
+        command = f"toolkit image build --flavor {kind}"
+    elif kind.startswith("gpu-cuda"):
+        command = f"toolkit image build --cuda {kind.removeprefix('gpu-cuda')}"
+    return f"{command}  # or correct image: in hosts.yaml"
+
+
 @dataclass(frozen=True)
 class ImageFacts:
     """One image as a host's engine reports it.

@@ -66,7 +66,8 @@ def doings(evidence: Evidence) -> dict[int, Doing]:
         if host.error:
             found[rank] = Doing("silent", f"is in an unknown state: {name} {host.silence}")
         elif seen is None:
-            found[rank] = Doing("absent", "has not started yet")
+            what = "did not start" if evidence.state in FINAL else "has not started yet"
+            found[rank] = Doing("absent", what)
         else:
             found[rank] = doing(seen)
     return found

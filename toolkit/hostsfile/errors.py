@@ -143,6 +143,8 @@ def fault(
     if sort == "missing":
         own = f"{path[0]}/{path[-1]}"
         return path, f"is missing; {_REQUIRED[own if own in _REQUIRED else str(path[-1])]}", at_key
+    if sort == "model_type" and path[0] == "hosts" and str(path[-1]) in keys[model_of["hosts"]]:
+        return path, f"is a key of a host; indent {path[-1]} more than the name of its host", True
     return path, _wrong_sort(path, sort, value), at_key
 
 
@@ -178,9 +180,13 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
         return "should name at least one word, found an empty list"
     if sort == "model_type" and path[0] == "services":
         return f"should be settings such as 'command: …', found {shown(value)}"
+    if sort == "model_type" and path[0] == "data":
+        return f"should be a mapping with source, path and target, found {shown(value)}"
     if sort == "model_type":
         return f"should be settings such as 'address: 10.0.0.1', or nothing, found {shown(value)}"
     message = f"should be {_SORTS.get(sort, 'something else')}, found {shown(value)}"
+    if sort == "list_type" and isinstance(value, str) and value.startswith("-"):
+        return f"{message}; write a space after '-'"
     if value is None:
         return f"{message}; write a value or remove the key"
     if path[0] == "hosts" and len(path) == 2 and isinstance(value, dict):

@@ -203,10 +203,17 @@ def read_code(inventory: Inventory, workdir: Path | None) -> CodeTree:
     return CodeTree() if workdir is None else read_tree(workdir, private=private_files(inventory))
 
 
-def private_code(plan: Plan) -> tuple[str, ...]:
-    """Return the files in the folder of the code that a plan of ``plan_run`` does not send."""
-    trees = [step.tree for step in plan.steps if isinstance(step, SendCode)]
-    return trees[0].private if trees else ()
+def private_code(plan: Plan, hosts_file: str = "") -> tuple[str, ...]:
+    """Return the private files in the folder of the code that a plan of ``plan_run`` does not send.
+
+    Args:
+        hosts_file: a file that is not reported, because no script reads it.
+    """
+    sent = next((step for step in plan.steps if isinstance(step, SendCode)), None)
+    if sent is None:
+        return ()
+    known = Path(hosts_file).resolve() if hosts_file else None
+    return tuple(name for name in sent.tree.private if (Path(sent.source) / name).resolve() != known)
 
 
 def code_findings(plan: Plan) -> tuple[Finding, ...]:

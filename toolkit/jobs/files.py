@@ -195,7 +195,7 @@ def with_earlier_jobs(
     earlier = [one.id for one in reversed(known) if one.id != job]
     if not earlier:
         return error
-    what = f"{error.what}; {job} is the newest job, and earlier jobs are {_some(earlier, ', ')}"
+    what = f"{error.what}; {job} is the newest job, and earlier jobs are {_some(earlier, ', ', 3)}"
     fix = quoted("toolkit", "get", "--job", earlier[0], *options)
     return type(error)(what, f"{fix}  # or with the id of another job", error.host)
 
@@ -218,9 +218,9 @@ def check_local(found: Sequence[Found], replace: bool) -> None:
         raise ToolkitError(what, "repeat the command with -o DIR, or with --force to replace the local files")
 
 
-def _some(names: Sequence[str], comma: str) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return comma.join(names[:_SHOWN]) + more
+def _some(names: Sequence[str], comma: str, most: int = _SHOWN) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return comma.join(names[:most]) + more
 
 
 def bring(session: Session, found: Found, tell: Tell, keep_modes: bool = False) -> Got:

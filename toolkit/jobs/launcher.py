@@ -325,6 +325,8 @@ def launcher_findings(job: Job, start: Start | None = None) -> tuple[Finding, ..
 def _run_with(job: Job, options: str) -> str:
     """Return the command that runs the job's script with these options, without the script's arguments."""
     kind, index = _python_program(job.command)
+    if kind == "module":
+        return f"toolkit run {options} -- {shlex.join(job.command[: index + 1])}"
     script = job.command[index] if kind == "script" else "SCRIPT"
     return f"toolkit run {options} {shlex.quote(script)}"
 

@@ -38,11 +38,13 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
     Raises:
         NotReady: names every host whose container does not run, or that did not answer.
     """
-    missing = [found for name in hosts if (found := _missing(layout, name))]
+    missing = {name: found for name in hosts if (found := _missing(layout, name))}
     if missing:
-        what = f"hosts without a running container: {', '.join(words for words, _ in missing)}"
-        fix = without_sshd(layout.inventory.image) if any(no_sshd for _, no_sshd in missing) else UP
-        raise NotReady(what, f"{fix}  # or run the job without a host: --exclude HOST")
+        what = f"hosts without a running container: {', '.join(words for words, _ in missing.values())}"
+        fix = without_sshd(layout.inventory.image) if any(no_sshd for _, no_sshd in missing.values()) else UP
+        if len(missing) < len(hosts):
+            fix += f"  # or run the job on the other hosts: --exclude {','.join(missing)}"
+        raise NotReady(what, fix)
 
 
 def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> None:

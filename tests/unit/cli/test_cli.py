@@ -140,6 +140,7 @@ def test_the_hosts_file_may_come_from_the_environment(
         (("image", "build", "--flavor", "x"), "--flavor: should be one of cpu, gpu, found 'x'"),
         (("image", "build", "--flavor", "cpu", "--build-arg", "X"), "--build-arg X: should be NAME=VALUE"),
         (("up", "--no-such-option"), "No such option"),
+        (("run", "-m", "my.module"), "No such option: -m fix: toolkit run -- python -m MODULE"),
         (("no-such-verb",), "No such command"),
         (("up", "extra"), "unexpected extra argument"),
     ],

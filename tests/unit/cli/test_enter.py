@@ -82,3 +82,10 @@ def test_exec_names_the_hosts_if_there_is_no_such_program(run: Run, session: Rec
     Path("hosts.yaml").write_text(f"cluster: demo\nimage: toolkit:cpu\nhosts:\n{many}")
     assert "the hosts are gpu[1-64];" in run("exec", "all", "hostname")[2]
     assert run("exec", "gpu2", "--", "all")[2] == ""
+
+
+def test_exec_on_all_hosts_names_the_hosts_on_which_the_command_failed(
+    run: Run, session: RecordingSession
+) -> None:
+    assert run("exec", "--all", "all") == (1, "", "gpu1, gpu2: exit code 127\n")
+    assert run("exec", "--all", "true") == (0, "", "")

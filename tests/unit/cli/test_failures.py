@@ -26,6 +26,7 @@ from toolkit.cli.failure import asks_for_json
 from toolkit.cli.progress import Progress
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import BadInput, Detached, MissingTool, NotReady, Problem, ToolkitError, Unreachable
+from toolkit.lab.status import LabStatus
 from toolkit.plan.execute import PlanInterrupted, StepEnded
 
 COMMAND = typer.main.get_command(cli.app)
@@ -307,3 +308,13 @@ def test_an_interrupt_during_an_import(module: str, json_too: bool) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, cwd=root, check=False)
     assert (done.returncode, done.stderr) == (130, "\ninterrupted\n")
     assert json.loads(done.stdout)["error"]["exit_code"] == 130 if json_too else not done.stdout
+
+
+def test_the_state_of_a_missing_practice_cluster_is_an_error_as_json_too(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.cli.lab.lab_status", lambda name: LabStatus(name, "", ()))
+    for words in ((), ("--json",)):
+        status, out, err = run("lab", "status", "--name", "gone", *words)
+        assert status == 3 and "this machine has no practice cluster gone" in err
+    assert json.loads(out)["ok"] is False

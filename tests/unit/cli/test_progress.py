@@ -24,6 +24,7 @@ def test_lines_without_a_terminal_have_rate_and_remaining_time(
             (30.5, 2_050_000_000, 5_300_000_000),  # stalled: no remaining time
             (50.5, 4_050_000_000, 0),
             (61.0, 5_300_000_000, 5_300_000_000),
+            (81.0, 5_300_000_000, 5_300_000_000),  # the container engine unpacks the image
         ):
             clock.now = 100.0 + after
             progress(StepProgress("gpu1", "send toolkit:gpu", done, total))
@@ -32,4 +33,5 @@ def test_lines_without_a_terminal_have_rate_and_remaining_time(
         "     ...  gpu1: send toolkit:gpu: 2050 of 5300 MB, 0.0 MB/s",
         "     ...  gpu1: send toolkit:gpu: 4050 MB, 100.0 MB/s",
         "     ...  gpu1: send toolkit:gpu: 5300 of 5300 MB, 119.0 MB/s",
+        "     ...  gpu1: send toolkit:gpu: all 5300 MB sent; the host stores the data",
     ]

@@ -13,8 +13,9 @@ from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.ports import free_port
 from toolkit.core.container import Ulimit
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.image import ImageFacts
+from toolkit.core.image import ImageFacts, missing_fix
 from toolkit.errors import ImageError, NotReady
+from toolkit.image.cuda import CPU_BUILD, CPU_IMAGE, CUDA_VARIANTS
 from toolkit.lifecycle.up import image_steps
 from toolkit.plan.steps import Run
 from toolkit.protocol.names import LABEL_OWNER
@@ -203,3 +204,12 @@ def test_the_same_image_on_another_store_does_not_travel() -> None:
     made = place(said)
     steps = image_steps(made, made.places[2])
     assert [type(s) for s in steps] == [Run]
+
+
+def test_the_fix_of_a_missing_image_provides_this_image() -> None:
+    """Without --flavor, the build chooses by the user's own machine, which often has no GPU."""
+    known = [(CPU_IMAGE, CPU_BUILD), *((one.image, one.build) for one in CUDA_VARIANTS)]
+    for image, build in known:
+        assert missing_fix(image) == f"{build}  # or correct image: in hosts.yaml"
+    assert missing_fix("toolkit:mine").startswith("toolkit image build --tag toolkit:mine  #")
+    assert missing_fix("lab/train:v3").startswith("docker pull lab/train:v3  #")

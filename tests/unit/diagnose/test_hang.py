@@ -11,7 +11,7 @@ import pytest
 from tests.unit.each import for_each
 from toolkit.diagnose.evidence import Connection, Evidence, Frame, HostSeen, Process, RankSeen, parse_host
 from toolkit.diagnose.rank_activity import doing
-from toolkit.diagnose.verdict import judge
+from toolkit.diagnose.verdict import doings, judge
 from toolkit.protocol.decode import decode
 from toolkit.protocol.evidence import Inspected
 
@@ -151,6 +151,11 @@ def test_the_rank_that_the_others_wait_for_is_named(rank: RankSeen | None, kind:
     assert verdict.what.startswith(f"rank 1 on box2 {words}"), verdict.what
     assert verdict.what.endswith("; ranks 0, 2 wait for rank 1 in all_reduce"), verdict.what
     assert verdict.fix and "HOST" not in verdict.fix and "RANK" not in verdict.fix
+
+
+def test_a_rank_without_a_record_of_an_ended_job_did_not_start() -> None:
+    assert doings(others(None))[1].what == "has not started yet"
+    assert doings(replace(others(None), state="failed"))[1].what == "did not start"
 
 
 def test_an_mpi_rank_that_polls_in_a_collective_is_not_the_one_that_computes() -> None:

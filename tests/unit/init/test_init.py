@@ -149,6 +149,9 @@ def test_init_to_standard_output_and_as_a_dry_run_leaves_no_file(run: Run, tmp_p
     for words in (("-o", "-"), ("--dry-run",)):
         status, out, _ = run("init", "gpu1", *words)
         assert status == 0 and parse_inventory(out, "out").names == ("gpu1",)
+        status, out, _ = run("init", "gpu1", *words, "--json")
+        printed = json.loads(out)
+        assert status == 0 and parse_inventory(printed["text"], "out").names == ("gpu1",)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -34,8 +34,10 @@ from toolkit.jobs.files import (
     bring,
     check_local,
     find_files,
+    with_earlier_jobs,
 )
 from toolkit.jobs.records import known_jobs
+from toolkit.jobs.status import JobStatus
 
 
 class Place:
@@ -238,6 +240,12 @@ def test_a_folder_that_is_named_takes_the_files(project: Path, run: Run) -> None
     assert ClusterJob(Cluster(world.inventory())).get("out", into="back").files == 1
     assert {"out/model.pt", "back/out/model.pt"} <= set(list_files(project))
     assert not (project / "runs").exists()
+
+
+def test_an_error_names_at_most_three_earlier_jobs() -> None:
+    known = [JobStatus(f"job{n}", "succeeded", 0, float(n), n + 1.0, "") for n in range(7)]
+    error = with_earlier_jobs(NoSuchFile("job job6 has no file x", ""), known, "job6", ["x"])
+    assert error.what.endswith("earlier jobs are job5, job4, job3 and 3 more")
 
 
 def test_a_file_that_the_newest_job_lacks_can_be_of_an_earlier_job(

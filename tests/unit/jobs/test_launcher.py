@@ -195,6 +195,9 @@ def test_ranks_that_no_library_connects_are_warned_of(code: Path) -> None:
     (finding,) = launcher_findings(job, start(("plain.py",), code))
     assert "each of the" in finding.what and finding.verdict == "warning"
     assert finding.fix == "toolkit run --np 1 plain.py"
+    module = replace(job, command=("python3", "-u", "-m", "my.module", "--token", "s3cret"))
+    (finding,) = launcher_findings(module, start(("plain.py",), code))
+    assert finding.fix == "toolkit run --np 1 -- python3 -u -m my.module"
     assert launcher_findings(job, start(("plain.py",), code, "python")) == ()
     assert launcher_findings(job, start(("train.sh",), code)) == ()  # it can connect them
 

@@ -18,7 +18,9 @@ from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import private_files
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.jobs import code as jobs_code
+from toolkit.jobs.build import private_code
 from toolkit.jobs.code import contents, list_files, read_tree
+from toolkit.plan.steps import Phase, Plan, SendCode
 
 GIT = shutil.which("git")
 
@@ -319,6 +321,17 @@ def test_secrets_and_keys_and_the_hosts_file_are_never_sent(tmp_path: Path) -> N
     sent = {entry.path for entry in tree.entries}
     assert {"public.pem", "id_numbers.py", "link", "gone.pem", "how-to.md"} <= sent
     assert not sent & {*tree.private, ".ssh/anything"}
+
+
+def test_the_hosts_file_is_no_private_file_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the folder of most projects, and a line about it in every run has no use."""
+    monkeypatch.chdir(tmp_path)
+    tree = CodeTree(private=("hosts.yaml", "token.txt"))
+    step = SendCode("gpu1", "send", "main", "/job", str(tmp_path), tree, "")
+    plan = Plan("run", (Phase("code", (step,)),))
+    assert private_code(plan, "hosts.yaml") == ("token.txt",)
+    assert private_code(plan, "../hosts.yaml") == private_code(plan) == ("hosts.yaml", "token.txt")
+    assert private_code(Plan("run", ())) == ()
 
 
 def test_the_files_of_a_cluster_that_stay_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -318,13 +318,15 @@ def test_ranks_are_numbered_from_main_on() -> None:
 def test_a_job_needs_running_containers() -> None:
     up = make_layout(world.inventory(), Observed(world.facts_when_up()))
     require_running(up, ["gpu1", "gpu2", "cpu3"])
-    with pytest.raises(NotReady, match="gpu1, gpu2, cpu3"):
+    with pytest.raises(NotReady, match="gpu1, gpu2, cpu3") as caught:
         require_running(world.layout(), ["gpu1", "gpu2", "cpu3"])
+    assert caught.value.fix == "toolkit up"
     said = world.facts_when_up()
     said["gpu2"] = replace(said["gpu2"], containers=(replace(said["gpu2"].containers[0], state="exited"),))
     del said["cpu3"]
-    with pytest.raises(NotReady, match=r"container: gpu2 \(the container never started\), cpu3"):
+    with pytest.raises(NotReady, match=r"container: gpu2 \(the container never started\), cpu3") as caught:
         require_running(make_layout(world.inventory(), Observed(said)), ["gpu1", "gpu2", "cpu3"])
+    assert caught.value.fix == "toolkit up  # or run the job on the other hosts: --exclude gpu2,cpu3"
 
 
 def without_sshd() -> dict[str, Facts]:
