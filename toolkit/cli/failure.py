@@ -9,7 +9,6 @@ from typing import Any
 from toolkit.cli.common import put_json, reporting_lost_output, say, say_job_commands
 from toolkit.cli.lazy import loaded
 from toolkit.core.report import Report
-from toolkit.diagnose.messages import message_of
 from toolkit.errors import BadInput, Detached, Interrupted, Problem, ToolkitError
 from toolkit.plan.show import report_text
 
@@ -31,7 +30,7 @@ def tell(error: ToolkitError, as_json: bool) -> None:
         say(f"\n{error.what}")
         say_job_commands(error.job)
     else:
-        more = explained_by(str(error))
+        more = _more(error)
         text = f"toolkit: {error}\n" + (f"  more: {more}\n" if more else "")
         say("\ninterrupted" if _bare_interrupt(error) else text)
     if as_json:
@@ -41,8 +40,15 @@ def tell(error: ToolkitError, as_json: bool) -> None:
 
 def explained_by(text: str) -> str:
     """Return the command that explains the text of an error, empty if no message of the list matches."""
+    from toolkit.diagnose.messages import message_of
+
     message = message_of(text)
     return f"toolkit --explain {message.name}" if message else ""
+
+
+def _more(error: ToolkitError) -> str:
+    # No message explains an interrupt, which can have made an import of the list's parser impossible.
+    return "" if isinstance(error, Interrupted) else explained_by(str(error))
 
 
 def _bare_interrupt(error: ToolkitError) -> bool:
@@ -60,7 +66,7 @@ def error_json(error: ToolkitError) -> dict[str, Any]:
     about = {
         "what": error.what,
         "fix": error.fix,
-        "more": explained_by(str(error)),
+        "more": _more(error),
         "host": error.host,
         "exit_code": error.exit_code,
         "problems": [asdict(problem) for problem in problems],
@@ -80,7 +86,10 @@ def asks_for_json(command: Any, words: Sequence[str]) -> bool:
         if name is None or name not in command.commands:
             return False
         rest = rest[rest.index(name) + 1 :]
-        command = loaded(command.commands[name])
+        try:
+            command = loaded(command.commands[name])
+        except Exception:  # an interrupt can make the import of a package impossible
+            return "--json" in rest
     passes_on = not command.context_settings.get("allow_interspersed_args", True)
     valued = {o for p in command.params if not getattr(p, "is_flag", True) for o in p.opts}
     while rest:

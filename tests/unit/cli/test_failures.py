@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -240,3 +242,30 @@ def test_trust_as_a_dry_run_records_nothing(
     status, out, err = run("trust", "--json")
     assert (status, err) == (1, "gpu2: it is off\n    fix: ssh gpu2\n")
     assert [(row["error"], row["fix"]) for row in json.loads(out)] == [("it is off", "ssh gpu2")]
+
+
+_INTERRUPTED_IMPORT = """
+import sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == wanted:
+            sys.meta_path.remove(self)
+            raise KeyboardInterrupt
+
+wanted = sys.argv.pop(1)
+sys.meta_path.insert(0, Interrupts())
+from toolkit.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["yaml.tokens", "yaml._yaml", "toolkit.api.up"])
+@pytest.mark.parametrize("json_too", [False, True])
+def test_an_interrupt_during_an_import(module: str, json_too: bool) -> None:
+    """PyYAML cannot be imported again after an interrupt during its import."""
+    argv = [sys.executable, "-c", _INTERRUPTED_IMPORT, module, "up", *(["--json"] if json_too else [])]
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=root, check=False)
+    assert (done.returncode, done.stderr) == (130, "\ninterrupted\n")
+    assert json.loads(done.stdout)["error"]["exit_code"] == 130 if json_too else not done.stdout
