@@ -72,10 +72,13 @@ class Forward:
             far = self._dial()
             back = threading.Thread(target=_pour_back, args=(far, near), name="forward", daemon=True)
             back.start()
-            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            try:
                 while data := near.recv(_CHUNK):
                     far.sendall(data)
                 far.shutdown_write()
+            except (OSError, EOFError, paramiko.SSHException):
+                # The local client has aborted the connection, and a silent service can keep its end forever.
+                far.close()
             back.join()
             far.close()
 
