@@ -91,7 +91,7 @@ class ExportReader:
         except Unreadable:
             self.close()
             raise
-        except (*_MALFORMED, ValueError, LookupError, TypeError) as error:
+        except (*_MALFORMED, ValueError, LookupError, TypeError, RecursionError) as error:
             self.close()
             raise Unreadable(f"the engine's export is malformed: {error}") from error
 

@@ -126,3 +126,13 @@ def test_a_damaged_layer_makes_the_export_unreadable(layer: bytes) -> None:
     reader, identity = reader_of(layer, b"layer")
     with pytest.raises(Unreadable, match="the engine's export is malformed"):
         reader.describe(identity)
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_headers_of_headers_make_the_export_unreadable(kind: bytes) -> None:
+    """tarfile calls itself for the member that such a header describes."""
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, 12
+    member = header.tobuf(tarfile.GNU_FORMAT) + b"12 path=abc\n".ljust(tarfile.BLOCKSIZE, tarfile.NUL)
+    with pytest.raises(Unreadable, match="the engine's export is malformed"):
+        ExportReader(lambda _: iter([member * 3000]), IMAGE).describe("0" * 16)
