@@ -117,6 +117,25 @@ class Connected:
             gateways=self._gateways,
         )
 
+    def reconnect(self, name: str) -> SshRunner:
+        """Connect to a host again, and use the new connection from now on.
+
+        Raises:
+            Unreachable: the host does not answer.
+        """
+        old, new = self.runners[name], self.runner(name)
+        if not old.is_open:
+            old.close()  # its proxy, and its place at a jump host
+        try:
+            new.open()
+        except ToolkitError:
+            new.close()
+            raise
+        self.runners[name] = new
+        if self.closed:  # meanwhile
+            new.close()
+        return new
+
     def _ask(self, name: str, questions: Questions = ()) -> Facts:
         sources = [mount.source for mount in self.inventory.mounts]
         file = self.inventory

@@ -40,6 +40,8 @@ class Gauges:
         self._silent = {name: error.what for name, error in session.errors.items()}
         self._changed = threading.Condition()
         self._ending = threading.Event()
+        # Each is set at the end of the current stream of a host, for the thread that holds its input open.
+        self._ended: dict[str, threading.Event] = {}
 
     def __enter__(self) -> Gauges:
         for name in self._session.facts:
@@ -53,6 +55,8 @@ class Gauges:
         trace: TracebackType | None,
     ) -> None:
         self._ending.set()
+        for ended in list(self._ended.values()):
+            ended.set()
 
     def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
         """Return the latest gauges, in the file's order, and the reasons of silent hosts."""
@@ -94,21 +98,25 @@ class Gauges:
                         self._silent.pop(name, None)
                         self._changed.notify_all()
 
-        def held() -> Iterator[bytes]:
-            ending.wait()
+        def held(ended: threading.Event) -> Iterator[bytes]:
+            ended.wait()
             yield from ()
 
         ask = command(*program("monitor.gauges", "-S", "-E"), str(self._seconds))
         again = False
-        while not ending.is_set():
-            came = LineStream(name)
+        while True:
+            came, ended = LineStream(name), threading.Event()
+            self._ended[name] = ended
+            if ending.is_set():
+                return
             try:
-                result = self._container(name, again).stream(ask, take, held())
+                result = self._container(name, again).stream(ask, take, held(ended))
                 why = words_of(result.stderr) or "the container stopped"
             except ToolkitError as error:
                 why = error.what
             except Exception as error:  # shown instead of gauges that are no longer read
                 why = repr(error)
+            ended.set()
             with self._changed:
                 self._silent[name] = why
                 self._latest.pop(name, None)  # the old values are out of date
@@ -121,8 +129,6 @@ class Gauges:
             return self._session.container(name)
         runner = self._session.runners[name]
         if not runner.is_open:
-            runner = self._session.runner(name)
-            runner.open()
-            self._session.runners[name] = runner
+            runner = self._session.reconnect(name)
         role = self._session.inventory.role(name)
         return ContainerRunner(runner, container_name(self._session.inventory.cluster, role))

@@ -374,7 +374,5 @@ class _Part(threading.Thread):
 
     def _anew(self) -> ContainerRunner:
         """The same container over a new connection; what else the command does there goes over it as well."""
-        runner = self._session.runner(self.host)
-        runner.open()
-        self._session.runners[self.host] = runner
+        self._session.reconnect(self.host)
         return self._session.container(self.host)

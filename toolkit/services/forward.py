@@ -67,10 +67,7 @@ class Way:
             if (self._session.runners[host], self._address) != (runner, address):
                 return  # another thread has done it
             if not runner.is_open:
-                runner.close()
-                again = self._session.runner(host)
-                again.open()
-                self._session.runners[host] = again
+                self._session.reconnect(host)
                 self._say(f"reconnected service {self._service.name} to {host}")
             self._address = address_of(self._session, self._service)
 

@@ -10,6 +10,7 @@ import pytest
 from tests.unit import cluster_world as world
 from toolkit.cluster.session import MOST_OUTPUT, Session
 from toolkit.core.command import Result
+from toolkit.errors import Unreachable
 from toolkit.remote.local_image import LateEngine
 
 
@@ -35,6 +36,33 @@ def test_the_output_of_a_command_is_kept_up_to_a_limit(monkeypatch: pytest.Monke
     passed: list[bytes] = []
     whole = session.run_inside("gpu1", ["ls"], None, passed.append, passed.append)
     assert (whole.stdout, sum(map(len, passed))) == ("", 3 * (MOST_OUTPUT // 2) + 13)
+
+
+def test_a_lost_connection_and_a_failed_one_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each try leaves a proxy, and a place at a jump host, which then stays connected."""
+
+    class Runner:
+        def __init__(self, error: Exception | None = None, is_open: bool = True) -> None:
+            self.error, self.is_open, self.closed = error, is_open, False
+
+        def open(self) -> None:
+            if self.error:
+                raise self.error
+
+        def close(self) -> None:
+            self.closed = True
+
+    lost, failed, found = Runner(is_open=False), Runner(Unreachable("no route", "")), Runner()
+    session: Any = Session(world.inventory())
+    session.runners = {"gpu1": lost}
+    coming = iter([failed, found])
+    monkeypatch.setattr(session, "runner", lambda name: next(coming))
+    with pytest.raises(Unreachable):
+        session.reconnect("gpu1")
+    assert lost.closed and failed.closed
+    assert session.reconnect("gpu1") is found is session.runners["gpu1"] and not found.closed
+    session.close()
+    assert found.closed
 
 
 def test_a_local_engine_that_does_not_respond_stops_no_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -396,6 +396,40 @@ def test_a_host_that_is_not_read_in_time_is_named(monkeypatch: pytest.MonkeyPatc
     assert gauges.now() == ((), {"gpu1": "the host did not report in time"})
 
 
+def test_a_silent_host_does_not_cost_more_threads_with_every_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread holds the input of each stream open, as the connection of a host does."""
+    session = Session(world.inventory())
+    session.facts = {"gpu1": world.facts()}
+    feeding: list[threading.Thread] = []
+    tries = threading.Semaphore(0)
+
+    class Stopped:
+        """A host whose container does not run; it is connected."""
+
+        is_open = True
+
+        def stream(self, ask: Command, sink: Callable[[bytes], None], held: Iterable[bytes]) -> Result:
+            feeding.append(threading.Thread(target=list, args=(held,), daemon=True))
+            feeding[-1].start()
+            tries.release()
+            return Result(1, "", "no such container", 0.0)
+
+    stopped: Any = Stopped()
+    session.runners = {"gpu1": stopped}
+    monkeypatch.setattr("toolkit.cluster.gauges.ContainerRunner", lambda runner, container: runner)
+    monkeypatch.setattr(session, "container", lambda name: stopped)
+    monkeypatch.setattr("toolkit.cluster.gauges._PAUSE_S", 0.0)
+    with Gauges(session, 1.0):
+        for _ in range(20):
+            assert tries.acquire(timeout=PATIENCE_S)
+        for thread in feeding[:15]:
+            thread.join(PATIENCE_S)
+        assert not any(thread.is_alive() for thread in feeding[:15])
+    for thread in list(feeding):
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
 # What is made of it
 
 
