@@ -33,6 +33,9 @@ class Signals(AbstractContextManager["Signals"]):
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+            # Of a verb within the command, which decides the exit code.
+            if isinstance(outer := getattr(handler, "__self__", None), Signals):
+                outer.got = outer.got or self.got
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         self.got = number

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -51,6 +52,44 @@ def test_a_second_ctrl_c_while_the_question_is_written_stops_the_job(monkeypatch
     assert _ask("the-job", cast(Any, _Held()), signals) == "stop"
     assert "the-job is running" in screen.getvalue()
     assert not _Held.held.locked()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_a_verb_decides_the_exit_code_of_the_command(number: signal.Signals) -> None:
+    """`run` needs the signal itself, and the command exits with 128 plus its number."""
+    with Signals() as outer:
+        with pytest.raises(KeyboardInterrupt), Signals() as inner:
+            signal.raise_signal(number)
+        assert (inner.got, outer.got) == (number, number)
+
+
+_IN_A_CALLBACK = """
+import signal, sys, time, weakref
+from toolkit.cli.tracebacks import escape_tracebacks
+
+class Thing:
+    pass
+
+def interrupted(_reference):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the caller of the tests can ignore it
+escape_tracebacks()
+thing = Thing()
+reference = weakref.ref(thing, interrupted)
+try:
+    del thing
+    for _ in range(300):
+        time.sleep(0.01)
+    print("lost")
+except KeyboardInterrupt:
+    print("arrived")
+"""
+
+
+def test_a_ctrl_c_in_a_callback_of_the_interpreter_is_not_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", _IN_A_CALLBACK], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "arrived\n", "")
 
 
 def test_a_signal_while_the_question_is_written_detaches(monkeypatch: pytest.MonkeyPatch) -> None:
