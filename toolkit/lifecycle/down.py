@@ -28,8 +28,15 @@ own() {
 """
 _REMOVE = f"""{_OWN}
 docker version >/dev/null || exit 1
-ids=$(own "$1" "$2")
-[ -z "$ids" ] || docker rm --force --volumes $ids
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+  ids=$(own "$1" "$2")
+  [ -n "$ids" ] || exit 0
+  # Fails while another `down`, perhaps an interrupted one, removes them.
+  why=$(docker rm --force --volumes $ids 2>&1) && exit 0
+  sleep 1
+done
+echo "$why" >&2
+exit 1
 """
 
 _NO_CONTAINER = f'{_OWN}test -z "$(own "$1" "$2")"'

@@ -33,7 +33,10 @@ case $1 in
 ps) case $* in *json*) cat @containers ;; *) sed 's/"//g; s/\\n/\n/g' @containers ;; esac ;;
 images) case $* in *toolkit.part=IDENTITY*) cat @parts ;; esac ;;
 rmi) : >@parts ;;
-rm) : >@containers ;;
+rm)
+  [ ! -e @refused ] || { cat @refused >&2; exit 1; }
+  if [ -e @removing ]; then rm @removing; : >@containers; echo 'already in progress' >&2; exit 1; fi
+  : >@containers ;;
 esac
 """
 
@@ -244,3 +247,18 @@ def test_containers_of_another_user_stay(engine: Path) -> None:
     (engine / "containers").write_text("\n".join((*rows, "")))
     run(engine)
     assert "rm --force --volumes bbbb cccc" in (engine / "log").read_text().splitlines()
+
+
+def test_containers_that_another_down_removes_are_waited_for(engine: Path) -> None:
+    sleep = engine / "bin" / "sleep"
+    sleep.write_text("#!/bin/sh\n")
+    sleep.chmod(0o755)
+    row = f'bbbb toolkit-{CLUSTER}-worker "alice"\n'
+    (engine / "containers").write_text(row)
+    (engine / "removing").touch()
+    assert run(engine).ok
+    # Another reason does not pass, and is reported.
+    (engine / "containers").write_text(row)
+    (engine / "refused").write_text("driver failed to remove the root file system\n")
+    (failed,) = run(engine).failures
+    assert failed.phase == "containers" and failed.detail == "driver failed to remove the root file system"
