@@ -35,7 +35,7 @@ faults: venv     ## inject N faults into the practice cluster LAB; SEED, ONLY=FA
 baseline: venv   ## print hashes of plans, golden files, references, schema and help, to compare around a refactoring
 	@$(BIN)/python -m tests.baseline
 
-fuzz: venv       ## test N random cases; KIND=files, lines, schedules or answers (default: all), SEED, FIRST, JOBS
+fuzz: venv       ## test N random cases; KIND=files, lines, schedules, exports or answers (default: all), SEED, FIRST, JOBS
 	@$(BIN)/python -m tests.fuzz -n $(or $(N),2000) --seed $(or $(SEED),1) --first $(or $(FIRST),0) \
 		$(if $(KIND),--kind $(KIND)) $(if $(JOBS),--jobs $(JOBS))
 

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz import answers, command_lines, hosts_files, schedules
+from tests.fuzz import answers, command_lines, exports, hosts_files, schedules
 
-KINDS = ("files", "lines", "schedules", "answers")
+KINDS = ("files", "lines", "schedules", "exports", "answers")
 _MOST_FAILURES = 10
 
 # From seed and number to what was tried and how it ended.
@@ -81,7 +81,8 @@ def _answers(count: int, seed: int, first: int, jobs: int) -> int:
 
 
 def _run(kind: str, count: int, seed: int, first: int, folder: Path) -> int:
-    attempt = _files() if kind == "files" else _schedules() if kind == "schedules" else _lines(folder / "box")
+    makers = {"files": _files, "lines": lambda: _lines(folder / "box"), "schedules": _schedules}
+    attempt = {**makers, "exports": lambda: _exports(folder)}[kind]()
     outcomes: Counter[str] = Counter()
     failures = 0
     start = time.monotonic()
@@ -127,6 +128,14 @@ def _schedules() -> Try:
     def attempt(rng: random.Random) -> tuple[object, Callable[[], str]]:
         schedule = schedules.make(rng)
         return schedule, lambda: schedules.run(schedule)
+
+    return attempt
+
+
+def _exports(folder: Path) -> Try:
+    def attempt(rng: random.Random) -> tuple[object, Callable[[], str]]:
+        export = exports.make(rng)
+        return export.image, lambda: exports.judge(export, folder)
 
     return attempt
 

@@ -104,6 +104,7 @@ LATE = {
         "cli.complete",
         "toolkit.hostsfile.yaml",
     ): "PyYAML; all verbs have completers, only TAB calls them",
+    ("cli.failure", "toolkit.diagnose.messages"): "PyYAML, which an interrupted import can make unusable",
     ("cli.init", "toolkit.remote.engine"): "Docker SDK; only the hint after hosts were tried asks the engine",
     ("cli.predict", "toolkit.bench.step_time"): "only --probe runs a job",
     ("cli.progress", "rich.console"): "only bars on a terminal need it",

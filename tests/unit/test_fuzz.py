@@ -16,7 +16,7 @@ def python(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("kind", "count"), [("files", 1200), ("lines", 120)])
+@pytest.mark.parametrize(("kind", "count"), [("files", 1200), ("lines", 120), ("exports", 300)])
 def test_nothing_breaks(kind: str, count: int) -> None:
     done = python("-m", "tests.fuzz", "-n", str(count), "--kind", kind)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -18,13 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, cast
 
 from toolkit.core.disk_space import size as size_text
 from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
+from toolkit.errors import ToolkitError
 from toolkit.image.layer_reader import Unreadable
 from toolkit.image.layers import ImageLayers, Layer
+from toolkit.plan.fetch_files import Headers
 from toolkit.protocol.decode import Items, Key, decode_json, load_json
 from toolkit.remote.local_image import default_cache
 
@@ -88,10 +90,10 @@ class ExportReader:
             self._names = manifest.layers
             pairs = zip(self._image.diff_ids, self._names, strict=True)
             return ImageLayers(config, tuple(Layer(diff_id, self._size(name)) for diff_id, name in pairs))
-        except Unreadable:
+        except ToolkitError:
             self.close()
             raise
-        except (*_MALFORMED, ValueError, LookupError, TypeError, RecursionError) as error:
+        except Exception as error:  # tarfile raises many kinds for headers that are not valid
             self.close()
             raise Unreadable(f"the engine's export is malformed: {error}") from error
 
@@ -124,7 +126,7 @@ class ExportReader:
         self._file.flush()
         self._file.seek(0)
         links: dict[str, str] = {}
-        with tarfile.open(fileobj=self._file, mode="r:") as tar:
+        with tarfile.TarFile(fileobj=cast("IO[bytes]", Headers(self._file))) as tar:
             for count, member in enumerate(tar):
                 if count >= _MOST_MEMBERS:
                     raise Unreadable("the engine's export has too many files")

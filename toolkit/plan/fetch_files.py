@@ -127,7 +127,7 @@ def _members(packed: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     """
     try:
         packed.seek(0)
-        tar = tarfile.TarFile(fileobj=cast("IO[bytes]", _Headers(packed)))
+        tar = tarfile.TarFile(fileobj=cast("IO[bytes]", Headers(packed)))
         # The offset is 0 if there is no first member; Python 3.10 would then look before the start.
         while tar.offset and (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # or all of them stay in memory
@@ -147,7 +147,7 @@ def _members(packed: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         raise ToolkitError(what, _AGAIN) from error
 
 
-class _Headers:
+class Headers:
     """An archive as tarfile reads it: only headers, each of limited length."""
 
     def __init__(self, file: IO[bytes]) -> None:

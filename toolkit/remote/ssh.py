@@ -476,7 +476,7 @@ def _drain(channel: paramiko.Channel, into: Sink, broken: list[BaseException]) -
             into(data)
         except BaseException as error:
             broken.append(error)
-            channel.close()  # a command waits without end if nobody reads its standard error
+            channel.close()  # a command waits without end if its standard error is not read
             return
 
 

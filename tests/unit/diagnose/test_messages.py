@@ -140,6 +140,7 @@ def test_a_message_leads_to_its_entry(name: str, way: str) -> None:
         (ToolkitError("port 12345 on 192.0.2.1 is held by sshd"), "worker-port-in-use"),
         (ToolkitError("GPU 3 is held by alice"), "gpu-in-use"),
         (ToolkitError("withheld by nobody; this held bytes"), ""),
+        (BadInput("", (Problem("--min-hosts", "has no effect, because the job has no restarts"),)), ""),
         (ToolkitError("a message without an entry"), ""),
         (ToolkitError(""), ""),
     ],

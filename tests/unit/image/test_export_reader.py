@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import resource
 import subprocess
 import sys
 import tarfile
@@ -136,3 +137,17 @@ def test_headers_of_headers_make_the_export_unreadable(kind: bytes) -> None:
     member = header.tobuf(tarfile.GNU_FORMAT) + b"12 path=abc\n".ljust(tarfile.BLOCKSIZE, tarfile.NUL)
     with pytest.raises(Unreadable, match="the engine's export is malformed"):
         ExportReader(lambda _: iter([member * 3000]), IMAGE).describe("0" * 16)
+
+
+@pytest.mark.parametrize("size", [2**36, 2**80])
+def test_a_header_that_is_longer_than_its_archive_takes_no_memory(size: int) -> None:
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, size
+    data = header.tobuf(tarfile.GNU_FORMAT)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**35, before[1]))
+    try:
+        with pytest.raises(Unreadable, match="a header of the archive has"):
+            ExportReader(lambda _: iter([data]), IMAGE).describe("0" * 16)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -454,8 +454,7 @@ def test_output_that_a_broken_connection_has_lost_is_repeated(monkeypatch: pytes
     session: Any = Reporting(gpu2=reported("running", "gpu2", launcher="torchrun"))
     session.started = {JOB: ("gpu2",)}
     session.container = lambda host: SimpleNamespace(name=host, run=session_run(session, host), stream=stream)
-    session.runner = lambda host: SimpleNamespace(open=lambda: None)
-    session.runners = {}
+    session.reconnect = lambda host: None
     monkeypatch.setattr(logs, "_PAUSES", (0.0,))
     monkeypatch.setattr(logs.time, "monotonic", lambda: next(now))
     seen = list[bytes]()

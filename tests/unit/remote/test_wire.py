@@ -461,7 +461,7 @@ def test_the_result_of_a_command_over_ssh(
 
 
 def test_a_command_ends_when_its_standard_error_cannot_be_written() -> None:
-    """Nobody reads it from then on, so the command would wait, and its standard output would never end."""
+    """It is not read from then on, so the command would wait, and its standard output would never end."""
 
     class Busy(Ended):
         def __init__(self) -> None:
