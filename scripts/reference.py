@@ -20,7 +20,7 @@ from message_page import message_page
 from toolkit.cli.app import app
 from toolkit.cli.help import usages
 from toolkit.cli.lazy import loaded
-from toolkit.diagnose.known_errors import GAP, OR, KnownError, known_errors
+from toolkit.diagnose.known_errors import GAP, NAME, OR, KnownError, known_errors
 from toolkit.errors import EXIT_CODES
 from toolkit.hostsfile.parse import json_schema
 
@@ -331,7 +331,8 @@ def errors_page(errors: Sequence[KnownError]) -> str:
     lines = [
         *("# Known errors", "", MADE, ""),
         "Messages of NCCL, MPI, PyTorch, CUDA, the kernel and others that `toolkit why` recognizes in the",
-        f"logs of a job. `{GAP.strip()}` matches any text, and case is ignored.",
+        f"logs of a job. `{GAP.strip()}` matches any text, `{NAME}` matches a word without a dot or a slash,",
+        "and case is ignored.",
         "If a line matches several rows, the first row counts.",
         "`toolkit --explain NAME` prints one row, and so does `toolkit --explain` with a line of a log.",
         "[Messages of toolkit](messages.md) are on their own page.",

@@ -11,7 +11,7 @@ from toolkit.checks.containers import LEAST_FILES, LEAST_SHM
 from toolkit.checks.engine import OLDEST_ENGINE, OLDEST_PODMAN
 from toolkit.checks.gpu_setup import FIRST_DRIVER, OLDEST_GPU
 from toolkit.checks.registry import CHECKS
-from toolkit.cli.watch import _SIGPIPE
+from toolkit.cli.common import EXIT_CLOSED_PIPE
 from toolkit.cluster.look import LIFE_SECONDS
 from toolkit.cluster.pairs import CONNECT_SECONDS
 from toolkit.cluster.ports import _MASTER_PORTS, FIRST_MASTER_PORT
@@ -200,11 +200,11 @@ def test_pages_name_the_launchers_without_ssh() -> None:
 def test_the_page_has_every_exit_code_of_toolkit() -> None:
     codes = {int(row[0]) for row in rows(EXITS, "## toolkit") if row[0].isdigit()}
     # The last entry describes three codes.
-    assert codes == {*EXIT_CODES, 129, 143}
+    assert codes == {*EXIT_CODES, 129, 141, 143}
 
 
 def test_the_page_has_the_exit_code_after_a_closed_pipe() -> None:
-    assert f"and {_SIGPIPE} if the program that reads the output closes the pipe" in text_of(EXITS)
+    assert f"| {EXIT_CLOSED_PIPE} | The program that reads the output closed the pipe" in text_of(EXITS)
 
 
 def test_the_page_has_every_state_of_a_job() -> None:

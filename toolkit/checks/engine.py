@@ -19,7 +19,7 @@ OLDEST_ENGINE = (20, 10)
 OLDEST_PODMAN = (4, 3)
 
 INFO = Probe("docker")
-_DAEMON = "/etc/docker/daemon.json"
+_DAEMON, _CONTAINERS_CONF = "/etc/docker/daemon.json", "~/.config/containers/containers.conf"
 _DOCKER = ("docker engine", "docs.docker.com/engine/install/")
 # Runtimes that toolkit was tested with, and the wrapper that NVIDIA puts around runc.
 _RUNTIMES = ("runc", "crun", "nvidia")
@@ -62,9 +62,14 @@ def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    driver = engine_info(seen).driver
+    info = engine_info(seen)
+    driver = info.driver
     if not driver:
         yield unchecked("docker cannot be used")
+    elif driver in _SLOW_DRIVERS and info.engine == PODMAN:
+        what = f"podman uses the slow storage driver {driver}, which copies every layer"
+        fix = f'on {seen.host}: set driver = "overlay" under [storage] in ~/.config/containers/storage.conf'
+        yield warning(what, f"{fix}, then: podman system reset  # removes all images and containers")
     elif driver in _SLOW_DRIVERS:
         what = f"docker uses the slow storage driver {driver}, which copies or loop-mounts every layer"
         fix = f'on {seen.host}: add {{"storage-driver": "overlay2"}} to {_DAEMON}, restart docker'
@@ -103,9 +108,13 @@ def _own(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    driver = engine_info(seen).logging_driver
+    info = engine_info(seen)
+    driver = info.logging_driver
     if not driver:
         yield unchecked("docker cannot be used")
+    elif driver == "none" and info.engine == PODMAN:
+        what = "podman keeps no container logs, but toolkit reads the log of each worker container"
+        yield error(what, f'on {seen.host}: remove log_driver = "none" from {_CONTAINERS_CONF}')
     # Since 20.10 an engine keeps a readable copy with every logging driver except "none".
     elif driver == "none":
         what = "docker keeps no container logs, but toolkit reads the log of each worker container"
@@ -113,12 +122,15 @@ def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    runtime = engine_info(seen).default_runtime
+    info = engine_info(seen)
+    runtime = info.default_runtime
     if not runtime:
         yield unchecked("docker cannot be used")
     elif runtime not in _RUNTIMES:
         what = f"containers run under the runtime {runtime}, and toolkit was not tested with this runtime"
-        yield warning(what, f'on {seen.host}: remove "default-runtime" from {_DAEMON}, restart docker')
+        fix = f'remove "default-runtime" from {_DAEMON}, restart docker'
+        fix = f"remove runtime from {_CONTAINERS_CONF}" if info.engine == PODMAN else fix
+        yield warning(what, f"on {seen.host}: {fix}")
 
 
 def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:

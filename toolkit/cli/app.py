@@ -15,6 +15,7 @@ import typer
 
 from toolkit import __version__
 from toolkit.cli.common import (
+    EXIT_CLOSED_PIPE,
     StdoutLost,
     as_lost_output,
     can_flush,
@@ -196,6 +197,10 @@ def main() -> None:
     try:
         # Not standalone: a refused command line is reported like every other error, in JSON if requested.
         sys.exit(app(prog_name="toolkit", standalone_mode=False))
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # click exits with 1
+            sys.exit(EXIT_CLOSED_PIPE)
+        raise
     except ToolkitError as error:
         fail(error, words)
     except StdoutLost as error:

@@ -130,6 +130,10 @@ def put_file(text: str) -> None:
         raise as_lost_output(error) from error
 
 
+# As of a program that SIGPIPE kills.
+EXIT_CLOSED_PIPE = 128 + 13
+
+
 class StdoutLost(OSError):
     """Standard output cannot be written. Still an OSError: the hosts and the connections work."""
 

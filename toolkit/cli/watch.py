@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from toolkit.cli.common import ask, discard_stdout, say
+from toolkit.cli.common import EXIT_CLOSED_PIPE, ask, discard_stdout, say
 from toolkit.cli.signals import Signals
 from toolkit.cluster.session import Session
 from toolkit.diagnose.end import end_text
@@ -22,7 +22,6 @@ from toolkit.protocol.host_list import host_list
 
 # Actions of the first Ctrl-C. Without a terminal, `ask` means `stop`.
 ON_INTERRUPT = ("ask", "stop", "detach")
-_SIGPIPE = 128 + 13
 # After this time without output of a new job, a line on a terminal reports that the job is starting.
 _QUIET_S = 10.0
 
@@ -154,7 +153,7 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
         raise Unreachable(f"stopped following {job}: {error.what}", fix, error.host) from error
     if isinstance(error, BrokenPipeError):
         discard_stdout()
-        raise Detached(job, "the program that read the output closed the pipe", _SIGPIPE) from error
+        raise Detached(job, "the program that read the output closed the pipe", EXIT_CLOSED_PIPE) from error
     if isinstance(error, OSError) and error.errno == errno.EIO:
         signals.silence()  # the terminal is closed, and SIGHUP has not arrived yet
         raise Detached(job, "the terminal was closed", 128 + signal.SIGHUP) from error

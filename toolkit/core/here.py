@@ -34,8 +34,12 @@ def allow_open_files(number: int, least: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0) -> Result:
-    """Run a program of this machine to its end; it is killed at the time limit."""
+def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0, apart: bool = False) -> Result:
+    """Run a program of this machine to its end; it is killed at the time limit.
+
+    Args:
+        apart: keep Ctrl-C on the terminal from the program.
+    """
     began = time.monotonic()
     try:
         # Programs of an image can print any bytes.
@@ -46,6 +50,7 @@ def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0) -> Res
             text=True,
             errors="replace",
             timeout=timeout,
+            start_new_session=apart,
             check=False,
         )
     except subprocess.TimeoutExpired as error:

@@ -17,6 +17,7 @@ from toolkit.protocol.decode import decode
 
 OR = " | "
 GAP = " … "
+NAME = "NAME"
 
 # A progress bar without line ends can be megabytes long; other text precedes or follows the progress bar.
 LONGEST_LINE = 8192
@@ -30,8 +31,8 @@ class KnownError:
 
     Args:
         name: a short name that does not change.
-        pattern: words of one line in any case; ``" … "`` matches any text, ``" | "`` separates two ways to
-            print the error.
+        pattern: words of one line in any case; ``" … "`` matches any text, ``"NAME"`` matches a word without
+            a dot or a slash, ``" | "`` separates two ways to print the error.
         what: the meaning of the error, in one sentence.
         fix: a command or an instruction.
         follows: another error causes this error, so an exception explains more.
@@ -69,24 +70,29 @@ def known_errors() -> tuple[KnownError, ...]:
 
 @dataclass(frozen=True)
 class _Way:
-    """One way to print an error: its words in order, and the longest word."""
+    """One way to print an error: its words in order, the longest word, and the words that follow a NAME."""
 
     words: tuple[str, ...]
     mark: str
+    after_names: tuple[str, ...] = ()
 
     def is_in(self, line: str) -> bool:
         at = 0
         for word in self.words:
-            at = line.find(word, at)
-            if at < 0:
+            start, at = at, line.find(word, at)
+            if at < 0 or (word in self.after_names and not line[start:at].replace("-", "_").isidentifier()):
                 return False
             at += len(word)
         return True
 
 
 def _ways(pattern: str) -> tuple[_Way, ...]:
-    ways = (tuple(way.split(GAP)) for way in pattern.lower().split(OR))
-    return tuple(_Way(words, max(words, key=len)) for words in ways)
+    ways = []
+    for way in pattern.split(OR):
+        first, *after_names = way.lower().split(NAME.lower()) if NAME in way else (way.lower(),)
+        words = (*first.split(GAP), *after_names)
+        ways.append(_Way(words, max(words, key=len), tuple(after_names)))
+    return tuple(ways)
 
 
 @cache

@@ -15,6 +15,7 @@ from toolkit.core.here import is_here, run_here
 from toolkit.core.host_programs import packed
 from toolkit.errors import BadInput, Interrupted, Problem
 from toolkit.export.job import BatchJob
+from toolkit.jobs.control import interrupts_held
 from toolkit.protocol.decode import DecodeError, decode_json
 
 # Name of each kind's definition in kubectl.
@@ -76,13 +77,14 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
     )
     what = f"all-reduce over {two.world_size} ranks by {job.launcher} under Slurm"
     log = Path(f"{two.name}-{os.getpid()}.log").absolute()
-    sent = run_here(("sbatch", "--parsable", f"--output={log}"), render(two))
-    number = sent.stdout.strip().partition(";")[0]
-    if not sent.ok or not number.isdecimal():
-        return Trial("error", what, sent.output)
-    state, code, printed = "", "", ""
+    number, state, code, printed = "", "", "", ""
     began = answered = time.monotonic()
     try:
+        with interrupts_held():
+            sent = run_here(("sbatch", "--parsable", f"--output={log}"), render(two), apart=True)
+            number = sent.stdout.strip().partition(";")[0]
+        if not sent.ok or not number.isdecimal():
+            return Trial("error", what, sent.output)
         while not state or state in _GOING_ON:
             if time.monotonic() > began + _PATIENCE:
                 run_here(("scancel", number))
@@ -109,6 +111,8 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
                 tell(f"test job {number} is {standing}; limit {_PATIENCE:.0f} s, Ctrl-C cancels the job")
                 printed = standing
     except KeyboardInterrupt:
+        if not number.isdecimal():
+            raise
         run_here(("scancel", number))
         raise Interrupted(f"interrupted: toolkit canceled job {number}") from None
     output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""

@@ -120,7 +120,10 @@ _HIDDEN = {
 
 
 def fault(
-    error: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]], model_of: Mapping[str, str]
+    error: Mapping[str, Any],
+    keys: Mapping[str, tuple[str, ...]],
+    model_of: Mapping[str, str],
+    hint: bool = True,
 ) -> tuple[Path, str, bool]:
     """Return path, message and whether the key itself is at fault.
 
@@ -128,6 +131,7 @@ def fault(
         error: one item of ``ValidationError.errors()``.
         keys: the keys of each model, by the model's name.
         model_of: the model of the keys below a top-level key, by that key; "" for the top itself.
+        hint: whether to search for the key that was meant.
     """
     place = [p for p in error["loc"] if not (isinstance(p, str) and p.startswith(FORM))]
     sort, value = error["type"], error["input"]
@@ -137,7 +141,7 @@ def fault(
         place.pop()
     path = tuple(place)
     if sort == "extra_forbidden":
-        return path, _unknown(path, keys, model_of), True
+        return path, _unknown(path, keys, model_of) if hint else "unknown key", True
     if sort == "value_error":
         return path, str(error["ctx"]["error"]), at_key
     if sort == "missing":

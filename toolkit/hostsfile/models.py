@@ -310,10 +310,14 @@ _MODELS: dict[str, type[_Strict]] = {
 _MODEL_OF = {key: model.__name__ for key, model in _MODELS.items()}
 _KEYS = {model.__name__: tuple(model.model_fields) for model in _MODELS.values()}
 
+# Faults with a search for the name that was meant; more than are printed.
+_MOST_HINTS = 1000
+
 
 def validate(data: Mapping[str, Any]) -> tuple[HostsFile | None, list[tuple[Path, str, bool]]]:
     """Return the model, or None and every fault as (path, message, whether the key itself is at fault)."""
     try:
         return HostsFile.model_validate(data), []
     except ValidationError as error:
-        return None, [fault(item, _KEYS, _MODEL_OF) for item in error.errors(include_url=False)]
+        items = enumerate(error.errors(include_url=False))
+        return None, [fault(item, _KEYS, _MODEL_OF, number < _MOST_HINTS) for number, item in items]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from toolkit.bench.scaling_report import IN_ALL, Point, Scaling, parse_predictio
 from toolkit.core.gauges import HostGauges
 from toolkit.errors import BadInput, Interrupted, ToolkitError
 from toolkit.jobs.request import Request
+from toolkit.launchers.job import Job
 from toolkit.protocol.gauges import RankGauge
 
 POINTS = (Point(1, 2, 10.0, 20.0, 200), Point(2, 4, 9.5, 20.0, 190), Point(3, 5, 8.0, 20.0, 160))
@@ -134,52 +136,60 @@ def test_a_number_that_fails_does_not_keep_the_others_from_it_and_ctrl_c_ends_al
         toolkit.bench.scaling.measure_all(session, everything[1], (99,), *everything[3:])  # type: ignore[arg-type]
 
 
-def test_the_steps_of_this_job_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other jobs make 7 steps a second at the same time, this one 10; after a second of warming up.
+Reports = tuple[HostGauges, ...]
 
-    A host without a rank of the job reports 1,000 steps a second of it.
+
+def watched(monkeypatch: pytest.MonkeyPatch, job: Job, reports: Callable[[float], Reports]) -> Point:
+    """Return what is measured in ten seconds, after one second of warming up.
+
+    Args:
+        reports: returns the reports of the hosts at a time, which begins at 100 s.
     """
-    job, now = world.job("torchrun"), 100.0
+    now = 100.0
 
     class Readings:
         def wait(self, seconds: float) -> None:
             nonlocal now
             now += seconds
 
-        def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
-            steps = {"20260101-000000-a-0000": 7 * now, job.id: 10 * now, "20990101-000000-z-0000": 7 * now}
-            ranks = tuple(RankGauge(name, 0, step=int(step)) for name, step in steps.items())
-            stranger = HostGauges("gpu9", now, ranks=(RankGauge(job.id, 0, step=int(1000 * now)),))
-            return (stranger, HostGauges("gpu1", now, ranks=ranks)), {}
+        def now(self) -> tuple[Reports, dict[str, str]]:
+            return reports(now), {}
 
     monkeypatch.setattr(toolkit.bench.scaling, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(toolkit.bench.scaling, "job_status", lambda *_: SimpleNamespace(final=False))
     session: Any = SimpleNamespace()
-    point = toolkit.bench.scaling._watch(session, Readings(), job, 1.0, 10.0, 60.0)  # type: ignore[arg-type]
+    return toolkit.bench.scaling._watch(session, Readings(), job, 1.0, 10.0, 60.0)  # type: ignore[arg-type]
+
+
+def test_the_steps_of_this_job_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other jobs make 7 steps a second at the same time, this one 10.
+
+    A host without a rank of the job reports 1,000 steps a second of it.
+    """
+    job = world.job("torchrun")
+
+    def reports(now: float) -> Reports:
+        steps = {"20260101-000000-a-0000": 7 * now, job.id: 10 * now, "20990101-000000-z-0000": 7 * now}
+        ranks = tuple(RankGauge(name, 0, step=int(step)) for name, step in steps.items())
+        stranger = HostGauges("gpu9", now, ranks=(RankGauge(job.id, 0, step=int(1000 * now)),))
+        return stranger, HostGauges("gpu1", now, ranks=ranks)
+
+    point = watched(monkeypatch, job, reports)
     assert (point.steps_per_s, point.steps) == (pytest.approx(10.0), 100)
 
 
 def test_the_clocks_of_two_hosts_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of gpu2 is 5 s behind; gpu1, with rank 0, does not report for the last seconds."""
-    job, now = world.job("torchrun"), 100.0
+    job = world.job("torchrun")
 
-    class Readings:
-        def wait(self, seconds: float) -> None:
-            nonlocal now
-            now += seconds
+    def reports(now: float) -> Reports:
+        def host(name: str, rank: int, at: float) -> HostGauges:
+            return HostGauges(name, at, ranks=(RankGauge(job.id, rank, step=int(10 * now)),))
 
-        def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
-            def host(name: str, rank: int, at: float) -> HostGauges:
-                return HostGauges(name, at, ranks=(RankGauge(job.id, rank, step=int(10 * now)),))
+        second = host("gpu2", 1, now - 5)
+        return (host("gpu1", 0, now), second) if now < 106 else (second,)
 
-            second = host("gpu2", 1, now - 5)
-            return (host("gpu1", 0, now), second) if now < 106 else (second,), {}
-
-    monkeypatch.setattr(toolkit.bench.scaling, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(toolkit.bench.scaling, "job_status", lambda *_: SimpleNamespace(final=False))
-    session: Any = SimpleNamespace()
-    point = toolkit.bench.scaling._watch(session, Readings(), job, 1.0, 10.0, 60.0)  # type: ignore[arg-type]
-    assert point.steps_per_s == pytest.approx(10.0)
+    assert watched(monkeypatch, job, reports).steps_per_s == pytest.approx(10.0)
     # The clock of the host was set back.
     assert _point(job, [(10.0, 100), (15.0, 150), (10.0, 200)], [9.0]).steps_per_s == 9.0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.unit.checks import (
     cases_disk,
     cases_gpu,
@@ -23,6 +25,12 @@ _NO_DOCKER = "sh: 1: docker: not found"
 _REMOTE = info(Name="gpu1")
 _DESKTOP = info(OperatingSystem="Docker Desktop", Name="docker-desktop")
 _SNAP = info(DockerRootDir="/var/snap/docker/common/var-lib-docker")
+
+
+def _podman(driver: str = "overlay", logs: str = "journald", runtime: str = "crun") -> str:
+    host = {"logDriver": logs, "ociRuntime": {"name": runtime}, "hostname": "gpu2"}
+    return json.dumps({"host": host, "store": {"graphDriverName": driver}, "version": {"Version": "5.4.2"}})
+
 
 CASES = (
     *(
@@ -53,12 +61,15 @@ CASES = (
     ),
     Case("docker-version", "not checked", with_host(scene(), "gpu2", {"docker": ""}), "cannot be used"),
     Case("docker-storage", "warning", scene(docker=info(Driver="vfs")), "vfs"),
+    Case("docker-storage", "warning", scene(docker=_podman(driver="vfs")), "podman uses"),
     Case("docker-users", "error", scene(docker=info(SecurityOptions=["name=userns"])), "userns-remap"),
     Case("docker-users", "warning", scene(docker=info(SecurityOptions=["name=rootless"])), "rootless"),
     Case("docker-here", "error", scene(docker=_REMOTE), "the engine of host gpu1 instead of gpu2"),
     Case("docker-here", "error", scene(docker=_DESKTOP), "virtual machine"),
     Case("docker-logs", "error", scene(docker=info(LoggingDriver="none")), "no container logs"),
+    Case("docker-logs", "error", scene(docker=_podman(logs="none")), "podman keeps"),
     Case("docker-runtime", "warning", scene(docker=info(DefaultRuntime="runsc")), "runsc"),
+    Case("docker-runtime", "warning", scene(docker=_podman(runtime="runsc")), "runsc"),
     Case("docker-confined", "warning", scene(docker=_SNAP), "snap"),
     Case("docker-confined", "warning", scene(docker=info(SecurityOptions=["name=selinux"])), "SELinux"),
     Case("cluster-name", "error", with_host(scene(), "gpu2", {"containers": (_FOREIGN,)}), "mallory"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.checks.recorded import GIB, place, places
-from tests.unit.checks.scenes import Case, healthy, scene
+from tests.unit.checks.scenes import Case, healthy, scene, with_host
 from toolkit.checks.model import Scene
 
 _MIB = 2**20
@@ -50,6 +50,8 @@ def _sees(*lines: str) -> Scene:
 CASES = (
     Case("engine-sees", "ok", _sees("open|state|/home/alice", "open|mount|/scratch/out")),
     Case("engine-sees", "not checked", _sees(""), "did not report which folders it can read"),
+    # It is no service of root, so the SSH user's own access counts.
+    Case("engine-sees", "ok", with_host(_sees(""), "gpu2", {"engine": "podman"})),
     Case(
         "engine-sees",
         "error",

@@ -23,7 +23,7 @@ from tests.unit.each import for_each
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.facts import Facts
 from toolkit.core.templates import render_template
-from toolkit.errors import BadInput
+from toolkit.errors import BadInput, Interrupted
 from toolkit.export.job import BatchJob, BatchNode
 from toolkit.export.kubernetes import KIND_OF, Pods, literal, manifest, manifest_text
 from toolkit.export.prepare import KUBERNETES, SLURM, BatchRequest, batch_job, check_batch, open_hosts
@@ -544,6 +544,20 @@ def test_a_controller_that_never_answers_again(tmp_path: Path, monkeypatch: pyte
     *_, trial = rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print)
     assert trial.verdict == "error" and "Unable to contact" in trial.detail
     assert (tmp_path / "canceled").read_text() == "17\n"
+
+
+def test_ctrl_c_while_the_job_is_submitted_cancels_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal sends SIGINT to sbatch too, which then would not print the number of the job."""
+    monkeypatch.setenv("NUMBER", "17")
+    interrupted = SBATCH.replace("echo ", "kill -INT $PPID\nps -o sid= -p $$ >sid\necho ")
+    cancel = '#!/bin/sh\necho "$@" >canceled\n'
+    slurm_here(tmp_path, monkeypatch, sbatch=interrupted, scancel=cancel)
+    with pytest.raises(Interrupted, match="canceled job 17"):
+        list(rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print))
+    assert (tmp_path / "canceled").read_text() == "17\n"
+    assert int((tmp_path / "sid").read_text()) != os.getsid(0)
 
 
 @pytest.mark.parametrize(

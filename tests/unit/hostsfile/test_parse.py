@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import subprocess
 import sys
 import time
@@ -287,11 +288,18 @@ def test_exit_code_and_text_of_the_error() -> None:
     assert str(caught.value) == "my.yaml: 1 problem\n  line 4: lancher: unknown key; did you mean 'launcher'?"
 
 
-def test_a_flood_of_problems_is_cut() -> None:
+def test_a_flood_of_problems_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    near = difflib.get_close_matches
+    monkeypatch.setattr(
+        difflib, "get_close_matches", lambda *given: compared.append(given[0]) or near(*given)
+    )
     start = time.process_time()
     problems = refused(GOOD + "".join(f"k{n}: 1\n" for n in range(20_000)))
     assert len(problems) == MAX_PROBLEMS + 1
     assert problems[-1].message == f"and {20_000 - MAX_PROBLEMS} more"
+    assert all("; " in problem.message for problem in problems[:-1])
+    assert len(compared) <= 10 * MAX_PROBLEMS
     assert time.process_time() - start < 10
 
 

@@ -134,7 +134,7 @@ def test_whatever_is_accepted_is_read_back() -> None:
 def test_init_writes_a_file_once(run: Run, tmp_path: Path) -> None:
     status, out, err = run("init", "gpu1:8", "gpu2=10.0.0.2", "--user", "alice", "--cluster", "mine")
     assert (status, out) == (0, "")
-    assert "wrote hosts.yaml with 2 hosts" in err and "toolkit trust" in err
+    assert "wrote hosts.yaml with 2 hosts, image toolkit:gpu\n" in err and "toolkit trust" in err
     text = (tmp_path / "hosts.yaml").read_text()
     inventory = parse_inventory(text, "hosts.yaml")
     assert inventory.cluster == "mine" and {h.user for h in inventory.hosts} == {"alice"}

@@ -5,8 +5,8 @@ the sections of the script, and, to a second descriptor, the engine's data root 
 
 The exit status is 0 after all sections. It is ``LATE`` if the engine did not respond in time; the second
 descriptor then gets the docker command with the same question. After any other status the program has printed
-nothing. Then the script runs the docker commands, whose messages explain the
-reason: the socket is missing or forbidden, docker uses another engine, or an answer has an unknown form.
+nothing. Then the script runs the docker commands, whose messages explain the reason: the socket is missing or
+forbidden, docker uses another engine, or an answer has an unknown form.
 """
 
 from __future__ import annotations
