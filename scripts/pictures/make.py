@@ -155,7 +155,7 @@ def first_run(folder: Path, hosts: str) -> None:
     commands[1] = Command("toolkit trust", [commands[1].lines[0], "  …"], [], 0)
     # The written file has no user and key of practice hosts.
     shutil.copy(file, folder / "hosts.yaml")
-    commands.append(shortened(session.run("toolkit up"), 0, 1))
+    commands.append(shortened(session.run("toolkit up --hosts hosts.yaml"), 0, 1))
     commands.append(shortened(session.run("toolkit smoke"), 0, 1))
     commands.append(shortened(session.run("toolkit run train.py"), 1, 2))
     commands.append(shortened(session.run("toolkit down"), 0, 1))

@@ -40,7 +40,7 @@ class Build(NamedTuple):
 
 
 BUILDS = (
-    Build(1, "job/rank.py", 'f"rank-{place.rank}.exit"', 'f"rank-{place.local_rank}.exit"'),
+    Build(1, "job/rank.py", 'f"rank-{rank}.exit"', 'f"rank-{rank // 2}.exit"'),
     Build(2, "job/attempt.py", "if (is_late or astray) and", "if (is_late and not astray) and", 23),
     Build(3, "job/lease_times.py", "LEASE_S = 10.0", "LEASE_S = 100.0", 59),
     Build(4, "job/lease_times.py", "LOST_S = 4.0", "LOST_S = 1.0", 19),

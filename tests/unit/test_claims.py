@@ -89,7 +89,7 @@ def test_the_readme_is_short() -> None:
 def test_the_readme_has_the_commands_of_a_first_run() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     commands = (
-        *("make demo", "make test", "make image", "toolkit up"),
+        *("make demo", "make test", "make image", "toolkit up --hosts hosts.yaml"),
         *("toolkit run train.py", "toolkit smoke", "toolkit down"),
     )
     assert [command for command in commands if command not in text] == []

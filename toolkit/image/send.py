@@ -110,7 +110,8 @@ def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
     if not result.ok:
         fix = f"on {step.host}: docker pull {step.reference}"
         raise failure(result, runner, fix, known=step.failures)
-    return Verdict("ok" if b"".join(output).splitlines()[-1:] == [b"pulled"] else "skipped")
+    last = b"".join(output).rstrip(b"\n").rpartition(b"\n")[2]
+    return Verdict("ok" if last == b"pulled" else "skipped")
 
 
 @dataclass(frozen=True)
