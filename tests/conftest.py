@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,10 @@ def require_engine(problem: str, ci: str) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the order of every run that is not of unit tests alone: others share a practice cluster."""
+    # nohup, and a shell for commands in the background, ignore these signals; programs inherit that.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if hasattr(config, "workerinput"):
         return  # its options are those of the process that started it
     named = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)

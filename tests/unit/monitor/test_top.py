@@ -409,8 +409,9 @@ def test_a_silent_host_does_not_cost_more_threads_with_every_try(monkeypatch: py
         is_open = True
 
         def stream(self, ask: Command, sink: Callable[[bytes], None], held: Iterable[bytes]) -> Result:
-            feeding.append(threading.Thread(target=list, args=(held,), daemon=True))
-            feeding[-1].start()
+            thread = threading.Thread(target=list, args=(held,), daemon=True)
+            thread.start()
+            feeding.append(thread)  # now, because the test joins all that are here
             tries.release()
             return Result(1, "", "no such container", 0.0)
 
