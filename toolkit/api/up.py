@@ -6,6 +6,7 @@ from toolkit.api.connection import Connection
 from toolkit.api.notices import Topic
 from toolkit.api.prepared import Notices, PreparedAfterPull, closed_on_error, report_silent
 from toolkit.checks.preflight import preflight, questions, raise_if_errors
+from toolkit.cluster.applied import removed_finding
 from toolkit.cluster.container_status import UP
 from toolkit.cluster.layout import Layout, Observed
 from toolkit.cluster.session import Session, wanted_layout
@@ -87,6 +88,7 @@ def prepare_up(
     queries = questions() if check else ()
     session = cluster.connect(questions=queries, local_image=check or inventory.pull == "never")
     with closed_on_error(session):
+        notices.add(Topic.CHANGES, removed_finding(inventory, session.facts))
         found = preflight(session, inventory.names) if check else ()
         # `up` itself carries out this fix.
         found = tuple(one for one in found if one.command != UP)

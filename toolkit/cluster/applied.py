@@ -1,4 +1,4 @@
-"""Digests of the hosts.yaml keys that `up` turns into containers and files, kept on each host.
+"""Records of `up` on each host: its hosts, and digests of the keys that it turns into containers and files.
 
 Keys that a job reads when it starts, such as ``env`` and ``launcher``, need no `up` and are left out.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from toolkit.core.container import without_empty
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding
+from toolkit.hostsfile.errors import fits
+from toolkit.hostsfile.fields import HOST_NAME
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.protocol.decode import DecodeError, decode_json
 from toolkit.protocol.host_list import host_list
@@ -22,6 +24,8 @@ from toolkit.protocol.transport import AUTO, EXEC, SSH
 FILE = "applied.json"
 # In a record: the image for which `up` chose the transport.
 _CHOSEN_FOR = "transport chosen for"
+# In a record: the names of these, if they are not longer than a value may be.
+_HOSTS = "hosts of the cluster"
 
 _OF_ALL: Mapping[str, Callable[[Inventory], object]] = {
     "image": lambda file: file.image,
@@ -43,18 +47,21 @@ _OF_HOST: Mapping[str, Callable[[Host], object]] = {
     "data_address": lambda host: host.data_address,
     "gpus": lambda host: [-1 if host.gpus is None else host.gpus, host.gpu_ids],
 }
+_MOST_CHARACTERS = 4096
 # At most this number of hosts is printed after a key; for more, only their number.
 _NAMED = 3
 
 
 def applied_text(inventory: Inventory, host: str, image: str = "") -> str:
-    """Return the content of a host's record: values are digests, since a variable can hold a secret.
+    """Return the content of a host's record: values of keys are digests, since a variable can hold a secret.
 
     Args:
         image: content digest of the image of the containers.
     """
     chosen = {_CHOSEN_FOR: _digest(image)} if inventory.transport == AUTO and image else {}
-    return json.dumps(_digests(inventory, host) | chosen, indent=1, sort_keys=True) + "\n"
+    names = " ".join(sorted(inventory.names))
+    hosts = {_HOSTS: names} if len(names) <= _MOST_CHARACTERS else {}
+    return json.dumps(_digests(inventory, host) | chosen | hosts, indent=1, sort_keys=True) + "\n"
 
 
 def with_recorded_transport(inventory: Inventory, facts: Mapping[str, Facts], image: str = "") -> Inventory:
@@ -67,8 +74,7 @@ def with_recorded_transport(inventory: Inventory, facts: Mapping[str, Facts], im
     """
     if inventory.transport != AUTO:
         return inventory
-    names = sorted((name for name in inventory.names if name in facts), key=lambda n: n != inventory.main)
-    for record in (dict(facts[name].applied) for name in names if facts[name].applied):
+    for record in _records(inventory, facts):
         if image and record.get(_CHOSEN_FOR) != _digest(image):
             break
         for transport in (SSH, EXEC):
@@ -117,13 +123,37 @@ def changed_keys(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[str,
     return tuple(keys)
 
 
-def change_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Finding, ...]:
-    """Return the warning that containers are not as hosts.yaml describes them; none if they are."""
-    keys = changed_keys(inventory, facts)
-    if not keys:
+def removed_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Finding, ...]:
+    """Return the warning about hosts of the last `up` that hosts.yaml no longer contains.
+
+    There is none if hosts.yaml contains a new name too: a host with a new name is the same machine.
+    """
+    record = next(_records(inventory, facts), {})
+    then = record.get(_HOSTS, "").split()
+    gone = [name for name in then if name not in inventory.names and fits(HOST_NAME, name)]
+    if not gone or not set(inventory.names) <= set(then):
         return ()
+    names = host_list(gone)
+    what = (
+        f"no longer contains {names}, where the containers and SSH keys of the last `up` stay; to remove "
+        f"them, make a copy that contains only {names}"
+    )
+    return (Finding("hosts-file", "warning", what, "toolkit down --hosts COPY", subject="hosts.yaml"),)
+
+
+def change_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Finding, ...]:
+    """Return the warnings that containers are not as hosts.yaml describes them; none if they are."""
+    keys, removed = changed_keys(inventory, facts), removed_finding(inventory, facts)
+    if not keys:
+        return removed
     what = f"changed since `up`: {', '.join(keys)}"
-    return (Finding("hosts-file", "warning", what, "toolkit up", subject="hosts.yaml"),)
+    return (Finding("hosts-file", "warning", what, "toolkit up", subject="hosts.yaml"), *removed)
+
+
+def _records(inventory: Inventory, facts: Mapping[str, Facts]) -> Iterator[dict[str, str]]:
+    """Yield the records of the hosts, that of main first."""
+    names = sorted((name for name in inventory.names if name in facts), key=lambda n: n != inventory.main)
+    return (dict(facts[name].applied) for name in names if facts[name].applied)
 
 
 def _digests(inventory: Inventory, host: str) -> dict[str, str]:

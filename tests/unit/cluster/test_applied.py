@@ -17,7 +17,13 @@ from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
 from toolkit.api.cluster import Cluster
 from toolkit.cli.app import app
-from toolkit.cluster.applied import applied_text, changed_keys, parse_applied
+from toolkit.cluster.applied import (
+    applied_text,
+    change_finding,
+    changed_keys,
+    parse_applied,
+    removed_finding,
+)
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.session import Session
 from toolkit.core.container import Mount, Ulimit
@@ -101,6 +107,29 @@ def test_python_is_warned_too(cluster: None, recorder: Recorder, tmp_path: Path)
     own.status()
     own.run("train.py", workdir=tmp_path, check=False)
     assert told == [f"{_HEAD}shm_size"] * 2
+
+
+def test_a_removed_host_is_named_and_a_renamed_one_is_not() -> None:
+    before, said = world.inventory(), facts_after(world.inventory())
+    assert removed_finding(before, said) == ()
+    without = replace(before, hosts=tuple(h for h in before.hosts if h.name != "cpu3"))
+    (warning,) = removed_finding(without, {name: said[name] for name in without.names})
+    assert "hosts.yaml no longer contains cpu3, where the containers" in f"{warning.subject} {warning.what}"
+    assert warning in change_finding(without, {name: said[name] for name in without.names})
+    renamed = replace(before, hosts=tuple(replace(h, name=h.name.replace("3", "4")) for h in before.hosts))
+    assert removed_finding(renamed, {name: said[name] for name in ("gpu1", "gpu2")}) == ()
+    many = tuple(replace(before.hosts[0], name=f"n{number}") for number in range(200))
+    large = replace(before, hosts=many, main="n0")
+    facts = {"n0": replace(said["gpu1"], applied=parse_applied(applied_text(large, "n0")))}
+    (warning,) = removed_finding(replace(large, hosts=many[:100]), facts)
+    assert "no longer contains n[100-199], where" in warning.what
+
+
+def test_what_a_host_invents_as_a_removed_host_is_no_name() -> None:
+    text = json.dumps({"hosts of the cluster": "gpu1 gpu2 cpu3 $(reboot) gpu9 x[1-99999999]"})
+    said = {name: replace(f, applied=parse_applied(text)) for name, f in world.facts_when_up().items()}
+    (warning,) = removed_finding(world.inventory(), said)
+    assert "no longer contains gpu9, where" in warning.what
 
 
 _SET = DataSet("./set", "/scratch/set", "/set")
