@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
@@ -11,6 +10,7 @@ from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.fields import env_name
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import load_inventory
+from toolkit.protocol.numbers import real
 
 Value = TypeVar("Value")
 Given = ParamSpec("Given")
@@ -65,11 +65,8 @@ class CommandLine:
         """Return a number of seconds, at least ``least``; None if ``text`` is None or invalid."""
         if text is None:
             return None
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if least <= number <= _MOST_SECONDS:
+        number = real(text)
+        if number is not None and least <= number <= _MOST_SECONDS:
             return number
         self.refuse(option, f"should be a number of seconds, {least} or more, found {text!r}")
         return None

@@ -14,7 +14,7 @@ from toolkit.cluster.state_folders import refuse_unsafe_state
 from toolkit.core.facts import Facts
 from toolkit.core.here import allow_open_files
 from toolkit.core.report import Outcome
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, Unreachable, UnreachableCause
 from toolkit.hostsfile.load import target_of
 from toolkit.plan.context import Executors
 from toolkit.plan.timing import Stopwatch
@@ -193,7 +193,10 @@ class Connected:
         lines = "".join(f"\n  {name}: {e.what}" for name, e in self.errors.items())
         name, first = next(iter(self.errors.items()))
         fix = first.fix
-        if len({error.fix for error in self.errors.values()}) > 1:
+        causes = {error.cause if isinstance(error, Unreachable) else None for error in self.errors.values()}
+        if causes == {UnreachableCause.UNKNOWN_KEY}:
+            fix = "toolkit trust"
+        elif len({error.fix for error in self.errors.values()}) > 1:
             fix = f"toolkit check  # lists the fix of each host; for {name}: {fix}"
         raise ToolkitError(f"cannot use any host{lines}", fix)
 

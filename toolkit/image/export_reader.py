@@ -122,8 +122,13 @@ class ExportReader:
             raise Unreadable(f"the image export needs {size_text(needed)}, which {folder} does not have")
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by `close`)
         for piece in self._save(self._image.id):
-            self._file.write(piece)
-        self._file.flush()
+            try:
+                self._file.write(piece)
+                self._file.flush()
+            except OSError as error:
+                raise Unreadable(
+                    f"the image export cannot be written to {folder}: {error.strerror}"
+                ) from error
         self._file.seek(0)
         links: dict[str, str] = {}
         with tarfile.TarFile(fileobj=cast("IO[bytes]", Headers(self._file))) as tar:

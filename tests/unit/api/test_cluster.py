@@ -38,7 +38,7 @@ from toolkit.core.report import Outcome, PlanFailed, Report, refuse_failed
 from toolkit.diagnose.evidence import Evidence
 from toolkit.diagnose.verdict import Verdict
 from toolkit.diagnose.why import Answer
-from toolkit.errors import BadInput, NotReady, ToolkitError
+from toolkit.errors import BadInput, NotReady, ToolkitError, Unreachable, UnreachableCause
 from toolkit.export.prepare import BatchRequest
 from toolkit.hostsfile.inventory import Host
 from toolkit.jobs.request import Request
@@ -288,6 +288,11 @@ def test_where_no_host_answers_the_cure_says_whose_it_is() -> None:
     with pytest.raises(ToolkitError) as caught:
         session.require_some()
     assert caught.value.fix == "toolkit check  # lists the fix of each host; for gpu1: switch it on"
+    unknown = UnreachableCause.UNKNOWN_KEY
+    session.errors = {n: Unreachable("not known", f"toolkit trust {n}", n, unknown) for n in ("gpu1", "gpu2")}
+    with pytest.raises(ToolkitError) as caught:
+        session.require_some()
+    assert caught.value.fix == "toolkit trust"
 
 
 def test_open_files_are_allowed_up_to_the_hard_limit() -> None:

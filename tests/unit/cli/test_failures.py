@@ -229,6 +229,7 @@ def test_faults_of_command_line_and_hosts_file_come_together(run: Run, hosts: Pa
             "--timeout: should be a number of seconds, 1 or more, found 'x'",
         ),
         (("exec", "--timeout", "1e300", "true"), "--timeout: should be"),
+        (("exec", "--timeout", "1_0", "true"), "--timeout: should be"),
         (("exec", "--all", "gpu1", "--", "true"), "--all: selects every host; remove gpu1"),
         (("run", "--np", "1e3", "true"), "--np: should be a whole number"),
         (("run", "--np", "9" * 5000, "true"), "--np: should be a whole number"),

@@ -53,6 +53,13 @@ def test_an_export_is_written_to_the_cache_unless_tmpdir_is_set(
     assert tmp_path in folders_of_export()
 
 
+def test_a_full_disk_is_not_a_malformed_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        monkeypatch.setattr("toolkit.image.export_reader.tempfile.TemporaryFile", lambda dir: full)
+        with pytest.raises(Unreadable, match=r"export cannot be written to .*: No space left on device"):
+            ExportReader(lambda _: iter([b"x"]), IMAGE).describe("0" * 16)
+
+
 _EXPORTS = """
 import sys
 from toolkit.core.image import ImageFacts
