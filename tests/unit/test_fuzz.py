@@ -119,7 +119,9 @@ import threading, time
 from pathlib import Path
 from tests.fuzz.sandbox import Hang, Sandbox
 box = Sandbox(Path({str(tmp_path / "box")!r}), {{"x": b"1"}})
-begin, listed = threading._start_new_thread, threading.Event()
+# The name of the function from Python 3.13 on, and before.
+name = next(n for n in ("_start_joinable_thread", "_start_new_thread") if hasattr(threading, n))
+begin, listed = getattr(threading, name), threading.Event()
 def begin_late(*words, **names):
     listed.set()
     time.sleep(0.2)
@@ -127,14 +129,14 @@ def begin_late(*words, **names):
 def write():
     Path("x").write_text("2")
 def begin_another():
-    threading._start_new_thread = begin_late
+    setattr(threading, name, begin_late)
     threading.Thread(target=write).start()
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()  # not the command's: nobody waits for it
 with box.watched(100):
     threading.Thread(target=begin_another).start()
     listed.wait()  # the second is listed by now, and has not begun
 assert box.changes == ["x"], box.changes
-threading._start_new_thread = begin
+setattr(threading, name, begin)
 try:
     with box.watched(1):
         threading.Thread(target=time.sleep, args=(60,), daemon=True).start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import subprocess
+from contextlib import suppress
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -63,7 +64,11 @@ def _libraries() -> dict[str, str]:
     except metadata.PackageNotFoundError:
         return {}
     names = [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in wanted if "extra ==" not in line]
-    return {name: metadata.version(name) for name in sorted(names)}
+    found = {}
+    for name in sorted(names):
+        with suppress(metadata.PackageNotFoundError):  # this version of Python does not need it
+            found[name] = metadata.version(name)
+    return found
 
 
 def _ssh() -> str:

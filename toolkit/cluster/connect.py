@@ -19,6 +19,7 @@ from toolkit.hostsfile.load import target_of
 from toolkit.plan.context import Executors
 from toolkit.plan.timing import Stopwatch
 from toolkit.protocol.frames import FrameError, read_frames
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.names import container_name
 from toolkit.remote.container_session import ContainerSessions
 from toolkit.remote.fanout import fan_out
@@ -195,7 +196,7 @@ class Connected:
         fix = first.fix
         causes = {error.cause if isinstance(error, Unreachable) else None for error in self.errors.values()}
         if causes == {UnreachableCause.UNKNOWN_KEY}:
-            fix = "toolkit trust"
+            fix = f"toolkit trust {host_list(self.errors, ' ')}"
         elif len({error.fix for error in self.errors.values()}) > 1:
             fix = f"toolkit check  # lists the fix of each host; for {name}: {fix}"
         raise ToolkitError(f"cannot use any host{lines}", fix)

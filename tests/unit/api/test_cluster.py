@@ -292,7 +292,7 @@ def test_where_no_host_answers_the_cure_says_whose_it_is() -> None:
     session.errors = {n: Unreachable("not known", f"toolkit trust {n}", n, unknown) for n in ("gpu1", "gpu2")}
     with pytest.raises(ToolkitError) as caught:
         session.require_some()
-    assert caught.value.fix == "toolkit trust"
+    assert caught.value.fix == "toolkit trust gpu1 gpu2"
 
 
 def test_open_files_are_allowed_up_to_the_hard_limit() -> None:

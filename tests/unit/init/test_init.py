@@ -209,3 +209,12 @@ def test_version(run: Run) -> None:
     told = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
     assert told["toolkit"] == __version__ and told["engine"] == ""
     assert {"typer", "pydantic", "fabric"} <= set(told["libraries"]) and "pytest" not in told["libraries"]
+
+
+def test_the_version_leaves_out_what_this_python_does_not_need(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = ["typer>=0.20", "no-such-package>=1; python_version < '3'"]
+    monkeypatch.setattr("toolkit.cli.version.metadata.requires", lambda name: wanted)
+    status, out, _ = run("version", "--no-engine", "--json")
+    assert status == 0 and list(json.loads(out)["libraries"]) == ["typer"]

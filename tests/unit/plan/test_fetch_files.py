@@ -7,6 +7,7 @@ import io
 import subprocess
 import tarfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -204,15 +205,11 @@ GARBAGE = [
 ]
 
 
-def test_a_negative_size_is_refused_or_ignored(tmp_path: Path) -> None:
-    """From Python 3.14 on, tarfile takes the size of the header instead."""
-    runner = Runner(member("job/x", pax_headers={"size": "-5"}) + END)
-    try:
-        fetch(runner, tmp_path / "saved")
-    except ToolkitError:
-        assert files(tmp_path) == []
-    else:
-        assert (tmp_path / "saved/job/gpu1/x").read_text() == "x"
+def test_a_member_of_negative_size_is_refused_or_left_out(tmp_path: Path) -> None:
+    """For tarfile of Python 3.14, such a member is the end of an archive."""
+    with suppress(ToolkitError):
+        fetch(Runner(member("job/x", pax_headers={"size": "-5"}) + END), tmp_path / "saved")
+    assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize("number", range(len(GARBAGE)))
