@@ -131,8 +131,9 @@ def notice_client(build: Client, verbs: tuple[str, ...] | None = None) -> tuple[
         for path in ROOT.iterdir():
             if path.name != "toolkit" and not path.name.startswith("."):
                 Path(folder, path.name).symlink_to(path)
-        # With the compiled modules: Python compiles the changed one again, because its time differs.
-        shutil.copytree(ROOT / "toolkit", Path(folder, "toolkit"))
+        # With the compiled modules: Python compiles the changed one again, because its time differs. Without
+        # those that other tests are compiling, which get another name meanwhile.
+        shutil.copytree(ROOT / "toolkit", Path(folder, "toolkit"), ignore=shutil.ignore_patterns("*.pyc.*"))
         file = Path(folder, "toolkit", build.file)
         text = file.read_text()
         if text.count(build.old) != 1:

@@ -92,7 +92,7 @@ def init(
     talk = not (named_here or find or meet or yes or as_json) and on_terminal()
     to_file = not dry_run and output != "-"
     if to_file and (talk or meet or yes):
-        refuse_file(output, force)  # before the user answers questions in vain
+        refuse_file(output, force)  # before the questions, so that no answer is lost
     result: dict[str, Any] = {}
     with undone_if_interrupted(_NOTHING):
         person = Person(talk)

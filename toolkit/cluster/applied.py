@@ -24,7 +24,7 @@ from toolkit.protocol.transport import AUTO, EXEC, SSH
 FILE = "applied.json"
 # In a record: the image for which `up` chose the transport.
 _CHOSEN_FOR = "transport chosen for"
-# In a record: the names of these, if they are not longer than a value may be.
+# In a record: the names of the hosts, unless the list is longer than _MOST_CHARACTERS.
 _HOSTS = "hosts of the cluster"
 
 _OF_ALL: Mapping[str, Callable[[Inventory], object]] = {
@@ -126,7 +126,7 @@ def changed_keys(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[str,
 def removed_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Finding, ...]:
     """Return the warning about hosts of the last `up` that hosts.yaml no longer contains.
 
-    There is none if hosts.yaml contains a new name too: a host with a new name is the same machine.
+    There is none if hosts.yaml also contains a new name, which can be that of the same machine.
     """
     record = next(_records(inventory, facts), {})
     then = record.get(_HOSTS, "").split()

@@ -59,6 +59,23 @@ class LineStream:
         return lines
 
 
+class Tail:
+    """The end of a stream of bytes: at most ``most`` bytes are kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._kept = most, bytearray()
+
+    def take(self, data: bytes) -> None:
+        """Add data, and forget what no longer fits."""
+        self._kept += data
+        del self._kept[: -self._most]
+
+    @property
+    def text(self) -> str:
+        """The kept bytes as text without empty lines around it."""
+        return self._kept.decode(errors="replace").strip("\n")
+
+
 def read_answer(kind: type[T], text: str, host: str, answer_name: str, most: int = MOST_BYTES) -> T:
     """Return the last line of a program's output, which is JSON; other lines can precede it.
 

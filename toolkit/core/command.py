@@ -100,7 +100,7 @@ class Command:
         return shlex.join(str(t) for t in self.argv)
 
     def packed(self) -> Command:
-        """Return a command with the same effect whose tokens are plain ASCII, for shells."""
+        """Return an equivalent command of plain ASCII tokens, for programs that alter other bytes."""
         text = base64.b64encode(self.shell().encode(errors="surrogateescape")).decode()
         return Command(("sh", "-c", 'eval "exec $(printf %s "$1" | base64 -d)"', "sh", text), self.stdin)
 

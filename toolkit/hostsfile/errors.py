@@ -76,8 +76,8 @@ def require(condition: bool, should: str, found: object) -> None:
         raise ValueError(f"should be {should}, found {shown(found)}")
 
 
-# pydantic adds the accepted form of a value to the location of an error. No key of the
-# file can begin so: control characters are removed before.
+# pydantic adds the accepted form of a value to the location of an error, after this character. No key of the
+# file can begin with it: control characters are removed before.
 FORM = "\0"
 
 _REQUIRED = {

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from toolkit.core.answers import answer_of
+from toolkit.core.answers import Tail, answer_of
 from toolkit.core.command import TIMED_OUT, Command, Result, command, script
 from toolkit.core.disk_space import size
 from toolkit.core.image import image_facts
@@ -44,6 +44,7 @@ _RESTART = "sudo systemctl restart docker  # then run the command again"
 # Seconds for an answer of a host's engine, and between two lines of `docker pull`, which prints several lines
 # for each layer.
 _ASK_S, _PULL_SILENCE_S = 120.0, 7200.0
+_PULLED_BYTES = 64  # more than the last line of _PULL
 # The second line is printed only for a complete image: `docker images` omits an image of the containerd store
 # with missing blobs, which `docker image inspect` reports.
 _LOOK = 'docker image inspect "$1" && docker images --quiet --no-trunc "$1"'
@@ -103,15 +104,14 @@ def _shipment(step: SendImage, context: Context, source: ImageSource, parts: Ima
 
 def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
     """Run `docker pull` on the host; skipped if the name refers to the same image afterwards."""
-    output: list[bytes] = []
+    output = Tail(_PULLED_BYTES)
     runner = context.runners[step.host]
     # The duration of a pull depends on the host and its registry.
-    result = runner.stream(script(_PULL, step.reference), output.append, silence=_PULL_SILENCE_S)
+    result = runner.stream(script(_PULL, step.reference), output.take, silence=_PULL_SILENCE_S)
     if not result.ok:
         fix = f"on {step.host}: docker pull {step.reference}"
         raise failure(result, runner, fix, known=step.failures)
-    last = b"".join(output).rstrip(b"\n").rpartition(b"\n")[2]
-    return Verdict("ok" if last == b"pulled" else "skipped")
+    return Verdict("ok" if output.text.rpartition("\n")[2] == "pulled" else "skipped")
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,12 @@ class Sending:
         relay, payload = self.shared.relay, self.shared.payload
         program = relay_program(self.step.cluster, self.step.identity, self.step.address)
         brought = relay.bring(
-            *(self.runner, program, first, self.step.address, self.step.mbit, self.advance),
+            self.runner,
+            program,
+            first,
+            self.step.address,
+            self.step.mbit,
+            self.advance,
             responds=lambda: self.runner.run(command("docker", "version"), _ASK_S).status != TIMED_OUT,
             fix=f"on {self.step.host}: {_RESTART}",
         )

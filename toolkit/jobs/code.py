@@ -303,7 +303,7 @@ def _seen(about: os.stat_result) -> _Seen:
 
 def _read_digest(file: str) -> tuple[str, os.stat_result]:
     for _ in range(_TRIES):
-        with open(file, "rb", buffering=0) as source:  # noqa: PTH123 - Path is slower, which matters for ten thousand files
+        with open(file, "rb", buffering=0) as source:  # noqa: PTH123 (faster than Path)
             before = os.fstat(source.fileno())
             sha = hashlib.sha256()
             while data := source.read(2**20):

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from toolkit.cluster.session import Session
-from toolkit.core.answers import read_answer
+from toolkit.core.answers import Tail, read_answer
 from toolkit.core.command import Command, command
 from toolkit.core.finding import Finding
 from toolkit.errors import ToolkitError
 from toolkit.jobs.status import FAULTS, FINAL, JobStatus, parse_status, shifted, together
 from toolkit.launchers import starts_from_main
+from toolkit.protocol.decode import MOST_BYTES
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import JobRow, Record, Status
 from toolkit.protocol.names import program
@@ -197,9 +198,9 @@ def end_parts(
 
 
 def _end(session: Session, host: str, job: str, ask: Command, silence: float) -> Status:
-    output = bytearray()
-    result = session.container(host).stream(ask, output.extend, silence=silence)
-    result = replace(result, stdout=output.decode(errors="replace").lstrip("\n"))
+    output = Tail(MOST_BYTES)
+    result = session.container(host).stream(ask, output.take, silence=silence)
+    result = replace(result, stdout=output.text)
     if not result.ok:
         # 137: the engine's status if the container was killed while the program ran.
         why = (

@@ -1,9 +1,8 @@
 """Docker's Engine API on the Unix socket of this machine.
 
 Programs on hosts and the client use it: a few requests cost a fifth of the ``docker`` commands with the same
-answers, and Docker's SDK takes 0.15 s to import. If the docker command
-would connect in another way, such as with a context or over TCP, ``Unusable`` is raised; the caller then uses
-the command or the SDK.
+answers, and Docker's SDK takes 0.15 s to import. If the docker command would connect in another way, such as
+with a context or over TCP, ``Unusable`` is raised; the caller then uses the command or the SDK.
 """
 
 from __future__ import annotations

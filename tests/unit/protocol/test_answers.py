@@ -30,7 +30,7 @@ from toolkit.cluster.look import Look
 from toolkit.cluster.pairs import Ways, parse_ways
 from toolkit.cluster.ports import _held_port
 from toolkit.cluster.probe import LEASE, parse_facts
-from toolkit.core.answers import LineStream, answer_of, read_answer
+from toolkit.core.answers import LineStream, Tail, answer_of, read_answer
 from toolkit.core.command import Result, command
 from toolkit.core.disk_space import parse_room
 from toolkit.core.engines import DOCKER, PODMAN
@@ -667,3 +667,13 @@ def test_a_stream_without_a_newline_is_bounded() -> None:
     with pytest.raises(ToolkitError, match="a line of more than 10 bytes") as caught:
         stream.take(b"x" * 10)
     assert caught.value.host == HOST
+
+
+def test_of_a_stream_without_end_only_the_end_is_kept() -> None:
+    """`stop` and `pull` read streams that last as long as the host wants."""
+    tail = Tail(16)
+    for _ in range(1000):
+        tail.take(b"\nnoise" * 100)
+    tail.take(b"\npull")
+    tail.take(b"ed\n")
+    assert tail.text == "se\nnoise\npulled"

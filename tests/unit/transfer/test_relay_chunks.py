@@ -294,15 +294,9 @@ class Stalls(Lost):
         super().__init__()
         self.patience, self.most, self.checks, self.store = patience, responds, 0, threading.Event()
 
-    def stream(
-        self,
-        command: Command,
-        sink: Sink,
-        source: Iterable[bytes] | None = None,
-        silence: float | None = None,
-    ) -> Result:
+    def stream(self, command: Command, sink: Sink, source: Any = None, silence: Any = None) -> Result:
         sink(b'{"ready": true}\n')
-        given = iter(source or ())
+        given = iter(source)
         next(given)
         sink(b'{"port": 1000}\n')
         next(data for data in given if b'"take"' in data)
