@@ -1,4 +1,9 @@
-"""S5: seconds that `toolkit run` adds to the same command typed by hand, on a warm cluster."""
+"""S5: seconds that `toolkit run` adds to the same command typed by hand, on a warm cluster.
+
+The floor is the smallest program that opens the same connections and starts the same Python programs: it
+connects to all hosts, starts a session and a lease on each, and on main the supervisor, the start program,
+the launcher and the ranks. It has no probe, sends no code and writes no record.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,38 @@ TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 LAUNCHERS = ("mpirun", "horovodrun")
 
+# What `run` imports before and while it connects.
+IMPORTS = "import toolkit.cli.app, toolkit.cli.run, toolkit.remote.ssh, toolkit.hostsfile.models, jinja2"
+# Arguments: known_hosts, key, user, then an address and its command by turns.
+CONNECT = """
+import sys, threading
+import paramiko
+known, key, user, *rest = sys.argv[1:]
+own = paramiko.Ed25519Key.from_private_key_file(key)
+failed = []
+def connect(address, command):
+    client = paramiko.SSHClient()
+    client.load_host_keys(known)
+    client.connect(address, username=user, pkey=own, look_for_keys=False, allow_agent=False)
+    _, out, _ = client.exec_command(command)
+    if out.channel.recv_exit_status():
+        failed.append(address)
+    client.close()
+threads = [threading.Thread(target=connect, args=each) for each in zip(rest[::2], rest[1::2])]
+for each in threads: each.start()
+for each in threads: each.join()
+sys.exit(bool(failed))
+"""
+# Programs without work, in the place of toolkit's own. The session starts the lease beside its command.
+SESSION = """
+import subprocess, sys
+lease = subprocess.Popen([sys.executable, "-c", "pass"])
+subprocess.run(sys.argv[1:], check=True)
+lease.wait()
+"""
+START = "import subprocess, sys; subprocess.run(sys.argv[1:], check=True)"
+RANK = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+
 
 def timed(argv: Sequence[str]) -> float:
     start = time.perf_counter()
@@ -35,8 +72,8 @@ def ssh_to_main(data: dict[str, Any]) -> list[str]:
     return ["ssh", *options, "-o", "BatchMode=yes", f"{host['user']}@{host['address']}"]
 
 
-def typed_command(data: dict[str, Any], launcher: str, command: Sequence[str]) -> list[str]:
-    """Return the equivalent command by hand for one rank per slot, with the ssh to main."""
+def launch_words(data: dict[str, Any], launcher: str, command: Sequence[str]) -> list[str]:
+    """Return the words of the launcher for one rank per slot."""
     explained = subprocess.run([TOOLKIT, "network", "explain", "--json"], check=True, capture_output=True)
     networks = ",".join(json.loads(explained.stdout)["networks"])
     ranks = sum(int((each or {}).get("slots", 1)) for each in data["hosts"].values())
@@ -45,9 +82,26 @@ def typed_command(data: dict[str, Any], launcher: str, command: Sequence[str]) -
         options = ["--mpi", "--disable-cache", "--network-interfaces", networks]
     else:
         options = ["--mca", "btl_tcp_if_include", networks, "--mca", "oob_tcp_if_include", networks]
-    agent = ["docker", "exec", "-e", "OMPI_MCA_plm_rsh_agent=/etc/mpi/kubexec.sh"]
-    run = [*agent, f"toolkit-{data['cluster']}-main", launcher, *options, "-np", str(ranks), "-H", where]
-    return [*ssh_to_main(data), shlex.join([*run, *command])]
+    return [launcher, *options, "-np", str(ranks), "-H", where, *command]
+
+
+def in_container(data: dict[str, Any], role: str, words: Sequence[str]) -> str:
+    """Return the command that a host runs to start these words in its container."""
+    agent = ["-e", "OMPI_MCA_plm_rsh_agent=/etc/mpi/kubexec.sh"]
+    return shlex.join(["docker", "exec", *agent, f"toolkit-{data['cluster']}-{role}", *words])
+
+
+def floor_command(data: dict[str, Any], launcher: str) -> list[str]:
+    """Return the smallest program with the connections and processes of `toolkit run`."""
+    ranks = launch_words(data, launcher, ["python3", "-c", RANK, "true"])
+    start = ["python3", "-c", START]
+    main = data.get("main") or next(iter(data["hosts"]))
+    words = [data["known_hosts"], data["hosts"][main]["identity_file"], data["hosts"][main]["user"]]
+    for name, about in data["hosts"].items():
+        work = [*start, *start, *ranks] if name == main else ["true"]
+        role = "main" if name == main else "worker"
+        words += [about["address"], in_container(data, role, ["python3", "-c", SESSION, *work])]
+    return [sys.executable, "-c", IMPORTS + CONNECT, *words]
 
 
 def main() -> None:
@@ -60,24 +114,30 @@ def main() -> None:
     ssh = ssh_to_main(data)
     print(f"S5  {len(data['hosts'])} hosts, one rank each, medians of {ROUNDS} interleaved rounds")
     for launcher in LAUNCHERS:
-        typed = typed_command(data, launcher, ["true"])
+        typed = [*ssh, in_container(data, "main", launch_words(data, launcher, ["true"]))]
+        floor = floor_command(data, launcher)
         ours = [TOOLKIT, "run", "--launcher", launcher, "--no-check", "--workdir", "examples", "--", "true"]
-        rows: dict[str, list[float]] = {"interpreter": [], "ssh": [], "typed": [], "ours": []}
+        rows: dict[str, list[float]] = {"interpreter": [], "ssh": [], "typed": [], "floor": [], "ours": []}
         for _ in range(ROUNDS):
             rows["interpreter"].append(timed([TOOLKIT, "--version"]))
             rows["ssh"].append(timed([*ssh, "true"]))
             rows["typed"].append(timed(typed))
+            rows["floor"].append(timed(floor))
             rows["ours"].append(timed(ours))
         middle = {name: statistics.median(seconds) for name, seconds in rows.items()}
         by_hand = middle["typed"] - middle["ssh"]
-        added = middle["ours"] - by_hand - middle["interpreter"] - middle["ssh"]
+        added, added_floor = (
+            middle[name] - by_hand - middle["interpreter"] - middle["ssh"] for name in ("ours", "floor")
+        )
         print(f"  {launcher}")
         print(f"    interpreter start (toolkit --version)        {middle['interpreter']:5.2f} s")
         print(f"    SSH connection (ssh HOST true)               {middle['ssh']:5.2f} s")
         print(f"    docker exec … {launcher:<12} typed on main    {by_hand:5.2f} s")
         spread = f"{min(rows['ours']):.2f} to {max(rows['ours']):.2f}"
         print(f"    toolkit run                                  {middle['ours']:5.2f} s   ({spread})")
-        print(f"    added                                        {added:5.2f} s   (target 0.6)")
+        print(f"    the same connections and processes, no work  {middle['floor']:5.2f} s")
+        print(f"    added by that                                {added_floor:5.2f} s")
+        print(f"    added by toolkit run                         {added:5.2f} s   (target 0.6)")
 
 
 if __name__ == "__main__":
