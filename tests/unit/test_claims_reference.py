@@ -32,9 +32,8 @@ from toolkit.jobs.script_imports import _EXPECTED, FALLBACK
 from toolkit.launchers import ELASTIC
 from toolkit.network.measured import shown_bytes
 from toolkit.network.tuning import LEAST_GAIN, MOST_LOSS, SIZES, trials
-from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_LOST, EXIT_NO_LOG, EXIT_USAGE
 from toolkit.protocol.names import DEFAULT_LOG_BYTES, DEFAULT_WORKER_PORT
-from toolkit.protocol.states import JobState
+from toolkit.protocol.outcomes import EXIT_BROKEN, EXIT_LOST, EXIT_NO_LOG, EXIT_USAGE, JobState
 from toolkit.protocol.transport import INSTEAD, WITHOUT_SSH
 from toolkit.remote.keepalive import EVERY_S, SILENCE_S
 from toolkit.remote.ssh import _DIAL_S

@@ -14,7 +14,7 @@ from toolkit.env_lint.lint import lint_nccl
 from toolkit.hostsfile.checks import without_ssh
 from toolkit.hostsfile.errors import path_text
 from toolkit.launchers import NEEDS
-from toolkit.protocol.looks import Limits
+from toolkit.protocol.probes import Limits
 from toolkit.protocol.transport import (
     AUTO,
     EXEC,

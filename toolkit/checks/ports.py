@@ -9,8 +9,8 @@ from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, wa
 from toolkit.cluster.ports import FIRST_MASTER_PORT, port_holder
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
+from toolkit.protocol.decode import whole
 from toolkit.protocol.frames import lines_of
-from toolkit.protocol.numbers import whole
 
 KERNEL = Probe(
     "network-settings",

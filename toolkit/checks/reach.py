@@ -16,8 +16,8 @@ from toolkit.core.command import quoted
 from toolkit.core.facts import rate_text
 from toolkit.core.finding import Finding
 from toolkit.network.candidates import link_rate
-from toolkit.protocol.large_messages import PIECES
-from toolkit.protocol.looks import Tried
+from toolkit.protocol.chunks import PIECES
+from toolkit.protocol.probes import Tried
 
 # Descriptions of failed connections. A refusal is a fault only if a program of toolkit listened.
 _FAULTS = {

@@ -24,7 +24,7 @@ from toolkit.hostsfile.errors import path_text
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.protocol.decode import decode_json
 from toolkit.protocol.engine import ImageInspect
-from toolkit.protocol.looks import ImageReport
+from toolkit.protocol.probes import ImageReport
 from toolkit.protocol.transport import AUTO, EXEC, NO_SSH, NOT_FOUND, SSH, transport_for
 from toolkit.remote.local_image import built_images
 

@@ -19,8 +19,8 @@ from toolkit.errors import ImageError
 from toolkit.launchers import NEEDS
 from toolkit.protocol.decode import DecodeError, decode, decode_json, load_json
 from toolkit.protocol.frames import FrameError, read_frames
-from toolkit.protocol.looks import ImageReport, Listening, LookReport
 from toolkit.protocol.names import MAIN, container_name
+from toolkit.protocol.probes import ImageReport, Listening, LookReport
 from toolkit.protocol.transport import SSH, needs_of
 
 # Seconds after which the program exits, and after which the process that runs it is killed.

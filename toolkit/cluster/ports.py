@@ -12,8 +12,8 @@ from toolkit.core.printable import printable_line
 from toolkit.errors import NotReady
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath
+from toolkit.protocol.decode import whole
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, WORKER
-from toolkit.protocol.numbers import whole
 
 _ANY = ("0.0.0.0", "::")
 # Below Linux' ephemeral range (32768 and up), so that no outgoing connection takes it by chance.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.container.exits import fail
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 # In a job's folder while its ranks are being ended. A launcher kills all ranks within a second after
 # one has exited, so rank.py stays until the others have used their complete grace.

@@ -14,7 +14,7 @@ from toolkit.errors import ToolkitError
 from toolkit.jobs.code import contents
 from toolkit.plan.context import Advance, Context, Verdict, failure
 from toolkit.plan.steps import SendCode, StartDaemons, StartJob
-from toolkit.protocol.session import ENDED, SessionAnswer
+from toolkit.protocol.jobs import ENDED, SessionAnswer
 from toolkit.remote.container_session import ContainerSession
 
 # The program on the host gives up after 60 s, see toolkit/container/job/exec_mode.py.

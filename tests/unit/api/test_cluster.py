@@ -45,7 +45,7 @@ from toolkit.jobs.request import Request
 from toolkit.jobs.status import JobStatus
 from toolkit.monitor.job_report import JobReport
 from toolkit.predict.ask import Options
-from toolkit.protocol.looks import ImageReport
+from toolkit.protocol.probes import ImageReport
 
 SECRET = "hf_a1b2c3d4"
 HOSTS = "cluster: t\nimage: toolkit:cpu\nhosts:\n  gpu1: {address: 10.9.8.7, slots: 1}\n"

@@ -39,7 +39,7 @@ from toolkit.errors import Unreachable
 from toolkit.network.choose import DataPath, choose
 from toolkit.network.evidence import Evidence
 from toolkit.protocol.decode import DecodeError
-from toolkit.protocol.looks import Listening, LookReport
+from toolkit.protocol.probes import Listening, LookReport
 
 FACTS = world.cluster_facts()
 PATHS = choose(world.inventory(), FACTS).paths

@@ -59,10 +59,9 @@ from toolkit.predict.model import parse_probed
 from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.decode import load_json
-from toolkit.protocol.jobs import Ended, JobRow, Status
+from toolkit.protocol.jobs import ENDED, Ended, JobRow, SessionAnswer, Status
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.protocol.relay import DataDone, DataSeen
-from toolkit.protocol.session import ENDED, SessionAnswer
 from toolkit.remote.container_session import ContainerSession
 from toolkit.transfer.host import Member
 from toolkit.transfer.relay import Relay

@@ -21,7 +21,7 @@ from toolkit.container.job.regroup import Regroup
 from toolkit.container.job.threads import Owned
 from toolkit.container.job_file import Host, Job, grace_of
 from toolkit.container.paths import job_folder
-from toolkit.protocol.exit_codes import EXIT_LOST
+from toolkit.protocol.outcomes import EXIT_LOST
 
 TICK_S = 0.05
 DRAIN_S = 0.5  # time that a process can hold the pipe of its exited launch open

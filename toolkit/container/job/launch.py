@@ -22,7 +22,7 @@ from toolkit.container.job_file import Job, grace_of, load_host, load_job
 from toolkit.container.logs.lines import Merger
 from toolkit.container.paths import program, root, temporary_folder
 from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 # The end of stdin is the order to stop. It arrives in the same way on main and through ssh, and also if the
 # supervisor, its host or the connection dies: a launch never outlives its supervisor. A number before the end

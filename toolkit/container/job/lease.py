@@ -41,7 +41,7 @@ from toolkit.container.paths import (
     temporary_folder,
 )
 from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
-from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_NO_INPUT, EXIT_USAGE
 
 # A partitioned host ends its ranks this soon after the lease has expired.
 LAPSE_GRACE_S = 3.0

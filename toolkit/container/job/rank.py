@@ -22,7 +22,7 @@ from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log, last_lines, size_of
 from toolkit.container.paths import STOPPING, job_folder, lease_path, temporary_folder
 from toolkit.container.tags import JOB_TAG, RANK_TAG, SUPERVISOR_TAG
-from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_NO_LOG, EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_NO_INPUT, EXIT_NO_LOG, EXIT_USAGE
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
 RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"

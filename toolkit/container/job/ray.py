@@ -24,7 +24,7 @@ from toolkit.container.job_file import HostFile, Job, load_host, load_job
 from toolkit.container.logs.log import last_lines
 from toolkit.container.paths import job_folder, temporary_folder
 from toolkit.container.tags import RANK_TAG
-from toolkit.protocol.exit_codes import EXIT_LOST, EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_LOST, EXIT_USAGE
 
 READY_S = 90.0  # for all nodes to join; a busy host takes 20 s to start one
 LOOK_S = 0.3

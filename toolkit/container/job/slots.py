@@ -10,7 +10,7 @@ from toolkit.container.job_file import Host, Job, read_job
 from toolkit.container.job_list import read_status
 from toolkit.container.paths import root
 from toolkit.container.tags import SUPERVISOR_TAG, is_tagged
-from toolkit.protocol.states import FINAL_STATES
+from toolkit.protocol.outcomes import FINAL_STATES
 
 
 def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:

@@ -30,9 +30,8 @@ from toolkit.container.job_list import Status, keep_status
 from toolkit.container.logs.log import Log, size_of
 from toolkit.container.paths import ATTEMPT, job_folder
 from toolkit.container.tags import JOB_TAG, PEER_FAILED, SUPERVISOR_TAG
-from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_LOST, EXIT_STARTED, EXIT_USAGE
 from toolkit.protocol.host_list import host_list
-from toolkit.protocol.states import JobState, next_state
+from toolkit.protocol.outcomes import EXIT_BROKEN, EXIT_LOST, EXIT_STARTED, EXIT_USAGE, JobState, next_state
 
 TICK_S = 0.05
 MOST_RESTARTS = 100  # number of restarts for which space is reserved

@@ -22,8 +22,7 @@ from toolkit.container.logs.collapse import LauncherTraceback, LineCollapser
 from toolkit.container.logs.log import Reader, offset_at, offset_of_last_lines
 from toolkit.container.paths import RESTART, job_folder, lease_path
 from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG, is_tagged
-from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
-from toolkit.protocol.states import FINAL_STATES
+from toolkit.protocol.outcomes import EXIT_BROKEN, EXIT_NO_INPUT, FINAL_STATES
 
 LOG = "output.log"
 POLL_S = 0.05

@@ -25,7 +25,7 @@ from toolkit.container.logs.log import Reader, size_of
 from toolkit.container.monitor.steps import StepRate
 from toolkit.container.paths import root
 from toolkit.container.tags import JOB_TAG, is_tagged
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 # Field names of nvidia-smi and of toolkit; see `nvidia-smi --help-query-gpu`.
 GPU_FIELDS = {

@@ -24,7 +24,7 @@ from toolkit.container.logs.log import Reader, last_lines, pieces, size_of, time
 from toolkit.container.monitor.gauge_log import GAUGES, read_rows
 from toolkit.container.monitor.steps import StepRate
 from toolkit.container.paths import PREPARATION, job_folder, root
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 UP = "up.json"  # in main's conf: the record of the last `up` with changes
 BENCH, BENCH_MARK = "bench.network", "@network "
