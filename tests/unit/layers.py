@@ -31,7 +31,7 @@ _ACTING = {
     "checks": "preflight run",
     "cleanup": "gc",
     "cluster": "connect container_probe gauges image_look reachability session trust",
-    "core": "files here local_writer runner",
+    "core": "files local_writer runner",
     "data": "manage send source",
     "diagnose": "why",
     "export": "prepare verify",

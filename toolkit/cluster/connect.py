@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.cluster.state_folders import refuse_unsafe_state
 from toolkit.core.facts import Facts
-from toolkit.core.here import allow_open_files
 from toolkit.core.report import Outcome
-from toolkit.errors import ToolkitError, Unreachable, UnreachableCause
+from toolkit.errors import NotReady, ToolkitError, Unreachable, UnreachableCause
 from toolkit.hostsfile.load import target_of
 from toolkit.plan.context import Executors
 from toolkit.plan.timing import Stopwatch
@@ -231,3 +231,20 @@ class Connected:
             Outcome("connect", "connect", name, "failed", 0.0, error.what, error.fix)
             for name, error in self.errors.items()
         )
+
+
+def allow_open_files(number: int, least: int) -> None:
+    """Raise the soft limit on open files to this number, or to the hard limit if that is lower.
+
+    macOS begins with 256, and each host takes one connection.
+
+    Raises:
+        NotReady: the hard limit is lower than ``least``.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < least:
+        what = f"this machine allows {hard} open files in a process, but the connections need {least}"
+        raise NotReady(what, f"sudo prlimit --pid $$ --nofile={least}:{least}  # or use fewer hosts")
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -7,9 +7,8 @@ import functools
 from toolkit.cluster.files import authorized_keys_line, known_hosts_line
 from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.state_folders import known_files
-from toolkit.core.command import Ref, script
+from toolkit.core.command import Kind, Ref, script
 from toolkit.core.container import CONFINED
-from toolkit.core.typed import Kind
 from toolkit.plan.steps import File, Run, Step, Upload
 from toolkit.protocol.names import MAIN, WORKER
 

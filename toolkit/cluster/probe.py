@@ -15,15 +15,13 @@ from toolkit.cluster import interfaces, state_folders
 from toolkit.cluster.applied import parse_applied
 from toolkit.cluster.gpus import SMI, parse_cdi, parse_smi
 from toolkit.cluster.ownership import OWN_PROCESSES
-from toolkit.core.answers import answer_of
+from toolkit.core.answers import answer_of, json_list
 from toolkit.core.causes import cause_of, words_of
-from toolkit.core.command import Command, script
+from toolkit.core.command import Command, Kind, script
 from toolkit.core.engines import DOCKER, PODMAN, parse_info, seconds_of
 from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered, StateFile
 from toolkit.core.host_programs import packed
 from toolkit.core.image import ImageFacts, image_facts, image_id
-from toolkit.core.text import json_list
-from toolkit.core.typed import Kind
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
 from toolkit.protocol.decode import MOST, DecodeError, decode, whole
 from toolkit.protocol.engine import (

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from toolkit.core.code import Entry
 from toolkit.core.disk_space import size
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import ToolkitError
 from toolkit.jobs.code import contents
 from toolkit.plan.context import Advance, Context, Verdict, failure

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import NotReady
 from toolkit.plan.show import table
 from toolkit.protocol.host_list import host_list

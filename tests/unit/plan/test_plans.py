@@ -21,10 +21,9 @@ from tests.unit.hosts_here import execute, hosts
 from toolkit.bench.smoke_plan import allreduce_line, plan_gpu_smoke
 from toolkit.cluster.container_status import host_states
 from toolkit.cluster.layout import Observed, make_layout
-from toolkit.core.command import Ref
+from toolkit.core.command import Kind, Ref
 from toolkit.core.facts import Facts, Remembered, StateFile
 from toolkit.core.host_programs import container_programs
-from toolkit.core.typed import Kind
 from toolkit.errors import NotReady
 from toolkit.jobs.plan import require_launcher, require_running, rooms
 from toolkit.lifecycle.down import plan_down
