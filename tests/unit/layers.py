@@ -30,7 +30,7 @@ _ACTING = {
     "bench": "network scaling smoke step_time tune",
     "checks": "preflight run",
     "cleanup": "gc",
-    "cluster": "connect container_probe gauges image_look reachability session trust",
+    "cluster": "connect container_probe gauges image_look session trust",
     "core": "files local_writer runner",
     "data": "manage send source",
     "diagnose": "why",

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.model import Check, Scene, Seen, error, fine, grouped, groups_text, unchecked, warning
 from toolkit.checks.mounts import access, lost_source, unwritable
-from toolkit.cluster.docker import mount_argument
 from toolkit.core.command import quoted
+from toolkit.core.container import mount_argument
 from toolkit.core.finding import Finding
 from toolkit.env_lint.lint import lint_nccl
 from toolkit.hostsfile.checks import without_ssh

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from toolkit.cluster.containers import start_failures
-from toolkit.cluster.docker import docker_run_args
 from toolkit.cluster.versions import version_note
 from toolkit.core.command import Kind, command, script
-from toolkit.core.container import Container
+from toolkit.core.container import Container, docker_run_args
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.errors import NotReady, ToolkitError

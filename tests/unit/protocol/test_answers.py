@@ -27,8 +27,8 @@ from toolkit.checks.registry import CHECKS, STAGES
 from toolkit.checks.registry import judge as judge_checks
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.look import Look
+from toolkit.cluster.ownership import _held_port
 from toolkit.cluster.pairs import Ways, parse_ways
-from toolkit.cluster.ports import _held_port
 from toolkit.cluster.probe import LEASE, parse_facts
 from toolkit.core.answers import LineStream, Tail, answer_of, read_answer
 from toolkit.core.command import Result, command
