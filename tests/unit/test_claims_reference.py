@@ -15,9 +15,9 @@ from toolkit.cli.common import EXIT_CLOSED_PIPE
 from toolkit.cluster.look import LIFE_SECONDS
 from toolkit.cluster.ownership import _MASTER_PORTS, FIRST_MASTER_PORT
 from toolkit.cluster.pairs import CONNECT_SECONDS
+from toolkit.container.conventions import HEARTBEAT_S, LEASE_S, LOST_S
 from toolkit.container.job.attempt import FAILED_GRACE_S
 from toolkit.container.job.lease import DEATH_S, LAPSE_GRACE_S
-from toolkit.container.job.lease_times import HEARTBEAT_S, LEASE_S, LOST_S
 from toolkit.container.job.orphans import CONNECT_S
 from toolkit.container.job.restarts import CALM_S, FIRST_WAIT_S, MOST_WAIT_S, SUSPECT
 from toolkit.container.logs.lines import BAR_S

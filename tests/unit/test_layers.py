@@ -73,7 +73,7 @@ def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
         ("toolkit.cli.x", "from importlib import import_module\nimport_module('toolkit.cli.up')"),
         ("toolkit.remote.x", "import importlib\nimportlib.import_module('docker')"),
         ("toolkit.container.job.rank", "from toolkit.core.report import Report"),
-        ("toolkit.container.job.rank", "def f():\n    from toolkit.container.paths import root"),
+        ("toolkit.container.job.rank", "def f():\n    from toolkit.container.conventions import root"),
         ("toolkit.container.job.restarts", "from toolkit.launchers import about_job"),
         ("toolkit.launchers.x", "from toolkit.core.report import Report"),
         ("toolkit.launchers.x", "from toolkit.errors import NotReady"),

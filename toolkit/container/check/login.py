@@ -7,8 +7,8 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+from toolkit.container.conventions import ssh_args
 from toolkit.container.exits import fail
-from toolkit.container.paths import ssh_args
 from toolkit.protocol.outcomes import EXIT_USAGE
 
 AT_ONCE = 16
