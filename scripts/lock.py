@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from toolkit.core.command import Command, command
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.image.build import read_sources, source_folder
 from toolkit.image.build_plan import EXTRAS, FLAVOURS, SOURCE_FILES, ImageRecipe, held_pins
 from toolkit.image.cuda import CUDA_VARIANTS, DEFAULT_CUDA

@@ -19,11 +19,10 @@ from tests.e2e import waiting
 from tests.e2e.world import LAB, Toolkit, containers, marked, on, outer, sh
 from tests.parity import differences, settings, variants
 from tests.unit import cluster_world as world
-from toolkit.cluster.compose import compose_file
-from toolkit.cluster.docker import docker_run_args
 from toolkit.cluster.probe import parse_facts, probe_command
-from toolkit.core.container import Container, Mount, Ulimit
+from toolkit.core.container import Container, Mount, Ulimit, docker_run_args
 from toolkit.core.facts import Facts
+from toolkit.lifecycle.renderings import compose_file
 from toolkit.protocol.frames import read_frames
 from toolkit.protocol.names import identity_reference
 

@@ -42,8 +42,8 @@ class Build(NamedTuple):
 BUILDS = (
     Build(1, "job/rank.py", 'f"rank-{rank}.exit"', 'f"rank-{rank // 2}.exit"'),
     Build(2, "job/attempt.py", "if (is_late or astray) and", "if (is_late and not astray) and", 23),
-    Build(3, "job/lease_times.py", "LEASE_S = 10.0", "LEASE_S = 100.0", 59),
-    Build(4, "job/lease_times.py", "LOST_S = 4.0", "LOST_S = 1.0", 19),
+    Build(3, "conventions.py", "LEASE_S = 10.0", "LEASE_S = 100.0", 59),
+    Build(4, "conventions.py", "LOST_S = 4.0", "LOST_S = 1.0", 19),
     Build(5, "job/rank_records.py", "min(enumerate(records), key", "max(enumerate(records), key"),
     Build(6, "job/variables.py", "path.unlink()  # before", "pass  # before"),
 )

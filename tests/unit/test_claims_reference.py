@@ -13,11 +13,11 @@ from toolkit.checks.gpu_setup import FIRST_DRIVER, OLDEST_GPU
 from toolkit.checks.registry import CHECKS
 from toolkit.cli.common import EXIT_CLOSED_PIPE
 from toolkit.cluster.look import LIFE_SECONDS
+from toolkit.cluster.ownership import _MASTER_PORTS, FIRST_MASTER_PORT
 from toolkit.cluster.pairs import CONNECT_SECONDS
-from toolkit.cluster.ports import _MASTER_PORTS, FIRST_MASTER_PORT
+from toolkit.container.conventions import HEARTBEAT_S, LEASE_S, LOST_S
 from toolkit.container.job.attempt import FAILED_GRACE_S
 from toolkit.container.job.lease import DEATH_S, LAPSE_GRACE_S
-from toolkit.container.job.lease_times import HEARTBEAT_S, LEASE_S, LOST_S
 from toolkit.container.job.orphans import CONNECT_S
 from toolkit.container.job.restarts import CALM_S, FIRST_WAIT_S, MOST_WAIT_S, SUSPECT
 from toolkit.container.logs.lines import BAR_S
@@ -32,9 +32,8 @@ from toolkit.jobs.script_imports import _EXPECTED, FALLBACK
 from toolkit.launchers import ELASTIC
 from toolkit.network.measured import shown_bytes
 from toolkit.network.tuning import LEAST_GAIN, MOST_LOSS, SIZES, trials
-from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_LOST, EXIT_NO_LOG, EXIT_USAGE
 from toolkit.protocol.names import DEFAULT_LOG_BYTES, DEFAULT_WORKER_PORT
-from toolkit.protocol.states import JobState
+from toolkit.protocol.outcomes import EXIT_BROKEN, EXIT_LOST, EXIT_NO_LOG, EXIT_USAGE, JobState
 from toolkit.protocol.transport import INSTEAD, WITHOUT_SSH
 from toolkit.remote.keepalive import EVERY_S, SILENCE_S
 from toolkit.remote.ssh import _DIAL_S

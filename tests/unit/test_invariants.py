@@ -22,9 +22,8 @@ from tests.unit.hosts_here import FakePrepared, HostHere, execute, hosts, tree
 from toolkit.cli import plans
 from toolkit.cluster.session import Session
 from toolkit.core.code import CodeTree
-from toolkit.core.command import Command, Ref, Result, command, script
+from toolkit.core.command import Command, Kind, Ref, Result, command, script
 from toolkit.core.report import Outcome, Report
-from toolkit.core.typed import Kind
 from toolkit.launchers.job import Job
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import File, Phase, Plan, Run, Upload, WaitFor

@@ -12,7 +12,7 @@ from toolkit.api.executors import EXECUTORS
 from toolkit.api.notices import Notice, Topic
 from toolkit.cluster.session import Questions, Session
 from toolkit.core.finding import Finding
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.data.plan import question
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import load_inventory

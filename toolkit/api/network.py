@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from toolkit.api.part import Part
 from toolkit.bench.tune import DEFAULT_BUDGET_S, check_tune, tune
+from toolkit.cluster.connect import try_ways
 from toolkit.cluster.pairs import network_ways
-from toolkit.cluster.reachability import try_ways
 from toolkit.network.choose import choose
 from toolkit.network.explain import Explanation, explain
 from toolkit.network.tuning import Tuning

@@ -14,7 +14,7 @@ from toolkit.bench.scaling_report import Point, Scaling
 from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
 from toolkit.core.gauges import JobGauges, job_gauges
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.jobs.build import plan_request

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Problem
 from toolkit.html.page import Table, single_page
 from toolkit.network.units import seconds_text

@@ -17,8 +17,8 @@ from toolkit.bench.smoke_plan import (
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.command import script
+from toolkit.core.printable import counted
 from toolkit.core.report import Report
-from toolkit.core.text import counted
 from toolkit.errors import Interrupted, NotReady, Problem, ToolkitError
 from toolkit.jobs.build import PlannedJob, plan_request
 from toolkit.jobs.control import run_to_completion

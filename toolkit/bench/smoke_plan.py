@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.cluster.containers import cluster_container
-from toolkit.cluster.docker import gpu_args
 from toolkit.cluster.gpus import (
     SMI,
     clipped,
@@ -20,7 +19,7 @@ from toolkit.cluster.gpus import (
 from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import running
 from toolkit.core.command import script
-from toolkit.core.container import CONFINED
+from toolkit.core.container import CONFINED, gpu_args
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import Problem

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.core.finding import Finding
-from toolkit.protocol.numbers import real
+from toolkit.protocol.decode import real
 
 # Seconds. Above the first limit, logs are hard to sort. Minutes break rendezvous and certificates.
 WARN_AHEAD, STOP_AHEAD = 1.0, 30.0

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.model import Check, Scene, Seen, error, fine, grouped, groups_text, unchecked, warning
 from toolkit.checks.mounts import access, lost_source, unwritable
-from toolkit.cluster.docker import mount_argument
 from toolkit.core.command import quoted
+from toolkit.core.container import mount_argument
 from toolkit.core.finding import Finding
 from toolkit.env_lint.lint import lint_nccl
 from toolkit.hostsfile.checks import without_ssh
 from toolkit.hostsfile.errors import path_text
 from toolkit.launchers import NEEDS
-from toolkit.protocol.looks import Limits
+from toolkit.protocol.probes import Limits
 from toolkit.protocol.transport import (
     AUTO,
     EXEC,

@@ -26,8 +26,8 @@ from toolkit.checks.model import (
 )
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
+from toolkit.protocol.decode import hexadecimal, whole
 from toolkit.protocol.frames import CELL, lines_of, rows
-from toolkit.protocol.numbers import hexadecimal, whole
 
 # nvidia-smi prints no row at all if it does not know one of the columns. It knows these since 418.
 _ALWAYS = (

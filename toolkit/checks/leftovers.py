@@ -12,9 +12,9 @@ from toolkit.cluster.ownership import OWN_PROCESSES, ours, services_of
 from toolkit.core.command import quoted
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.finding import Finding
+from toolkit.protocol.decode import whole
 from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
-from toolkit.protocol.numbers import whole
 
 # Print the data address in a state directory, $1, as a cell; `up` has written it.
 ADDRESS_IN = r"""

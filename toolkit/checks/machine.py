@@ -10,9 +10,9 @@ from toolkit.checks.engine import engine_info
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.finding import Finding
 from toolkit.core.image import image_arch
+from toolkit.protocol.decode import real, whole
 from toolkit.protocol.frames import lines_of
 from toolkit.protocol.host_list import host_list
-from toolkit.protocol.numbers import real, whole
 
 # The programs that scripts of toolkit call on a host. Without base64, timeout or sh no probe works.
 PROGRAMS = (

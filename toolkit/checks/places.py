@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from toolkit.checks.model import Probe, Seen
 from toolkit.core.disk_space import CONTAINERD
+from toolkit.protocol.decode import whole
 from toolkit.protocol.frames import CELL, rows
-from toolkit.protocol.numbers import whole
 
 # A network file system that does not respond blocks every process that reads it, so a separate shell with a
 # time limit reads it; its last line shows the folder that blocked it. It searches for links in a mounted

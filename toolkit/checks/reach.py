@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.checks.ports import KERNEL, firewall_program, kernel_settings
+from toolkit.cluster.ownership import FIRST_MASTER_PORT
 from toolkit.cluster.pairs import CONNECT_SECONDS, FIRST_EPHEMERAL_PORT
-from toolkit.cluster.ports import FIRST_MASTER_PORT
 from toolkit.core.command import quoted
 from toolkit.core.facts import rate_text
 from toolkit.core.finding import Finding
 from toolkit.network.candidates import link_rate
-from toolkit.protocol.large_messages import PIECES
-from toolkit.protocol.looks import Tried
+from toolkit.protocol.chunks import PIECES
+from toolkit.protocol.probes import Tried
 
 # Descriptions of failed connections. A refusal is a fault only if a program of toolkit listened.
 _FAULTS = {

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from toolkit.checks.model import STAGES, Check, Scene
 from toolkit.checks.preflight import first_look
 from toolkit.checks.registry import CHECKS, host_probes, judge
+from toolkit.cluster.connect import try_networks, try_ways
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.look import plan_looks
 from toolkit.cluster.pairs import path_ways, together
-from toolkit.cluster.reachability import try_networks, try_ways
 from toolkit.cluster.session import Session
 from toolkit.core.command import Result
 from toolkit.core.facts import Facts

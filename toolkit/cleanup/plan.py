@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from toolkit.checks.leftovers import Stray
 from toolkit.cluster.ownership import END_LEFT, OWN_PROCESSES
-from toolkit.core.command import Ref, script
+from toolkit.core.command import Kind, Ref, script
 from toolkit.core.facts import ContainerFacts
-from toolkit.core.text import counted
-from toolkit.core.typed import Kind
+from toolkit.core.printable import counted
 from toolkit.image.inventory import HeldImage, remove_partial_image
 from toolkit.lifecycle.down import REMOVE_STATE
 from toolkit.plan.steps import Phase, Plan, Run, Step

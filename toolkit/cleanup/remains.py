@@ -24,7 +24,7 @@ from toolkit.image.inventory import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
-from toolkit.protocol.states import FINAL_STATES
+from toolkit.protocol.outcomes import FINAL_STATES
 
 # State and end of each job from its status, which only the main host has. Hosts send names, not paths: your
 # machine builds the paths to remove.

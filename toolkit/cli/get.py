@@ -26,8 +26,7 @@ from toolkit.cli.progress import Progress
 from toolkit.cluster.session import Session, choose_hosts
 from toolkit.core.disk_space import size
 from toolkit.core.local_writer import Destination, destination
-from toolkit.core.printable import printable_line
-from toolkit.core.text import counted
+from toolkit.core.printable import counted, printable_line
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import is_file

@@ -14,7 +14,7 @@ from toolkit.cli.failure import error_json
 from toolkit.cli.line import CommandLine
 from toolkit.cli.meeting import meet_hosts, pick_cluster, pick_hosts, pick_mounts
 from toolkit.core.files import refuse_file, write_file
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile import fields
 from toolkit.init.answers import cluster_name, read_choice

@@ -11,7 +11,7 @@ import typer
 from toolkit.cli import complete
 from toolkit.cli.common import DryRun, Json, put_json, put_text, say
 from toolkit.cli.line import CommandLine
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import NotReady
 from toolkit.lab.manage import lab_down, lab_names, lab_up, preview_down, preview_up
 from toolkit.lab.spec import ENGINES, SSH_USERS, LabSpec, lab_name

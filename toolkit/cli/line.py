@@ -10,7 +10,7 @@ from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.fields import env_name
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import load_inventory
-from toolkit.protocol.numbers import real
+from toolkit.protocol.decode import real
 
 Value = TypeVar("Value")
 Given = ParamSpec("Given")

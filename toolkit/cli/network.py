@@ -27,7 +27,7 @@ from toolkit.cli.common import (
 from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.jobs.request import Request, check_request
 from toolkit.network.show import explanation_text, tuning_text
 from toolkit.network.tuning import tuning_json

@@ -34,7 +34,7 @@ from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import ON_INTERRUPT, watch
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.jobs.logs import Excerpt
 from toolkit.jobs.request import Request, check_request
 from toolkit.plan.show import alarms_text, warnings_text

@@ -1,7 +1,8 @@
-"""Connections to the hosts of a cluster, one per host, and the facts that the hosts report."""
+"""Connections to the hosts of a cluster, one per host: their facts, and their connections to each other."""
 
 from __future__ import annotations
 
+import resource
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,13 +10,17 @@ from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from toolkit.cluster.pairs import Ways, network_ways, parse_ways, together, unanswered, ways_command
 from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.cluster.state_folders import refuse_unsafe_state
 from toolkit.core.facts import Facts
-from toolkit.core.here import allow_open_files
 from toolkit.core.report import Outcome
-from toolkit.errors import ToolkitError, Unreachable, UnreachableCause
+from toolkit.core.runner import Runner
+from toolkit.errors import NotReady, ToolkitError, Unreachable, UnreachableCause
+from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import target_of
+from toolkit.network.choose import undecided_networks
+from toolkit.network.evidence import Evidence
 from toolkit.plan.context import Executors
 from toolkit.plan.timing import Stopwatch
 from toolkit.protocol.frames import FrameError, read_frames
@@ -25,11 +30,11 @@ from toolkit.remote.container_session import ContainerSessions
 from toolkit.remote.fanout import fan_out
 
 if TYPE_CHECKING:
-    from toolkit.hostsfile.inventory import Inventory
     from toolkit.remote.connect import Gateways
     from toolkit.remote.ssh import SshRunner, Trace
 
 _PROBE_SECONDS = 60.0
+_WAYS_SECONDS = 20.0  # for the connections of a host to others
 # Open files of this process: at most for a connection, and for everything else. With few open files a command
 # needs at least one for each connection, and _LEAST_OTHERS.
 _FILES_PER_HOST, _OTHER_FILES, _LEAST_OTHERS = 4, 256, 48
@@ -231,3 +236,40 @@ class Connected:
             Outcome("connect", "connect", name, "failed", 0.0, error.what, error.fix)
             for name, error in self.errors.items()
         )
+
+
+def allow_open_files(number: int, least: int) -> None:
+    """Raise the soft limit on open files to this number, or to the hard limit if that is lower.
+
+    macOS begins with 256, and each host takes one connection.
+
+    Raises:
+        NotReady: the hard limit is lower than ``least``.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < least:
+        what = f"this machine allows {hard} open files in a process, but the connections need {least}"
+        raise NotReady(what, f"sudo prlimit --pid $$ --nofile={least}:{least}  # or use fewer hosts")
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def try_ways(ways: Mapping[str, Ways], runners: Mapping[str, Runner]) -> Evidence:
+    """Try all connections at once, those without an answer again; a lost host has no result."""
+
+    def ask(host: str) -> Evidence:
+        result = runners[host].run(ways_command(queried[host]), _WAYS_SECONDS)
+        return parse_ways(host, queried[host], result.stdout)
+
+    queried = {host: way for host, way in ways.items() if way.addresses or way.targets}
+    found = together(fan_out(queried, ask)[0].values())
+    if queried := unanswered(found):
+        found = together((found, *fan_out(queried, ask)[0].values()))
+    return found
+
+
+def try_networks(inventory: Inventory, facts: Mapping[str, Facts], runners: Mapping[str, Runner]) -> Evidence:
+    """Return the results of connections if there is a choice between networks; otherwise nothing."""
+    networks = undecided_networks(inventory, facts)
+    return try_ways(network_ways(networks, facts), runners) if networks else Evidence()

@@ -12,8 +12,8 @@ from toolkit.core.answers import LineStream, answer_of
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.runner import Runner
 from toolkit.errors import ToolkitError
-from toolkit.protocol.looks import LookReport
-from toolkit.protocol.numbers import whole
+from toolkit.protocol.decode import whole
+from toolkit.protocol.probes import LookReport
 
 # Seconds for a container to start and for all connections; a program exits some time after both.
 _LISTEN_SECONDS, _REPORT_SECONDS = 12.0, 10.0

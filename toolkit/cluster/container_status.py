@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from toolkit.cluster.containers import start_failures
-from toolkit.cluster.docker import docker_run_args
 from toolkit.cluster.versions import version_note
-from toolkit.core.command import command, script
-from toolkit.core.container import Container
+from toolkit.core.command import Kind, command, script
+from toolkit.core.container import Container, docker_run_args
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.typed import Kind
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, choose_paths

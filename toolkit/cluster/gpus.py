@@ -13,9 +13,9 @@ from toolkit.core.facts import Facts, Gpu, Mig
 from toolkit.errors import NotReady, together
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.plan.steps import Failure
+from toolkit.protocol.decode import whole
 from toolkit.protocol.engine import EngineInfo
 from toolkit.protocol.frames import lines_of
-from toolkit.protocol.numbers import whole
 
 # The query prints everything except the parts of a split GPU, which the list prints; every driver has these
 # fields. A faulty driver can make nvidia-smi hang, and must not block the probe.

@@ -14,17 +14,16 @@ from toolkit.core.answers import answer_of
 from toolkit.core.causes import words_of
 from toolkit.core.command import Command, Result
 from toolkit.core.engines import DOCKER, ENGINE_FAILED
-from toolkit.core.here import is_here, run_here
 from toolkit.core.host_programs import packed
 from toolkit.core.image import ImageFacts, image_facts
-from toolkit.core.runner import Runner
+from toolkit.core.runner import Runner, is_here, run_here
 from toolkit.errors import BadInput, ImageError, MissingTool, Problem
 from toolkit.hostsfile.checks import without_ssh
 from toolkit.hostsfile.errors import path_text
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.protocol.decode import decode_json
 from toolkit.protocol.engine import ImageInspect
-from toolkit.protocol.looks import ImageReport
+from toolkit.protocol.probes import ImageReport
 from toolkit.protocol.transport import AUTO, EXEC, NO_SSH, NOT_FOUND, SSH, transport_for
 from toolkit.remote.local_image import built_images
 

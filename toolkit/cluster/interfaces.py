@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from toolkit.core.facts import Gid, Interface, Link, LinkKind, RdmaPort, Route
+from toolkit.protocol.decode import MOST, hexadecimal, real, whole
 from toolkit.protocol.frames import lines_of
-from toolkit.protocol.numbers import MOST, hexadecimal, real, whole
 
 # sysfs answers from memory. grep names each file and reads them all in one process; -s skips files that an
 # interface does not have, or cannot read while it is down.

@@ -8,19 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from toolkit.cluster.containers import cluster_container
-from toolkit.cluster.docker import docker_run_args
 from toolkit.cluster.layout import Layout, Place
-from toolkit.cluster.ownership import running
-from toolkit.cluster.ports import FIRST_MASTER_PORT, free_port
+from toolkit.cluster.ownership import FIRST_MASTER_PORT, free_port, running
 from toolkit.core.command import Command, script
-from toolkit.core.container import CONFINED, Container
+from toolkit.core.container import CONFINED, Container, docker_run_args
 from toolkit.core.image import ImageFacts
 from toolkit.errors import ImageError
 from toolkit.launchers import NEEDS
 from toolkit.protocol.decode import DecodeError, decode, decode_json, load_json
 from toolkit.protocol.frames import FrameError, read_frames
-from toolkit.protocol.looks import ImageReport, Listening, LookReport
 from toolkit.protocol.names import MAIN, container_name
+from toolkit.protocol.probes import ImageReport, Listening, LookReport
 from toolkit.protocol.transport import SSH, needs_of
 
 # Seconds after which the program exits, and after which the process that runs it is killed.

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.cluster.ports import FIRST_MASTER_PORT, free_port
+from toolkit.cluster.ownership import FIRST_MASTER_PORT, free_port
 from toolkit.core.command import Command, script
 from toolkit.core.facts import Facts
 from toolkit.network.choose import DataPath, Shared
 from toolkit.network.evidence import Answer, Evidence
+from toolkit.protocol.decode import whole
 from toolkit.protocol.frames import lines_of
-from toolkit.protocol.numbers import whole
 
 # Seconds. TCP sends its first packet again after 1 s, so one lost packet causes no false alarm.
 CONNECT_SECONDS = 1.5

@@ -15,17 +15,15 @@ from toolkit.cluster import interfaces, state_folders
 from toolkit.cluster.applied import parse_applied
 from toolkit.cluster.gpus import SMI, parse_cdi, parse_smi
 from toolkit.cluster.ownership import OWN_PROCESSES
-from toolkit.core.answers import answer_of
+from toolkit.core.answers import answer_of, json_list
 from toolkit.core.causes import cause_of, words_of
-from toolkit.core.command import Command, script
+from toolkit.core.command import Command, Kind, script
 from toolkit.core.engines import DOCKER, PODMAN, parse_info, seconds_of
 from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered, StateFile
 from toolkit.core.host_programs import packed
 from toolkit.core.image import ImageFacts, image_facts, image_id
-from toolkit.core.text import json_list
-from toolkit.core.typed import Kind
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
-from toolkit.protocol.decode import DecodeError, decode
+from toolkit.protocol.decode import MOST, DecodeError, decode, whole
 from toolkit.protocol.engine import (
     ContainerConfig,
     ContainerInspect,
@@ -34,9 +32,8 @@ from toolkit.protocol.engine import (
     ImageInspect,
 )
 from toolkit.protocol.frames import CELL, framed_script, lines_of, read_cell, rows
-from toolkit.protocol.hosts import Who
 from toolkit.protocol.names import IDENTITY_REPOSITORY, LABEL_CLUSTER, container_name, program
-from toolkit.protocol.numbers import MOST, whole
+from toolkit.protocol.probes import Who
 
 # The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
 _TICKS_PER_SECOND = 100

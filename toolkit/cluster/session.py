@@ -13,12 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from toolkit.cluster.applied import with_recorded_transport
-from toolkit.cluster.connect import NO_EXECUTORS, Connected, Questions, Reply
+from toolkit.cluster.connect import NO_EXECUTORS, Connected, Questions, Reply, try_networks
 from toolkit.cluster.container_status import why_not_running
 from toolkit.cluster.image_look import choose_transport
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.ownership import refuse_foreign
-from toolkit.cluster.reachability import try_networks
 from toolkit.core.command import Command, Result
 from toolkit.core.disk_space import size
 from toolkit.core.finding import Finding

@@ -1,8 +1,9 @@
-"""Versions of the programs of a cluster, and refusal of actions across versions."""
+"""Versions of the programs of a cluster, their comparison, and refusal of actions across versions."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 
 from toolkit import __version__
@@ -10,9 +11,30 @@ from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.ownership import ours
 from toolkit.core.facts import Facts
-from toolkit.core.text import is_newer, latest
 from toolkit.errors import NotReady
 from toolkit.protocol.names import LABEL_VERSION
+
+
+def is_newer(version: str, than: str) -> bool:
+    """Return whether the first is a later release than the second, by their first three numbers.
+
+    What is no version at all, such as the empty text of a cluster from before versions were written down,
+    is newer than nothing.
+
+    >>> is_newer("0.10.0", "0.9.3"), is_newer("", "0.1.0"), is_newer("0.1.0rc1", "0.1.0")
+    (True, False, False)
+    """
+    return _numbers(version) > _numbers(than)
+
+
+def latest(versions: Iterable[str]) -> str:
+    """Return the latest of the versions; empty if there is none."""
+    return max(versions, key=_numbers, default="")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", version)
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def programs_of(inside: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

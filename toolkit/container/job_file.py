@@ -6,11 +6,11 @@ import json
 from contextlib import suppress
 from typing import TypedDict, cast
 
+from toolkit.container.conventions import ATTEMPT, GRACE, in_memory, job_folder, root
 from toolkit.container.exits import fail
 from toolkit.container.files import content
 from toolkit.container.job.exec_mode import EXEC, own_part
-from toolkit.container.paths import ATTEMPT, GRACE, in_memory, job_folder, root
-from toolkit.protocol.exit_codes import EXIT_NO_INPUT
+from toolkit.protocol.outcomes import EXIT_NO_INPUT
 
 
 class Host(TypedDict):

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+from toolkit.container.conventions import PID, in_memory, job_folder
 from toolkit.container.files import content, read, write_reserved, write_text
-from toolkit.container.paths import PID, in_memory, job_folder
-from toolkit.protocol.states import FINAL_STATES
+from toolkit.protocol.outcomes import FINAL_STATES
 
 
 class Status(TypedDict):

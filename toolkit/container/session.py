@@ -25,10 +25,10 @@ from typing import Any
 
 from toolkit.container.code.snapshot import Caller, Refused, make_folder
 from toolkit.container.code.store import jobs_folder, prepare
+from toolkit.container.conventions import PID, PREPARATION, program
 from toolkit.container.job.exec_mode import DAEMON, answer, asked, begun
 from toolkit.container.job_list import list_jobs
 from toolkit.container.logs import follow
-from toolkit.container.paths import PID, PREPARATION, program
 
 
 def apart() -> bool:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from toolkit.errors import ToolkitError
-from toolkit.protocol.decode import MOST_BYTES, DecodeError, decode_json
+from toolkit.protocol.decode import MOST_BYTES, DecodeError, decode, decode_json, load_first
 
 T = TypeVar("T")
 
@@ -88,3 +88,15 @@ def read_answer(kind: type[T], text: str, host: str, answer_name: str, most: int
     """
     with answer_of(host, answer_name):
         return decode_json(kind, text.rstrip().rpartition("\n")[2], most)
+
+
+def json_list(kind: type[T], text: str) -> tuple[T, ...]:
+    """Return the first JSON array in the text as values of a type; empty if the text contains none.
+
+    Raises:
+        DecodeError: the text at the first bracket is no array of such values.
+    """
+    start = text.find("[")
+    if start < 0:
+        return ()
+    return decode(tuple[kind, ...], load_first(text, start)[0])  # type: ignore[valid-type]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.core.command import Command, script
+from toolkit.protocol.decode import MOST, whole
 from toolkit.protocol.frames import CELL, lines_of, read_cell
-from toolkit.protocol.numbers import MOST, whole
 
 # Sets `beside` to the data folder of the host's containerd, which the administrator can move to another disk.
 CONTAINERD = r"""

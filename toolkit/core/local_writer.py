@@ -2,8 +2,6 @@
 
 Names, sizes and contents are untrusted input. Every folder is opened relative to the descriptor of its
 parent and without following links, so that no link leads elsewhere, not even one that is created meanwhile.
-
-The layer rule in tests/unit/layers.py lists this module as the only one of `core` that acts.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import os
 import secrets
 import shlex
 import stat
+import tarfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +30,8 @@ State = Literal["new", "there", "differs"]
 MAX_FILES = 10_000_000
 # Of what is free on the local file system; the rest is for everything else on this machine.
 _SHARE = 0.95
+# A header of an archive holds names, which are not longer than 4096 bytes.
+_MOST_HEADER = 2**16
 _STAGING = ".toolkit-new-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -414,3 +415,23 @@ class IncomingFile:
         self.file.close()
         self._writer._open.remove(self)
         self._writer._place(self._staged, self._parts, replace)
+
+
+class TarHeaders:
+    """An archive as tarfile reads it: only headers, each of limited length."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MOST_HEADER:
+            raise tarfile.ReadError(f"a header of the archive has {size} bytes")
+        return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if offset < 0:
+            raise tarfile.ReadError("a member begins before the start of the archive")
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()

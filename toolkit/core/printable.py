@@ -1,4 +1,4 @@
-"""Text of hosts, containers and ranks, made safe for a terminal: escaped visibly, or filtered as a stream."""
+"""Text for a terminal: that of hosts, containers and ranks, escaped or filtered as a stream; and counts."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ _DEFAULT_COLOR = "39"
 # Codes of SGR that do not pass: conceal, and colors without their values, which terminals read differently.
 _REFUSED = frozenset((8, 38, 48, 58))
 _LAST_CODE = 107  # terminals that compute with fewer bits take 264 for 8
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 host`` or ``3 hosts``; `noun` forms its plural with an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def printable(text: str) -> str:

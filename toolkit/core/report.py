@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Literal
 
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import ToolkitError
 from toolkit.protocol.decode import DecodeError, decode
 

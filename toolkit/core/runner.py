@@ -1,11 +1,12 @@
-"""The interface between plans and hosts: a runner executes a Command and returns a Result."""
+"""Runners execute a Command and return a Result: the interface between plans and hosts, and this machine."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -112,6 +113,36 @@ class LocalRunner:
             time.monotonic() - start,
             done.stdout,
         )
+
+
+def is_here(program: str) -> bool:
+    """Return whether a program is found on PATH."""
+    return shutil.which(program) is not None
+
+
+def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0, apart: bool = False) -> Result:
+    """Run a program of this machine to its end; it is killed at the time limit.
+
+    Args:
+        apart: keep Ctrl-C on the terminal from the program.
+    """
+    began = time.monotonic()
+    try:
+        # Programs of an image can print any bytes.
+        done = subprocess.run(
+            list(argv),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            start_new_session=apart,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        out = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
+        return Result(TIMED_OUT, out, timeout_text(timeout), time.monotonic() - began)
+    return Result(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
 
 
 class ContainerRunner:

@@ -15,8 +15,8 @@ from toolkit.core.answers import answer_of
 from toolkit.core.causes import is_denied
 from toolkit.core.command import Command, Result, command, script
 from toolkit.core.disk_space import size
+from toolkit.core.printable import counted
 from toolkit.core.runner import Runner
-from toolkit.core.text import counted
 from toolkit.data.source import DataPayload, Need
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.plan.context import Advance, Context, Verdict, failure, room_fix, rooms_of

@@ -10,7 +10,7 @@ from toolkit.diagnose.evidence import Connection, Evidence
 from toolkit.diagnose.rank_activity import Doing, doing, lead
 from toolkit.jobs.status import exception_of
 from toolkit.protocol.host_list import host_list
-from toolkit.protocol.states import FINAL_STATES
+from toolkit.protocol.outcomes import FINAL_STATES
 
 # This number of retransmissions takes more than half a second, so random packet loss is not the cause.
 _RETRIES = 2

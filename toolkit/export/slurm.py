@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from toolkit.cluster.docker import docker_run_args
-from toolkit.core.container import ENTRYPOINT, Container, Mount
+from toolkit.core.container import ENTRYPOINT, Container, Mount, docker_run_args
 from toolkit.core.templates import render_template
 from toolkit.export.job import BY_MPI, CODE, FOLDER, BatchJob, network_lines, rank_text
 from toolkit.launchers.mpirun import mpirun_words

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.here import is_here, run_here
 from toolkit.core.host_programs import packed
+from toolkit.core.runner import is_here, run_here
 from toolkit.errors import BadInput, Interrupted, Problem
 from toolkit.export.job import BatchJob
 from toolkit.jobs.control import interrupts_held

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from toolkit.core.command import Command, quoted
 from toolkit.core.image import image_id
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import CommandFailed, ImageError, MissingTool
 from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild
 from toolkit.image.lock import LOCK_FILE, expected_digests

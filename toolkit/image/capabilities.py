@@ -8,7 +8,7 @@ from typing import Any
 from toolkit.cluster.look import InspectedImage
 from toolkit.launchers import NEEDS
 from toolkit.plan.show import table
-from toolkit.protocol.looks import ImageReport
+from toolkit.protocol.probes import ImageReport
 from toolkit.protocol.transport import EXEC, WITHOUT_SSH, transport_for, transport_text
 
 _APT = "RUN apt-get update && apt-get install -y --no-install-recommends"

@@ -23,10 +23,10 @@ from typing import IO, Annotated, cast
 from toolkit.core.disk_space import size as size_text
 from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
+from toolkit.core.local_writer import TarHeaders
 from toolkit.errors import ToolkitError
 from toolkit.image.layer_reader import Unreadable
 from toolkit.image.layers import ImageLayers, Layer
-from toolkit.plan.fetch_files import Headers
 from toolkit.protocol.decode import Items, Key, decode_json, load_json
 from toolkit.remote.local_image import default_cache
 
@@ -131,7 +131,7 @@ class ExportReader:
                 ) from error
         self._file.seek(0)
         links: dict[str, str] = {}
-        with tarfile.TarFile(fileobj=cast("IO[bytes]", Headers(self._file))) as tar:
+        with tarfile.TarFile(fileobj=cast("IO[bytes]", TarHeaders(self._file))) as tar:
             for count, member in enumerate(tar):
                 if count >= _MOST_MEMBERS:
                     raise Unreadable("the engine's export has too many files")

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from toolkit.cluster.ownership import OWN_PROCESSES
+from toolkit.core.answers import json_list
 from toolkit.core.command import script
 from toolkit.core.disk_space import size
 from toolkit.core.engines import seconds_of
 from toolkit.core.image import image_facts, image_id, image_names
-from toolkit.core.text import json_list
 from toolkit.image.layers import held
 from toolkit.plan.show import table
 from toolkit.plan.steps import CANNOT_TELL, Phase, Plan, Run, Step

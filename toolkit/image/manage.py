@@ -14,8 +14,8 @@ from toolkit.cluster.image_look import image_here, inspect_here
 from toolkit.cluster.layout import reference_image
 from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of
-from toolkit.core.here import run_here
 from toolkit.core.image import ImageFacts
+from toolkit.core.runner import run_here
 from toolkit.errors import BadInput, ImageError, MissingTool, Problem, ToolkitError
 from toolkit.image.build import (
     Notify,

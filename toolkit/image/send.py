@@ -7,12 +7,11 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from toolkit.core.answers import Tail, answer_of
+from toolkit.core.answers import Tail, answer_of, json_list
 from toolkit.core.command import TIMED_OUT, Command, Result, command, script
 from toolkit.core.disk_space import size
 from toolkit.core.image import image_facts
 from toolkit.core.runner import Runner
-from toolkit.core.text import json_list
 from toolkit.errors import ImageError, ToolkitError, Unreachable
 from toolkit.image.archive import make_archive, read_archive
 from toolkit.image.layer_reader import Unreadable

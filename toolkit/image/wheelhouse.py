@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from toolkit.core.command import Command, command
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Problem
 from toolkit.image.build_values import Fetch, Locked
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from toolkit.cluster.session import Session
 from toolkit.core.command import command, quoted
 from toolkit.core.local_writer import BlockedPath, Destination, IncomingFile, LocalWriter, UnsafeName
+from toolkit.core.printable import counted
 from toolkit.core.remote_files import (
     Missing,
     NoJob,
@@ -21,7 +22,6 @@ from toolkit.core.remote_files import (
     leads_out,
 )
 from toolkit.core.runner import MOST_SILENCE_S, ContainerRunner
-from toolkit.core.text import counted
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.jobs.status import JobStatus
 from toolkit.plan.context import failure

@@ -22,10 +22,10 @@ from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.jobs.exec_mode import Parts, end_parts
 from toolkit.jobs.records import job_parts, job_status
 from toolkit.jobs.status import FAULTS, JobStatus, parse_status, shifted
-from toolkit.protocol.exit_codes import EXIT_LOST
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Ended, Status
 from toolkit.protocol.names import program
+from toolkit.protocol.outcomes import EXIT_LOST
 from toolkit.remote.fanout import fan_out
 
 # Seconds before each new attempt to reach a host that stopped answering; a jump host can be restarting.

@@ -10,7 +10,7 @@ from toolkit.cluster.gpus import ordered_uuids
 from toolkit.cluster.layout import Layout, ours
 from toolkit.core.code import CodeTree
 from toolkit.core.image import OWN
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import NotReady
 from toolkit.jobs.slots import Room
 from toolkit.launchers import BY_AGENT, LAUNCHERS, about_job, starts_from_main

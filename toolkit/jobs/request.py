@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.image import ImageFacts
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.env_lint.lint import lint_inventory, lint_nccl
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.fields import env_name

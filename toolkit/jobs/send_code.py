@@ -9,12 +9,12 @@ from pathlib import Path, PurePosixPath
 
 from toolkit.core.code import Entry
 from toolkit.core.disk_space import size
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import ToolkitError
 from toolkit.jobs.code import contents
 from toolkit.plan.context import Advance, Context, Verdict, failure
 from toolkit.plan.steps import SendCode, StartDaemons, StartJob
-from toolkit.protocol.session import ENDED, SessionAnswer
+from toolkit.protocol.jobs import ENDED, SessionAnswer
 from toolkit.remote.container_session import ContainerSession
 
 # The program on the host gives up after 60 s, see toolkit/container/job/exec_mode.py.

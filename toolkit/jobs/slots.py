@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import NotReady
 from toolkit.launchers.job import JobHost
 

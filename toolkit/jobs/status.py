@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from toolkit.core.text import counted
+from toolkit.core.printable import counted
 from toolkit.errors import NotReady
 from toolkit.plan.show import table
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Record, Status
-from toolkit.protocol.states import FINAL_STATES
+from toolkit.protocol.outcomes import FINAL_STATES
 
 # PyTorch's prefix of a traceback, and the last line of a traceback.
 _RANK = re.compile(r"^\[rank\d+\]: ?")

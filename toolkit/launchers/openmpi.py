@@ -7,7 +7,7 @@ PRTE_MCA_* (plm_ssh_component.c in its source). Each ignores the names of the ot
 from __future__ import annotations
 
 from toolkit.launchers.job import Job
-from toolkit.protocol.openmpi import openmpi_network
+from toolkit.protocol.transport import openmpi_network
 
 # Horovod starts no ssh itself if the agent has exactly this name. `up` mounts it from
 # toolkit/container/kubexec.sh.

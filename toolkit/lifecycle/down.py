@@ -11,8 +11,8 @@ from toolkit.core.facts import Facts
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.image.inventory import PARTS
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
+from toolkit.protocol.decode import whole
 from toolkit.protocol.names import JOBS, LABEL_PORT
-from toolkit.protocol.numbers import whole
 
 # The cluster's containers of this user only: another user can have created some since the probe.
 # Arguments: cluster, user.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from toolkit.cluster.compose import compose_file
 from toolkit.cluster.containers import cluster_container, worker_sshd_config
-from toolkit.cluster.docker import docker_run_script
 from toolkit.cluster.files import ssh_config
 from toolkit.cluster.layout import Layout
+from toolkit.core.container import Container, docker_run_script
+from toolkit.core.templates import render_template
 from toolkit.errors import BadInput, Problem
 from toolkit.protocol.names import SERVICE
 from toolkit.services.plan import service_of
@@ -35,6 +35,16 @@ def compose_files(layout: Layout) -> dict[str, str]:
         container = cluster_container(layout, place)
         files[f"{place.name}/compose.yaml"] = compose_file(container, place.role, services)
     return files
+
+
+def compose_file(container: Container, role: str, services: Sequence[Container] = ()) -> str:
+    """Return the compose file of one host.
+
+    Args:
+        role: ``main`` or ``worker``.
+        services: additional containers on the host.
+    """
+    return render_template(f"compose/{role}.yaml.j2", container=container, role=role, services=services)
 
 
 def ssh_files(layout: Layout) -> dict[str, str]:

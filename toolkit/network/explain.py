@@ -12,7 +12,7 @@ from toolkit.network.evidence import Evidence
 from toolkit.network.fabric import choose_fabric
 from toolkit.network.settings import all_settings
 from toolkit.network.tuning import Tuning, parse_tunings
-from toolkit.protocol.openmpi import openmpi_network
+from toolkit.protocol.transport import openmpi_network
 
 
 @dataclass(frozen=True)

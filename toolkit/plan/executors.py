@@ -15,14 +15,13 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-from toolkit.core.command import Command, Ref, command, script
+from toolkit.core.command import Command, Kind, Ref, command, script
 from toolkit.core.engines import translate_engine
-from toolkit.core.typed import Kind
 from toolkit.errors import ToolkitError
 from toolkit.plan.context import Advance, Context, Verdict, failure, reason, text_of
 from toolkit.plan.steps import CANNOT_TELL, File, Run, Stamp, Upload, WaitFor
+from toolkit.protocol.decode import whole
 from toolkit.protocol.host_list import host_list
-from toolkit.protocol.numbers import whole
 
 # Statuses of toolkit's wrapper scripts, outside the range that docker and common programs use.
 _SKIPPED, _DEAD, _LATE = 213, 214, 215

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import IO, cast
 
 from toolkit.core.command import Command, script
-from toolkit.core.local_writer import LocalWriter, UnsafeName, destination, split_name
+from toolkit.core.local_writer import LocalWriter, TarHeaders, UnsafeName, destination, split_name
+from toolkit.core.printable import counted
 from toolkit.core.runner import MOST_SILENCE_S
-from toolkit.core.text import counted
 from toolkit.errors import ToolkitError
 from toolkit.plan.context import Advance, Context, Verdict, failure
 from toolkit.plan.steps import Fetch
@@ -33,8 +33,6 @@ _LEFT_THERE = ("job.json", ".sent")
 _WITHOUT = "toolkit down --no-save  # removes the cluster without the records"
 _AGAIN = "run the same command again"
 _PIECE = 2**20
-# A header holds names, which are not longer than 4096 bytes.
-_MOST_HEADER = 2**16
 _SHOWN = 3
 
 
@@ -127,7 +125,7 @@ def _members(packed: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     """
     try:
         packed.seek(0)
-        tar = tarfile.TarFile(fileobj=cast("IO[bytes]", Headers(packed)))
+        tar = tarfile.TarFile(fileobj=cast("IO[bytes]", TarHeaders(packed)))
         # The offset is 0 if there is no first member; Python 3.10 would then look before the start.
         while tar.offset and (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # or all of them stay in memory
@@ -145,23 +143,3 @@ def _members(packed: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     except Exception as error:  # tarfile raises many kinds for headers that are not valid
         what = f"the archive of the job records cannot be read: {error}"
         raise ToolkitError(what, _AGAIN) from error
-
-
-class Headers:
-    """An archive as tarfile reads it: only headers, each of limited length."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MOST_HEADER:
-            raise tarfile.ReadError(f"a header of the archive has {size} bytes")
-        return self._file.read(size)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        if offset < 0:
-            raise tarfile.ReadError("a member begins before the start of the archive")
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()

@@ -8,9 +8,8 @@ from toolkit.core.command import Command
 from toolkit.core.disk_space import size
 from toolkit.core.engines import DOCKER, translate_engine
 from toolkit.core.finding import Finding, alarms, worst
-from toolkit.core.printable import printable_line
+from toolkit.core.printable import counted, printable_line
 from toolkit.core.report import FailureCause, Outcome, Report
-from toolkit.core.text import counted
 from toolkit.plan.steps import (
     Fetch,
     Plan,

@@ -7,9 +7,8 @@ import hashlib
 from dataclasses import dataclass, field, replace
 
 from toolkit.core.code import CodeTree
-from toolkit.core.command import Command, Ref
+from toolkit.core.command import Command, Kind, Ref
 from toolkit.core.report import FailureCause
-from toolkit.core.typed import Kind
 from toolkit.protocol.shards import Content
 
 # Exit status of a command that cannot decide whether the step is done; see ``Run.unsure``.

@@ -8,6 +8,8 @@ Types of fields: ``str``, ``int``, ``float``, ``bool``, another dataclass, ``Lit
 ``tuple[X, ...]``, ``tuple[X, Y]`` for a list of that length, ``dict[str, X]``, and ``object`` for any JSON of
 moderate depth. ``Annotated`` narrows a type by :class:`Text`, :class:`Number` or :class:`Items`, and
 :class:`Key` names the JSON key of a field that has another name.
+
+``whole``, ``real`` and ``hexadecimal`` read numbers in lines of text; what is no such number is None.
 """
 
 from __future__ import annotations
@@ -327,3 +329,26 @@ def _shown(value: object) -> str:
         return "a list" if isinstance(value, list) else "an object"
     text = ascii(value[: _SHOWN + 1] if isinstance(value, str) else value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
+_REAL = re.compile(r"-?[0-9]{1,19}(\.[0-9]{0,30})?")
+_HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{1,16}")
+MOST = 2**63 - 1  # the largest integer of a line
+
+
+def whole(text: str, most: int = MOST, least: int = 0) -> int | None:
+    """Return a decimal integer within bounds, which are included."""
+    value = int(text) if _WHOLE.fullmatch(text) else None
+    return value if value is not None and least <= value <= most else None
+
+
+def real(text: str) -> float | None:
+    """Return a decimal number without an exponent, of at most 19 digits before the point."""
+    return float(text) if _REAL.fullmatch(text) else None
+
+
+def hexadecimal(text: str, most: int = 2**32 - 1) -> int | None:
+    """Return a hexadecimal number without a prefix, 0 to ``most``."""
+    value = int(text, 16) if _HEXADECIMAL.fullmatch(text) else None
+    return value if value is not None and value <= most else None

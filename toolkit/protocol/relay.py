@@ -7,7 +7,7 @@ from typing import Annotated
 
 from toolkit.protocol.decode import Items, Number, Text
 from toolkit.protocol.jobs import Line
-from toolkit.protocol.looks import Port
+from toolkit.protocol.probes import Port
 
 Chunk = Annotated[int, Number(0, 2**40)]  # the number of one
 Bytes = Annotated[int, Number(0)]

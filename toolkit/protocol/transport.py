@@ -9,7 +9,7 @@ With auto, `toolkit up` chooses ssh if the image has the programs that ssh needs
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 AUTO, SSH, EXEC = "auto", "ssh", "exec"
 TRANSPORTS = (AUTO, SSH, EXEC)
@@ -53,3 +53,13 @@ def without_sshd(image: str, launcher: str = "") -> str:
 def transport_text(chosen: str) -> str:
     """Return a transport that auto chose, with the reason."""
     return f"{EXEC} ({NO_SSH})" if chosen == EXEC else f"{SSH} (the image has {_SSH} and {_SSHD})"
+
+
+def openmpi_network(networks: Sequence[str]) -> dict[str, str]:
+    """Return parameters for Open MPI's launcher: CIDRs, equal on all hosts even if interface names differ.
+
+    Open MPI 5 starts its daemons by PRRTE, which reads its own parameters under another prefix
+    (https://docs.open-mpi.org/en/v5.0.x/mca.html; prte_if_include in PRRTE's prte_mca_params.c).
+    """
+    joined = ",".join(networks)
+    return {"OMPI_MCA_oob_tcp_if_include": joined, "PRTE_MCA_prte_if_include": joined}

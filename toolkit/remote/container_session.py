@@ -17,8 +17,8 @@ from toolkit.core.command import Result, command
 from toolkit.core.runner import ContainerRunner, Runner, Sink
 from toolkit.errors import ToolkitError
 from toolkit.protocol.decode import DecodeError, decode, load_json
+from toolkit.protocol.jobs import ENDED, MOST_BYTES, SessionAnswer
 from toolkit.protocol.names import program
-from toolkit.protocol.session import ENDED, MOST_BYTES, SessionAnswer
 
 # Without site-packages and the image's Python variables: it starts faster, and no settings change it.
 _PROGRAM = command(*program("session", "-S", "-E"))

@@ -45,7 +45,7 @@ from toolkit.jobs.request import Request
 from toolkit.jobs.status import JobStatus
 from toolkit.monitor.job_report import JobReport
 from toolkit.predict.ask import Options
-from toolkit.protocol.looks import ImageReport
+from toolkit.protocol.probes import ImageReport
 
 SECRET = "hf_a1b2c3d4"
 HOSTS = "cluster: t\nimage: toolkit:cpu\nhosts:\n  gpu1: {address: 10.9.8.7, slots: 1}\n"
@@ -297,7 +297,7 @@ def test_where_no_host_answers_the_cure_says_whose_it_is() -> None:
 
 def test_open_files_are_allowed_up_to_the_hard_limit() -> None:
     text = (
-        "import resource\nfrom toolkit.core.here import allow_open_files\n"
+        "import resource\nfrom toolkit.cluster.connect import allow_open_files\n"
         "limit = resource.RLIMIT_NOFILE\nresource.setrlimit(limit, (100, 500))\n"
         "for number in (50, 300, 900):\n    allow_open_files(number, 500); print(*resource.getrlimit(limit))"
         "\nallow_open_files(900, 501)"

@@ -12,7 +12,7 @@ from tests.unit.cluster_world import gpu
 from toolkit.checks.model import Scene
 from toolkit.cluster.look import Looked
 from toolkit.core.facts import Interface
-from toolkit.protocol.looks import LookReport
+from toolkit.protocol.probes import LookReport
 
 GOOD = scene()
 _HOROVODRUN = replace(GOOD, inventory=replace(GOOD.inventory, launcher="horovodrun"))

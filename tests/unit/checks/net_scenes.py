@@ -14,7 +14,7 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import choose
 from toolkit.network.evidence import Answer, Evidence
 from toolkit.protocol.decode import decode
-from toolkit.protocol.looks import LookReport
+from toolkit.protocol.probes import LookReport
 
 # As /proc/sys and the PATH of a Debian 13 host give it.
 KERNEL = """\

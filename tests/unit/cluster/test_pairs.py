@@ -20,6 +20,7 @@ from toolkit.cluster import pairs
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.look import Look, Looked, last_words, parse_line, plan_looks
+from toolkit.cluster.ownership import free_port
 from toolkit.cluster.pairs import (
     Ways,
     network_ways,
@@ -29,7 +30,6 @@ from toolkit.cluster.pairs import (
     unanswered,
     ways_command,
 )
-from toolkit.cluster.ports import free_port
 from toolkit.container.bench import network
 from toolkit.core.command import Command, Result
 from toolkit.core.facts import Facts
@@ -39,7 +39,7 @@ from toolkit.errors import Unreachable
 from toolkit.network.choose import DataPath, choose
 from toolkit.network.evidence import Evidence
 from toolkit.protocol.decode import DecodeError
-from toolkit.protocol.looks import Listening, LookReport
+from toolkit.protocol.probes import Listening, LookReport
 
 FACTS = world.cluster_facts()
 PATHS = choose(world.inventory(), FACTS).paths

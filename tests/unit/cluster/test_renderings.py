@@ -18,8 +18,6 @@ from tests.golden import check_golden
 from tests.parity import SHOWN, variants
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
-from toolkit.cluster.compose import compose_file
-from toolkit.cluster.docker import docker_run_args, docker_run_script
 from toolkit.cluster.files import (
     authorized_keys_line,
     group_file,
@@ -29,10 +27,10 @@ from toolkit.cluster.files import (
     ssh_config,
     sshd_config,
 )
-from toolkit.core.container import Container, Mount
+from toolkit.core.container import Container, Mount, docker_run_args, docker_run_script
 from toolkit.errors import ToolkitError
 from toolkit.lifecycle import renderings
-from toolkit.lifecycle.renderings import TARGETS, compose_files
+from toolkit.lifecycle.renderings import TARGETS, compose_file, compose_files
 from toolkit.network.choose import DataPath
 
 PATH = DataPath("gpu2", "10.77.0.3", "enp3s0", "10.77.0.0/24", "given")

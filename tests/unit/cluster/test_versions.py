@@ -14,6 +14,8 @@ from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.versions import (
     disturbed_jobs,
+    is_newer,
+    latest,
     newer_hosts,
     other_programs,
     programs_of,
@@ -24,7 +26,6 @@ from toolkit.cluster.versions import (
 from toolkit.core.container import Container
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.host_programs import container_programs
-from toolkit.core.text import is_newer, latest
 from toolkit.errors import NotReady, Unreachable
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import step_lines

@@ -71,7 +71,7 @@ def test_what_a_host_costs(world: World) -> None:
     world.other_host("gpu2")
     code = f"""
 import os, time
-from toolkit.container.job.descriptors import PER_LAUNCH, PER_LEASE
+from toolkit.container.job.launch import PER_LAUNCH, PER_LEASE
 from toolkit.container.job.launch import Running
 from toolkit.container.job.lease_client import Leases
 from toolkit.container.job_file import load_job

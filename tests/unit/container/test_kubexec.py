@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.container_world import INSIDE
-from toolkit.container.paths import temporary_folder
+from toolkit.container.conventions import temporary_folder
 
 SSH = ["-F", "/run/toolkit/conf/ssh_config", "--"]
 

@@ -26,7 +26,7 @@ while not leases.all_answered():
 # Whether the thread still works: gpu1 answers, and its lease is made longer.
 RESULT = """
 def until(host):
-    from toolkit.container.paths import job_folder, lease_path
+    from toolkit.container.conventions import job_folder, lease_path
     return float(lease_path(job_folder(job["id"])).read_text())
 
 before, later = until("gpu1"), time.monotonic() + 5.0

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.unit.container_world import INSIDE
-from toolkit.container import paths
+from toolkit.container import conventions
 from toolkit.container.code import store
-from toolkit.container.job import slots
+from toolkit.container.job import supervisor
 
 
 def test_the_root_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
     for root in ("/first", "/second"):
         with monkeypatch.context() as patch:
             patch.setenv("TOOLKIT_ROOT", root)
-            assert paths.job_folder("x") == Path(root, "jobs", "x")
-            assert paths.program("job.rank") == [f"{root}/inside/run.py", "job.rank"]
-            assert slots.root() == Path(root)
+            assert conventions.job_folder("x") == Path(root, "jobs", "x")
+            assert conventions.program("job.rank") == [f"{root}/inside/run.py", "job.rank"]
+            assert supervisor.root() == Path(root)
             assert store.jobs_folder() == f"{root}/jobs"
 
 

@@ -14,13 +14,13 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
+from toolkit.core.answers import json_list
 from toolkit.core.command import Result, command
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.engines import PODMAN
 from toolkit.core.facts import Interface
 from toolkit.core.image import config_identity, image_facts, image_identity
 from toolkit.core.report import Outcome, Report
-from toolkit.core.text import json_list
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.names import LABEL_DIGEST, container_user, job_id

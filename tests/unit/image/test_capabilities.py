@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolkit.cluster.look import InspectedImage
 from toolkit.core.image import ImageFacts
 from toolkit.image.capabilities import capabilities, capabilities_json, capabilities_text
-from toolkit.protocol.looks import ImageReport
+from toolkit.protocol.probes import ImageReport
 
 FULL = ImageReport(
     "/usr/bin/python3", (3, 12, 3), {"torch": "2.7.1"}, (), "mpirun (Open MPI) 4.1.7", "12.8", "2.26.2"

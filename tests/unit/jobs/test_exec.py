@@ -45,8 +45,7 @@ from toolkit.lifecycle.renderings import ssh_files
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.steps import Run, SendCode, StartDaemons, StartJob, Upload
 from toolkit.protocol.decode import decode
-from toolkit.protocol.jobs import JobRow, Record, Status
-from toolkit.protocol.session import SessionAnswer
+from toolkit.protocol.jobs import JobRow, Record, SessionAnswer, Status
 
 TEXT = f"{world.HOSTS}{world.EXEC}"
 

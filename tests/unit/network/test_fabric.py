@@ -11,7 +11,7 @@ from toolkit.core.facts import Facts, Gid, Interface, Link, RdmaPort
 from toolkit.network.choose import DataPath
 from toolkit.network.fabric import Fabric, choose_fabric, gid_index
 from toolkit.network.settings import Setting, rank_settings, variables
-from toolkit.protocol.openmpi import openmpi_network
+from toolkit.protocol.transport import openmpi_network
 
 IB = RdmaPort("mlx5_0", 1, "mlx5_core", "ACTIVE", "InfiniBand", 200.0, ("ib0",))
 EFA = RdmaPort("rdmap0s6", 1, "efa", "ACTIVE", "Unspecified", 100.0)

@@ -15,10 +15,9 @@ from tests.unit import cluster_world as world
 from tests.unit.hosts_here import HostHere, Interrupting, execute, hosts, tree
 from toolkit.api.executors import EXECUTORS
 from toolkit.cluster.session import Session
-from toolkit.core.command import Command, Ref, Result, command, script
+from toolkit.core.command import Command, Kind, Ref, Result, command, script
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.report import FailureCause, Report
-from toolkit.core.typed import Kind
 from toolkit.errors import Unreachable
 from toolkit.plan import steps as kinds
 from toolkit.plan.context import Advance, Context, Verdict

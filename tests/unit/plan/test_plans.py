@@ -21,10 +21,9 @@ from tests.unit.hosts_here import execute, hosts
 from toolkit.bench.smoke_plan import allreduce_line, plan_gpu_smoke
 from toolkit.cluster.container_status import host_states
 from toolkit.cluster.layout import Observed, make_layout
-from toolkit.core.command import Ref
+from toolkit.core.command import Kind, Ref
 from toolkit.core.facts import Facts, Remembered, StateFile
 from toolkit.core.host_programs import container_programs
-from toolkit.core.typed import Kind
 from toolkit.errors import NotReady
 from toolkit.jobs.plan import require_launcher, require_running, rooms
 from toolkit.lifecycle.down import plan_down
@@ -458,7 +457,7 @@ def test_the_line_of_the_all_reduce() -> None:
 def test_every_container_of_a_moment_is_confined() -> None:
     """SECURITY.md says so of all containers on the hosts."""
     # A command for people; and the rendering of all containers of a cluster, which has tests of its own.
-    others = ("checks/containers.py", "cluster/docker.py")
+    others = ("checks/containers.py", "core/container.py")
     for path in sorted(Path(toolkit.__file__).parent.rglob("*.py")):
         name = str(path.relative_to(Path(toolkit.__file__).parent))
         if name.startswith("lab/") or name in others:  # the lab's containers behave as hosts

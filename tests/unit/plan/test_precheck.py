@@ -10,9 +10,8 @@ import pytest
 
 import toolkit.plan.execute
 from tests.unit.hosts_here import HostHere, execute, hosts
-from toolkit.core.command import Command, Ref, Result, command, script
+from toolkit.core.command import Command, Kind, Ref, Result, command, script
 from toolkit.core.report import Report
-from toolkit.core.typed import Kind
 from toolkit.errors import Unreachable
 from toolkit.plan.execute import to_do
 from toolkit.plan.show import to_do_text

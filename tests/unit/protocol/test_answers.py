@@ -27,8 +27,8 @@ from toolkit.checks.registry import CHECKS, STAGES
 from toolkit.checks.registry import judge as judge_checks
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.look import Look
+from toolkit.cluster.ownership import _held_port
 from toolkit.cluster.pairs import Ways, parse_ways
-from toolkit.cluster.ports import _held_port
 from toolkit.cluster.probe import LEASE, parse_facts
 from toolkit.core.answers import LineStream, Tail, answer_of, read_answer
 from toolkit.core.command import Result, command
@@ -59,10 +59,9 @@ from toolkit.predict.model import parse_probed
 from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.decode import load_json
-from toolkit.protocol.jobs import Ended, JobRow, Status
+from toolkit.protocol.jobs import ENDED, Ended, JobRow, SessionAnswer, Status
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.protocol.relay import DataDone, DataSeen
-from toolkit.protocol.session import ENDED, SessionAnswer
 from toolkit.remote.container_session import ContainerSession
 from toolkit.transfer.host import Member
 from toolkit.transfer.relay import Relay

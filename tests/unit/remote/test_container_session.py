@@ -15,7 +15,7 @@ from tests.unit.code_here import HOST, ContainerHere
 from toolkit.core.command import Command, Result
 from toolkit.core.runner import ContainerRunner, LocalRunner, Sink
 from toolkit.errors import ToolkitError
-from toolkit.protocol.session import ENDED, SessionAnswer
+from toolkit.protocol.jobs import ENDED, SessionAnswer
 from toolkit.remote.container_session import ContainerSession, ContainerSessions
 
 CONTAINER = f"{HOST}-container"

@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from toolkit.container.check.image_probe import lacking, versions
-from toolkit.protocol.large_messages import PIECE, PIECES
+from toolkit.protocol.chunks import PIECE, PIECES
 
 CONNECT_S = 1.5  # TCP sends its first packet again after 1 s, so a lost packet causes no false alarm
 PAUSE_S = 0.05  # after a connection that could not be accepted

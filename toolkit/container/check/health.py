@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 
 from toolkit.container.exits import fail
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 ANSWER_S = 5.0
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+from toolkit.container.conventions import ssh_args
 from toolkit.container.exits import fail
-from toolkit.container.paths import ssh_args
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 AT_ONCE = 16
 LIMIT_S = 30.0  # longer than ConnectTimeout in ssh_config: for a host that accepts and then hangs

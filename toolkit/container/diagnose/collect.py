@@ -13,11 +13,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from toolkit.container.conventions import JOB_TAG, job_folder, program, ssh_args
 from toolkit.container.diagnose.inspect_ranks import EVIDENCE
 from toolkit.container.files import write_json
 from toolkit.container.job_file import Job, load_job
-from toolkit.container.paths import job_folder, program, ssh_args
-from toolkit.container.tags import JOB_TAG
 
 LOOK_S = 30.0  # for one host, the connection included
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from toolkit.container.conventions import ATTEMPT, job_folder, root
 from toolkit.container.diagnose.processes import (
     environ_of,
     flight_dumps,
@@ -32,7 +33,6 @@ from toolkit.container.exits import fail
 from toolkit.container.job_file import load_host
 from toolkit.container.job_list import kept_status
 from toolkit.container.logs.log import pieces, size_of
-from toolkit.container.paths import ATTEMPT, job_folder, root
 from toolkit.protocol.redact import masked
 
 CPU_S = 0.4  # window of the CPU measurement

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.tags import JOB_TAG, RANK_TAG
+from toolkit.container.conventions import JOB_TAG, RANK_TAG
 
 # Blocking system calls by number: /proc/PID/syscall contains no names.
 _X86 = {

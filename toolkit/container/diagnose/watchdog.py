@@ -10,8 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from toolkit.container.paths import program
-from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
+from toolkit.container.conventions import JOB_TAG, SUPERVISOR_TAG, program
 
 COLLECT_S = 60.0  # hosts are queried in parallel, each for at most half of this time
 

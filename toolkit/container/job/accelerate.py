@@ -17,7 +17,7 @@ from typing import Any
 
 from toolkit.container.exits import fail
 from toolkit.container.job_file import load_job
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 LAUNCH = ["accelerate", "launch"]
 

@@ -11,17 +11,16 @@ from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
+from toolkit.container.conventions import HEARTBEAT_S, LEASE_S, job_folder
 from toolkit.container.exits import exit_code_of
 from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, RANKS_ENDED
 from toolkit.container.job.launch import Running
 from toolkit.container.job.lease_client import BLAMED_S, Leases
-from toolkit.container.job.lease_times import HEARTBEAT_S, LEASE_S
 from toolkit.container.job.rank_records import End, blame, blames_another, first_cause, words
 from toolkit.container.job.regroup import Regroup
 from toolkit.container.job.threads import Owned
 from toolkit.container.job_file import Host, Job, grace_of
-from toolkit.container.paths import job_folder
-from toolkit.protocol.exit_codes import EXIT_LOST
+from toolkit.protocol.outcomes import EXIT_LOST
 
 TICK_S = 0.05
 DRAIN_S = 0.5  # time that a process can hold the pipe of its exited launch open

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from toolkit.container.conventions import job_folder
 from toolkit.container.files import write_text
 from toolkit.container.job_file import Host, Job
-from toolkit.container.paths import job_folder
-from toolkit.protocol.exit_codes import EXIT_LOST
+from toolkit.protocol.outcomes import EXIT_LOST
 
 # In a job's folder on main: the answer to Horovod's discovery, a line `box1:2` per host.
 DISCOVERED = "discovered"

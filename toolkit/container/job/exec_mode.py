@@ -22,14 +22,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from toolkit.container.conventions import JOB_TAG, PID, job_folder
 from toolkit.container.exits import fail
 from toolkit.container.files import content, read, write_json
 from toolkit.container.job_list import is_alive, kept_status
-from toolkit.container.paths import PID, job_folder
-from toolkit.container.tags import JOB_TAG
-from toolkit.protocol.exit_codes import EXIT_USAGE
 from toolkit.protocol.host_list import host_list
-from toolkit.protocol.states import FINAL_STATES
+from toolkit.protocol.outcomes import EXIT_USAGE, FINAL_STATES
 
 EXEC = "exec"
 # In the job's folder on a host where the launcher on main needs a daemon: the daemon's command.

@@ -1,4 +1,4 @@
-"""Launches of a job: the supervisor's side of each, and the program that runs one on its own host.
+"""Launches of a job: the supervisor's side, its open files for them, and the program that runs one on a host.
 
 The program runs the launch for as long as the supervisor holds its standard input open.
 """
@@ -6,23 +6,23 @@ The program runs the launch for as long as the supervisor holds its standard inp
 from __future__ import annotations
 
 import os
+import resource
 import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
+from toolkit.container.conventions import JOB_TAG, SUPERVISOR_TAG, program, root, temporary_folder
 from toolkit.container.exits import exit_code_of, fail
-from toolkit.container.job.descriptors import restore_limit
 from toolkit.container.job.exec_mode import EXEC
 from toolkit.container.job_file import Job, grace_of, load_host, load_job
 from toolkit.container.logs.lines import Merger
-from toolkit.container.paths import program, root, temporary_folder
-from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 # The end of stdin is the order to stop. It arrives in the same way on main and through ssh, and also if the
 # supervisor, its host or the connection dies: a launch never outlives its supervisor. A number before the end
@@ -152,3 +152,50 @@ class Running:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+
+
+# The supervisor's original soft limit, for the launches: many programs pass descriptors to select(2),
+# which rejects any above 1,023, so they must start with the limit of the container.
+SOFT = "TOOLKIT_OPEN_FILES"
+
+# Three standard streams of a lease; standard input and output of a launch; at the end, the output of an
+# ssh for each host whose lease does not answer, with both ends of its pipes during its start.
+PER_LEASE, PER_LAUNCH, PER_SWEEP = 3, 2, 5
+OTHERS = 64  # the interpreter, logs, selectors, locks, the collector of stacks
+
+
+def raise_limit() -> int:
+    """Raise the soft limit of this process to the hard limit; return the new limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.environ.setdefault(SOFT, str(soft))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # the kernel now allows fewer (fs.nr_open)
+        return soft
+    return hard
+
+
+def restore_limit(env: MutableMapping[str, str]) -> None:
+    """Set the soft limit of this process to the supervisor's original one, if `env` has it."""
+    soft = env.pop(SOFT, "")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if soft and 0 <= int(soft) <= hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(soft), hard))
+
+
+def needed_descriptors(job: Job) -> int:
+    """Return the maximum number of descriptors that the supervisor of a job needs at once."""
+    hosts = {job["main"], *(host["name"] for host in (*job["hosts"], *job["spares"]))}
+    return OTHERS + (PER_LEASE + PER_SWEEP) * len(hosts) + PER_LAUNCH * len(job["launches"])
+
+
+def too_few_descriptors(job: Job, hard: int) -> str:
+    """Return the reason why a job cannot run with a hard limit, empty if it can."""
+    need = needed_descriptors(job)
+    if need <= hard:
+        return ""
+    hosts = len(job["hosts"]) + len(job["spares"])
+    return (
+        f"the supervisor on {job['main']} needs {need:,} open files for {hosts} hosts, but the hard limit of "
+        f"its container is {hard:,}; set `ulimits: {{nofile: {need}}}` in hosts.yaml, then run `toolkit up`"
+    )

@@ -23,25 +23,27 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.exits import fail
-from toolkit.container.files import write_json
-from toolkit.container.job.lease_times import HEARTBEAT_S, LEASE_S
-from toolkit.container.job.orphans import end, find, send
-from toolkit.container.job.rank_records import own_records
-from toolkit.container.job.threads import Owned
-from toolkit.container.job.variables import Variables, forget, keep
-from toolkit.container.job_file import load_host, load_job
-from toolkit.container.paths import (
+from toolkit.container.conventions import (
     ATTEMPT,
+    HEARTBEAT_S,
+    JOB_TAG,
+    LEASE_S,
     RESTART,
     STOPPING,
+    SUPERVISOR_TAG,
     job_folder,
     lease_path,
     program,
     temporary_folder,
 )
-from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
-from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_USAGE
+from toolkit.container.exits import fail
+from toolkit.container.files import write_json
+from toolkit.container.job.orphans import end, find, send
+from toolkit.container.job.rank_records import own_records
+from toolkit.container.job.threads import Owned
+from toolkit.container.job.variables import Variables, forget, keep
+from toolkit.container.job_file import load_host, load_job
+from toolkit.protocol.outcomes import EXIT_NO_INPUT, EXIT_USAGE
 
 # A partitioned host ends its ranks this soon after the lease has expired.
 LAPSE_GRACE_S = 3.0

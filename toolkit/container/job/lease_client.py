@@ -18,15 +18,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from toolkit.container.conventions import HEARTBEAT_S, JOB_TAG, LOST_S, SUPERVISOR_TAG, program, ssh_args
 from toolkit.container.job.elastic import hosts_of
-from toolkit.container.job.lease_times import HEARTBEAT_S, LOST_S
 from toolkit.container.job.orphans import CONNECT_S, KILL_ROUNDS, end_on
 from toolkit.container.job.rank_records import Record, blames_another, is_record
 from toolkit.container.job.threads import Owned, on_each
 from toolkit.container.job.variables import AllVariables, part_of
 from toolkit.container.job_file import Job
-from toolkit.container.paths import program, ssh_args
-from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG
 
 ENDING_S = 1.0  # from the end of a lease's output to that of its process
 MOST_LINE = 1 << 24  # bytes of a line

@@ -13,23 +13,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
-from toolkit.container.job.rank_records import move_records
-from toolkit.container.job.threads import on_each
-from toolkit.container.job.variables import forget
-from toolkit.container.job_file import Job
-from toolkit.container.job_list import read_status
-from toolkit.container.paths import (
+from toolkit.container.conventions import (
     GRACE,
+    HOST_TAG,
+    JOB_TAG,
     RESTART,
     STOPPING,
+    SUPERVISOR_TAG,
     in_memory,
+    is_tagged,
     job_folder,
     lease_path,
     program,
     ssh_args,
     temporary_folder,
 )
-from toolkit.container.tags import HOST_TAG, JOB_TAG, SUPERVISOR_TAG, is_tagged
+from toolkit.container.job.rank_records import move_records
+from toolkit.container.job.threads import on_each
+from toolkit.container.job.variables import forget
+from toolkit.container.job_file import Job
+from toolkit.container.job_list import read_status
 
 KILL_ROUNDS = 50  # a process can fork between two scans, so scan again; 0.1 s apart
 INTERRUPT_S = 1.0  # a stopped or blocked supervisor does not handle a signal

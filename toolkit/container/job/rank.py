@@ -10,6 +10,15 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from toolkit.container.conventions import (
+    JOB_TAG,
+    RANK_TAG,
+    STOPPING,
+    SUPERVISOR_TAG,
+    job_folder,
+    lease_path,
+    temporary_folder,
+)
 from toolkit.container.exits import fail
 from toolkit.container.files import read, reserve, write_text
 from toolkit.container.job.child import Child
@@ -20,9 +29,7 @@ from toolkit.container.job.variables import Variables, require
 from toolkit.container.job_file import HostFile, Job, load_host, load_job
 from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log, last_lines, size_of
-from toolkit.container.paths import STOPPING, job_folder, lease_path, temporary_folder
-from toolkit.container.tags import JOB_TAG, RANK_TAG, SUPERVISOR_TAG
-from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_NO_LOG, EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_NO_INPUT, EXIT_NO_LOG, EXIT_USAGE
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
 RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"

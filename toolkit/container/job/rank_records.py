@@ -11,11 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from toolkit.container.conventions import JOB_TAG, in_memory, is_tagged
 from toolkit.container.files import read, write_reserved, write_text
 from toolkit.container.job_file import Job
-from toolkit.container.paths import in_memory
-from toolkit.container.tags import JOB_TAG, is_tagged
-from toolkit.protocol.exit_codes import EXIT_BROKEN
+from toolkit.protocol.outcomes import EXIT_BROKEN
 
 # A rank's record, `logs/rank-N.exit`: rank, attempt, host, exit_code, signal (0 for none), oom, ended
 # (seconds since the epoch), lasted (seconds), last (its last lines). Written first is `logs/rank-N.run`:

@@ -17,14 +17,13 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 
+from toolkit.container.conventions import RANK_TAG, job_folder, temporary_folder
 from toolkit.container.exits import exit_code_of, fail
 from toolkit.container.job.rank import Place, rank_env
 from toolkit.container.job.variables import Variables, require, token_path
 from toolkit.container.job_file import HostFile, Job, load_host, load_job
 from toolkit.container.logs.log import last_lines
-from toolkit.container.paths import job_folder, temporary_folder
-from toolkit.container.tags import RANK_TAG
-from toolkit.protocol.exit_codes import EXIT_LOST, EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_LOST, EXIT_USAGE
 
 READY_S = 90.0  # for all nodes to join; a busy host takes 20 s to start one
 LOOK_S = 0.3

@@ -18,7 +18,7 @@ from toolkit.container.job.lease_client import Leases
 from toolkit.container.job.orphans import hang_up
 from toolkit.container.job.rank_records import End, Record
 from toolkit.container.job_file import Host, Job
-from toolkit.protocol.exit_codes import EXIT_LOST
+from toolkit.protocol.outcomes import EXIT_LOST
 
 TICK_S = 0.05
 LATEST_S = 1.0  # a failing launcher is at most this far ahead of the reports about its ranks

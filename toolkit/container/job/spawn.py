@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 from toolkit.container.exits import exit_code_of, fail
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 
 def main() -> int:

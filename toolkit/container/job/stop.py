@@ -12,16 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from toolkit.container.conventions import GRACE, PEER_FAILED, SUPERVISOR_TAG, in_memory, is_tagged, job_folder
 from toolkit.container.exits import fail
 from toolkit.container.files import write_text
 from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, PEER, RANKS_ENDED
 from toolkit.container.job.orphans import CONNECT_S, end_everywhere
 from toolkit.container.job_file import Job, grace_of, load_job
 from toolkit.container.job_list import Status, keep_status, read_status
-from toolkit.container.paths import GRACE, in_memory, job_folder
-from toolkit.container.tags import PEER_FAILED, SUPERVISOR_TAG, is_tagged
-from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
-from toolkit.protocol.states import FINAL_STATES
+from toolkit.protocol.outcomes import EXIT_BROKEN, EXIT_NO_INPUT, FINAL_STATES
 
 START_S = 5.0  # a job that was just started might not have a status yet
 POLL_S = 0.05

@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
 
+from toolkit.container.conventions import (
+    ATTEMPT,
+    JOB_TAG,
+    PEER_FAILED,
+    SUPERVISOR_TAG,
+    is_tagged,
+    job_folder,
+    root,
+)
 from toolkit.container.diagnose.watchdog import Watchdog
 from toolkit.container.exits import fail
 from toolkit.container.files import reserve, write_json
 from toolkit.container.job.attempt import Attempt
-from toolkit.container.job.descriptors import raise_limit
-from toolkit.container.job.descriptors import too_few as too_few_descriptors
 from toolkit.container.job.elastic import reserve_of
 from toolkit.container.job.exec_mode import PEER
+from toolkit.container.job.launch import raise_limit, too_few_descriptors
 from toolkit.container.job.lease_client import Leases
 from toolkit.container.job.orphans import end_everywhere
 from toolkit.container.job.rank_records import End
 from toolkit.container.job.restarts import Restarts, acquire_leases, count, next_job, part_of_attempt, too_few
-from toolkit.container.job.slots import slot_lock, taken, taken_by_another
 from toolkit.container.job.variables import AllVariables, receive
-from toolkit.container.job_file import Host, Job, load_job
-from toolkit.container.job_list import Status, keep_status
+from toolkit.container.job_file import Host, Job, load_job, read_job
+from toolkit.container.job_list import Status, keep_status, read_status
 from toolkit.container.logs.log import Log, size_of
-from toolkit.container.paths import ATTEMPT, job_folder
-from toolkit.container.tags import JOB_TAG, PEER_FAILED, SUPERVISOR_TAG
-from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_LOST, EXIT_STARTED, EXIT_USAGE
 from toolkit.protocol.host_list import host_list
-from toolkit.protocol.states import JobState, next_state
+from toolkit.protocol.outcomes import (
+    EXIT_BROKEN,
+    EXIT_LOST,
+    EXIT_STARTED,
+    EXIT_USAGE,
+    FINAL_STATES,
+    JobState,
+    next_state,
+)
 
 TICK_S = 0.05
 MOST_RESTARTS = 100  # number of restarts for which space is reserved
@@ -345,3 +358,34 @@ def main() -> int:
         supervisor.save()
     supervisor.run()
     return 0
+
+
+def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
+    return {host["name"]: host["taken"] for host in hosts}
+
+
+@contextmanager
+def slot_lock() -> Iterator[None]:
+    """Hold a lock, so that only one job at a time takes slots and later ones see them."""
+    with (root() / "jobs" / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def taken_by_another(job: Job) -> str:
+    """Describe a requested slot or GPU that another running job has taken; empty if there is none."""
+    for path in (root() / "jobs").glob("*/status.json"):
+        other = path.parent.name
+        status = read_status(other)
+        if status is None or other == job["id"] or status["state"] in FINAL_STATES:
+            continue
+        if not is_tagged(status["pid"], SUPERVISOR_TAG, other):
+            continue
+        theirs = status["hosts"]
+        with suppress(OSError, ValueError, RecursionError):  # a damaged record must end no other job
+            theirs = taken(read_job(other)["hosts"])
+        for host in job["hosts"]:
+            both = sorted(set(host["taken"]) & set(theirs.get(host["name"], ())))
+            if both:
+                return f"slot {both[0]} of {host['name']} was reserved by job {other} after the check"
+    return ""

@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, cast
 
+from toolkit.container.conventions import in_memory, job_folder
 from toolkit.container.exits import fail
 from toolkit.container.job_file import Job
-from toolkit.container.paths import in_memory, job_folder
-from toolkit.protocol.exit_codes import EXIT_NO_INPUT
+from toolkit.protocol.outcomes import EXIT_NO_INPUT
 
 # The same time as main waits for the first answer of a lease, which stores the variables first.
 ARRIVE_S = 20.0

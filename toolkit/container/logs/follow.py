@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from toolkit.container.conventions import JOB_TAG, RESTART, SUPERVISOR_TAG, is_tagged, job_folder, lease_path
 from toolkit.container.exits import fail
 from toolkit.container.files import read
 from toolkit.container.job.rank_records import RUN_FIELDS, is_record
@@ -20,10 +21,7 @@ from toolkit.container.job_file import load_job
 from toolkit.container.job_list import read_status
 from toolkit.container.logs.collapse import LauncherTraceback, LineCollapser
 from toolkit.container.logs.log import Reader, offset_at, offset_of_last_lines
-from toolkit.container.paths import RESTART, job_folder, lease_path
-from toolkit.container.tags import JOB_TAG, SUPERVISOR_TAG, is_tagged
-from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
-from toolkit.protocol.states import FINAL_STATES
+from toolkit.protocol.outcomes import EXIT_BROKEN, EXIT_NO_INPUT, FINAL_STATES
 
 LOG = "output.log"
 POLL_S = 0.05

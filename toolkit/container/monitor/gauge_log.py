@@ -14,10 +14,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from toolkit.container.conventions import job_folder
 from toolkit.container.files import content, write_text
 from toolkit.container.job_file import load_host
 from toolkit.container.monitor.gauges import Gpus, Host
-from toolkit.container.paths import job_folder
 
 GAUGES = "gauges.jsonl"  # in the job's logs on each host
 APART_S = 2.0

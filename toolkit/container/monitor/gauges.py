@@ -17,15 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from toolkit.container.conventions import JOB_TAG, is_tagged, root
 from toolkit.container.exits import fail
 from toolkit.container.files import read
 from toolkit.container.job.rank_records import RUN_FIELDS, is_record
 from toolkit.container.job_file import load_host
 from toolkit.container.logs.log import Reader, size_of
 from toolkit.container.monitor.steps import StepRate
-from toolkit.container.paths import root
-from toolkit.container.tags import JOB_TAG, is_tagged
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 # Field names of nvidia-smi and of toolkit; see `nvidia-smi --help-query-gpu`.
 GPU_FIELDS = {

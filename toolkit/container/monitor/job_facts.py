@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from toolkit.container.conventions import PREPARATION, job_folder, root
 from toolkit.container.exits import fail
 from toolkit.container.files import read
 from toolkit.container.job_file import load_host
@@ -23,8 +24,7 @@ from toolkit.container.job_list import is_alive, kept_status, list_jobs
 from toolkit.container.logs.log import Reader, last_lines, pieces, size_of, times
 from toolkit.container.monitor.gauge_log import GAUGES, read_rows
 from toolkit.container.monitor.steps import StepRate
-from toolkit.container.paths import PREPARATION, job_folder, root
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 UP = "up.json"  # in main's conf: the record of the last `up` with changes
 BENCH, BENCH_MARK = "bench.network", "@network "

@@ -1,16 +1,17 @@
-"""Paths of toolkit in a container: the folders and files of jobs, its programs, its ssh configuration."""
+"""Conventions of the programs in containers: paths, tags of a job's processes, and intervals of leases."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import signal
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.container.exits import fail
-from toolkit.protocol.exit_codes import EXIT_USAGE
+from toolkit.protocol.outcomes import EXIT_USAGE
 
 # In a job's folder while its ranks are being ended. A launcher kills all ranks within a second after
 # one has exited, so rank.py stays until the others have used their complete grace.
@@ -74,3 +75,31 @@ def in_memory(folder: Path, name: str) -> Path:
     memory = Path("/dev/shm")
     own = f"toolkit-{zlib.crc32(str(folder).encode()):08x}.{name}"
     return memory / own if os.access(memory, os.W_OK) else folder / own
+
+
+# Environment variables that tag the processes of a job.
+JOB_TAG = "TOOLKIT_JOB"  # the job tag, set in every process of a job
+RANK_TAG = "TOOLKIT_RANK"  # set only in the user's command, not in rank.py or the launcher
+SUPERVISOR_TAG = "TOOLKIT_SUPERVISOR"  # set in the supervisor, which the cleanup must spare
+# To a supervisor: another host's part of the job has failed, so its ranks wait in vain.
+PEER_FAILED = signal.SIGUSR1
+HOST_TAG = "TOOLKIT_TO"  # set in a launcher's ssh on main: the target host
+
+
+def is_tagged(pid: int, mark: str, job_id: str, ranks: bool = False) -> bool:
+    """Return whether process `pid` was started with `mark` set to exactly `job_id`.
+
+    With `ranks`, only if it is the user's command of a rank or was started by one.
+    """
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # exited, or owned by another user
+    of_rank = any(entry.startswith(RANK_TAG.encode() + b"=") for entry in environ)
+    return f"{mark}={job_id}".encode() in environ and (of_rank or not ranks)
+
+
+# Intervals and limits of leases, in seconds.
+HEARTBEAT_S = 0.5  # interval of main's heartbeats
+LOST_S = 4.0  # a host that has not answered for this time is lost
+LEASE_S = 10.0  # a host that has not received a heartbeat for this time ends its ranks

@@ -7,8 +7,7 @@ import base64
 import pytest
 
 from tests.unit.cluster_world import public_key
-from toolkit.core.command import Ref
-from toolkit.core.typed import Kind
+from toolkit.core.command import Kind, Ref
 from toolkit.errors import ToolkitError
 
 KEY = public_key("gpu2")

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from toolkit.protocol.states import FINAL_STATES, JobState, next_state
+from toolkit.protocol.outcomes import FINAL_STATES, JobState, next_state
 
 FINAL = {"succeeded", "failed", "stopped", "timeout"}
 NEXT = {

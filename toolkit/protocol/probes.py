@@ -1,11 +1,11 @@
-"""Answers of the test containers, toolkit/container/check/container_probe.py."""
+"""Answers of probes: about a host's user, and of test containers and images, toolkit/container/check/."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from toolkit.protocol.decode import Number
+from toolkit.protocol.decode import Number, Text
 from toolkit.protocol.jobs import Count, Line, Lines, Moment
 
 Port = Annotated[int, Number(1, 65535)]
@@ -97,3 +97,20 @@ class LookReport:
     taken: tuple[str, ...] = ()
     logins: dict[str, Login] = field(default_factory=dict)
     now: Moment = 0.0
+
+
+_Name = Annotated[str, Text(most=256)]
+_Id = Annotated[int, Number(0, 2**32 - 1)]
+_Folder = Annotated[str, Text(pattern="(/.*)?")]
+
+
+@dataclass(frozen=True)
+class Who:
+    """The SSH user: ``groups`` are ids and names, ``state`` the folder above those of toolkit."""
+
+    user: _Name
+    uid: _Id
+    gid: _Id
+    groups: tuple[tuple[_Id, _Name], ...]
+    home: _Folder
+    state: _Folder

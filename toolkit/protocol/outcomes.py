@@ -1,4 +1,4 @@
-"""States of a job as its supervisor writes them into status.json, and their order."""
+"""Outcomes of a job: its states in status.json with their order, and exit codes of programs in containers."""
 
 from __future__ import annotations
 
@@ -35,3 +35,12 @@ def next_state(state: str, then: str) -> str:
     if after not in _NEXT.get(before, ()):
         raise ValueError(f"a job that is {before.value} cannot become {after.value}")
     return after.value
+
+
+# Exit codes of programs in containers.
+EXIT_USAGE = 64  # the numbers of sysexits.h: a wrong call or a wrong world size
+EXIT_STARTED = 65  # this job has been started before
+EXIT_NO_INPUT = 66  # there is no such job on this host
+EXIT_LOST = 69  # a host of the job is gone
+EXIT_BROKEN = 70  # toolkit failed, not the job
+EXIT_NO_LOG = 73  # a log cannot be written
