@@ -200,7 +200,8 @@ cluster: {cluster}
 image: {image}
 
 # The hosts, by the names that ranks use to reach each other.
-{advice}# toolkit connects to a host without settings as `ssh NAME` does. Default slots: one per GPU, or 1 without GPUs.
+{advice}# toolkit connects to a host without settings as `ssh NAME` does. The default of slots is one per GPU,
+# or 1 on a host without GPUs.
 hosts:
 {hosts}
 {left_out}  # example:
