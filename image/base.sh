@@ -12,7 +12,7 @@ say() { echo "base: $*"; }
 die() { echo "base: $*" >&2; exit 1; }
 
 command -v docker > /dev/null || die "docker is not installed on this machine"
-docker version > /dev/null 2>&1 || die "no Docker engine answers; start it, or set DOCKER_HOST"
+docker version > /dev/null 2>&1 || die "no Docker engine answers; start an engine, or set DOCKER_HOST"
 
 if docker image inspect "$tag" > /dev/null 2>&1; then
     say "$tag already exists"
@@ -53,10 +53,10 @@ fi
 say "docker pull $tag failed: $(tail -n 1 "$work/pull")"
 
 say "creating $tag with debootstrap from $mirror instead"
-[ "$(id -u)" -eq 0 ] || die "debootstrap needs root: run this as root; or run docker pull $tag and docker save $tag on a machine that reaches a registry, and docker load on this one"
+[ "$(id -u)" -eq 0 ] || die "debootstrap needs root: run this command as root; or run docker pull $tag and docker save $tag on a machine that can reach a registry, and docker load on this machine"
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 if ! command -v debootstrap > /dev/null || ! [ -e "$keyring" ]; then
-    command -v apt-get > /dev/null || die "debootstrap or Debian's keyring is missing and this machine has no apt-get to install it"
+    command -v apt-get > /dev/null || die "debootstrap or Debian's keyring is missing, and this machine has no apt-get to install them"
     say "installing debootstrap and debian-archive-keyring with apt"
     apt-get -qq update
     DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends debootstrap debian-archive-keyring > /dev/null
@@ -68,7 +68,7 @@ root=$work/root
 # --force-check-gpg: without a keyring it would only warn and take any archive.
 debootstrap --variant=minbase --keyring="$keyring" --force-check-gpg "$suite" "$root" "$mirror" > "$work/log" 2>&1 || {
     tail -n 5 "$work/log" >&2
-    die "debootstrap failed; DEBIAN_MIRROR names another mirror"
+    die "debootstrap failed; to use another mirror, set DEBIAN_MIRROR"
 }
 
 # dpkg omits in later layers the files that are removed below. Licenses are kept.

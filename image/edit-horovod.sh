@@ -30,6 +30,6 @@ sed -i '/xla_mpi_ops[.]cc/d' "$file"
 edit horovod/runner/util/remote.py 'StrictHostKeyChecking=no' 'StrictHostKeyChecking=yes'
 
 if grep -rnE 'StrictHostKeyChecking[= ]*(no|off|accept-new)' --include='*.py' horovod; then
-    echo "edit-horovod: another place in Horovod turns host key checking off" >&2
+    echo "edit-horovod: another file of Horovod disables the check of SSH host keys" >&2
     exit 1
 fi

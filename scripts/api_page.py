@@ -34,7 +34,7 @@ PARTS: dict[str, type] = {
 def api_page(made: str) -> str:
     """Return the page; ``made`` says that it was made."""
     lines = ["# Python API", "", made, ""]
-    lines += ["[The page about it](../how-to/python-api.md) shows how it is used.", ""]
+    lines += ["[Use toolkit from Python](../how-to/python-api.md) shows examples.", ""]
     for name, kind in PARTS.items():
         lines += [f"## `{name}`", ""]
         if kind in (Cluster, ClusterJob):

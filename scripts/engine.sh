@@ -29,7 +29,7 @@ ensure() {
         say "Docker engine $version answers"
         return
     fi
-    [ -z "${DOCKER_HOST:-}" ] || fail "no engine answers at DOCKER_HOST=$DOCKER_HOST" "start it, or unset DOCKER_HOST"
+    [ -z "${DOCKER_HOST:-}" ] || fail "no engine answers at DOCKER_HOST=$DOCKER_HOST" "start the engine, or unset DOCKER_HOST"
     if [ "$(id -u)" != 0 ]; then
         if [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ]; then
             fail "there is an engine, but $(id -un) cannot use it" \
@@ -44,7 +44,7 @@ ensure() {
     if [ -d /run/systemd/system ]; then
         # From here on it is the machine's own engine, and so is its data.
         rm -f "$state/before"
-        say "starting it with systemctl"
+        say "starting the Docker engine with systemctl"
         systemctl start docker
         wait_for_answer
     else
@@ -79,7 +79,7 @@ install_packages() {
 }
 
 start_by_hand() {
-    say "no systemd on this machine: starting dockerd directly, log in $state/dockerd.log"
+    say "this machine has no systemd: starting dockerd directly; its log is $state/dockerd.log"
     # For `stop`: dockerd changes these and does not change them back.
     forward=$(iptables -S FORWARD 2> /dev/null | sed -n 's/^-P FORWARD //p')
     printf 'forward=%s\nip_forward=%s\n' "${forward:-ACCEPT}" "$(cat /proc/sys/net/ipv4/ip_forward)" > "$state/net"
@@ -95,9 +95,9 @@ wait_for_answer() {
         if [ -f "$state/started" ] && ! ours; then
             rm -f "$state/started"
             tail -n 8 "$state/dockerd.log" >&2
-            fail "dockerd ended; its output is in $state/dockerd.log"
+            fail "dockerd exited; its output is in $state/dockerd.log"
         fi
-        [ "$(date +%s)" -lt "$end" ] || fail "the engine does not answer after $seconds s" "look into $state/dockerd.log"
+        [ "$(date +%s)" -lt "$end" ] || fail "the engine does not answer after $seconds s" "read $state/dockerd.log"
         sleep 0.5
     done
     say "Docker engine $version started"
@@ -110,17 +110,17 @@ status() {
 }
 
 stop() {
-    ours || { say "nothing to stop: this script has started no engine that still runs"; return 0; }
+    ours || { say "nothing to stop: no engine that this script started still runs"; return 0; }
     running=$(docker ps -q | wc -l)
     if [ "$running" -gt 0 ]; then
-        say "not stopped: $running containers are running on it"
+        say "the engine was not stopped, because it runs $running containers"
         return 1
     fi
     bridges=$(docker network ls --filter driver=bridge --format '{{.ID}}' | sed 's/^/br-/')
     kill -TERM "$pid"
     end=$(($(date +%s) + seconds))
     while ours; do
-        [ "$(date +%s)" -lt "$end" ] || fail "dockerd ($pid) does not end" "look into $state/dockerd.log"
+        [ "$(date +%s)" -lt "$end" ] || fail "dockerd ($pid) does not exit" "read $state/dockerd.log"
         sleep 0.2
     done
     for bridge in docker0 $bridges; do ip link delete "$bridge" 2> /dev/null || true; done

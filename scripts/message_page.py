@@ -168,7 +168,7 @@ def _texts(node: ast.expr, names: Names) -> Iterator[str]:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield " ".join(node.value.split())
     elif isinstance(node, ast.JoinedStr):
-        yield " ".join("".join(_part(value) for value in node.values).split())
+        yield " ".join(_joined(node).split())
     elif isinstance(node, ast.IfExp):
         yield from _texts(node.body, names)
         yield from _texts(node.orelse, names)
@@ -184,8 +184,18 @@ def _side(node: ast.expr) -> str:
     if isinstance(node, ast.BinOp):
         return _side(node.left) + _side(node.right)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_part(value) for value in node.values)
+        return _joined(node)
     return _part(node)
+
+
+def _joined(node: ast.JoinedStr) -> str:
+    text = ""
+    for value in node.values:
+        part = _part(value)
+        # A value directly after a word is an addition, often empty. Its name would seem part of the word.
+        glued = text[-1:].isalnum() and isinstance(value, ast.FormattedValue)
+        text += GAP if glued and part[:1].isalnum() else part
+    return text
 
 
 def _part(node: ast.expr) -> str:

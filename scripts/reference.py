@@ -53,42 +53,41 @@ _PORTS = (
         "train_single.py",
         "train_horovod.py",
         "Horovod",
-        "Six steps: initialize, and select the GPU by the local rank; scale the learning rate; let the "
-        "optimizer average gradients; resume from the checkpoint that rank 0 has read; start with the "
-        "weights of rank 0; train on this rank's part of the data. Only rank 0 writes.",
+        "The script needs six additions. Numbered comments in the diff explain the additions. Only rank 0 "
+        "prints the progress and writes checkpoints.",
     ),
     (
         "train_single.py",
         "train_ddp.py",
         "DistributedDataParallel",
-        "The same steps, with a wrapper around the model instead of the optimizer. The wrapper sends the "
-        "weights of rank 0 to all ranks.",
+        "The additions are similar to the additions for Horovod, but DistributedDataParallel wraps the model "
+        "instead of the optimizer. The wrapper sends the weights of rank 0 to all ranks.",
     ),
     (
         "train_ddp.py",
         "train_fsdp.py",
         "FSDP",
-        "Compared with DDP, the weights, gradients and momentum of each layer are sharded over the ranks. "
+        "Unlike DDP, FSDP shards the weights, gradients and momentum of each layer over the ranks. "
         "All ranks take part in a checkpoint, because each rank has only a shard.",
     ),
     (
         "train_ddp.py",
         "train_ray.py",
         "Ray Train",
-        "Compared with DDP, Ray starts the workers and assigns a device to each worker.",
+        "Unlike with DDP, Ray starts the workers and assigns a device to each worker.",
     ),
     (
         "train_ddp.py",
         "train_accelerate.py",
         "Accelerate",
-        "Compared with DDP, the settings of Accelerate select the wrapper of the model and the precision.",
+        "Unlike with DDP, the settings of Accelerate select the wrapper of the model and the precision.",
     ),
     (
         "train_ddp.py",
         "train_deepspeed.py",
         "DeepSpeed",
-        "Compared with DDP, an engine contains model and optimizer, and shards both according to its "
-        "configuration. Each rank writes its own part of a checkpoint.",
+        "Unlike with DDP, an engine contains the model and the optimizer, and shards both according to the "
+        "configuration of DeepSpeed. Each rank writes its own part of a checkpoint.",
     ),
 )
 
@@ -97,8 +96,8 @@ def porting_page(folder: Path) -> str:
     """Return the page with the difference between each example and the one before it."""
     lines = [
         *("# From one GPU to several", "", MADE, ""),
-        "`examples/digits/train_single.py` trains on one GPU or on the CPU. The diffs below show the changes",
-        "for several ranks. The changed scripts also run on one rank.",
+        "`examples/digits/train_single.py` trains on one GPU or on the CPU. The diffs on this page show",
+        "the changes for several ranks. The changed scripts also run on one rank.",
     ]
     for before, after, title, about in _PORTS:
         old, new = ((folder / name).read_text(encoding="utf-8").splitlines() for name in (before, after))
@@ -140,13 +139,13 @@ def cli_page(command: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-_JSON = """Once a job has started, `toolkit run` ends with the job's own code, and `toolkit exec` on one host
-with the command's.
+_JSON = """Once a job has started, `toolkit run` exits with the exit code of the job. On one host,
+`toolkit exec` exits with the exit code of the command.
 
-With `--json` a command that fails still prints one object on standard output:
+With `--json`, a command that fails still prints one object on standard output:
 `{"ok": false, "error": {"what": "…", "fix": "…", "more": "…", "host": "…", "exit_code": 2, "problems":
-[{"path": "…", "message": "…", "line": null}]}}`. `problems` lists the errors of the input, and is empty
-otherwise; `more` is the command that explains the message, or empty."""
+[{"path": "…", "message": "…", "line": null}]}}`. `problems` lists the errors of the input.
+`more` is a command that explains the message. Both can be empty."""
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -222,7 +221,7 @@ def hosts_page(schema: dict[str, Any], example: dict[str, Any]) -> str:
     lines = [
         *("# hosts.yaml", "", MADE, ""),
         "hosts.yaml describes the hosts of one cluster and the settings of its containers. toolkit refuses",
-        "unknown keys. It lists all errors at once, with line and path, before it contacts a host.",
+        "unknown keys. Before toolkit contacts a host, it lists all errors of the file with line and path.",
         "",
         "`toolkit init` writes a first file. `toolkit schema -o hosts.schema.json` writes the tables of this",
         "page as JSON Schema. With `# yaml-language-server: $schema=hosts.schema.json` on top of hosts.yaml,",
@@ -270,7 +269,7 @@ def _type(field: dict[str, Any]) -> str:
 
 def _one_type(way: dict[str, Any]) -> str:
     if "$ref" in way:
-        return "settings, see below"
+        return "settings of a table below"
     if "anyOf" in way or "oneOf" in way:
         return _type(way)
     if "enum" in way:
@@ -280,13 +279,13 @@ def _one_type(way: dict[str, Any]) -> str:
     kind = way.get("type")
     if kind == "integer":
         least, most = way.get("minimum"), way.get("maximum")
-        return f"number, {least} to {most}" if most is not None else f"number, {least or 0} or more"
+        return f"number from {least} to {most}" if most is not None else f"number of at least {least or 0}"
     if kind == "array":
-        return f"list of: {_type(way.get('items', {}))}"
+        return f"list (each entry: {_type(way.get('items', {}))})"
     if kind == "object":
         values = [*way.get("patternProperties", {}).values(), way.get("additionalProperties")]
         value = next((v for v in values if isinstance(v, dict)), {})
-        return f"mapping of names to: {_type(value)}"
+        return f"mapping (each value: {_type(value)})"
     if way.get("format") == "ipv4":
         return "IPv4 address"
     return {"string": "text", "boolean": "true or false", "number": "number"}.get(str(kind), "anything")

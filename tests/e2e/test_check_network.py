@@ -114,7 +114,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "limits enp3s0 to 10 Mb/s",
             "warning",
         ),
-        Fault("net-speeds", "", "", "box2 has 10 Mb/s, other hosts have 10 Gb/s", "warning"),
+        Fault("net-speeds", "", "", "box2 has 10 Mb/s, but other hosts have 10 Gb/s", "warning"),
         Fault("pair-route", BENT, STRAIGHT, "the host sends to box1 (DATA1) through mv0", "warning"),
         Fault(
             "net-mtu",

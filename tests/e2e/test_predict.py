@@ -79,5 +79,8 @@ def test_a_script_without_steps_is_told_in_its_own_words(up: Toolkit) -> None:
     words = ("--workdir", "examples/digits", "--rate", "1gbit", "--probe", "digits.py")
     done = up.run("predict", *words)
     assert (done.status, done.out) == (1, "")
-    assert "digits.py: 0 steps of an optimizer of torch.optim were seen; at least 3 are needed" in done.err
+    assert (
+        "digits.py made 0 steps with an optimizer of torch.optim, but the measurement needs at least 3"
+        in done.err
+    )
     assert "fix: toolkit logs 2" in done.err

@@ -79,7 +79,7 @@ def test_what_changes_here_is_sent_and_what_goes_here_goes_there(tmp_path: Path,
     assert {o.status for o in found.values()} == {"ok"}, found
     assert 0 < sum(host.fed for host in hosts) < 4 * MIB, "the large file stays where it is"
     assert mine.read_text() == "not the toolkit's"
-    assert changed.read_text() == "changed there" and "they were changed on the host" in found["box2"].detail
+    assert changed.read_text() == "changed there" and "that changed on the host" in found["box2"].detail
     mine.unlink()
     changed.unlink()
     assert all(arrived(source, host) for host in hosts)

@@ -132,7 +132,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
         "warning",
         "ignores 'NETWORK'",
     ),
-    ("NCCL_P2P_LEVEL=nvl", "NCCL_P2P_LEVEL", "warning", "in this case"),
+    ("NCCL_P2P_LEVEL=nvl", "NCCL_P2P_LEVEL", "warning", "upper and lower case matter"),
     ("NCCL_NET_GDR_LEVEL=NODE", "NCCL_NET_GDR_LEVEL", "warning", "LOC, NVL"),
     ("NCCL_NTHREADS=100", "NCCL_NTHREADS", "warning", "multiple of 32"),
     ("NCCL_SOCKET_NTHREADS=32", "NCCL_SOCKET_NTHREADS", "warning", "0 to 16"),

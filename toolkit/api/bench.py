@@ -20,7 +20,7 @@ class BenchPart(Part):
         """Measure every ordered pair of hosts and all-reduce by size, in the image.
 
         Args:
-            seconds: duration of sending per direction of a pair.
+            seconds: time of sending in each direction of a pair.
             backend: library of the all-reduce: auto, mpi, gloo or nccl.
             only: hosts to measure, all by default.
         """
@@ -40,13 +40,13 @@ class BenchPart(Part):
         patience: float = 300.0,
         launcher: str = "",
     ) -> Scaling:
-        """Run a script on 1, 2, … hosts and measure its throughput on each number; times in seconds.
+        """Run a script on 1, 2, … hosts and measure its throughput. Times are in seconds.
 
         Args:
             on: numbers of hosts; by default every number up to 16, then powers of two.
-            warm_up: time after the first step that is not measured.
+            warm_up: time between the first step and the measurement.
             seconds: time of the measurement after the warm-up.
-            patience: limit for the first step to appear.
+            patience: time limit for the first step.
         """
         request = Request(words=words, workdir=Path(workdir).resolve(), launcher=launcher)
         check_request(self._cluster.inventory, request)

@@ -146,7 +146,7 @@ class Cluster(Elsewhere):
 
         Args:
             save_to: local folder for job records, logs and results; ``runs/CLUSTER`` by default.
-            save: False deletes them without a download.
+            save: False deletes these files without a download.
 
         Raises:
             PlanFailed: a step failed on a host; contains the report.
@@ -218,7 +218,7 @@ class Cluster(Elsewhere):
         return {name: done[name] if name in done else errors[name] for name in self.inventory.names}
 
     def collect_garbage(self, days: float | None = None, state: bool = False) -> Report:
-        """Remove leftovers of dead runs of this user, from all clusters; running jobs are not touched.
+        """Remove leftovers of interrupted runs of this user from all clusters. Running jobs continue.
 
         Args:
             days: also remove folders of jobs that ended at least this many days ago.

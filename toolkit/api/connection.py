@@ -47,7 +47,7 @@ def _ignore_event(event: object) -> None:
 
 
 class Connection:
-    """A cluster, given its hosts file.
+    """A cluster that a hosts file describes.
 
     Args:
         hosts: path of a hosts.yaml, or the result of ``load_inventory``.

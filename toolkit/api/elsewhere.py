@@ -35,7 +35,7 @@ class Elsewhere(Runs):
         """Return the predicted step time on 1 to N hosts, and the verdict.
 
         Args:
-            options: as for `toolkit predict`; hosts are contacted only if they name a script to probe.
+            options: as for `toolkit predict`; toolkit contacts hosts only if the options contain a script.
             arguments: arguments of the script; ``workdir`` is its folder.
             measured: result of ``bench.network``.
 
@@ -72,7 +72,7 @@ class Elsewhere(Runs):
         """Return name and text of a script for sbatch that runs a job like this cluster.
 
         Args:
-            batch: the job and its options; hosts are queried only if the number of their GPUs is unknown.
+            batch: the job and its options; toolkit queries hosts only if the number of their GPUs is unknown.
             sbatch: further options of sbatch.
 
         Raises:

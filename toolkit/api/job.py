@@ -119,7 +119,7 @@ class ClusterJob:
         return b"".join(pieces).decode(errors="replace")
 
     def stop(self, grace: float | None = None, running: bool = False) -> JobStatus:
-        """Stop the job on every host and return its status. A job that has ended is not changed.
+        """Stop the job on every host and return its status. A job that has ended does not change.
 
         Args:
             grace: seconds between SIGTERM and SIGKILL; None means the value of the job.

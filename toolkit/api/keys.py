@@ -19,6 +19,7 @@ class KeysPart(Part):
     def record(self, key: ShownKey) -> Path:
         """Record a key as trusted and return the known_hosts file.
 
-        First compare its fingerprint with one from another source: an attacker could answer for the host.
+        First compare the fingerprint with a fingerprint from another source, because an attacker could answer
+        instead of the host.
         """
         return record(key)

@@ -35,10 +35,10 @@ class Runs(Connection):
         """Start a script of ``workdir``, or a command, on all slots, and return while the job runs.
 
         Args:
-            env: variables for the ranks; they override those of the hosts file.
+            env: variables for the ranks; these variables override `env` of the hosts file.
             timeout, stall_after: seconds.
             check: first check the hosts for problems and the data for completeness.
-            others: as the options of `toolkit run` with the same names; ``ranks`` is ``--np``.
+            others: see the options of `toolkit run` with the same names; ``ranks`` is ``--np``.
 
         Raises:
             BadInput: the request is invalid; lists every problem. No host was contacted.

@@ -21,7 +21,7 @@ class ServicesPart(Part):
 
     @contextmanager
     def forward(self, service: str, port: int = 0) -> Iterator[list[Door]]:
-        """Forward a service to 127.0.0.1 within a ``with``; each door has a local address.
+        """Forward a service to 127.0.0.1 within a ``with``; each `Door` contains a local address.
 
         Args:
             port: local port; 0 means the port of the service, or the next free port.

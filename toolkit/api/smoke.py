@@ -32,7 +32,7 @@ def prepare_smoke(cluster: Connection, launcher: str = "") -> PreparedSmoke:
     """Connect to the hosts and plan both parts of the test.
 
     Args:
-        launcher: launcher of the all-reduce; by default that of hosts.yaml, or one that the image has.
+        launcher: launcher of the all-reduce; by default the one in hosts.yaml, or another one of the image.
     """
     notices = Notices(cluster)
     session = cluster.connect()

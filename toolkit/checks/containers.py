@@ -128,7 +128,7 @@ def _login(scene: Scene) -> Iterator[Finding]:
         return  # without ssh between containers there is no login
     main = scene.inside.get(scene.inventory.main)
     if main is None or not main.up or main.error:
-        yield unchecked("the cluster is not up, so logins were not tried")
+        yield unchecked("the cluster is not up, so toolkit tested no logins")
         return
     for name, result in main.report.logins.items():
         if result.error and name in scene.inventory.names:
@@ -283,10 +283,15 @@ def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
 CHECKS = (
     Check("in-start", "a container from the image starts", host=_starts, stage="inside"),
     Check(
-        "in-programs", "the image has the programs of transport and launcher", whole=_programs, stage="inside"
+        "in-programs",
+        "the image has the programs that transport and launcher need",
+        whole=_programs,
+        stage="inside",
     ),
     Check("in-listen", "containers can listen at the data address", host=_listens, stage="inside"),
-    Check("in-login", "the main container logs in to every worker container", whole=_login, stage="inside"),
+    Check(
+        "in-login", "the main container can log in to every worker container", whole=_login, stage="inside"
+    ),
     Check("in-names", "host names resolve to data addresses in containers", host=_names, stage="inside"),
     Check("in-shm", "/dev/shm is large enough", host=_shm, stage="inside"),
     Check("in-memlock", "ranks can lock memory for RDMA", host=_memlock, stage="inside"),
@@ -294,7 +299,7 @@ CHECKS = (
     Check("in-gpus", "containers see the GPUs", host=_gpus, stage="inside"),
     Check("in-versions", "libraries have the same version on all hosts", whole=_versions, stage="inside"),
     Check(
-        "in-variables", "the NCCL of the image reads the variables of env", whole=_variables, stage="inside"
+        "in-variables", "NCCL in the image supports the variables in env", whole=_variables, stage="inside"
     ),
     Check(
         "in-mounts",

@@ -72,7 +72,9 @@ def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
         base = scene.image.diff_ids[:1]
         if base and any(image.diff_ids[:1] == base for image in seen.facts.images):
             # Layers that the host has are not sent; the size of the missing ones is not known yet.
-            yield warning(f"{room}, but {need} minus the size of layers on the host", fix)
+            yield warning(
+                f"{room}, but {need}, minus the size of the layers that are already on the host", fix
+            )
         else:
             yield error(f"{room}, but {need}", fix)
 

@@ -154,13 +154,13 @@ def _foreign(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("docker", "docker can be used", host=_usable),
+    Check("docker", "the SSH user can use docker", host=_usable),
     Check("docker-version", "the container engine is new enough", host=_new_enough),
-    Check("docker-storage", "images are stored in layers", host=_driver),
+    Check("docker-storage", "the storage driver of the engine is fast enough", host=_driver),
     Check("docker-users", "containers use the user IDs of the host", host=_remapped),
     Check("docker-here", "docker commands reach the engine of this host", host=_own),
     Check("docker-logs", "container logs can be read", host=_logs),
-    Check("docker-runtime", "containers run under a tested runtime", host=_runtime),
+    Check("docker-runtime", "the runtime of containers was tested with toolkit", host=_runtime),
     Check("docker-confined", "containers can read mounted folders", host=_confined),
     Check("cluster-name", "no other user's cluster has this name", host=_foreign),
 )

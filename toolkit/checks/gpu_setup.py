@@ -144,7 +144,7 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
             f"{len(bus)} GPUs are on the PCI bus, but nvidia-smi lists {len(report.cards)} "
             f"(missing: {', '.join(lost)})"
         )
-        fix = f"on {seen.host}: sudo dmesg | grep -i nvrm  # a GPU that fell off the bus needs a reboot"
+        fix = f"on {seen.host}: sudo dmesg | grep -i nvrm  # if a GPU fell off the bus, reboot the host"
         yield warning(what, fix)
     elif bus and not report.cards:
         drivers = ", ".join(sorted({driver for _, driver in bus if driver})) or "no driver"

@@ -252,16 +252,20 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for role, path in shut:
         if role == "state":
             what = (
-                f"the engine (root) cannot access the state directory in {path}: the share denies root access"
+                f"the engine (root) cannot access the state directory in {path}: "
+                "the share denies access by root"
             )
             yield error(
                 what, "in hosts.yaml: state_dir: FOLDER, a folder on the hosts' local disks", subject=path
             )
         else:
-            what = f"the engine (root) cannot read {path}: the share denies root access to a folder above it"
+            what = (
+                f"the engine (root) cannot read {path}: "
+                "the share denies access by root to a folder above this path"
+            )
             fix = (
                 f"on {seen.host}: namei -l {quoted(path)}  # run chmod o+x on the folders above, or mount "
-                "the first folder that denies root access"
+                "the first folder that denies access by root"
             )
             yield error(what, fix, subject=path)
 

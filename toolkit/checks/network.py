@@ -92,7 +92,8 @@ def _speeds(scene: Scene) -> Iterator[Finding]:
         least, most = min(rates.values()), max(rates.values())
         slow = [name for name, rate in rates.items() if rate == least]
         what = (
-            f"the data link of {host_list(slow)} has {rate_text(least)}, other hosts have {rate_text(most)}"
+            f"the data link of {host_list(slow)} has {rate_text(least)}, "
+            f"but other hosts have {rate_text(most)}"
         )
         slowest = links[slow[0]]
         name = quoted(slowest.name) if slowest else "INTERFACE"

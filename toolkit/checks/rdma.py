@@ -91,7 +91,10 @@ def _unused(scene: Scene) -> Iterator[Finding]:
                 fix = f"on {host}: {line}  # also on the other hosts, in a network for this port"
                 yield warning(f"{what} ({port.rate:g} Gb/s): {name} has {has}", fix, host, port.name)
             elif shared.intersection(i.network for i in own):
-                fix = f"on {host}: ip -4 addr  # then give the first RDMA ports of all hosts one network"
+                fix = (
+                    f"on {host}: ip -4 addr"
+                    "  # then give the first RDMA port of each host an address in one network"
+                )
                 yield warning(
                     f"{what}: the ports of the hosts are in different networks", fix, host, port.name
                 )

@@ -78,7 +78,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     ),
     *panel(
         "Debug",
-        Verb("why", "why:why", "Explain which rank blocks a job, or what ended the job."),
+        Verb("why", "why:why", "Explain which rank blocks a job, or why the job ended."),
         Verb("top", "top:top", "Show live load, GPU use and step rates of all hosts."),
         Verb("report", "report:report", "Write an HTML page about a job."),
         Verb("shell", "enter:shell", "Open a shell in a host's container."),
@@ -109,7 +109,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     ),
     *panel(
         "Export",
-        group("render", "Print the cluster or a job for other tools.",
+        group("render", "Export the cluster or a job to other tools.",
               Verb("compose", "render:compose", "Print a Compose file for each host."),
               Verb("docker", "render:docker", "Print a script of `docker run` commands for each host."),
               Verb("ssh", "render:ssh", "Print the ssh and sshd configuration of the cluster."),
@@ -145,7 +145,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="First steps: `toolkit lab up` starts a practice cluster, `toolkit init` describes your hosts. "
+    epilog="First steps: `toolkit lab up` starts a practice cluster, and `toolkit init` describes your hosts "
+    "in hosts.yaml. "
     "`toolkit COMMAND --help` shows options and examples.\n\n"
     "Exit codes: 0 success, 1 failure, 2 invalid input, 3 cluster not up, 4 local program missing, "
     "130 interrupted, 143 SIGTERM, 129 terminal closed. Once a job has started, `run` exits with the code of "

@@ -58,7 +58,7 @@ def network(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Time limit of the all-reduce measurement; toolkit then skips larger messages",
+            help="Time limit of the all-reduce measurement; after this time, toolkit skips larger messages",
         ),
     ] = 30.0,
     only: Annotated[

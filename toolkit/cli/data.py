@@ -22,9 +22,7 @@ from toolkit.cli.common import (
 from toolkit.cli.plans import carry_out, exit_with
 from toolkit.data.plan import data_text
 
-app = typer.Typer(
-    no_args_is_help=True, help="Stage the data of the hosts file to the hosts, see who has what, remove it."
-)
+app = typer.Typer(no_args_is_help=True, help="Copy data sets to hosts, and list and remove data sets.")
 
 
 @app.command("send")

@@ -95,7 +95,10 @@ def _wire(rows: tuple[Row, ...]) -> str:
         )
         for row in rows
     ]
-    return table(head, cells) + "  from: compute time per step on one slot, if no communication is hidden\n"
+    return (
+        table(head, cells)
+        + "  from: compute time per step on one slot, if communication and computing do not overlap\n"
+    )
 
 
 def _ways(rows: tuple[Row, ...]) -> str:

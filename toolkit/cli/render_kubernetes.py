@@ -88,8 +88,8 @@ def kubernetes(
 ) -> None:
     """Print a Kubernetes MPIJob or TrainJob that runs the job.
 
-    With the launchers horovodrun and mpirun, toolkit prints an MPIJob, and with torchrun a TrainJob. toolkit
-    queries the hosts only if neither hosts.yaml nor --gpus sets the number of GPUs.
+    With the launchers horovodrun and mpirun, toolkit prints an MPIJob. With torchrun, toolkit prints a
+    TrainJob. toolkit queries the hosts only if neither hosts.yaml nor --gpus sets the number of GPUs.
 
     Examples:
         toolkit render kubernetes --gpus 8 --launcher torchrun train.py --epochs 10

@@ -45,8 +45,8 @@ def report(
 ) -> None:
     """Write an HTML page about a job.
 
-    The page shows hosts and ranks, the use of time, throughput, load, restarts and versions. The page is a
-    single file without external resources. The page of a running job ends at the current time.
+    The page shows hosts, ranks, the time of each phase, throughput, load, restarts and versions. The page is
+    a single file without external resources. The page of a running job ends at the current time.
 
     Examples:
         toolkit report

@@ -44,7 +44,7 @@ def scaling(
         str,
         typer.Option(
             metavar="rank|all",
-            help="Meaning of the batch size: samples per rank or of all ranks",
+            help="Meaning of the batch size of the script: samples per rank, or samples of all ranks",
             autocompletion=complete.one_of("rank", "all"),
         ),
     ] = "rank",

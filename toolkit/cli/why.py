@@ -31,7 +31,7 @@ def why(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Explain which rank blocks a job, or what ended the job.
+    """Explain which rank blocks a job, or why the job ended.
 
     toolkit queries all hosts in parallel and changes nothing on the hosts. toolkit also writes a bundle with
     stacks and logs, which you can attach to a problem report.

@@ -129,12 +129,8 @@ class _Sending:
         return brought
 
     def _verdict(self, missing: int, brought: Brought | None, done: DataDone) -> Verdict:
-        gone = f"{counted(done.gone, 'old file')} removed" if done.gone else ""
-        stay = (
-            f"{counted(done.stay, 'old file')} kept, because they were changed on the host"
-            if done.stay
-            else ""
-        )
+        gone = f"removed {counted(done.gone, 'old file')}" if done.gone else ""
+        stay = f"kept {counted(done.stay, 'old file')} that changed on the host" if done.stay else ""
         if brought is None:
             return Verdict("ok", "; ".join(filter(None, (gone, stay))) or "no data was missing")
         speed = 8 * brought.wire / brought.seconds / 1e6 if brought.seconds else 0.0
@@ -194,9 +190,9 @@ def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict
         runner.run(command("rmdir", "--ignore-fail-on-non-empty", step.path), 60)
     if not (done.gone or done.stay or done.left):
         return Verdict("ok" if not step.keep else "skipped")
-    stay = f"{counted(done.stay, 'file')} kept, because they were changed on the host" if done.stay else ""
+    stay = f"kept {counted(done.stay, 'file')} that changed on the host" if done.stay else ""
     left = (
-        f"{counted(done.left, 'file')} kept that toolkit did not write" if done.left and not done.stay else ""
+        f"kept {counted(done.left, 'file')} that toolkit did not write" if done.left and not done.stay else ""
     )
     return Verdict("ok", "; ".join(filter(None, (counted(done.gone, "file"), stay, left))))
 

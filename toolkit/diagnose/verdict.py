@@ -191,10 +191,12 @@ def _all_wait(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
     if len(places) > 1:
         return _apart(evidence, found, places, f"{op} at different lines", f"{op} at a different line than")
     if len(found) == 1:
-        return Verdict("runs", f"the only rank waits in {op}", "toolkit why  # in a minute, to compare")
+        return Verdict(
+            "runs", f"the only rank waits in {op}", "toolkit why  # repeat in a minute, and compare"
+        )
     at = next(iter(places)) or "an unknown line"
     what = f"all ranks wait in {op} at {at}, and no connection between hosts is blocked"
-    fix = "toolkit why  # in a minute; if the result is the same, restart the job with NCCL_DEBUG=INFO"
+    fix = "toolkit why  # repeat in a minute; if the result is the same, restart the job with NCCL_DEBUG=INFO"
     return Verdict("unclear", what, fix)
 
 
@@ -241,7 +243,7 @@ def _no_rank_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
     last = f"; the newest line of output is {min(ages):.0f} s old" if ages else ""
     first = next((rank for rank, one in found.items() if one.kind != "ended"), 0)
     what = f"no rank waits for another rank: {where_text(evidence, [first])} {found[first].what}{last}"
-    fix = "toolkit why  # in a minute; a rank that is still at the same line hangs"
+    fix = "toolkit why  # repeat in a minute; a rank that is still at the same line hangs"
     return Verdict("runs", what, fix)
 
 

@@ -119,7 +119,9 @@ def _knows(variable: Variable, value: str) -> Complaint | None:
 
 
 def _exactly(variable: Variable, value: str) -> Complaint | None:
-    return None if value in variable.words else _unknown_word(variable, value, " (in this case)")
+    return (
+        None if value in variable.words else _unknown_word(variable, value, " (upper and lower case matter)")
+    )
 
 
 def _only(variable: Variable, value: str) -> Complaint | None:

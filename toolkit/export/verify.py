@@ -108,7 +108,10 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
             reason = next(iter(re.findall(r"Reason=(\S+)", about)), "None")
             standing = state if reason == "None" else f"{state} ({reason})"
             if standing != printed and state in _GOING_ON:
-                tell(f"test job {number} is {standing}; limit {_PATIENCE:.0f} s, Ctrl-C cancels the job")
+                tell(
+                    f"test job {number} is {standing}; toolkit waits at most {_PATIENCE:.0f} s, "
+                    "and Ctrl-C cancels the job"
+                )
                 printed = standing
     except KeyboardInterrupt:
         if not number.isdecimal():

@@ -173,12 +173,18 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
     key, depth = str(own[0]), len(own) - 1
     if key in _HIDDEN:
         form, item, nothing = _HIDDEN[key]
-        hint = "" if isinstance(value, dict | list) else nothing if value is None else "; put it in quotes"
+        hint = (
+            ""
+            if isinstance(value, dict | list)
+            else nothing
+            if value is None
+            else "; put the value in quotes"
+        )
         return f"should be {item if depth else form}, found {kind(value)}{hint if depth else ''}"
     if sort in ("union_tag_not_found", "union_tag_invalid"):
         hint = "; write a value or remove it" if value is None and key not in ("hosts", "mounts") else ""
         if key == "image" and isinstance(value, int | float):
-            hint = "; put it in quotes"
+            hint = "; put the value in quotes"
         return f"should be {_FORMS[key, depth]}, found {shown(value)}{hint}"
     if sort == "too_short":
         return "should name at least one word, found an empty list"
@@ -200,7 +206,7 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
     if path in (("shm_size",), ("log_size",)):
         return f"{message}; write the value with a unit, as in 8g"
     if sort == "string_type" and not isinstance(value, dict | list):
-        return f"{message}; put it in quotes"
+        return f"{message}; put the value in quotes"
     if sort == "int_type" and isinstance(value, str) and value.isdecimal():
         return f"{message}; remove the quotes"
     return message

@@ -81,7 +81,7 @@ def _not_an_option(text: str) -> None:
 def cluster(text: str) -> str:
     require(
         fits(CLUSTER, text),
-        "1 to 32 of a-z, 0-9 and '-', beginning and ending with a letter or digit",
+        "1 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends",
         text,
     )
     return text
@@ -100,7 +100,7 @@ def host_name(text: str) -> str:
         raise ValueError(f"host names have no '_'; write {other} and under it 'address: {text}'")
     require(
         fits(HOST_NAME, text),
-        "a host name: 1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit",
+        "a host name: 1 to 63 characters of a-z, 0-9 and '-', with a letter or digit at both ends",
         text,
     )
     if fits(r"[0-9]+|0x[0-9a-f]+", text):
@@ -308,7 +308,7 @@ def gpu_id(text: str) -> str:
 
 
 def label_name(text: str) -> str:
-    should = "1 to 128 of letters, digits, '.', '_', '-' and '/', a letter or digit at both ends"
+    should = "1 to 128 letters, digits, '.', '_', '-' or '/', with a letter or digit at both ends"
     require(fits(LABEL, text), should, text)
     for kept in _KEPT_LABELS:
         if f"{text}.".startswith(kept):
@@ -329,7 +329,7 @@ HEALTH = r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*"
 
 
 def service_name(text: str) -> str:
-    should = "1 to 32 of a-z, 0-9 and '-', beginning and ending with a letter or digit"
+    should = "1 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends"
     require(fits(SERVICE_NAME, text), should, text)
     return text
 

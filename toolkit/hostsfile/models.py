@@ -277,8 +277,8 @@ class HostsFile(_Strict):
     )
     launcher: Launcher = Field(
         default="auto",
-        description="Program that starts the ranks. auto selects the launcher by the script's imports, and "
-        "python if no import connects ranks.",
+        description="Program that starts the ranks. auto selects the launcher by the imports of the script, "
+        "or python if no imported library connects ranks.",
     )
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(

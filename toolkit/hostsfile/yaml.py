@@ -174,7 +174,7 @@ class _Reader:
         if complaint:
             secret = any(key in self.secret_keys for key in path[:-1])
             if secret:  # every value below these keys is text
-                complaint = f"{complaint.partition(';')[0]}; put it in quotes"
+                complaint = f"{complaint.partition(';')[0]}; put the value in quotes"
             shows = not secret and len(text) < 60 and text.isprintable()
             subject = text if shows else "this unquoted value"
             return self._opaque(path, event, f"{subject} {complaint}", value)
@@ -226,9 +226,13 @@ class _Reader:
         if key != event.value:
             self._opaque((*here, KEY), event, "this key contains a control character; remove it")
         elif complaint:
-            self._opaque((*here, KEY), event, f"this key {complaint.partition(';')[0]}; put it in quotes")
+            self._opaque(
+                (*here, KEY), event, f"this key {complaint.partition(';')[0]}; put the key in quotes"
+            )
         elif not isinstance(value, str):
-            self._opaque((*here, KEY), event, f"a key should be text, found {shown(value)}; put it in quotes")
+            self._opaque(
+                (*here, KEY), event, f"a key should be text, found {shown(value)}; put the key in quotes"
+            )
         return key
 
     def _opaque(self, path: Path, event: Any, message: str, value: Any = None) -> Any:
@@ -249,7 +253,7 @@ _FLOAT = re.compile(r"[-+]?[0-9]+\.[0-9]*|\.[0-9]+")
 
 # Python refuses to convert very long digit strings; no number in the file needs more than these.
 _MOST_DIGITS = 18
-_TOO_LONG = "is too long for a number; put it in quotes if it is text"
+_TOO_LONG = "is too long for a number; put the value in quotes if the value is text"
 
 # The patterns below take quadratic time, so that longer texts are classified by one that does not.
 _LONGEST_READ = 100
@@ -259,37 +263,39 @@ _NUMBERLIKE = re.compile(r"[-+0-9_.:eE]+")
 _SURPRISES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF"),
-        "is a boolean for some YAML parsers; put it in quotes if it is text, otherwise write true or false",
+        "is a boolean for some YAML parsers; "
+        "put the value in quotes if the value is text, otherwise write true or false",
     ),
     (
         re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"),
-        "is a number in base 60 for some YAML parsers; put it in quotes if it is text",
+        "is a number in base 60 for some YAML parsers; put the value in quotes if the value is text",
     ),
     (
         re.compile(r"[-+]?0[0-9_]+"),
-        "is an octal number for some YAML parsers; remove the leading 0, or put it in quotes",
+        "is an octal number for some YAML parsers; remove the leading 0, or put the value in quotes",
     ),
     (
         re.compile(r"[-+]?0([xX][0-9a-fA-F_]+|[oO][0-7_]+|[bB][01_]+)"),
-        "is a number in another base for some YAML parsers; write it in decimal, or put it in quotes",
+        "is a number in another base for some YAML parsers; "
+        "write the value in decimal, or put the value in quotes",
     ),
     (
         re.compile(r"(?=.*_)[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"),
-        "is a number for some YAML parsers; remove the '_', or put it in quotes",
+        "is a number for some YAML parsers; remove the '_', or put the value in quotes",
     ),
     (
         re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+|[-+]\.[0-9]+"),
-        "is a number for some YAML parsers and text for others; write all digits, or put it in quotes",
+        "is a number for some YAML parsers and text for others; write all digits, or put the value in quotes",
     ),
     (
         re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
-        "is infinity or not-a-number in YAML; put it in quotes if it is text",
+        "is infinity or not-a-number in YAML; put the value in quotes if the value is text",
     ),
     (
         re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?"),
-        "is a date in YAML; put it in quotes if it is text",
+        "is a date in YAML; put the value in quotes if the value is text",
     ),
-    (re.compile(r"="), "has a special meaning in YAML; put it in quotes"),
+    (re.compile(r"="), "has a special meaning in YAML; put the value in quotes"),
 )
 
 

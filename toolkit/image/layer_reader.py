@@ -98,7 +98,7 @@ class LayerReader:
                     seen = decode_json(LayersSeen, _line(output))
                 config = base64.b64decode(seen.config)
                 if config_identity(load_json(config), engine) != identity:
-                    raise Unreadable("the configuration that toolkit read is not that of the image")
+                    raise Unreadable("the configuration that toolkit read does not belong to the image")
                 pairs = zip(self._diff_ids, seen.sizes, strict=True)
                 return ImageLayers(config, tuple(Layer(diff_id, size) for diff_id, size in pairs))
             except Unreadable as error:

@@ -200,7 +200,8 @@ cluster: {cluster}
 image: {image}
 
 # The hosts, by the names that ranks use to reach each other.
-{advice}# A name without settings is the host of `ssh NAME`. Default slots: one per GPU, or 1 without GPUs.
+{advice}# toolkit connects to a host without settings as `ssh NAME` does. The default of slots is one per GPU,
+# or 1 on a host without GPUs.
 hosts:
 {hosts}
 {left_out}  # example:
@@ -216,7 +217,7 @@ hosts:
 # Host on which the launcher runs (default: the first host).
 # main: {main}
 
-# SSH port of worker containers (default: 12345, or a free port if 12345 is busy). A port set here is fixed.
+# SSH port of worker containers (default: 12345, or a free port if 12345 is busy).
 # worker_port: 12345
 
 {engine}\
@@ -229,14 +230,14 @@ hosts:
 # Size of /dev/shm, which data loaders use.
 # shm_size: 8g
 
-# Launcher, the program that starts the ranks. auto chooses by the script's imports. Others: torchrun,
-# horovodrun, horovodrun-gloo, mpirun, accelerate, deepspeed, ray, python.
+# Launcher, the program that starts the ranks. auto selects the launcher by the imports of the script.
+# Other values: torchrun, horovodrun, horovodrun-gloo, mpirun, accelerate, deepspeed, ray, python.
 # launcher: auto
 
-# How the launcher starts ranks on workers: ssh, or exec (no sshd and no SSH key in containers). auto: ssh if
-# the image contains sshd, otherwise exec.
+# How the launcher starts ranks on workers: ssh, or exec (no sshd and no SSH key in containers). auto selects
+# ssh if the image contains sshd and ssh, otherwise exec.
 # transport: auto
 
-# File with the SSH host keys, to which `toolkit trust` adds them.
+# File with the SSH host keys. `toolkit trust` adds keys to this file.
 # known_hosts: ~/.ssh/known_hosts
 """

@@ -86,7 +86,11 @@ class Builder:
         title = str(put.path)
         if put.edited:
             same = put.path.name == "hosts.yaml"
-            settings = "its settings did not change" if same else f"the new settings are in {put.path}"
+            settings = (
+                "the settings of the practice cluster did not change"
+                if same
+                else f"the new settings are in {put.path}"
+            )
             title = f"toolkit kept your edited hosts.yaml; {settings}"
         self.book.note("files", title, "", changed or put.changed, since)
         return self.book.report(f"lab {self.spec.name}")

@@ -48,7 +48,7 @@ def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
         return builder.go(before)
     except BaseException:
         # Also on KeyboardInterrupt: a partial lab is useless.
-        progress("lab up failed: removing what it created")
+        progress("lab up failed: removing the objects that this run created")
         keep = {c.id for c in before.hosts.values()} | {n.id for n in before.networks}
         keep |= {v.name for v in before.volumes}
         try:

@@ -61,7 +61,10 @@ def lab_name(text: str) -> str:
         ValueError: the text is not a valid lab name.
     """
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?", text):
-        raise ValueError(f"should be up to 24 of a-z, 0-9 and inner '-', found {text!r}")
+        raise ValueError(
+            "should be 1 to 24 characters of a-z, 0-9 and '-', "
+            f"with a letter or digit at both ends, found {text!r}"
+        )
     return text
 
 

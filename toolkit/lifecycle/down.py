@@ -163,7 +163,7 @@ def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[St
             empty = script(
                 '[ -z "$(ls -A "$1" 2>/dev/null)" ] || { echo "$1 contains job records" >&2; exit 1; }', jobs
             )
-            fix = "toolkit down --no-save  # without the records: the host has no image to read them"
+            fix = "toolkit down --no-save  # skips the records, which the host cannot read without an image"
             steps.append(Run(facts.host, title, empty, unless=empty, fix=fix))
     return tuple(steps)
 

@@ -10,6 +10,7 @@ from toolkit.core.facts import Facts, RdmaPort
 from toolkit.network.candidates import candidates, is_link_local
 from toolkit.network.choose import DataPath, shared_networks
 from toolkit.network.evidence import Evidence
+from toolkit.protocol.host_list import host_list
 
 # "tcp" if no host has another fabric; "tcp only" if some have one, so that libraries must be restricted.
 FabricKind = Literal["tcp", "tcp only", "infiniband", "roce", "efa"]
@@ -78,13 +79,13 @@ def choose_fabric(
     if some_efa or any(port.active for f in facts.values() for port in f.rdma):
         if len(lacking) == len(facts) and some_efa:
             lacking = tuple(name for name, f in facts.items() if not _efa(f))
-            who = f"{', '.join(lacking)} has no EFA device"
+            who = f"{host_list(lacking)} {'has' if len(lacking) == 1 else 'have'} no EFA device"
         elif len(lacking) == len(facts):
             who = "their RoCE ports share no network"
         elif lacking:
-            who = f"{', '.join(lacking)} has no usable RDMA port"
+            who = f"{host_list(lacking)} {'has' if len(lacking) == 1 else 'have'} no usable RDMA port"
         else:
-            who = "some ports are InfiniBand, others RoCE"
+            who = "some ports are InfiniBand, and others are RoCE"
         reason = f"the hosts cannot all reach each other by RDMA ({who})"
         return Fabric("tcp only", reason, lacking=lacking, some_efa=some_efa)
     return Fabric("tcp", "no host has an active RDMA port")

@@ -72,7 +72,7 @@ CASES = (
         "disk-image",
         "warning",
         with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_OLD,)}),
-        "minus the size of layers",
+        "minus the size of the layers",
     ),
     Case("disk-image", "error", with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_UNRELATED,)})),
     Case("disk-image", "ok", _root(False, free=21 * GIB)),

@@ -115,7 +115,7 @@ NETWORK_CASES = (
         "net-speeds",
         "warning",
         net.with_link(GOOD, "gpu2", speed=1000),
-        "the data link of gpu2 has 1 Gb/s, other hosts have 10 Gb/s",
+        "the data link of gpu2 has 1 Gb/s, but other hosts have 10 Gb/s",
     ),
     Case("net-speeds", "not checked", net.with_link(GOOD, "gpu2", speed=0), "not all hosts report"),
     Case("net-mtu", "ok", GOOD),

@@ -242,7 +242,7 @@ def test_faults_of_command_line_and_hosts_file_come_together(run: Run, hosts: Pa
         (("logs", "--save", "d", "--follow"), "--follow: cannot be combined with --save"),
         (("lab", "up", "--count", "two"), "--count: should be a whole number"),
         (("lab", "up", "--image", "A B"), "image: should be an image"),
-        (("lab", "down", "--name", "../x"), "--name: should be up to 24 of"),
+        (("lab", "down", "--name", "../x"), "--name: should be 1 to 24 characters"),
         (("init", "a", "--from-hostfile", "gone"), "--from-hostfile: cannot be combined with a"),
     ],
 )

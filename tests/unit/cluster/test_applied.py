@@ -114,7 +114,7 @@ def test_a_removed_host_is_named_and_a_renamed_one_is_not() -> None:
     assert removed_finding(before, said) == ()
     without = replace(before, hosts=tuple(h for h in before.hosts if h.name != "cpu3"))
     (warning,) = removed_finding(without, {name: said[name] for name in without.names})
-    assert "hosts.yaml no longer contains cpu3, where the containers" in f"{warning.subject} {warning.what}"
+    assert "hosts.yaml no longer contains cpu3, but containers" in f"{warning.subject} {warning.what}"
     assert warning in change_finding(without, {name: said[name] for name in without.names})
     renamed = replace(before, hosts=tuple(replace(h, name=h.name.replace("3", "4")) for h in before.hosts))
     assert removed_finding(renamed, {name: said[name] for name in ("gpu1", "gpu2")}) == ()
@@ -122,14 +122,14 @@ def test_a_removed_host_is_named_and_a_renamed_one_is_not() -> None:
     large = replace(before, hosts=many, main="n0")
     facts = {"n0": replace(said["gpu1"], applied=parse_applied(applied_text(large, "n0")))}
     (warning,) = removed_finding(replace(large, hosts=many[:100]), facts)
-    assert "no longer contains n[100-199], where" in warning.what
+    assert "no longer contains n[100-199], but" in warning.what
 
 
 def test_what_a_host_invents_as_a_removed_host_is_no_name() -> None:
     text = json.dumps({"hosts of the cluster": "gpu1 gpu2 cpu3 $(reboot) gpu9 x[1-99999999]"})
     said = {name: replace(f, applied=parse_applied(text)) for name, f in world.facts_when_up().items()}
     (warning,) = removed_finding(world.inventory(), said)
-    assert "no longer contains gpu9, where" in warning.what
+    assert "no longer contains gpu9, but" in warning.what
 
 
 _SET = DataSet("./set", "/scratch/set", "/set")

@@ -376,7 +376,7 @@ def test_a_lock_that_a_rank_holds_does_not_stop_a_run(
     with (code.store / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         job, verdict = code.send()
-    assert same(job, code) and "lock has been held" in verdict.detail
+    assert same(job, code) and "has held the lock" in verdict.detail
     code.settle()
 
 

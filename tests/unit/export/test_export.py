@@ -134,7 +134,7 @@ _SLURM = {
     ("unknown", "no_ip", "status", "says"),
     [
         ("none", "no", 0, "=eth0 10.0.0.11"),
-        ("gpu2", "no", 1, "set data_address, because no address is known for node gpu2"),
+        ("gpu2", "no", 1, "set data_address in hosts.yaml, because no address is known for node gpu2"),
         ("none", "yes", 69, "gpu1: no route to 10.0.0.9, or the image does not contain iproute2"),
     ],
 )

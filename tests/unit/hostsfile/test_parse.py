@@ -32,7 +32,7 @@ def refused(text: str | bytes) -> tuple[Problem, ...]:
 @pytest.mark.parametrize("value", ["yes", "true", "0x1F", "08", "1_0", "3", "~", "2026-01-01"])
 def test_the_advice_for_a_variable_is_accepted(value: str) -> None:
     (problem,) = refused(f"{GOOD}env: {{NCCL_DEBUG: {value}}}\n")
-    assert problem.message.endswith(("; put it in quotes", "; write '' for an empty value"))
+    assert problem.message.endswith(("; put the value in quotes", "; write '' for an empty value"))
     assert "true or false" not in problem.message
     inventory = parse_inventory(f"{GOOD}env: {{NCCL_DEBUG: '{value}'}}\n", "hosts.yaml")
     assert inventory.env == (("NCCL_DEBUG", value),)

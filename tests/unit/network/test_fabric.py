@@ -41,7 +41,7 @@ def test_all_hosts_have_infiniband() -> None:
     [
         ((), "tcp only", "gpu2 has no usable RDMA port"),
         ((replace(IB, state="INIT"),), "tcp only", "gpu2 has no usable RDMA port"),
-        ((roce(2),), "tcp only", "some ports are InfiniBand, others RoCE"),
+        ((roce(2),), "tcp only", "some ports are InfiniBand, and others are RoCE"),
     ],
 )
 def test_one_host_without_it_means_tcp_for_all(other: tuple[RdmaPort, ...], kind: str, words: str) -> None:

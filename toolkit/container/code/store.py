@@ -82,7 +82,7 @@ class Store:
         lock = open_file(self.root + "/lock", os.O_RDWR | os.O_CREAT)
         if not _wait_for(lock, fcntl.LOCK_SH):
             os.close(lock)
-            raise Damaged(f"{self.root}/lock has been held for {LOCK_S:.0f} s")
+            raise Damaged(f"another program has held the lock {self.root}/lock for {LOCK_S:.0f} s")
         return lock
 
     def close(self) -> None:

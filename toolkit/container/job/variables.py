@@ -118,7 +118,7 @@ def require(job: Job, host: str) -> Variables:
             fail(
                 EXIT_NO_INPUT,
                 f"{host}: the variables of job {job['id']} are not in the memory of its container: the "
-                "container was restarted, or lease.py was killed; start the job again",
+                "container was restarted, or the lease process was killed; start the job again",
             )
         time.sleep(LOOK_S)
     return found

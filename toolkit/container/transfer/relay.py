@@ -217,7 +217,7 @@ class Downstream:
             caller = socket.create_connection((address, port), CONNECT, source_address=here)
             self.link = link = relay.client.wrap_socket(caller)
             if peer(link) != self.host:
-                raise Fault(f"{peer(link)} answers at the address of the host")
+                raise Fault(f"another host, {peer(link)}, answers at the address of the host")
             link.settimeout(GREET)
             _, _, number, _ = read_frame(link)
             tune(link)
@@ -439,7 +439,7 @@ class Relay:
             with self.changed:
                 # Its order can arrive before ours.
                 if not self.changed.wait_for(lambda: self.parent == who, GREET):
-                    raise Fault(f"{who} is not expected")
+                    raise Fault(f"the transfer expects no connection from {who}")
                 old, self.source = self.source, link
             hang_up(old)
             tune(link)

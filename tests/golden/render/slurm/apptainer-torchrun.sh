@@ -28,7 +28,7 @@ fail() {
     exit 1
 }
 
-# Address of a node for ranks: from the hosts file, or from its name as other nodes resolve it.
+# Address of a node for ranks: from hosts.yaml, or from its name as other nodes resolve it.
 address_of() {
     case $1 in
     gpu1) echo 10.0.0.11 ;;
@@ -38,7 +38,7 @@ address_of() {
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export SECOND='' MASTER_ADDR=''
-unknown="in the hosts file: set data_address, because no address is known for node"
+unknown="set data_address in hosts.yaml, because no address is known for node"
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     SECOND=$(address_of "${nodes[1]}")
     [ -n "$SECOND" ] || fail "$unknown ${nodes[1]}"
@@ -54,7 +54,7 @@ export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 rank=$(
     cat << 'END-OF-RANK'
 # Every rank starts through these lines: they set the variables that frameworks read, and exit if the world
-# size differs from that of the job.
+# size differs from the world size of the job.
 if [ -n "${OMPI_COMM_WORLD_SIZE:-}" ]; then
     RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
     LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE
@@ -64,7 +64,7 @@ elif [ -z "${RANK:-}" ]; then
 fi
 export RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
-    echo "rank ${RANK:-?} on $(hostname): a world of ${WORLD_SIZE:-0} ranks, the job requires 4" >&2
+    echo "rank ${RANK:-?} on $(hostname): a world of ${WORLD_SIZE:-0} ranks, but the job requires 4" >&2
     exit 64
 fi
 # Interfaces differ from node to node, so these are never passed from one node to another.

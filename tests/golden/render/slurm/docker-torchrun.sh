@@ -37,11 +37,11 @@ slots_of() {
     case $1 in
     gpu1) echo 1 ;;
     gpu2) echo 3 ;;
-    *) fail "node $1 is not in this script: render it again from a hosts file that has it" ;;
+    *) fail "this script does not contain node $1; render the script again from a hosts.yaml that contains this node" ;;
     esac
 }
 
-# Address of a node for ranks: from the hosts file, or from its name as other nodes resolve it.
+# Address of a node for ranks: from hosts.yaml, or from its name as other nodes resolve it.
 address_of() {
     case $1 in
     gpu1) echo 10.0.0.11 ;;
@@ -52,7 +52,7 @@ address_of() {
 # Files that are equal on all nodes, written on each.
 furnish() {
     umask 077
-    mkdir "$folder" || fail "$folder is there already, and is not this job's"
+    mkdir "$folder" || fail "the folder $folder exists already and does not belong to this job"
     mkdir "$folder/home" "$folder/ask"
     mkfifo "$folder/life"
     {
@@ -67,14 +67,14 @@ furnish() {
     cat > "$folder/rank" << 'END-OF-RANK'
 . /run/toolkit/network
 # Every rank starts through these lines: they set the variables that frameworks read, and exit if the world
-# size differs from that of the job.
+# size differs from the world size of the job.
 if [ -n "${OMPI_COMM_WORLD_SIZE:-}" ]; then
     RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
     LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE
 fi
 export RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
-    echo "rank ${RANK:-?} on $(hostname): a world of ${WORLD_SIZE:-0} ranks, the job requires 4" >&2
+    echo "rank ${RANK:-?} on $(hostname): a world of ${WORLD_SIZE:-0} ranks, but the job requires 4" >&2
     exit 64
 fi
 "$@" &
@@ -98,7 +98,7 @@ END-OF-RANK
 node() {
     local peer device network container ending='' told='' rdma=() more=()
     trap 'echo ended' EXIT
-    [ -d "$code" ] || fail "there is no folder $code here: submit from one that all nodes share" 66
+    [ -d "$code" ] || fail "the folder $code does not exist on this node; submit the job from a folder that all nodes share" 66
     command -v docker > /dev/null || fail "docker is not installed" 69
     furnish
     trap 'leave; echo ended' EXIT
@@ -107,7 +107,7 @@ node() {
     [ "$SLURMD_NODENAME" = "$first" ] && peer=${second:-127.0.0.1}
     device=$(ip -o -4 route get "$peer" | sed -n 's/.* dev \([^ ]*\).*/\1/p')
     network=$(ip -o -4 addr show dev "$device" | sed -n '1s/.* inet \([^ ]*\).*/\1/p')
-    [ -n "$network" ] || fail "no way to $peer: is its address right? ip route get $peer"
+    [ -n "$network" ] || fail "this node has no route to $peer; to check the address, run: ip route get $peer"
     # Interfaces differ from node to node, so these are never passed from one node to another.
     cat > "$folder/network" << END-OF-NETWORK
 export GLOO_SOCKET_IFNAME=$device
@@ -126,7 +126,7 @@ END-OF-NETWORK
         [ "$each" = 0 ] || more+=(--group-add "$each")
     done
     # Slurm's numbers of the GPUs of this job on this node.
-    more+=(--gpus "\"device=${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS:?Slurm has given no GPU}}\"")
+    more+=(--gpus "\"device=${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS:?Slurm assigned no GPU to the job}}\"")
     case $SLURMD_NODENAME in
     gpu2) more+=(--env OMP_NUM_THREADS=4) ;;
     esac
@@ -168,7 +168,7 @@ END-OF-NETWORK
     container=$!
     exec 8> "$folder/life"
     until docker exec "$name" true 2> /dev/null; do
-        kill -0 "$container" 2> /dev/null || fail "its container ended before it began" 69
+        kill -0 "$container" 2> /dev/null || fail "the container of the job stopped during its start" 69
         sleep 0.1 8>&-
     done
     echo ready
@@ -224,7 +224,7 @@ for each in "${nodes[@]}"; do
     if [ -z "$address" ] && [ "$each" = "$first" ]; then
         address=$(ip -o -4 route get "${second:-127.0.0.1}" | sed -n 's/.* src \([^ ]*\).*/\1/p')
     fi
-    [ -n "$address" ] || fail "no address is known for node $each: data_address in the hosts file"
+    [ -n "$address" ] || fail "the address of node $each is unknown; set data_address in hosts.yaml"
     [ "$each" = "$first" ] && master=$address
     names+="$address $each"$'\n'
 done
@@ -242,12 +242,12 @@ if [ "$ended" -eq 0 ]; then
     launched=$!
     wait "$launched"
     ended=$?
-    # The exit code of a rank is more specific than that of the launcher.
+    # The exit code of a rank is more specific than the exit code of the launcher.
     while [ "$ended" -ne 0 ] && read -r -t 1 -u 9 word code_of; do
         [ "$word" = code ] && { ended=$code_of; break; }
     done
 else
-    echo "not all containers started; the lines above contain the node and the error" >&2
+    echo "not all containers started; the lines above name the node and the error" >&2
 fi
 # Without a signal to srun, which would kill its tasks before their cleanup.
 srun --overlap --input=none --kill-on-bad-exit=0 touch "$folder/end" 2> /dev/null

@@ -35,8 +35,8 @@ exec docker run \
     --mount type=bind,source=/data/digits,target=/data,readonly \
     --mount type=bind,source=/scratch/out,target=/out \
     --label toolkit.cluster=demo \
-    --label toolkit.config=8c6a0fdd07b5af49 \
-    --label toolkit.digest=86a137ee10d2d3e3 \
+    --label toolkit.config=8b348dd996ae4040 \
+    --label toolkit.digest=8920ea499962f83e \
     --label toolkit.host=cpu3 \
     --label toolkit.owner=alice \
     --label toolkit.port=12345 \

@@ -39,8 +39,8 @@ exec docker run \
     --mount type=bind,source=/data/digits,target=/data,readonly \
     --mount type=bind,source=/scratch/out,target=/out \
     --label toolkit.cluster=demo \
-    --label toolkit.config=2cad0f009554658e \
-    --label toolkit.digest=8e85af3134a12584 \
+    --label toolkit.config=799c2355464b5ae3 \
+    --label toolkit.digest=fbd558f12665945a \
     --label toolkit.host=gpu2 \
     --label toolkit.owner=alice \
     --label toolkit.port=12345 \
