@@ -111,7 +111,7 @@ def tune(
             plans = (forget_plan(session),) if forget else tune_plans(session, engine, budget, chosen)
             show_plans(session, plans, as_json)
             return
-        with Progress(verbose) as listener:
+        with Progress(verbose, brief=True) as listener:
             if forget:
                 found = forget_tuned(session, listener)
             else:

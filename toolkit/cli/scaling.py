@@ -139,11 +139,12 @@ def _measure(
     verbose: bool,
 ) -> Scaling:
     warm_up, seconds, patience = (time or 0.0 for time in times)
-    with Progress(verbose) as listener:
+    with Progress(verbose, brief=True) as listener:
         return measure_all(session, request, numbers, (warm_up, seconds, patience), listener, say)
 
 
 def _text(found: Scaling) -> str:
     head, rows = found.rows()
-    faults = "".join(f"not measured: {fault}\n" for fault in found.faults)
+    # `measure_all` has printed the complete errors.
+    faults = "".join(f"not measured: {fault.splitlines()[0]}\n" for fault in found.faults)
     return (table(head, rows) + "\n" if rows else "") + faults + f"{found.verdict}\n"

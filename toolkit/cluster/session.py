@@ -18,7 +18,7 @@ from toolkit.cluster.container_status import why_not_running
 from toolkit.cluster.image_look import choose_transport
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.ownership import refuse_foreign
-from toolkit.core.command import Command, Result
+from toolkit.core.command import Result, script
 from toolkit.core.disk_space import size
 from toolkit.core.finding import Finding
 from toolkit.core.image import ImageFacts
@@ -55,6 +55,14 @@ class _Kept:
         taken = data[: MOST_OUTPUT - len(self.data)]
         self.data += taken
         self.left_out += len(data) - len(taken)
+
+
+# Otherwise the error would contain the name of the program that limits the time. Arguments: host, command.
+_IF_FOUND = """
+host=$1; shift
+command -v -- "$1" >/dev/null 2>&1 || { echo "$1: not found on $host" >&2; exit 127; }
+exec "$@"
+"""
 
 
 class Session(Connected):
@@ -295,7 +303,8 @@ class Session(Connected):
         """
         kept_output = (_Kept(), _Kept())
         out, err = sinks or kept_output
-        done = self.container(host).follow(self.runners[host], Command(tuple(argv)), out, err, timeout)
+        checked = script(_IF_FOUND, host, *argv)
+        done = self.container(host).follow(self.runners[host], checked, out, err, timeout)
         output, beside = (bytes(kept.data).decode(errors="replace") for kept in kept_output)
         if left_out := sum(kept.left_out for kept in kept_output):
             what = f"{host} printed {size(left_out)} more than toolkit keeps in memory"

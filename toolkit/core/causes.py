@@ -81,6 +81,18 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         " the last two, set transport: exec in hosts.yaml",
     ),
     (
+        # runc cannot enter the container's working folder, which is in the state directory.
+        r"outside of container mount namespace root|chdir to cwd",
+        "the state directory of the cluster was deleted",
+        "toolkit down && toolkit up",
+    ),
+    (
+        r"no such (container|object): toolkit-|via template \S*\.toolkit-new\S*: no such file|"
+        r"mv: target \S*: no such file",
+        "the cluster was removed meanwhile, for example by `toolkit down`",
+        "toolkit up  # after the other command has ended",
+    ),
+    (
         r"cannot allocate memory|out of memory",
         "the host is out of memory",
         "on HOST: free -h; docker stats --no-stream",

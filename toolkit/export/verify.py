@@ -116,7 +116,8 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
     except KeyboardInterrupt:
         if not number.isdecimal():
             raise
-        run_here(("scancel", number))
+        with interrupts_held():  # another Ctrl-C would otherwise leave the job in the queue
+            run_here(("scancel", number), apart=True)
         raise Interrupted(f"interrupted: toolkit canceled job {number}") from None
     output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if state == "COMPLETED" and (line := re.search(rf"all-reduce over {two.world_size} ranks.*", output)):

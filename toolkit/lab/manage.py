@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from docker.errors import DockerException, NotFound
-from requests.exceptions import RequestException
+from docker.models.containers import Container
+from docker.models.networks import Network
+from docker.models.volumes import Volume
+from requests.exceptions import RequestException, Timeout
 
 from toolkit.core.report import Report
 from toolkit.errors import LabError, ToolkitError
@@ -108,21 +111,21 @@ def _remove(
         doomed += [("", c) for c in found.helpers]
         with ThreadPoolExecutor(8) as pool:
             since = time.monotonic()
-            list(pool.map(lambda pair: _delete(lambda: pair[1].remove(force=True, v=True)), doomed))
+            list(pool.map(lambda pair: _delete("container", pair[1], force=True, v=True), doomed))
         for host, _ in doomed:
             book.note("hosts", "container removed", host, True, since)
         for network in found.networks:
             if network.id not in keep:
                 since = time.monotonic()
-                _delete(network.remove)
+                _delete("network", network)
                 book.note("network", "network removed", "", True, since)
         volumes = [volume for volume in found.volumes if volume.name not in keep]
         with ThreadPoolExecutor(8) as pool:
             since = time.monotonic()
-            list(pool.map(lambda volume: _delete(volume.remove), volumes))
+            list(pool.map(lambda volume: _delete("volume", volume), volumes))
         for volume in volumes:
             book.note("volumes", f"volume {volume.name} removed", "", True, since)
-    except (DockerException, RequestException) as error:  # the latter: no answer in time
+    except _NotRemoved as error:
         raise LabError(
             f"cannot remove all of practice cluster {name}: {error}", f"toolkit lab down --name {name}"
         ) from error
@@ -133,10 +136,23 @@ def _remove(
         book.note("hosts", "remove control groups", "", True, since)
 
 
-def _delete(remove: Callable[[], object]) -> None:
-    """Remove an object of the engine, unless another `lab down` has removed it meanwhile."""
-    with suppress(NotFound):
-        remove()
+class _NotRemoved(Exception):
+    """An object of the engine was not removed; the text names the object and the reason."""
+
+
+def _delete(kind: str, thing: Container | Network | Volume, **options: bool) -> None:
+    """Remove an object of the engine, unless another `lab down` has removed it meanwhile.
+
+    Raises:
+        _NotRemoved: the engine refused, or did not answer in time.
+    """
+    try:
+        with suppress(NotFound):
+            thing.remove(**options)
+    except Timeout as error:
+        raise _NotRemoved(f"Docker did not remove {kind} {thing.name} in time") from error
+    except (DockerException, RequestException) as error:
+        raise _NotRemoved(f"{kind} {thing.name}: {error}") from error
 
 
 def refuse_other_settings(spec: LabSpec, found: Found) -> None:

@@ -205,7 +205,8 @@ def _files_step(facts: Facts) -> Step:
         "remove SSH keys, configurations and job records",
         script(REMOVE_STATE, facts.state_dir),
         unless=script('[ ! -e "$1" ]', facts.state_dir),
-        fix=f"on {facts.host}: ls -la {quoted(facts.state_dir)}  # unmount the file systems in this folder",
+        fix="toolkit down  # after other commands for this cluster have ended; if it fails again, on "
+        f"{facts.host}: ls -la {quoted(facts.state_dir)}",
     )
 
 
@@ -220,7 +221,8 @@ def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -
         "verify the removal",
         # A second cluster can listen on the same port at another address; its listener is no leftover.
         script(_PROOF, inventory.cluster, facts.user, facts.state_dir, "0" if others else port, *identities),
-        fix=f"on {facts.host}: docker ps -a --filter label=toolkit.cluster={inventory.cluster}",
+        fix="toolkit down  # after other commands for this cluster have ended; if it fails again, on "
+        f"{facts.host}: docker ps -a --filter label=toolkit.cluster={inventory.cluster}",
         unsure="toolkit down  # after that transfer has ended",
         proof=True,
     )

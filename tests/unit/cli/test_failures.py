@@ -20,12 +20,15 @@ from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.cli import app as cli
 from toolkit.cli import bench as cli_bench
+from toolkit.cli import network as cli_network
 from toolkit.cli import run as cli_run
+from toolkit.cli import scaling as cli_scaling
 from toolkit.cli import smoke as cli_smoke
 from toolkit.cli.failure import asks_for_json
 from toolkit.cli.progress import Progress
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import BadInput, Detached, MissingTool, NotReady, Problem, ToolkitError, Unreachable
+from toolkit.hostsfile.parse import parse_inventory
 from toolkit.lab.status import LabStatus
 from toolkit.plan.execute import PlanInterrupted, StepEnded
 
@@ -40,7 +43,7 @@ def hosts(tmp_path: Path) -> Path:
     return path
 
 
-@for_each("verb", ("run", "smoke", "bench"))
+@for_each("verb", ("run", "smoke", "bench", "tune", "scaling"))
 def test_the_reason_of_a_failed_step_is_printed_once(verb: str) -> None:
     """The error after the steps contains it."""
     failed = StepEnded(
@@ -51,20 +54,34 @@ def test_the_reason_of_a_failed_step_is_printed_once(verb: str) -> None:
         next(each for each in given if isinstance(each, Progress))(failed)
         raise ToolkitError("the job was not started:\n  gpu1: the disk is full", "df -h")
 
-    prepared = SimpleNamespace(session=SimpleNamespace(require_some=lambda: None), job=None, execute=execute)
-    words = {"run": ["run", "true"], "smoke": ["smoke"], "bench": ["bench", "network"]}[verb]
+    session = SimpleNamespace(require_some=lambda: None, inventory=parse_inventory(HOSTS, "hosts.yaml"))
+    prepared = SimpleNamespace(session=session, job=None, execute=execute)
+    words = {
+        "run": ["run", "true"],
+        "smoke": ["smoke"],
+        "bench": ["bench", "network"],
+        "tune": ["network", "tune"],
+        "scaling": ["bench", "scaling", "--on", "1", "true"],
+    }[verb]
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
         path = Path(folder, "hosts.yaml")
         path.write_text(HOSTS)
         patch.setenv("TOOLKIT_HOSTS", str(path))
         patch.setattr(cli_run, "prepare_run", lambda *_: nullcontext(prepared))
         patch.setattr(cli_smoke, "prepare_smoke", lambda *_: nullcontext(prepared))
-        patch.setattr(cli_bench, "connect", lambda *_: nullcontext(prepared.session))
+        for module in (cli_bench, cli_network, cli_scaling):
+            patch.setattr(module, "connect", lambda *_, **__: nullcontext(session))
         patch.setattr(cli_bench, "run_bench", execute)
+        patch.setattr(cli_network, "tune_network", execute)
+        patch.setattr("toolkit.bench.scaling.measure", execute)
         patch.setattr(sys, "stderr", output := StringIO())
-        with pytest.raises(ToolkitError) as raised:
+        patch.setattr(sys, "stdout", output)
+        error = ""
+        try:
             COMMAND.main(words, standalone_mode=False)
-    printed = output.getvalue() + str(raised.value)
+        except ToolkitError as raised:
+            error = str(raised)
+    printed = output.getvalue() + error
     assert "gpu1: send the code" in printed
     assert printed.count("the disk is full") == printed.count("df -h") == 1, printed
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit import cluster_world as world
 from toolkit.cluster.session import MOST_OUTPUT, Session
-from toolkit.core.command import Result
+from toolkit.core.command import Command, Result
+from toolkit.core.runner import LocalRunner
 from toolkit.errors import Unreachable
 from toolkit.remote.local_image import LateEngine
 
@@ -36,6 +37,23 @@ def test_the_output_of_a_command_is_kept_up_to_a_limit(monkeypatch: pytest.Monke
     passed: list[bytes] = []
     whole = session.run_inside("gpu1", ["ls"], None, passed.append, passed.append)
     assert (whole.stdout, sum(map(len, passed))) == ("", 3 * (MOST_OUTPUT // 2) + 13)
+
+
+def test_a_missing_program_is_named_with_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    def follow(runner: object, command: Command, out: Any, err: Any, timeout: object) -> Result:
+        done = LocalRunner().run(command.limited(60))
+        out(done.stdout.encode())
+        err(done.stderr.encode())
+        return Result(done.status)
+
+    session = Session(world.inventory())
+    session.runners = {"gpu1": None}  # type: ignore[dict-item]
+    monkeypatch.setattr(session, "container", lambda host: SimpleNamespace(follow=follow))
+    missing = session.run_inside("gpu1", ["no-such-program", "x"], None)
+    assert (missing.status, missing.stderr) == (127, "no-such-program: not found on gpu1\n")
+    done = session.run_inside("gpu1", ["printf", "%s,", "a b", "", "-c"], None)
+    assert (done.status, done.stdout, done.stderr) == (0, "a b,,-c,", "")
+    assert session.run_inside("gpu1", ["sh", "-c", "exit 7"], None).status == 7
 
 
 def test_a_lost_connection_and_a_failed_one_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,9 +169,7 @@ def test_one_traceback_in_place_of_thirty_one(collapser: Any) -> None:
     for rank in (r for r in range(31) if r != 12):
         assert collapser.feed(said(rank, TRACEBACK % rank), 0.5) == b""
     assert collapser.tick(1.9) == b""
-    told = (
-        b"[toolkit] the same 5 lines on 31 ranks, first on gpu7 rank 12, also gpu7 0-11,13-15, gpu8 16-30: "
-    )
+    told = b"[toolkit] the same 5 lines on gpu7 0-11,13-15, gpu8 16-30: "
     assert collapser.tick(2.0) == told + b"RuntimeError: rank N has no memory\n"
     assert collapser.close() == b""
 
@@ -184,7 +182,7 @@ def test_the_lines_of_a_ranks_traceback_stay_together(collapser: Any) -> None:
     order = [(1, 0), (0, 0), (0, 1), (1, 1), (2, 0), (1, 2), (2, 1), (0, 2), (2, 2), (0, 3), (2, 3), (1, 3)]
     shown = b"".join(collapser.feed(said(rank, ranks[rank][line] + b"\n"), 0.0) for rank, line in order)
     assert shown == said(0, b"\n".join(one)) + said(1, b"\n".join(two))
-    told = b"[toolkit] the same 4 lines on 2 ranks, first on gpu7 rank 0, also gpu7 2: KeyError: 0\n"
+    told = b"[toolkit] the same 4 lines on gpu7 2: KeyError: 0\n"
     assert collapser.close() == told
 
 
@@ -215,25 +213,28 @@ def test_a_rank_number_of_too_many_digits_is_text_of_the_launcher(collapser: Any
 def test_ranks_that_say_the_same_a_thousand_times_each(collapser: Any) -> None:
     assert collapser.feed(said(0, b"step\n" * 1000), 0.0) == said(0, b"step\n" * 1000)
     assert collapser.feed(said(1, b"step\n" * 1000), 0.1) == b""
-    assert collapser.close().startswith(
-        b"[toolkit] the same 1000 lines on 2 ranks, first on gpu7 rank 0, also gpu7 1"
-    )
+    assert collapser.close().startswith(b"[toolkit] the same 1000 lines on gpu7 1: step")
+
+
+def test_a_summary_is_shorter_than_the_three_lines_that_it_replaces(collapser: Any) -> None:
+    lines = b"".join(b"[box%d %d] loaded 60000 images\n" % (1 + rank // 2, rank) for rank in range(4))
+    first = lines.splitlines(keepends=True)[0]
+    summary = (collapser.feed(lines, 0.0) + collapser.close()).removeprefix(first)
+    assert summary == b"[toolkit] the same on box1 1, box2 2-3: loaded 60000 images\n"
+    assert len(summary) < len(lines) - len(first)
 
 
 def test_ranks_and_hosts_of_a_large_job_are_two_lists(collapser: Any) -> None:
     said = b"".join(b"[node%02d %d] ready\n" % (rank // 2, rank) for rank in range(100))
     shown = collapser.feed(said, 0.0) + collapser.close()
-    assert shown == (
-        b"[node00 0] ready\n[toolkit] the same line on 100 ranks, first on node00 rank 0,"
-        b" also ranks 1-99 on node[00-49]: ready\n"
-    )
+    assert shown == (b"[node00 0] ready\n[toolkit] the same on ranks 1-99 (node[00-49]): ready\n")
 
 
 def test_a_summary_quotes_a_line_with_words(collapser: Any) -> None:
     for rank in (0, 1):
         for line in (b"    backward()", b"    ^^^^^^^^^^", b""):
             collapser.feed(said(rank, (b"[rank%d]: " % rank + line).rstrip()), 0.0)
-    assert collapser.close().endswith(b"also gpu7 1: [rankN]:     backward()\n")
+    assert collapser.close().endswith(b"on gpu7 1: [rankN]:     backward()\n")
 
 
 def test_what_differs_or_comes_later_is_shown(collapser: Any) -> None:
@@ -256,7 +257,7 @@ def test_addresses_times_and_the_ranks_own_number_do_not_count(collapser: Any) -
 def test_a_summary_does_not_quote_the_number_of_one_rank_for_all(collapser: Any) -> None:
     for rank in (2, 0):
         collapser.feed(said(rank, b"WORLD=3 RANK=%d on 2" % rank), 0.0)
-    assert collapser.close().endswith(b"first on gpu7 rank 2, also gpu7 0: WORLD=3 RANK=N on 2\n")
+    assert collapser.close().endswith(b"[toolkit] the same on gpu7 0: WORLD=3 RANK=N on 2\n")
 
 
 def test_what_no_rank_has_said_and_half_lines_pass(collapser: Any) -> None:

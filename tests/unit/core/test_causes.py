@@ -82,6 +82,22 @@ CASES = [
         "the docker engine on the host cannot raise limits",
         "CAP_SYS_RESOURCE",
     ),
+    (
+        "OCI runtime exec failed: exec failed: unable to start container process: current working directory"
+        " is outside of container mount namespace root -- possible container breakout detected: unknown",
+        "the state directory of the cluster was deleted",
+        "toolkit down && toolkit up",
+    ),
+    *(
+        (said, "the cluster was removed meanwhile", "toolkit up  # after the other command has ended")
+        for said in (
+            "mktemp: failed to create directory via template '/home/a/toolkit/demo/gpu1/.toolkit-new.XXXXXX':"
+            " No such file or directory",
+            "mv: target '/home/a/toolkit/demo/gpu1/conf/': No such file or directory",
+            "Error response from daemon: No such container: toolkit-demo-worker",
+            "Error: No such object: toolkit-demo-worker",
+        )
+    ),
 ]
 
 

@@ -560,6 +560,19 @@ def test_ctrl_c_while_the_job_is_submitted_cancels_it(
     assert int((tmp_path / "sid").read_text()) != os.getsid(0)
 
 
+def test_a_second_ctrl_c_does_not_leave_the_job_in_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBER", "17")
+    presses = "#!/bin/sh\nkill -INT $PPID\nsleep 0.2\necho JobState=PENDING Reason=None ExitCode=0:0\n"
+    cancel = '#!/bin/sh\nkill -INT $PPID\nps -o sid= -p $$ >sid\necho "$@" >canceled\n'
+    slurm_here(tmp_path, monkeypatch, scontrol=presses, scancel=cancel)
+    with pytest.raises((Interrupted, KeyboardInterrupt)):
+        list(rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print))
+    assert (tmp_path / "canceled").read_text() == "17\n"
+    assert int((tmp_path / "sid").read_text()) != os.getsid(0), "Ctrl-C does not reach scancel"
+
+
 @pytest.mark.parametrize(
     ("number", "state", "says", "verdict", "detail"),
     [

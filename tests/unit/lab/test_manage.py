@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from docker.errors import APIError, NotFound
+from requests.exceptions import ReadTimeout
 
 from toolkit.errors import LabError
 from toolkit.lab import manage
@@ -42,7 +43,17 @@ def test_objects_that_another_removal_has_removed_are_no_error() -> None:
     assert sorted(removed) == ["box2", "disk2"]
 
 
-def test_an_object_that_cannot_be_removed_is_named_with_the_command_to_repeat() -> None:
-    with pytest.raises(LabError, match="cannot remove all of practice cluster lab: device is busy") as caught:
-        manage._remove(engine(), "lab", found(APIError("device is busy"), []), set())
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (APIError("device is busy"), "container box1: device is busy"),
+        (ReadTimeout("Read timed out. (read timeout=120)"), "Docker did not remove container box1 in time"),
+    ],
+)
+def test_an_object_that_cannot_be_removed_is_named_with_the_command_to_repeat(
+    error: Exception, reason: str
+) -> None:
+    with pytest.raises(LabError) as caught:
+        manage._remove(engine(), "lab", found(error, []), set())
+    assert caught.value.what == f"cannot remove all of practice cluster lab: {reason}"
     assert caught.value.fix == "toolkit lab down --name lab"

@@ -162,16 +162,15 @@ def _summary(group: Sequence[_Block]) -> bytes:
     text = _own_number(printer).sub(rb"\1\2N", quote).decode(errors="replace").strip()
     if len(text) > _QUOTE:
         text = text[: _QUOTE - 1] + "…"
-    lines = "the same line" if len(every) == 1 else f"the same {len(every)} lines"
+    lines = "the same" if len(every) == 1 else f"the same {len(every)} lines"
     others = {rank: host for rank, host in first.ranks.items() if rank != first.rank}
     places = _by_host(others)
     where = (
         ", ".join(f"{host} {spans(ranks)}" for host, ranks in places.items())
         if len(places) <= _HOSTS
-        else f"ranks {spans(sorted(others))} on {host_list(places)}"
+        else f"ranks {spans(sorted(others))} ({host_list(places)})"
     )
-    who = f"on {len(first.ranks)} ranks, first on {first.host} rank {first.rank}, also {where}"
-    return f"[toolkit] {lines} {who}: {text}\n".encode()
+    return f"[toolkit] {lines} on {where}: {text}\n".encode()
 
 
 def _by_host(others: dict[int, str]) -> dict[str, list[int]]:
