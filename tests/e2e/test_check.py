@@ -17,9 +17,9 @@ from tests.e2e import check_faults as faults
 from tests.e2e.check_faults import Fault
 from tests.e2e.conftest import hosts_file
 from tests.e2e.world import Done, Toolkit, sh
-from toolkit.checks import clock, disk, engine, gpu, gpu_setup, image, leftovers, machine, mounts
+from toolkit.checks import disk, engine, gpu, gpu_setup, image, leftovers, machine, mounts
 
-FAMILIES = (clock, disk, engine, gpu, gpu_setup, image, leftovers, machine, mounts)
+FAMILIES = (disk, engine, gpu, gpu_setup, image, leftovers, machine, mounts)
 pytestmark = pytest.mark.lab
 
 

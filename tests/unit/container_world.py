@@ -80,7 +80,7 @@ class World:
         return self.root / "jobs" / job_id
 
     def lease(self, job_id: str = JOB) -> Path:
-        """As lease_path in paths.py has it, which reads its root from the environment."""
+        """As lease_path in conventions.py has it, which reads its root from the environment."""
         return memory_file(self.folder(job_id))
 
     def job(self, job_id: str = JOB, **changes: Any) -> Path:

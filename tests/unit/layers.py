@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -21,6 +22,9 @@ ORDER = (
 AGAINST: frozenset[tuple[str, str]] = frozenset()
 # Modules that import each other in a circle, likewise.
 CIRCLES: tuple[frozenset[str], ...] = ()
+# The most modules of a folder; `cli` has one for each verb.
+MOST_MODULES = 20
+UNCOUNTED = ("toolkit.cli",)
 # Folders in which every module may act: talk to hosts, read files and clocks, start threads.
 ACTING_FOLDERS = ("remote", "api", "lab", "cli")
 # Pure modules that read files of the package: templates, and tables of variables.
@@ -36,12 +40,12 @@ _ACTING = {
     "diagnose": "why",
     "export": "prepare verify",
     "hostsfile": "load",
-    "image": ("archive build export_reader layer_reader manage payload send source"),
+    "image": ("archive build export_reader layer_reader manage send source"),
     "init": "meet ssh_aliases",
     "jobs": ("build code control exec_mode files id_cache launcher logs records request send_code"),
     "lifecycle": "port_race",
     "monitor": "report",
-    "plan": "context execute executors fetch_files precheck timing",
+    "plan": "context execute executors fetch_files precheck",
     "protocol": "engine_socket",
     "services": "control forward",
     "transfer": "feeder host keys relay tee_reader",
@@ -468,6 +472,18 @@ def acting(modules: Mapping[str, str]) -> set[str]:
     while more := {module for module, seen in imports.items() if module not in found and seen & found}:
         found |= more
     return found
+
+
+def crowded(modules: Iterable[str]) -> dict[str, int]:
+    """Return the number of modules of each folder with more than ``MOST_MODULES``; subfolders count apart."""
+    names = set(modules)
+    folders = {name.rpartition(".")[0] for name in names}
+    numbers = Counter(name.rpartition(".")[0] for name in names - folders)
+    return {
+        folder: number
+        for folder, number in numbers.items()
+        if number > MOST_MODULES and folder not in UNCOUNTED
+    }
 
 
 def shared_names(modules: Mapping[str, str]) -> set[str]:

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from tests.unit.each import for_each
-from toolkit.checks.clock import STOP_AHEAD, WARN_AHEAD
 from toolkit.checks.containers import LEAST_FILES, LEAST_SHM
 from toolkit.checks.engine import OLDEST_ENGINE, OLDEST_PODMAN
 from toolkit.checks.gpu_setup import FIRST_DRIVER, OLDEST_GPU
+from toolkit.checks.machine import STOP_AHEAD, WARN_AHEAD
 from toolkit.checks.registry import CHECKS
 from toolkit.cli.common import EXIT_CLOSED_PIPE
 from toolkit.cluster.look import LIFE_SECONDS

@@ -32,6 +32,18 @@ def test_every_folder_is_there() -> None:
     assert found == {*ORDER, "container"}
 
 
+def test_no_folder_has_too_many_modules() -> None:
+    assert layers.crowded(MODULES) == {}
+    many = [
+        f"toolkit.{folder}.m{number}" for folder in ("core", "cli", "container.job") for number in range(21)
+    ]
+    assert layers.crowded(["toolkit.core", "toolkit.cli", *many]) == {
+        "toolkit.core": 21,
+        "toolkit.container.job": 21,
+    }
+    assert layers.crowded(many[1:21]) == {}
+
+
 def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
     """They may only become shorter; a name that is in a list for nothing would let it come back."""
     assert layers.against(MODULES) == AGAINST
@@ -166,7 +178,7 @@ def test_the_checker_sees_a_pure_module_that_imports_one_that_acts() -> None:
         ("toolkit.lab.x", "from toolkit.remote.ssh import wire\nimport toolkit.cluster.session"),
         ("toolkit.cli.x", "from toolkit import __version__\nfrom toolkit.lab.files import claim"),
         ("toolkit.container.bench.allreduce", "def f():\n    import torch"),
-        ("toolkit.container.job.rank", "import os\nfrom toolkit.container.exits import fail"),
+        ("toolkit.container.job.rank", "import os\nfrom toolkit.container.conventions import fail"),
     ],
 )
 def test_the_checker_lets_pass_what_is_right(module: str, text: str) -> None:

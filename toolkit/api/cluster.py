@@ -18,14 +18,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from toolkit.api.bench import BenchPart
 from toolkit.api.data import DataPart
 from toolkit.api.down import PreparedDown, prepare_down
 from toolkit.api.elsewhere import Elsewhere
 from toolkit.api.image import ImagePart
-from toolkit.api.keys import KeysPart
-from toolkit.api.network import NetworkPart
-from toolkit.api.services import ServicesPart
+from toolkit.api.parts import BenchPart, KeysPart, NetworkPart, ServicesPart
 from toolkit.api.smoke import PreparedSmoke, prepare_smoke
 from toolkit.api.up import PreparedUp, prepare_up
 from toolkit.bench.smoke import Smoke

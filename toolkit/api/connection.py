@@ -1,4 +1,4 @@
-"""The base of ``Cluster``: inventory, connections to the hosts, receivers of events and notices."""
+"""The base of ``Cluster`` and of its parts: inventory, connections, receivers of events and notices."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.api.executors import EXECUTORS
-from toolkit.api.notices import Notice, Topic
 from toolkit.cluster.session import Questions, Session
-from toolkit.core.finding import Finding
+from toolkit.core.finding import Finding, Notice, Topic
 from toolkit.core.printable import counted
 from toolkit.data.plan import question
 from toolkit.hostsfile.inventory import Inventory
@@ -124,3 +123,13 @@ class Connection:
         # Problems of the hosts that are errors end the command, which reports them.
         ends = notice.topic is Topic.HOSTS
         self.warn_of(finding for finding in notice.findings if not (ends and finding.verdict == "error"))
+
+
+class Part:
+    """Acts on one subject of a cluster."""
+
+    def __init__(self, cluster: Connection) -> None:
+        self._cluster = cluster
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._cluster!r})"

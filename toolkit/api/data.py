@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.api.connection import Connection
-from toolkit.api.part import Part
+from toolkit.api.connection import Connection, Part
 from toolkit.api.prepared import Notices, PreparedPlan, closed_on_error
 from toolkit.core.report import Report, refuse_failed
 from toolkit.data.manage import list_data, read_data, remove_plan, require_data, send_plan

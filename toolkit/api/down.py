@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from toolkit.api.connection import Connection
-from toolkit.api.notices import Topic
 from toolkit.api.prepared import Notices, PreparedPlan, closed_on_error
 from toolkit.cluster.versions import newer_hosts
+from toolkit.core.finding import Topic
 from toolkit.core.report import Report
 from toolkit.jobs.control import end_jobs
 from toolkit.jobs.id_cache import remember_jobs

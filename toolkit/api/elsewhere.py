@@ -17,9 +17,8 @@ from toolkit.export.slurm import script
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.lifecycle.renderings import TARGETS
 from toolkit.network.measured import Measured
-from toolkit.predict.ask import Options
+from toolkit.predict.ask import Options, Predicted, predict_training
 from toolkit.predict.model import Probed
-from toolkit.predict.run import Predicted, predict_training
 
 
 class Elsewhere(Runs):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from toolkit.api.connection import Connection
-from toolkit.api.part import Part
+from toolkit.api.connection import Connection, Part
 from toolkit.api.prepared import Notices, PreparedAfterPull, PreparedPlan, closed_on_error, report_silent
 from toolkit.cluster.image_look import inspect_here
 from toolkit.cluster.layout import Layout

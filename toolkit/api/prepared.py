@@ -10,10 +10,9 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from toolkit.api.connection import Connection
-from toolkit.api.notices import Notice, Topic
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.session import Session
-from toolkit.core.finding import Finding
+from toolkit.core.finding import Finding, Notice, Topic
 from toolkit.core.report import Report
 from toolkit.errors import ToolkitError
 from toolkit.image.pull import plan_pull

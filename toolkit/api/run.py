@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from toolkit.api.connection import Connection
-from toolkit.api.notices import Topic
 from toolkit.api.prepared import Notices, Prepared, Result, closed_on_error
 from toolkit.checks.preflight import preflight, questions, raise_if_errors, restart_warnings
 from toolkit.cluster.applied import change_finding
 from toolkit.cluster.session import Session
+from toolkit.core.finding import Topic
 from toolkit.data.manage import refuse_incomplete_data
 from toolkit.jobs.build import (
     PlannedJob,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from toolkit.api.connection import Connection
-from toolkit.api.notices import Topic
 from toolkit.api.prepared import Notices, Prepared, closed_on_error
 from toolkit.bench.smoke import PlannedSmoke, Smoke, plan_smoke, run_smoke
 from toolkit.cluster.session import Session
+from toolkit.core.finding import Topic
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from toolkit.api.connection import Connection
-from toolkit.api.notices import Topic
 from toolkit.api.prepared import Notices, PreparedAfterPull, closed_on_error, report_silent
 from toolkit.checks.preflight import preflight, questions, raise_if_errors
 from toolkit.cluster.applied import removed_finding
@@ -11,7 +10,7 @@ from toolkit.cluster.container_status import UP
 from toolkit.cluster.layout import Layout, Observed
 from toolkit.cluster.session import Session, wanted_layout
 from toolkit.cluster.versions import refuse_newer
-from toolkit.core.finding import Finding, graver_first
+from toolkit.core.finding import Finding, Topic, graver_first
 from toolkit.core.host_programs import container_programs
 from toolkit.core.report import Report
 from toolkit.data.manage import Staged, read_data

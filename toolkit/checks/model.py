@@ -14,8 +14,7 @@ from toolkit.core.finding import Finding, Verdict
 from toolkit.core.image import ImageFacts
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.network.choose import Choice, DataPath
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import Choice, DataPath, Evidence
 from toolkit.network.fabric import Fabric, choose_fabric
 from toolkit.protocol.host_list import host_list
 

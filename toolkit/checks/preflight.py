@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from toolkit.checks.clock import clock_offset
+from toolkit.checks.machine import clock_offset
 from toolkit.checks.model import Scene, Seen
 from toolkit.checks.mounts import restart_findings
 from toolkit.checks.registry import host_probes, judge

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from toolkit.checks import (
-    clock,
     containers,
     disk,
     engine,
@@ -27,7 +26,6 @@ from toolkit.core.finding import Finding
 CHECKS: tuple[Check, ...] = (
     *engine.CHECKS,
     *machine.CHECKS,
-    *clock.CHECKS,
     *image.CHECKS,
     *disk.CHECKS,
     *mounts.CHECKS,

@@ -26,8 +26,7 @@ from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.hostsfile.errors import meant
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.image.pull import ask_registry, pulling
-from toolkit.network.choose import choose
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import Evidence, choose
 from toolkit.remote.fanout import fan_out
 
 if TYPE_CHECKING:

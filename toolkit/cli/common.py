@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from toolkit.api.notices import Notice, Topic
 from toolkit.cli.complete import one_of
+from toolkit.core.finding import Notice, Topic
 from toolkit.core.printable import TerminalFilter, printable, printable_line
 from toolkit.errors import ToolkitError
 

@@ -14,9 +14,8 @@ from toolkit.cli.progress import Progress
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.measured import Measured, parse_measured
-from toolkit.predict.ask import Options, parse_options
+from toolkit.predict.ask import Options, parse_options, predict_training
 from toolkit.predict.model import MODELS, Probed
-from toolkit.predict.run import predict_training
 
 _NET, _LOAD = "Network", "Model"
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from toolkit.api.notices import Notice, Topic
 from toolkit.api.run import prepare_run
 from toolkit.cli import complete
 from toolkit.cli.common import (
@@ -34,6 +33,7 @@ from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import ON_INTERRUPT, watch
+from toolkit.core.finding import Notice, Topic
 from toolkit.core.printable import counted
 from toolkit.jobs.logs import Excerpt
 from toolkit.jobs.request import Request, check_request

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from toolkit.api.notices import Notice, Topic
 from toolkit.api.up import prepare_up
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
@@ -21,6 +20,7 @@ from toolkit.cli.common import (
     show_notice,
 )
 from toolkit.cli.plans import carry_out_after_pull, exit_with
+from toolkit.core.finding import Notice, Topic
 from toolkit.plan.show import alarms_text
 
 

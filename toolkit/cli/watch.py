@@ -12,7 +12,7 @@ from collections.abc import Callable
 from toolkit.cli.common import EXIT_CLOSED_PIPE, ask, discard_stdout, say
 from toolkit.cli.signals import Signals
 from toolkit.cluster.session import Session
-from toolkit.diagnose.end import end_text
+from toolkit.diagnose.known_errors import end_text
 from toolkit.errors import Detached, Unreachable
 from toolkit.jobs.control import kill, stop
 from toolkit.jobs.logs import Excerpt, follow

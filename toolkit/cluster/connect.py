@@ -19,10 +19,9 @@ from toolkit.core.runner import Runner
 from toolkit.errors import NotReady, ToolkitError, Unreachable, UnreachableCause
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import target_of
-from toolkit.network.choose import undecided_networks
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import Evidence, undecided_networks
 from toolkit.plan.context import Executors
-from toolkit.plan.timing import Stopwatch
+from toolkit.plan.execute import Stopwatch
 from toolkit.protocol.frames import FrameError, read_frames
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.names import container_name

@@ -13,8 +13,7 @@ from toolkit.core.facts import Facts
 from toolkit.core.image import LATE_FIX, ImageFacts, image_arch, missing_fix
 from toolkit.errors import ImageError, NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.network.choose import DataPath, absent, choose_paths, cidrs
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import DataPath, Evidence, absent, choose_paths, cidrs
 from toolkit.network.fabric import choose_fabric
 from toolkit.network.settings import Setting, all_settings
 from toolkit.protocol.names import container_user, identity_reference

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from toolkit.cluster.ownership import FIRST_MASTER_PORT, free_port
 from toolkit.core.command import Command, script
 from toolkit.core.facts import Facts
-from toolkit.network.choose import DataPath, Shared
-from toolkit.network.evidence import Answer, Evidence
+from toolkit.network.choose import Answer, DataPath, Evidence, Shared
 from toolkit.protocol.decode import whole
 from toolkit.protocol.frames import lines_of
 

@@ -27,7 +27,7 @@ from toolkit.core.runner import ContainerRunner, Sink
 from toolkit.errors import NotReady
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import choose_hosts, load_inventory
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import Evidence
 from toolkit.plan.context import Executors
 from toolkit.plan.execute import STALE_S, Listener, execute, reported_after
 from toolkit.plan.steps import Plan

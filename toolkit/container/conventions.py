@@ -1,4 +1,4 @@
-"""Conventions of the programs in containers: paths, tags of a job's processes, and intervals of leases."""
+"""Conventions of the programs in containers: paths, exits, tags of a job's processes, intervals of leases."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 import re
 import shlex
 import signal
+import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from toolkit.container.exits import fail
 from toolkit.protocol.outcomes import EXIT_USAGE
 
 # In a job's folder while its ranks are being ended. A launcher kills all ranks within a second after
@@ -103,3 +104,15 @@ def is_tagged(pid: int, mark: str, job_id: str, ranks: bool = False) -> bool:
 HEARTBEAT_S = 0.5  # interval of main's heartbeats
 LOST_S = 4.0  # a host that has not answered for this time is lost
 LEASE_S = 10.0  # a host that has not received a heartbeat for this time ends its ranks
+
+
+def fail(code: int, message: str) -> NoReturn:
+    """Print `message` with toolkit's prefix to stderr and exit with `code`."""
+    sys.stderr.write(f"[toolkit] {message}\n")
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+def exit_code_of(returncode: int) -> int:
+    """Return a subprocess return code as a shell reports it: 128+n for signal n."""
+    return 128 - returncode if returncode < 0 else returncode

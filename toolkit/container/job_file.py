@@ -6,8 +6,7 @@ import json
 from contextlib import suppress
 from typing import TypedDict, cast
 
-from toolkit.container.conventions import ATTEMPT, GRACE, in_memory, job_folder, root
-from toolkit.container.exits import fail
+from toolkit.container.conventions import ATTEMPT, GRACE, fail, in_memory, job_folder, root
 from toolkit.container.files import content
 from toolkit.container.job.exec_mode import EXEC, own_part
 from toolkit.protocol.outcomes import EXIT_NO_INPUT

@@ -79,7 +79,7 @@ def start(job: str, daemon: str = "", variables: str = "") -> None:
         return
     try:
         os.dup2(receives, 0)
-        # SIGUSR1 is PEER_FAILED in tags.py.
+        # SIGUSR1 is PEER_FAILED in conventions.py.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1))
         os.write(write, str(os.getpid()).encode())
         argv = [sys.executable, *program("job.supervisor"), job]

@@ -1,9 +1,10 @@
-"""Findings: results of checks of hosts, files or measurements, before anything is started."""
+"""Findings: results of checks of hosts, files or measurements; notices: reports before a command's plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 # "not checked" means that a check could not run; it is never "ok".
@@ -51,3 +52,27 @@ def alarms(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def graver_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings with errors first; findings of one verdict keep their order."""
     return tuple(sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.verdict)))
+
+
+class Topic(Enum):
+    """The subject of a notice."""
+
+    ENVIRONMENT = "variables that ranks would get"
+    CHANGES = "keys of hosts.yaml that changed since up"
+    VERSION = "hosts on which a newer toolkit created the cluster"
+    LAUNCHER = "choice of the launcher"
+    CODE = "files that are not sent"
+    JOB = "problems of the job"
+    HOSTS = "problems of the hosts"
+    TRANSPORT = "choice of the transport"
+    PULL = "hosts that pull the image first"
+    ENDING = "a running job that toolkit stops first"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Findings or a text about one topic."""
+
+    topic: Topic
+    findings: tuple[Finding, ...] = ()
+    text: str = ""

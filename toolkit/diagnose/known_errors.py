@@ -1,4 +1,4 @@
-"""Errors that training jobs print, with meaning and fix, and a search for all of them in one pass.
+"""Errors that training jobs print, with meaning and fix; a search for all of them in one pass; a job's end.
 
 The patterns are plain text. Regular expressions could make the search slow on some logs.
 """
@@ -11,8 +11,10 @@ from functools import cache
 
 import yaml
 
+from toolkit.core.printable import without_color
 from toolkit.core.templates import package_text
 from toolkit.hostsfile.yaml import LOADER
+from toolkit.jobs.status import JobStatus
 from toolkit.protocol.decode import decode
 
 OR = " | "
@@ -145,3 +147,17 @@ def _chunks(lines: Iterable[str]) -> Iterator[str]:
             kept, size = [], 0
     if kept:
         yield "\n".join(kept).lower()
+
+
+def end_text(job: JobStatus) -> str:
+    """Return the last lines of the rank that failed first, then one line with the cause of the job's end."""
+    lines = []
+    if job.last_lines and job.state == "failed":
+        lines = ["  last lines of the rank that failed:", *(f"    {line}" for line in job.last_lines)]
+    took = f" after {job.ended - job.started:.1f} s" if job.ended else ""
+    error = job.error if lines else ""
+    why = "".join(f": {part}" for part in (job.reason, error) if part)
+    lines.append(f"job {job.id}: {job.state}{took}, exit code {job.exit_code}{why}")
+    if error:
+        lines += [f"  fix: {known.fix}" for known in match([error])]
+    return without_color("\n".join(lines)) + "\n"

@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from toolkit.core.finding import Finding, Verdict
-from toolkit.env_lint.complaint import Complaint, Setting
 from toolkit.env_lint.rules import find_conflicts, find_costs
 from toolkit.env_lint.values import judge_value
-from toolkit.env_lint.variables import Table, Variable, nearest, table_of
+from toolkit.env_lint.variables import Complaint, Setting, Table, Variable, nearest, table_of
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.settings import usual_variables
 

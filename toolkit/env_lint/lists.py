@@ -5,8 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from toolkit.env_lint.complaint import Complaint, listed
-from toolkit.env_lint.variables import Variable
+from toolkit.env_lint.variables import Complaint, Variable, listed
 from toolkit.hostsfile.errors import shown
 
 _INTERFACE = re.compile(r"[^\s/^=*?\[\],]{1,15}")  # Linux allows at most 15 bytes, without spaces and /

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from toolkit.core.finding import Verdict
-from toolkit.env_lint.complaint import Complaint, Setting, listed
 from toolkit.env_lint.values import c_number, is_number
+from toolkit.env_lint.variables import Complaint, Setting, listed
 from toolkit.hostsfile.errors import shown
 
 _YES = ("1", "y", "yes", "t", "true")

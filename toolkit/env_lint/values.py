@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable
 
 from toolkit.env_lint import lists
-from toolkit.env_lint.complaint import Complaint, listed
-from toolkit.env_lint.variables import Variable
+from toolkit.env_lint.variables import Complaint, Variable, listed
 from toolkit.hostsfile.errors import shown
 
 _YES = ("true", "yes", "on", "y", "t", "enable", "enabled")

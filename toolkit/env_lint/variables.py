@@ -1,7 +1,7 @@
-"""The variables that the pinned libraries read, from the tables of ``toolkit/env_lint/tables``.
+"""Variables as a job sets them, complaints about them, and the variables that the pinned libraries read.
 
-A table is one text file per library. ``#`` begins a comment. A comment names the source, its version and
-the date of reading. The other lines are:
+The latter are in the tables of ``toolkit/env_lint/tables``. A table is one text file per library. ``#``
+begins a comment. A comment names the source, its version and the date of reading. The other lines are:
 
     library NCCL 2.29.7           name of the library in messages, and the version that the table describes
     closed NCCL_                  prefixes of this library only: a name that is not listed below is unknown
@@ -14,8 +14,12 @@ from __future__ import annotations
 
 import difflib
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from toolkit.core.finding import Verdict
 
 # The longest prefix decides the table of a name; a table is read when one of its names occurs.
 _TABLES = {
@@ -110,3 +114,27 @@ def _read(stem: str) -> Table:
 
 def _copies(name: str, copies: list[list[str]]) -> list[str]:
     return [to + name.removeprefix(of) for of, *others in copies if name.startswith(of) for to in others]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable as a rank receives it, and its place; see ``lint_environment``."""
+
+    name: str
+    value: str
+    where: str = ""
+    host: str = ""
+
+
+class Complaint(NamedTuple):
+    """Parts of a ``Finding``; ``error`` is for a variable that stops a job that uses the library."""
+
+    verdict: Verdict
+    what: str
+    fix: str
+
+
+def listed(words: Iterable[str]) -> str:
+    """Return words as a list in a sentence: ``LL, LL128 and Simple``."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

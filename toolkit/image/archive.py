@@ -1,4 +1,4 @@
-"""Archives for `docker load`: one per group of layers, generated while it is sent, and cut into chunks.
+"""An image as a payload: archives for `docker load`, one per group of layers, generated while it is sent.
 
 The blobs come first; the metadata that makes an image of them comes last.
 """
@@ -8,15 +8,24 @@ from __future__ import annotations
 import contextlib
 import tarfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from toolkit.errors import ImageError
-from toolkit.image.layers import Group, ImageLayers, Layer, blob_name, metadata, part_config
+from toolkit.image.layers import (
+    Group,
+    ImageLayers,
+    Layer,
+    blob_name,
+    groups_for,
+    groups_of,
+    metadata,
+    part_config,
+)
 from toolkit.image.source import ImageSource
 from toolkit.protocol.chunks import CHUNK
 from toolkit.protocol.names import part_name
-from toolkit.transfer.payload import cut
+from toolkit.transfer.payload import Segment, cut
 from toolkit.transfer.tee_reader import Tap
 
 _END = tarfile.NUL * tarfile.BLOCKSIZE * 2
@@ -162,3 +171,49 @@ class _Bytes:
     def end(self) -> None:
         if self._rest or next(self._pieces, b""):
             raise ImageError("the image source returned more than the layers", "run the same command again")
+
+
+class ImagePayload:
+    """An image as a payload; a host needs all layers from a certain number on.
+
+    Args:
+        identity, token: content digest of the image, and identifier of this attempt.
+    """
+
+    def __init__(self, source: ImageSource, parts: ImageLayers, identity: str, token: str) -> None:
+        self._source, self._parts, self._identity, self._token = source, parts, identity, token
+        self._lock = threading.Lock()
+        self._primed: Tap | None = None
+        self.archives: tuple[Archive, ...] = ()
+
+    def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Segment, ...]]:
+        sizes = [layer.size for layer in self._parts.layers]
+        groups = groups_for(sizes, {_first(need) for need in needs.values()})
+        self.archives = make_archives(self._parts, groups, self._identity, self._token)
+        return {
+            host: tuple(one for one in self.archives if one.group.start >= _first(need))
+            for host, need in needs.items()
+        }
+
+    def order(self, need: Hashable, segments: tuple[Segment, ...]) -> dict[str, object]:
+        return {}
+
+    def prime(self, need: Hashable) -> None:
+        sizes = [one.size for one in self._parts.layers]
+        with self._lock:
+            if self._primed is not None:
+                return
+            self._primed = self._source.layers(groups_of(sizes, _first(need))[0])
+        threading.Thread(target=self._primed.prime, daemon=True).start()
+
+    def chunks(self, number: int) -> Generator[tuple[int, bytes], None, None]:
+        yield from read_chunks(self._source, self.archives, number)
+
+    def settle(self) -> None:
+        if self._primed:
+            self._primed.close()
+
+
+def _first(need: Hashable) -> int:
+    assert isinstance(need, int)
+    return need

@@ -13,7 +13,7 @@ from toolkit.core.disk_space import size
 from toolkit.core.image import image_facts
 from toolkit.core.runner import Runner
 from toolkit.errors import ImageError, ToolkitError, Unreachable
-from toolkit.image.archive import make_archive, read_archive
+from toolkit.image.archive import ImagePayload, make_archive, read_archive
 from toolkit.image.layer_reader import Unreadable
 from toolkit.image.layers import (
     Group,
@@ -26,7 +26,6 @@ from toolkit.image.layers import (
     parse_holdings,
     room_needed,
 )
-from toolkit.image.payload import ImagePayload
 from toolkit.image.source import ImageSource
 from toolkit.plan.context import Advance, Context, Verdict, counted, failure, room_fix
 from toolkit.plan.steps import PullImage, SendImage

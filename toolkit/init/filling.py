@@ -10,8 +10,7 @@ from toolkit.core.facts import Remembered
 from toolkit.image.cuda import CPU_BUILD, CPU_IMAGE, CUDA_VARIANTS, CudaVariant
 from toolkit.init.draft import Draft, DraftHost, named
 from toolkit.init.survey import Met
-from toolkit.network.choose import Choice, choose
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import Choice, Evidence, choose
 
 
 def build_of(image: str) -> str:

@@ -27,8 +27,7 @@ from toolkit.init.filling import choice_of, filled, image_for
 from toolkit.init.hostfile import parse_hostfile
 from toolkit.init.shares import SHARES, CommonShare, common_shares
 from toolkit.init.survey import PODMAN_INFO, Met, engine_of, survey
-from toolkit.network.choose import Choice
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import Choice, Evidence
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from toolkit.core.facts import Facts, RdmaPort
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.network.choose import Choice, choose, cidrs
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import Choice, Evidence, choose, cidrs
 from toolkit.network.fabric import choose_fabric
 from toolkit.network.settings import all_settings
 from toolkit.network.tuning import Tuning, parse_tunings

@@ -8,8 +8,7 @@ from typing import Literal
 
 from toolkit.core.facts import Facts, RdmaPort
 from toolkit.network.candidates import candidates, is_link_local
-from toolkit.network.choose import DataPath, shared_networks
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import DataPath, Evidence, shared_networks
 from toolkit.protocol.host_list import host_list
 
 # "tcp" if no host has another fabric; "tcp only" if some have one, so that libraries must be restricted.

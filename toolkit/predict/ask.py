@@ -1,4 +1,4 @@
-"""Options of `toolkit predict`: text in, values out; all problems are reported together."""
+"""Options of `toolkit predict` as values, all problems reported together, and the prediction for them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from toolkit.hostsfile.errors import meant, path_text, shown
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network import units
 from toolkit.network.cost import DTYPE_BYTES
-from toolkit.network.links import Given
+from toolkit.network.links import Given, Network, assemble
 from toolkit.network.measured import Measured
-from toolkit.predict.model import ALGORITHMS, BUCKETS, MODELS, Buckets, Load, Probed
+from toolkit.predict.model import ALGORITHMS, BUCKETS, MODELS, Buckets, Load, Prediction, Probed, predict
 
 MOST_HOSTS = 4096
 # The number of hosts if neither a hosts file, nor a measurement, nor an option sets it.
@@ -229,3 +229,52 @@ def hosts_of(
         name = f"host{number}"
         rows.append((f"more-{name}" if name in taken else name, like))
     return tuple(rows[:wanted]), note
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A prediction with its inputs.
+
+    Args:
+        source: source of the network's figures.
+        note: assumptions about the hosts; empty without one.
+        probed: result of a probe of the script, None without a probe.
+    """
+
+    network: Network
+    load: Load
+    prediction: Prediction
+    source: str
+    ask: Ask
+    note: str = ""
+    probed: Probed | None = None
+
+
+def predict_training(
+    inventory: Inventory | None,
+    options: Options,
+    measured: Measured | None = None,
+    probe: Callable[[Inventory, str], Probed] | None = None,
+) -> Predicted:
+    """Predict a training step on 1 … N hosts; only ``probe`` contacts a host.
+
+    Args:
+        inventory: None for a cluster that does not exist yet.
+        probe: runs the script named in ``options.probe`` and returns the result.
+
+    Raises:
+        BadInput: contains all problems of the options, or of the options with the measurements.
+    """
+    ask = parse_options(options)
+    rows, note = hosts_of(ask, inventory, measured)
+    network, source = assemble(rows, ask.given, measured)
+    probed = None
+    if options.probe:
+        if inventory is None or probe is None:
+            raise BadInput(
+                "command line",
+                (Problem("--probe", "requires hosts.yaml, because the probe runs on a cluster"),),
+            )
+        probed = probe(inventory, options.probe)
+    load = load_of(ask, probed)
+    return Predicted(network, load, predict(network, load), source, ask, note, probed)

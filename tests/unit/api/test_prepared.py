@@ -19,11 +19,10 @@ from tests.unit.container_world import PATIENCE_S
 from tests.unit.hosts_here import HostHere
 from toolkit.api.cluster import Cluster
 from toolkit.api.connection import ToolkitWarning
-from toolkit.api.notices import Notice, Topic
 from toolkit.api.prepared import Prepared
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.session import Session, observe_layout
-from toolkit.core.finding import Finding
+from toolkit.core.finding import Finding, Notice, Topic
 from toolkit.core.image import ImageFacts
 from toolkit.core.report import Outcome, PlanFailed, Report
 from toolkit.errors import BadInput, ImageError, NotReady, ToolkitError, Unreachable

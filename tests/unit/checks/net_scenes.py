@@ -11,8 +11,7 @@ from toolkit.checks.model import Scene
 from toolkit.cluster.look import Looked
 from toolkit.core.facts import Facts, Gid, Interface, Link, RdmaPort, Route
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.network.choose import choose
-from toolkit.network.evidence import Answer, Evidence
+from toolkit.network.choose import Answer, Evidence, choose
 from toolkit.protocol.decode import decode
 from toolkit.protocol.probes import LookReport
 

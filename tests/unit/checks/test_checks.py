@@ -16,7 +16,7 @@ from tests.unit.checks.net_scenes import with_inside
 from tests.unit.checks.recorded import place, places
 from tests.unit.checks.scenes import Case, scene
 from tests.unit.each import for_each
-from toolkit.checks.clock import clock_offset
+from toolkit.checks.machine import clock_offset
 from toolkit.checks.model import Check
 from toolkit.checks.registry import CHECKS, STAGES, host_probes, judge
 from toolkit.core.finding import Finding, alarms, graver_first, worst

@@ -36,8 +36,7 @@ from toolkit.core.facts import Facts
 from toolkit.core.host_programs import packed
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
-from toolkit.network.choose import DataPath, choose
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import DataPath, Evidence, choose
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.probes import Listening, LookReport
 

@@ -22,7 +22,7 @@ from tests.unit.container_world import (
     rank_env,
     wait_for,
 )
-from toolkit.container.diagnose.secrets_of_job import secrets_of
+from toolkit.container.diagnose.inspect_ranks import secrets_of
 from toolkit.container.job import variables
 from toolkit.core.code import CodeTree
 from toolkit.jobs.plan import plan_job

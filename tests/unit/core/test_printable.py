@@ -23,7 +23,7 @@ from toolkit.core.finding import Finding
 from toolkit.core.local_writer import Destination
 from toolkit.core.printable import TerminalFilter, printable, printable_line, without_color
 from toolkit.core.remote_files import RemoteFile
-from toolkit.diagnose.end import end_text
+from toolkit.diagnose.known_errors import end_text
 from toolkit.errors import CommandFailed, ToolkitError
 from toolkit.jobs.files import Found
 from toolkit.jobs.status import JobStatus, jobs_table

@@ -36,7 +36,7 @@ from toolkit.init.shares import SHARES, common_shares
 from toolkit.init.show import met_text, variant_text
 from toolkit.init.ssh_aliases import find_aliases, parse_aliases
 from toolkit.init.survey import PODMAN_INFO, engine_of, survey
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import Evidence
 
 NEEDS_SSH = pytest.mark.skipif(not shutil.which("ssh"), reason="there is no ssh program on this machine")
 NFS = "share|nfs4|nas:/export/data|rwx|128|1048576:1000|/data\n"

@@ -27,8 +27,8 @@ from toolkit.jobs.id_cache import (
     remember_job,
     remember_jobs,
 )
+from toolkit.plan.execute import Stopwatch
 from toolkit.plan.steps import Phase, Plan, StartJob
-from toolkit.plan.timing import Stopwatch
 
 
 @pytest.fixture(autouse=True)

@@ -33,8 +33,7 @@ from toolkit.monitor.charts import Line, chart, clock_text, ticks
 from toolkit.monitor.job_report import Curve, JobReport, make_report
 from toolkit.monitor.report_html import compare_html, comparison, report_html, verdict
 from toolkit.network.measured import Measured, Pair, Point
-from toolkit.plan.execute import StepEnded
-from toolkit.plan.timing import Stopwatch
+from toolkit.plan.execute import StepEnded, Stopwatch
 from toolkit.protocol.account import Account
 from toolkit.protocol.decode import decode
 from toolkit.protocol.jobs import Record, Status

@@ -9,8 +9,7 @@ import pytest
 
 from tests.unit import cluster_world as world
 from toolkit.core.facts import Facts, Interface, Link, RdmaPort, Remembered, Route
-from toolkit.network.choose import Choice, choose, cidrs, undecided_networks
-from toolkit.network.evidence import Answer, Evidence
+from toolkit.network.choose import Answer, Choice, Evidence, choose, cidrs, undecided_networks
 
 TWO = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {address: 10.0.0.1}\n  gpu2: {address: 10.0.0.2}\n"
 SLOW, FAST = "10.0.0.0/24", "10.9.0.0/24"

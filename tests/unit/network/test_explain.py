@@ -9,7 +9,7 @@ from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.network.test_choice import FAST, SLOW, card, host
 from toolkit.core.facts import RdmaPort
-from toolkit.network.evidence import Evidence
+from toolkit.network.choose import Evidence
 from toolkit.network.explain import explain
 from toolkit.network.show import explanation_text
 

@@ -12,8 +12,7 @@ from tests.unit.network.sparks import BOTH_LOCAL, FIRST, HOSTS, LOCAL, SECOND, S
 from tests.unit.network.test_choice import TWO, card, host, pick, taken
 from toolkit.core.facts import Facts, Gpu, Interface, Remembered, Route
 from toolkit.errors import NotReady
-from toolkit.network.choose import Choice, choose, choose_paths, undecided_networks
-from toolkit.network.evidence import Answer, Evidence
+from toolkit.network.choose import Answer, Choice, Evidence, choose, choose_paths, undecided_networks
 from toolkit.network.explain import Explanation, explain
 from toolkit.network.show import explanation_text
 

@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import Unreachable
-from toolkit.remote.ssh_config import resolve_target, target_of_options
-from toolkit.remote.ssh_options import expand, parse_ssh_g, split_hop, split_paths
+from toolkit.remote.ssh_config import (
+    expand,
+    parse_ssh_g,
+    resolve_target,
+    split_hop,
+    split_paths,
+    target_of_options,
+)
 
 CONFIG = """\
 Include {home}/.ssh/conf.d/*

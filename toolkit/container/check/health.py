@@ -11,7 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 
-from toolkit.container.exits import fail
+from toolkit.container.conventions import fail
 from toolkit.protocol.outcomes import EXIT_USAGE
 
 ANSWER_S = 5.0

@@ -7,8 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from toolkit.container.conventions import ssh_args
-from toolkit.container.exits import fail
+from toolkit.container.conventions import fail, ssh_args
 from toolkit.protocol.outcomes import EXIT_USAGE
 
 AT_ONCE = 16

@@ -24,7 +24,7 @@ _FOLDERS = ("packs", "trees", "spares")
 
 
 def jobs_folder() -> str:
-    """Return the folder of all jobs in this container; read at each call, as root() in paths.py is."""
+    """Return the folder of all jobs in this container; read at each call, as root() in conventions.py is."""
     return os.environ.get("TOOLKIT_ROOT", "/run/toolkit") + "/jobs"
 
 

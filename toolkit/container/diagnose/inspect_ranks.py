@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.conventions import ATTEMPT, job_folder, root
+from toolkit.container.conventions import ATTEMPT, fail, job_folder, root
 from toolkit.container.diagnose.processes import (
     environ_of,
     flight_dumps,
@@ -27,13 +27,12 @@ from toolkit.container.diagnose.processes import (
     ras,
     sockets_of,
 )
-from toolkit.container.diagnose.secrets_of_job import secrets_of
 from toolkit.container.diagnose.stacks import finder, is_python, stack_of
-from toolkit.container.exits import fail
+from toolkit.container.job.variables import kept
 from toolkit.container.job_file import load_host
 from toolkit.container.job_list import kept_status
 from toolkit.container.logs.log import pieces, size_of
-from toolkit.protocol.redact import masked
+from toolkit.protocol.redact import masked, secret_pairs, secret_values
 
 CPU_S = 0.4  # window of the CPU measurement
 STACKS_S = 12.0  # for all stacks of this host; after it no further one is started
@@ -224,3 +223,11 @@ def main() -> int:
     args = parser.parse_args()
     sys.stdout.write(json.dumps(seen(args.job_id or newest_job(), args.secret)) + "\n")
     return 0
+
+
+def secrets_of(folder: Path, environs: list[dict[str, str]], named: Collection[str]) -> tuple[str, ...]:
+    """Return the values of the named variables and of those with a secret-like name, for redaction."""
+    job = kept(folder) or {"env": {}, "override": {}, "token": ""}
+    pairs = [pair for env in (*environs, job["env"], job["override"]) for pair in env.items()]
+    by_name = [value for name, value in pairs if name in named]
+    return secret_values(map(str, (*by_name, *secret_pairs(pairs), job["token"])))

@@ -15,7 +15,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit.container.exits import fail
+from toolkit.container.conventions import fail
 from toolkit.container.job_file import load_job
 from toolkit.protocol.outcomes import EXIT_USAGE
 

@@ -11,8 +11,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
-from toolkit.container.conventions import HEARTBEAT_S, LEASE_S, job_folder
-from toolkit.container.exits import exit_code_of
+from toolkit.container.conventions import HEARTBEAT_S, LEASE_S, exit_code_of, job_folder
 from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, RANKS_ENDED
 from toolkit.container.job.launch import Running
 from toolkit.container.job.lease_client import BLAMED_S, Leases

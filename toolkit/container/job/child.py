@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from toolkit.container.conventions import HEARTBEAT_S, LEASE_S
-from toolkit.container.exits import exit_code_of
+from toolkit.container.conventions import HEARTBEAT_S, LEASE_S, exit_code_of
 from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log
 

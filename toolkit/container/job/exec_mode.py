@@ -22,8 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.conventions import JOB_TAG, PID, job_folder
-from toolkit.container.exits import fail
+from toolkit.container.conventions import JOB_TAG, PID, fail, job_folder
 from toolkit.container.files import content, read, write_json
 from toolkit.container.job_list import is_alive, kept_status
 from toolkit.protocol.host_list import host_list

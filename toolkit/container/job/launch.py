@@ -17,8 +17,15 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.container.conventions import JOB_TAG, SUPERVISOR_TAG, program, root, temporary_folder
-from toolkit.container.exits import exit_code_of, fail
+from toolkit.container.conventions import (
+    JOB_TAG,
+    SUPERVISOR_TAG,
+    exit_code_of,
+    fail,
+    program,
+    root,
+    temporary_folder,
+)
 from toolkit.container.job.exec_mode import EXEC
 from toolkit.container.job_file import Job, grace_of, load_host, load_job
 from toolkit.container.logs.lines import Merger

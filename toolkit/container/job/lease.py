@@ -31,12 +31,12 @@ from toolkit.container.conventions import (
     RESTART,
     STOPPING,
     SUPERVISOR_TAG,
+    fail,
     job_folder,
     lease_path,
     program,
     temporary_folder,
 )
-from toolkit.container.exits import fail
 from toolkit.container.files import write_json
 from toolkit.container.job.orphans import end, find, send
 from toolkit.container.job.rank_records import own_records

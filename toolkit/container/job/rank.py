@@ -15,11 +15,11 @@ from toolkit.container.conventions import (
     RANK_TAG,
     STOPPING,
     SUPERVISOR_TAG,
+    fail,
     job_folder,
     lease_path,
     temporary_folder,
 )
-from toolkit.container.exits import fail
 from toolkit.container.files import read, reserve, write_text
 from toolkit.container.job.child import Child
 from toolkit.container.job.elastic import hosts_of

@@ -17,8 +17,7 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 
-from toolkit.container.conventions import RANK_TAG, job_folder, temporary_folder
-from toolkit.container.exits import exit_code_of, fail
+from toolkit.container.conventions import RANK_TAG, exit_code_of, fail, job_folder, temporary_folder
 from toolkit.container.job.rank import Place, rank_env
 from toolkit.container.job.variables import Variables, require, token_path
 from toolkit.container.job_file import HostFile, Job, load_host, load_job

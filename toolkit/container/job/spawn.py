@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 
-from toolkit.container.exits import exit_code_of, fail
+from toolkit.container.conventions import exit_code_of, fail
 from toolkit.protocol.outcomes import EXIT_USAGE
 
 

@@ -12,8 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from toolkit.container.conventions import GRACE, PEER_FAILED, SUPERVISOR_TAG, in_memory, is_tagged, job_folder
-from toolkit.container.exits import fail
+from toolkit.container.conventions import (
+    GRACE,
+    PEER_FAILED,
+    SUPERVISOR_TAG,
+    fail,
+    in_memory,
+    is_tagged,
+    job_folder,
+)
 from toolkit.container.files import write_text
 from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, PEER, RANKS_ENDED
 from toolkit.container.job.orphans import CONNECT_S, end_everywhere

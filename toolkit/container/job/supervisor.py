@@ -17,12 +17,12 @@ from toolkit.container.conventions import (
     JOB_TAG,
     PEER_FAILED,
     SUPERVISOR_TAG,
+    fail,
     is_tagged,
     job_folder,
     root,
 )
 from toolkit.container.diagnose.watchdog import Watchdog
-from toolkit.container.exits import fail
 from toolkit.container.files import reserve, write_json
 from toolkit.container.job.attempt import Attempt
 from toolkit.container.job.elastic import reserve_of

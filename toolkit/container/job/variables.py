@@ -16,8 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, cast
 
-from toolkit.container.conventions import in_memory, job_folder
-from toolkit.container.exits import fail
+from toolkit.container.conventions import fail, in_memory, job_folder
 from toolkit.container.job_file import Job
 from toolkit.protocol.outcomes import EXIT_NO_INPUT
 

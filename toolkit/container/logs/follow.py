@@ -13,8 +13,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.container.conventions import JOB_TAG, RESTART, SUPERVISOR_TAG, is_tagged, job_folder, lease_path
-from toolkit.container.exits import fail
+from toolkit.container.conventions import (
+    JOB_TAG,
+    RESTART,
+    SUPERVISOR_TAG,
+    fail,
+    is_tagged,
+    job_folder,
+    lease_path,
+)
 from toolkit.container.files import read
 from toolkit.container.job.rank_records import RUN_FIELDS, is_record
 from toolkit.container.job_file import load_job

@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.conventions import JOB_TAG, is_tagged, root
-from toolkit.container.exits import fail
+from toolkit.container.conventions import JOB_TAG, fail, is_tagged, root
 from toolkit.container.files import read
 from toolkit.container.job.rank_records import RUN_FIELDS, is_record
 from toolkit.container.job_file import load_host

@@ -16,8 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.conventions import PREPARATION, job_folder, root
-from toolkit.container.exits import fail
+from toolkit.container.conventions import PREPARATION, fail, job_folder, root
 from toolkit.container.files import read
 from toolkit.container.job_file import load_host
 from toolkit.container.job_list import is_alive, kept_status, list_jobs
