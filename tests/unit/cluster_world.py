@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 from dataclasses import replace
 
@@ -77,6 +78,7 @@ _STRAYS = (
 DOCKER0 = Interface("docker0", "172.17.0.1", 16)
 
 
+@functools.cache
 def inventory(text: str = HOSTS) -> Inventory:
     return parse_inventory(text, "hosts.yaml")
 
