@@ -145,6 +145,12 @@ def running(cluster: str, host: str, role: str, **labels: str) -> ContainerFacts
     return ContainerFacts("c" * 64, container_name(cluster, role), "running", {**own, **extra})
 
 
+@functools.cache
+def _programs() -> tuple[tuple[str, str], ...]:
+    """The container programs, which are read and summed once for all tests."""
+    return programs_of(container_programs())
+
+
 def facts_when_up() -> dict[str, Facts]:
     """The same hosts with the cluster's containers on them."""
     said = cluster_facts()
@@ -157,7 +163,7 @@ def facts_when_up() -> dict[str, Facts]:
             containers=(held[name],),
             listening=listening.get(name, f.listening),
             version=__version__,
-            programs=programs_of(container_programs()),
+            programs=_programs(),
         )
         for name, f in said.items()
     }
