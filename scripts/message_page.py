@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,25 +91,29 @@ def _code(text: str) -> str:
 # Errors in the source
 
 
-def raised(package: Path) -> Iterator[Raised]:
-    """Yield each error that a module of the package makes, one for each of its texts."""
-    for path in sorted(package.rglob("*.py")):
-        yield from raised_by(path.read_text(encoding="utf-8"))
+@functools.cache
+def raised(package: Path) -> tuple[Raised, ...]:
+    """Return each error that a module of the package makes, one for each of its texts."""
+    texts = (path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py")))
+    return tuple(error for text in texts for error in raised_by(text))
 
 
 def raised_by(source: str) -> Iterator[Raised]:
     """Yield each error that the text of a module makes, if its words are in the same function or module."""
+    if not any(f"{kind}(" in source for kind in _KINDS):
+        return  # need not be parsed
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call) and _kind(node) in _KINDS]
     if not calls:
         return
-    outer = _assigned(tree.body)
+    outer = _assigned(_below(tree.body))
     inside: dict[ast.AST, Names] = {}
     for node in nodes:  # from the outside in: the innermost function counts
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            names = {**outer, **_assigned(node.body)}
-            inside.update((each, names) for each in ast.walk(node) if isinstance(each, ast.Call))
+            below = _below(node.body)
+            names = {**outer, **_assigned(below)}
+            inside.update((each, names) for each in below if isinstance(each, ast.Call))
     before = 0
     for call in sorted(calls, key=lambda node: node.lineno):
         found = list(_errors_of(call, _recent(inside.get(call, outer), before, call.lineno)))
@@ -148,10 +153,14 @@ def _argument(call: ast.Call, place: int | None, name: str) -> ast.expr | None:
     return next((word.value for word in call.keywords if word.arg == name), None)
 
 
-def _assigned(body: Sequence[ast.stmt]) -> dict[str, list[ast.expr]]:
+def _below(body: Sequence[ast.stmt]) -> list[ast.AST]:
+    return [each for statement in body for each in ast.walk(statement)]
+
+
+def _assigned(nodes: Sequence[ast.AST]) -> dict[str, list[ast.expr]]:
     """Return the expressions that statements assign to each name, functions inside them included."""
     found: dict[str, list[ast.expr]] = {}
-    for node in (each for statement in body for each in ast.walk(statement)):
+    for node in nodes:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -59,6 +60,17 @@ def pytest_configure(config: pytest.Config) -> None:
     named = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
     if not all(path.resolve().is_relative_to(UNIT) for path in named):
         config.option.randomly_reorganize = config.option.randomly_reset_seed = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector from visiting the modules and tests, which stay, again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -160,24 +160,30 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
 
 
-def _recognize_lab() -> Callable[[Path], bool]:
-    """Return what tells whether a process, by its folder in /proc, belongs to the lab or to these tests."""
+def _bytes_of(pid: str, name: str) -> bytes:
+    """Read a file of a process; a Path would take most of the time of a look at all processes."""
+    with open(f"/proc/{pid}/{name}", "rb", 0) as file:  # noqa: PTH123
+        return file.read()
+
+
+def _recognize_lab() -> Callable[[str], bool]:
+    """Return what tells whether a process belongs to the lab or to these tests."""
     ask = ["docker", "ps", "--no-trunc", "--quiet", "--filter", f"label=toolkit.lab={LAB}"]
     hosts = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()
     # Control groups: of a host, and of the containers in hosts without a namespace of their own for them.
-    groups = [f"/toolkit-lab/{LAB}/", *hosts]
+    groups = [group.encode() for group in (f"/toolkit-lab/{LAB}/", *hosts)]
     known: set[str] = set()
 
-    def of_lab(folder: Path) -> bool:
-        if folder.name not in known:
+    def of_lab(pid: str) -> bool:
+        if pid not in known:
             try:
-                within = (folder / "cgroup").read_text()
+                within = _bytes_of(pid, "cgroup")
                 of_host = any(group in within for group in groups)
-                if not of_host and OURS.encode() not in (folder / "environ").read_bytes():
+                if not of_host and OURS.encode() not in _bytes_of(pid, "environ"):
                     return False  # or not yet: a container's first process enters its group after its start
             except OSError:
                 return False
-            known.add(folder.name)
+            known.add(pid)
         return True
 
     return of_lab
@@ -188,21 +194,20 @@ def watched_processes() -> Iterator[set[str]]:
     """Collect the command lines and environments of the lab's processes and our own while the block runs.
 
     Processes of the practice hosts and of the containers in them are processes of this machine. Those of
-    another lab, which other tests may use at the same time, are left out.
+    another lab, which other tests may use at the same time, are left out. The set is filled at the end.
     """
     seen: set[str] = set()
+    raw: set[bytes] = set()
     over = threading.Event()
     of_lab = _recognize_lab()
 
     def look() -> None:
         while not over.is_set():
-            for folder in Path("/proc").iterdir():
-                if folder.name.isdigit() and of_lab(folder):
+            for pid in os.listdir("/proc"):  # noqa: PTH208
+                if pid.isdigit() and of_lab(pid):
                     for name in ("cmdline", "environ"):
                         try:
-                            seen.add(
-                                (folder / name).read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                            )
+                            raw.add(_bytes_of(pid, name))
                         except OSError:
                             continue
             over.wait(0.02)
@@ -214,3 +219,4 @@ def watched_processes() -> Iterator[set[str]]:
     finally:
         over.set()
         thread.join()
+        seen |= {text.replace(b"\0", b" ").decode(errors="replace") for text in raw}

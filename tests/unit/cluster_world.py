@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 from dataclasses import replace
 
@@ -77,6 +78,7 @@ _STRAYS = (
 DOCKER0 = Interface("docker0", "172.17.0.1", 16)
 
 
+@functools.cache
 def inventory(text: str = HOSTS) -> Inventory:
     return parse_inventory(text, "hosts.yaml")
 
@@ -143,6 +145,12 @@ def running(cluster: str, host: str, role: str, **labels: str) -> ContainerFacts
     return ContainerFacts("c" * 64, container_name(cluster, role), "running", {**own, **extra})
 
 
+@functools.cache
+def _programs() -> tuple[tuple[str, str], ...]:
+    """The container programs, which are read and summed once for all tests."""
+    return programs_of(container_programs())
+
+
 def facts_when_up() -> dict[str, Facts]:
     """The same hosts with the cluster's containers on them."""
     said = cluster_facts()
@@ -155,7 +163,7 @@ def facts_when_up() -> dict[str, Facts]:
             containers=(held[name],),
             listening=listening.get(name, f.listening),
             version=__version__,
-            programs=programs_of(container_programs()),
+            programs=_programs(),
         )
         for name, f in said.items()
     }

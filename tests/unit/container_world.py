@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from typing import Any
 import pytest
 
 import toolkit
+from toolkit.container.job.orphans import find as orphans
+from toolkit.container.job.orphans import send as kill
 
 _PACKAGE = Path(toolkit.__file__).parent
 
@@ -46,6 +49,8 @@ def copied_programs(to: Path) -> Path:
     return to
 
 
+# The programs need no installed package, and Python starts sooner without them.
+PYTHON = (sys.executable, "-S")
 # Sweeps look at the whole machine: a job of its own for each test process, so that two checkouts do not meet.
 JOB = f"20261120-211300-digits-{os.getpid() % 0x10000:04x}"
 
@@ -132,7 +137,7 @@ class World:
         return folder
 
     def rank_argv(self, job_id: str = JOB) -> list[str]:
-        return [sys.executable, str(self.root / "inside" / "run.py"), "job.rank", job_id]
+        return [*PYTHON, str(self.root / "inside" / "run.py"), "job.rank", job_id]
 
     def start(self, program: str, *args: str, **env: str) -> subprocess.Popen[bytes]:
         """Start one of the programs, or a driver; `close` ends it, and it alone, in any case.
@@ -147,7 +152,7 @@ class World:
             given.write(self.variables.get(args[0], "").encode() if args else b"")
             given.seek(0)
             process = subprocess.Popen(
-                [sys.executable, *own, *args],
+                [*PYTHON, *own, *args],
                 stdin=given,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -239,8 +244,10 @@ class World:
         return folder
 
     def close(self) -> None:
+        # What `job.orphans JOB --signal KILL` does; a process of its own takes longer than most tests.
         for folder in self.root.glob("jobs/*"):
-            self.call("job.orphans", folder.name, "--signal", "KILL")
+            for left in orphans(folder.name):
+                kill(left["pid"], folder.name, signal.SIGKILL)
         for process in self.started:
             if process.poll() is None:
                 process.kill()

@@ -33,14 +33,20 @@ def test_an_input_can_be_tried_again_by_its_number() -> None:
     assert python("-c", code).stdout == python("-c", code).stdout != ""
 
 
-def test_every_verb_is_tried() -> None:
+def test_every_verb_is_tried_and_sound_hosts_suit_the_commands(tmp_path: Path) -> None:
+    """Both in one process, which imports every verb."""
     code = (
+        "from pathlib import Path\n"
+        "from tests.fuzz import answers\n"
         "from tests.fuzz.answers import LINES, WITHOUT_HOSTS\n"
         "from tests.fuzz.words import RIGHT, SPOILERS, verb_of\n"
         "from tests.unit.docs_check import verbs\n"
         "assert set(LINES) | WITHOUT_HOSTS == set(verbs()), (set(LINES) | WITHOUT_HOSTS) ^ set(verbs())\n"
         "assert set(SPOILERS) == set(verbs()), set(SPOILERS) ^ set(verbs())\n"
-        "assert {' '.join(words[: verb_of(words)]) for words in RIGHT} == set(verbs())"
+        "assert {' '.join(words[: verb_of(words)]) for words in RIGHT} == set(verbs())\n"
+        f"box = Path({str(tmp_path / 'box')!r})\n"
+        "answers.settle(box)\n"
+        "answers.check_sound(answers.sandbox(box))"
     )
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
@@ -60,18 +66,6 @@ def test_a_client_that_loses_the_other_hosts_is_noticed() -> None:
     )
     done = python("-c", code)
     assert "reports nothing of" in done.stdout, done.stderr
-
-
-def test_sound_hosts_suit_the_commands(tmp_path: Path) -> None:
-    code = (
-        "from pathlib import Path\n"
-        "from tests.fuzz import answers\n"
-        f"box = Path({str(tmp_path / 'box')!r})\n"
-        "answers.settle(box)\n"
-        "answers.check_sound(answers.sandbox(box))"
-    )
-    done = python("-c", code)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_box_refuses_a_folder_with_files_of_others(tmp_path: Path) -> None:

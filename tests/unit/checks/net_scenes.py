@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -87,7 +88,13 @@ def report(scene: Scene, host: str) -> LookReport:
         "faults": {},
         "logins": {n: {"memlock": -1, "nofile": 1048576} for n in facts if n != main} if host == main else {},
     }
-    return decode(LookReport, found)
+    return _decoded(json.dumps(found))
+
+
+@functools.cache
+def _decoded(text: str) -> LookReport:
+    """Decode a report; most scenes have the same ones."""
+    return decode(LookReport, json.loads(text))
 
 
 def with_facts(scene: Scene, host: str, **changes: Any) -> Scene:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,8 +39,8 @@ def launched(world: World, before: str, after: str, **changes: Any) -> Path:
     """A job whose launcher runs Python code before its only rank and after it."""
     folder = world.job(**changes)
     # The exit code is that of the rank.
-    text = '"$0" -c "$1"; "$0" "$2" "$3" "$4"; code=$?; "$0" -c "$5"; exit $code'
-    argv = ["sh", "-c", text, sys.executable, before, *world.rank_argv()[1:], after]
+    text = '"$0" -c "$1"; sh -c "$2"; code=$?; "$0" -c "$3"; exit $code'
+    argv = ["sh", "-c", text, sys.executable, before, f"exec {shlex.join(world.rank_argv())}", after]
     job = json.loads((folder / "job.json").read_text())
     launch = {"host": "gpu1", "argv": argv, "env": rank_env(), "serves": False, "name": ""}
     (folder / "job.json").write_text(json.dumps({**job, "launches": [launch]}))

@@ -348,12 +348,12 @@ DRAWS = {"cli/top.py", "cli/progress.py"}
 
 def prints(path: str, text: str) -> Iterator[str]:
     """Yield each expression of a module that prints without toolkit.cli.common."""
-    tree = ast.parse(text)
-    asked = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "isatty"
-    }
-    for node in ast.walk(tree):
-        name = ast.unparse(node) if isinstance(node, (ast.Attribute, ast.Name)) else ""
+    if not re.search(r"std(out|err)|print|write|echo|confirm|prompt|Console", text):
+        return  # it contains none of the names, and need not be parsed
+    nodes = list(ast.walk(ast.parse(text)))
+    asked = {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "isatty"}
+    for node in nodes:
+        name = ast.unparse(node) if isinstance(node, ast.Attribute) and "std" in node.attr else ""
         if re.fullmatch(r"sys\.(__)?std(out|err)(__)?", name):
             if id(node) not in asked and path not in STREAMS_OF:
                 yield name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from pathlib import Path
@@ -41,6 +42,7 @@ def names(*lines: str) -> list[str]:
     return [error.name for error in match(lines)]
 
 
+@functools.cache
 def keys_of_hosts_yaml() -> set[str]:
     schema = json_schema()
     models = [schema, *schema["$defs"].values()]
