@@ -334,3 +334,11 @@ def test_a_locale_without_unicode_breaks_no_command() -> None:
     words = [sys.executable, "-X", "utf8=0", "-c", code]
     done = subprocess.run(words, env=environment, capture_output=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, b"jobs?\n"), done.stderr.decode()
+
+
+def test_data_ls_without_data_sets_is_a_sentence(
+    run: Run, hosts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.cli.data.DataPart.rows", lambda self: ())
+    assert run("data", "ls") == (0, "", "hosts.yaml has no data sets; see docs/how-to/data.md\n")
+    assert run("data", "ls", "--json")[:2] == (0, '{\n  "rows": []\n}\n')
