@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -18,9 +19,16 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, mode))
 
 
+def accept_all_characters() -> None:
+    """Print ``?`` for a character that the encoding of the locale does not have, instead of failing."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="replace")
+
+
 def main() -> None:
     """Import the command line and run it."""
     open_closed_streams()
+    accept_all_characters()
     try:
         from toolkit.cli.app import main as run
         from toolkit.cli.tracebacks import escape_tracebacks

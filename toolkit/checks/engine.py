@@ -19,6 +19,12 @@ OLDEST_ENGINE = (20, 10)
 OLDEST_PODMAN = (4, 3)
 
 INFO = Probe("docker")
+# No answer without systemd-logind, which would stop the containers.
+LINGER = Probe(
+    "linger",
+    "! command -v loginctl >/dev/null ||"
+    ' timeout -s KILL 3 loginctl show-user "$(id -un)" -p Linger 2>/dev/null',
+)
 _DAEMON, _CONTAINERS_CONF = "/etc/docker/daemon.json", "~/.config/containers/containers.conf"
 _DOCKER = ("docker engine", "docs.docker.com/engine/install/")
 # Runtimes that toolkit was tested with, and the wrapper that NVIDIA puts around runc.
@@ -93,6 +99,14 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(what, fix)
 
 
+def _lasting(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    rootless = "name=rootless" in " ".join(engine_info(seen).security_options or ())
+    if rootless and seen.answer(LINGER) == "Linger=no":
+        assert seen.facts is not None
+        what = f"systemd stops the containers of the rootless engine when user {seen.facts.user} logs out"
+        yield warning(what, f"on {seen.host}: sudo loginctl enable-linger {seen.facts.user}")
+
+
 def _own(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     info = engine_info(seen)
@@ -158,6 +172,7 @@ CHECKS = (
     Check("docker-version", "the container engine is new enough", host=_new_enough),
     Check("docker-storage", "the storage driver of the engine is fast enough", host=_driver),
     Check("docker-users", "containers use the user IDs of the host", host=_remapped),
+    Check("docker-linger", "containers continue after the logout", host=_lasting, probes=(LINGER,)),
     Check("docker-here", "docker commands reach the engine of this host", host=_own),
     Check("docker-logs", "container logs can be read", host=_logs),
     Check("docker-runtime", "the runtime of containers was tested with toolkit", host=_runtime),

@@ -17,6 +17,7 @@ from toolkit.cli.common import (
     load,
     put_json,
     put_text,
+    say,
     show_notice,
 )
 from toolkit.cli.plans import carry_out, exit_with
@@ -57,8 +58,10 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     rows = DataPart(connection_of(load(hosts), verbose)).rows()
     if as_json:
         put_json({"rows": [asdict(row) for row in rows]})
-    else:
+    elif rows:
         put_text(data_text(rows))
+    else:
+        say("hosts.yaml has no data sets; see docs/how-to/data.md")
     if any(row.state == "unreachable" for row in rows):
         raise typer.Exit(1)
 

@@ -14,9 +14,11 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connecti
 from toolkit.cli.line import CommandLine
 from toolkit.core.files import write_bundle
 from toolkit.diagnose.show import why_json
+from toolkit.diagnose.verdict import FINAL
 from toolkit.diagnose.why import bundle_files
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import is_file, is_folder
+from toolkit.jobs.status import JobStatus
 from toolkit.protocol.names import job_word
 
 _END = ".tar.gz"
@@ -26,7 +28,12 @@ def why(
     job: Job = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     save: Annotated[
-        str, typer.Option(metavar="FILE", help=f"Write the bundle to this file (default: ./why-JOB{_END})")
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Write the bundle to this file "
+            f"(default: ./why-JOB{_END}, after the end of the job ./why-JOB-STATE{_END})",
+        ),
     ] = "",
     as_json: Json = False,
     verbose: Verbose = False,
@@ -51,9 +58,9 @@ def why(
     result = why_json(answer.job, answer.evidence, answer.verdict, answer.known)
     if not as_json:
         put_text(text)
-    path = Path(save) if save else _free(answer.job.id)
+    path = Path(save or _default(answer.job))
     try:
-        write_bundle(path, bundle_files(answer, text, result), time.time())
+        write_bundle(path, bundle_files(answer, text, result), time.time(), replace=not save)
     except ToolkitError:
         if as_json:  # the result is useful without the bundle
             put_json(result | {"bundle": None})
@@ -71,9 +78,7 @@ def _read_save(line: CommandLine, save: str) -> None:
         line.refuse("--save", f"{save} exists already; choose another name")
 
 
-def _free(job: str) -> Path:
-    """Return a path that does not exist yet."""
-    path, number = Path(f"why-{job}{_END}"), 2
-    while path.exists():
-        path, number = Path(f"why-{job}-{number}{_END}"), number + 1
-    return path
+def _default(job: JobStatus) -> str:
+    """Return the name of the bundle. The end of a job does not replace the evidence of its hang."""
+    state = f"-{job.state}" if job.state in FINAL else ""
+    return f"why-{job.id}{state}{_END}"

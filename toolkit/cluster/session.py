@@ -285,8 +285,10 @@ class Session(Connected):
         name = container_name(self.inventory.cluster, self.inventory.role(host))
         facts = self.facts[host]
         found = next((c for c in facts.containers if c.name == name), None)
-        why = why_not_running(found, facts) if found else "the container does not exist"
-        if why:
+        if found is None:
+            what = f"the cluster is not up on this host: the host has no container {name}"
+            raise NotReady(what, "toolkit up", host)
+        if why := why_not_running(found, facts):
             raise NotReady(f"container {name} does not run: {why}", "toolkit up", host)
         return ContainerRunner(self.runners[host], name, user)
 

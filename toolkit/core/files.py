@@ -109,11 +109,12 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
         ) from error
 
 
-def write_bundle(path: Path, files: Mapping[str, bytes], mtime: float) -> None:
+def write_bundle(path: Path, files: Mapping[str, bytes], mtime: float, replace: bool = False) -> None:
     """Write a .tar.gz atomically, readable only by its owner; its one folder has the archive's name.
 
     Args:
         mtime: of all files, in seconds since the epoch.
+        replace: replace an existing file or link.
 
     Raises:
         ToolkitError: nothing was written, with the reason.
@@ -133,7 +134,7 @@ def write_bundle(path: Path, files: Mapping[str, bytes], mtime: float) -> None:
                     tar.addfile(info, io.BytesIO(data))
             new.file.flush()
             os.fsync(new.file.fileno())
-            new.commit(0o600, replace=False)
+            new.commit(0o600, replace=replace)
     except OSError as error:
         raise ToolkitError(
             f"cannot write {path}: {error.strerror or error}",

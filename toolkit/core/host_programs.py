@@ -33,7 +33,7 @@ def container_programs() -> dict[str, str]:
     packages = {f"toolkit/{path.relative_to(_PACKAGE)}": path for path in paths if path not in at_top}
     files = {path.name: path for path in at_top} | packages
     # The package's own __init__.py is for the client.
-    return {"toolkit/__init__.py": ""} | {name: path.read_text() for name, path in files.items()}
+    return {"toolkit/__init__.py": ""} | {name: path.read_text("utf-8") for name, path in files.items()}
 
 
 @functools.cache
@@ -50,7 +50,7 @@ def packed(name: str) -> str:
 
 def _add(module: str, texts: dict[str, str]) -> None:
     """Add a module after those that it imports."""
-    text = _PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_text()
+    text = _PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_text("utf-8")
     for imported in imports_of(text):
         if imported not in texts:
             _add(imported, texts)

@@ -10,9 +10,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.errors import BadInput, Problem
-from toolkit.hostsfile.load import is_file
+from toolkit.hostsfile.load import is_file, is_folder
 from toolkit.jobs.script_imports import (
     files_of,
     imports_of,
@@ -188,7 +189,13 @@ def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
         if first.endswith(".py"):
             # Python takes a name with a leading dash for an option.
             return ("python", f"./{relative}" if relative.startswith("-") else relative, *rest)
+        if not local.stat().st_mode & 0o111:
+            what = f"is not executable; run chmod +x {quoted(str(local))}, or put its interpreter before it"
+            raise BadInput("command line", (Problem(first, what),))
         return (f"./{relative}", *rest)
+    # A word without a slash can be a program of the image.
+    if local is not None and is_folder(local) and ("/" in first or first in (".", "..")) and first[0] != "/":
+        raise BadInput("command line", (Problem(first, "is a folder; name a script in this folder"),))
     if first.endswith((".py", ".sh")) and not first.startswith("/"):
         problem = Problem(first, f"does not exist in {workdir}; set the code folder with --workdir DIR")
         raise BadInput("command line", (problem,))

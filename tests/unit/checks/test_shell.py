@@ -15,6 +15,7 @@ from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
 from tests.unit.container_world import OTHER, PATIENCE_S, only_root, sleeping, until_seen
 from tests.unit.hosts_here import execute, hosts
+from toolkit.checks.engine import LINGER
 from toolkit.checks.gpu import GPUS, answers
 from toolkit.checks.leftovers import CHECKS, MARKS, Stray, marked, state_folders
 from toolkit.checks.machine import MACHINE, files, memory, processors
@@ -58,6 +59,14 @@ def test_every_shell_parses_the_probe(probe: Probe, shell: str) -> None:
     words = [shell, "sh"] if shell == "busybox" else [shell]
     done = subprocess.run([*words, "-n"], input=probe.text, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_lingering_is_known_only_if_logind_knows_the_user(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for text, answer in (("echo Linger=no", "Linger=no"), ("echo 'not logged in' >&2; exit 1", "")):
+        (tmp_path / "bin" / "loginctl").write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / "loginctl").chmod(0o755)
+        assert ask(LINGER, tmp_path).answer(LINGER) == answer
 
 
 def test_folders_are_reported_correctly(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -319,3 +320,25 @@ def test_the_command_with_closed_standard_streams(closed: str, words: str, statu
     done = subprocess.run(argv, capture_output=True, text=True, cwd=root, check=False)
     assert done.returncode == status, done.stderr
     assert found in done.stdout + done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_locale_without_unicode_breaks_no_command() -> None:
+    code = (
+        "from toolkit.__main__ import accept_all_characters; accept_all_characters()\n"
+        "from toolkit.core.host_programs import container_programs\n"
+        "from toolkit.cli.common import put_text\n"
+        "assert any('\\u2026' in text for text in container_programs().values())\n"
+        "put_text('jobs\\u2026')"
+    )
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    words = [sys.executable, "-X", "utf8=0", "-c", code]
+    done = subprocess.run(words, env=environment, capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, b"jobs?\n"), done.stderr.decode()
+
+
+def test_data_ls_without_data_sets_is_a_sentence(
+    run: Run, hosts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.cli.data.DataPart.rows", lambda self: ())
+    assert run("data", "ls") == (0, "", "hosts.yaml has no data sets; see docs/how-to/data.md\n")
+    assert run("data", "ls", "--json")[:2] == (0, '{\n  "rows": []\n}\n')

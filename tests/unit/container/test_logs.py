@@ -318,6 +318,16 @@ def test_the_label_of_a_host_does_not_hide_torchruns_traceback() -> None:
     assert shown.feed(other, 1.0) == other and shown.close() == b""
 
 
+def test_the_note_about_threads_is_shown_once_without_its_frame() -> None:
+    head = b"[box%d] W1125 21:47:06.250000 54 torch/distributed/run.py:874] "
+    note = b"Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid \n"
+    frame = b"*" * 41 + b"\n"
+    lines = b"".join(head % host + text for host in (1, 2) for text in (b"\n", frame, note, frame))
+    other = head % 1 + b"another warning\n"
+    shown = collapse.LauncherTraceback()
+    assert shown.feed(lines + other, 0.0) + shown.close() == head % 1 + note + other
+
+
 def test_other_lines_of_a_second_torchrun_do_not_end_the_traceback_of_the_first() -> None:
     """A syntax error ends all ranks at the same moment: torchrun logs it on each host, then raises."""
     shown = collapse.LauncherTraceback()

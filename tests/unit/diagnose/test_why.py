@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tests.unit.cluster_world import inventory
+from tests.unit.conftest import Run
 from tests.unit.each import for_each
+from toolkit.api.job import ClusterJob
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Result
 from toolkit.diagnose.show import why_json, why_text
@@ -142,6 +146,24 @@ def test_every_host_is_queried_once_and_the_right_rank_is_named() -> None:
     assert b"tok-abcdef" not in b"".join(files.values()) and b"api-key=abc" not in b"".join(files.values())
     assert files["hosts/gpu1/output.log"] == b"*** in the output\n"
     assert answer.job.command == ("train.py", "--api-key=***")
+
+
+def test_another_call_replaces_the_bundle_but_not_the_bundle_of_the_running_job(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts.yaml").write_text(FILE)
+    answer = ask(hang())
+    monkeypatch.setattr(ClusterJob, "why", lambda self: answer)
+    for state in ("running", "running", "stopped", "stopped"):
+        answer = replace(answer, job=replace(answer.job, state=state))
+        status, out, err = run("why")
+        assert (status, err) == (0, "")
+        name = out.splitlines()[-1].removeprefix("bundle for a problem report: ")
+        with tarfile.open(tmp_path / name) as tar:
+            report = tar.extractfile(f"{name.removesuffix('.tar.gz')}/why.json")
+            assert report is not None and json.load(report)["state"] == state
+    expected = {f"why-{JOB}.tar.gz", f"why-{JOB}-stopped.tar.gz"}
+    assert {path.name for path in tmp_path.glob("why-*")} == expected
 
 
 def test_a_host_that_fails_is_evidence() -> None:

@@ -30,6 +30,7 @@ def code(tmp_path: Path) -> Path:
     for name, text in scripts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    (tmp_path / "train.sh").chmod(0o755)
     return tmp_path
 
 

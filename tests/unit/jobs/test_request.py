@@ -27,6 +27,9 @@ def code(tmp_path: Path) -> Path:
     (folder / "lib").mkdir(parents=True)
     for name in ("train.py", "lib/tool.py", "run.sh", "program", "../outside.py"):
         (folder / name).write_text("")
+    for name in ("run.sh", "program"):
+        (folder / name).chmod(0o755)
+    (folder / "data.txt").write_text("")
     return folder
 
 
@@ -76,6 +79,10 @@ def test_without_a_folder_every_word_is_a_command() -> None:
         (("gone.py",), "does not exist in"),
         (("lib/gone.sh",), "does not exist in"),
         (("../outside.py",), "outside"),
+        ((".",), "is a folder; name a script"),
+        (("./lib",), "is a folder; name a script"),
+        (("lib/",), "is a folder; name a script"),
+        (("data.txt",), "is not executable; run chmod \\+x .*/code/data.txt, or"),
     ],
 )
 def test_what_cannot_be_run(code: Path, words: tuple[str, ...], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Collapses equal lines of several ranks into one, and hides torchrun's own traceback."""
+"""Collapses equal lines of several ranks into one, and hides torchrun's own traceback and repeated notes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _STOPPED = b"torch.distributed.elastic.multiprocessing.api.SignalException"
 _MOST_HELD = 400
 _HELD_S = 5.0
 _UNENDED_S = 1.0  # time limit for a rank to print its traceback to the end
+# torchrun frames its note about threads by empty lines and asterisks, on every host with several ranks.
+_NOTE = re.compile(rb"torch/distributed/run\.py:\d+\] (?:\*+ *|(Setting OMP_NUM_THREADS ).*)?\n")
 LEFT_OUT = b"[toolkit] a traceback of torchrun itself is left out; toolkit logs --no-fold prints it\n"
 
 
@@ -193,6 +195,8 @@ class _Held:
 class LauncherTraceback:
     """Hides the tracebacks with which torchrun reports that a rank failed or that a signal stopped torchrun.
 
+    Of the notes about OMP_NUM_THREADS, which every torchrun with several ranks prints, the first one remains.
+
     Lines without a rank's name are held back from the start of a traceback, for each host. They are printed
     if it turns out to be another error, or if it does not end in time. Torchruns can mix their lines, also
     those without the name of a host.
@@ -201,7 +205,7 @@ class LauncherTraceback:
     def __init__(self) -> None:
         self._rest = b""
         self._held: dict[bytes, _Held] = {}  # by the label of the host
-        self._told = False
+        self._told = self._noted = False
 
     def feed(self, data: bytes, now: float) -> bytes:
         """Return the output for `data`, which arrived at `now` (seconds of any clock)."""
@@ -224,6 +228,9 @@ class LauncherTraceback:
     def _line(self, line: bytes, now: float) -> bytes:
         if _LINE.fullmatch(line) or line.startswith(b"[toolkit]"):
             return line
+        if note := _NOTE.search(line):
+            repeated, self._noted = self._noted or not note[1], self._noted or bool(note[1])
+            return b"" if repeated else line
         found = _LABEL.match(line)
         label = found[0] if found else b""
         text = line[len(label) :]
