@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -309,7 +310,7 @@ def looked(text: str) -> object:
 
 def transfer(text: str) -> object:
     segment: Any = SimpleNamespace(first=0, end=4, size=10)
-    member = Member(Printing(""), "10.0.0.1", 0, lambda done, whole: None, lambda work: work())
+    member = Member(Printing(""), "10.0.0.1", 0, lambda done, whole: None, lambda: None)
     member.segments = (segment,)
     member._hear(text.encode(errors="replace") + b"\n")
     payload: Any = None
@@ -677,3 +678,15 @@ def test_of_a_stream_without_end_only_the_end_is_kept() -> None:
     tail.take(b"\npull")
     tail.take(b"ed\n")
     assert tail.text == "se\nnoise\npulled"
+
+
+def test_a_line_in_many_pieces_takes_as_much_memory_as_in_one() -> None:
+    tracemalloc.start()
+    try:
+        stream = LineStream(HOST)
+        for _ in range(200_000):
+            assert stream.take(b"xy" * 2) == []
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert stream.take(b"\n") == [b"xy" * 400_000]
