@@ -59,8 +59,8 @@ from toolkit.plan.executors import _differing
 from toolkit.predict.model import parse_probed
 from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
-from toolkit.protocol.decode import load_json
-from toolkit.protocol.jobs import Ended, JobRow, Status
+from toolkit.protocol.decode import DecodeError, decode, load_json
+from toolkit.protocol.jobs import Ended, JobRow, Record, Status
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.protocol.relay import DataDone, DataSeen
 from toolkit.protocol.session import ENDED, SessionAnswer
@@ -690,3 +690,19 @@ def test_a_line_in_many_pieces_takes_as_much_memory_as_in_one() -> None:
     finally:
         tracemalloc.stop()
     assert stream.take(b"\n") == [b"xy" * 400_000]
+
+
+def test_a_host_cannot_make_a_job_of_any_size() -> None:
+    """A few bytes per host stand for thousands of ranks."""
+    hosts = [{"name": f"h{number}", "slots": 4096} for number in range(17)]
+    with pytest.raises(DecodeError, match="more than 65536 slots"):
+        decode(Record, {"hosts": hosts})
+    with pytest.raises(DecodeError, match="more than 65536 slots"):
+        decode(Status, {"hosts": {f"h{number}": [0] for number in range(70_000)}})
+    record = decode(Record, {"hosts": hosts[:16]})
+    tracemalloc.start()
+    try:
+        rows = [parse_status("j", Status(), True, record) for _ in range(1000)]
+        assert rows[0].ranks == 65536 and tracemalloc.get_traced_memory()[0] < 16 << 20
+    finally:
+        tracemalloc.stop()
