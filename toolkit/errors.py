@@ -35,6 +35,12 @@ class ToolkitError(Exception):
         self.what, self.fix, self.host = what, fix, host
         super().__init__(what)
 
+    def __copy__(self) -> ToolkitError:
+        # Subclasses have other arguments, with which `copy` would call them.
+        made = type(self).__new__(type(self), *self.args)
+        made.__dict__.update(self.__dict__)
+        return made
+
     def __str__(self) -> str:
         head = f"{self.host}: {self.what}" if self.host else self.what
         return "\n  fix: ".join((head, *self.fix.splitlines()))

@@ -220,6 +220,12 @@ class WaitingQueue:
                 raise queue.Empty
             return self._items.popleft()
 
+    def qsize(self) -> int:
+        return len(self._items)
+
+    def empty(self) -> bool:
+        return not self._items
+
 
 class Talk(Protocol):
     """The reaction of a host to one command."""
@@ -400,6 +406,10 @@ class Channel:
                         return data
                     continue
                 self._changed.wait()
+
+    def recv_ready(self) -> bool:
+        with self._changed:
+            return bool(self._out)
 
     def _endless(self, nbytes: int) -> bytes:
         """Let time pass; return what comes meanwhile."""

@@ -187,9 +187,10 @@ def engines(folder: Path) -> Iterator[Callable[..., Host]]:
         server.join()
 
 
-def send(sender: Sender, *hosts: Host) -> list[Outcome]:
+def send(sender: Sender, *hosts: Host, engine: str = "docker") -> list[Outcome]:
     steps = tuple(SendImage(host.name, "send", "toolkit:cpu", sender.identity) for host in hosts)
-    return list(execute(Plan("p", (Phase("image", steps),)), {host.name: host for host in hosts}).outcomes)
+    plan = Plan("p", (Phase("image", steps),))
+    return list(execute(plan, {host.name: host for host in hosts}, engine=engine).outcomes)
 
 
 def arrived(sender: Sender, host: Host) -> bool:

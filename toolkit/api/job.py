@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
+from queue import Full, Queue
+from threading import Event, Thread
 
 from toolkit.api.connection import Connection
 from toolkit.cluster.session import Session, choose_hosts
@@ -23,11 +24,14 @@ from toolkit.jobs.files import (
     find_files,
     with_earlier_jobs,
 )
-from toolkit.jobs.logs import Excerpt, follow, show_log, wait_for_end
+from toolkit.jobs.logs import MOST_LINE, Excerpt, follow, show_log, wait_for_end
 from toolkit.jobs.records import job_status, known_jobs, newest_job
 from toolkit.jobs.status import JobStatus
 from toolkit.monitor.job_report import JobReport
 from toolkit.monitor.report import job_report
+
+# Pieces of a job's output that wait for the caller of `lines`, and seconds until its end is noticed.
+_PIECES, _POLL_S = 64, 1.0
 
 
 class ClusterJob:
@@ -84,30 +88,44 @@ class ClusterJob:
             return follow(session, self._status(session).id, sink, Excerpt(tail=tail, fold=fold))
 
     def lines(self, tail: int | None = None, fold: bool = True) -> Iterator[str]:
-        """Yield the output of all ranks, line by line, until the job ends.
+        """Yield the output of all ranks, line by line, until the job ends; a line of over 1 MiB in parts.
 
         Raises:
             ToolkitError: the connection to the job was lost.
         """
-        output: SimpleQueue[bytes | BaseException | None] = SimpleQueue()
+        output: Queue[bytes | BaseException | None] = Queue(_PIECES)  # if it is full, the host waits
+        left = Event()
+
+        def put(item: bytes | BaseException | None) -> None:
+            while not left.is_set():
+                with suppress(Full):
+                    output.put(item, timeout=_POLL_S)
+                    return
+
         # Leaving the loop over the lines closes the session too, which ends the thread.
         with self._connect() as session:
             job = self._status(session).id
 
             def work() -> None:
                 try:
-                    follow(session, job, output.put, Excerpt(tail=tail, fold=fold))
-                    output.put(None)
+                    follow(session, job, put, Excerpt(tail=tail, fold=fold))
+                    put(None)
                 except BaseException as error:  # the loop over the lines raises it again
-                    output.put(error)
+                    put(error)
 
             Thread(target=work, daemon=True).start()
             rest = b""
-            while (piece := output.get()) is not None:
-                if isinstance(piece, BaseException):
-                    raise piece
-                *whole, rest = (rest + piece).split(b"\n")
-                yield from (line.decode(errors="replace") for line in whole)
+            try:
+                while (piece := output.get()) is not None:
+                    if isinstance(piece, BaseException):
+                        raise piece
+                    *whole, rest = (rest + piece).split(b"\n")
+                    yield from (line.decode(errors="replace") for line in whole)
+                    if len(rest) > MOST_LINE:  # yielded in parts: nothing is kept of an endless line
+                        yield rest.decode(errors="replace")
+                        rest = b""
+            finally:
+                left.set()
             if rest:
                 yield rest.decode(errors="replace")
 

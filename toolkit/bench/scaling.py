@@ -13,6 +13,7 @@ from statistics import median
 from toolkit.bench.scaling_report import Point, Scaling
 from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
+from toolkit.core.answers import Tail
 from toolkit.core.gauges import JobGauges, job_gauges
 from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
@@ -34,6 +35,7 @@ _GRACE = 2.0
 # Interval of querying the job's state in seconds.
 _ASK_EACH = 3.0
 _LAST_LINES = 6
+_MOST_TEXT = 1 << 16  # bytes of them
 
 
 def ordered_hosts(inventory: Inventory, request: Request) -> tuple[str, ...]:
@@ -199,9 +201,9 @@ def _point(job: Job, seen: Sequence[tuple[float, int]], printed: Sequence[float]
 
 def _early(session: Session, ended: JobStatus) -> ToolkitError:
     """Return the error for a job that exited too early, with the job's last lines."""
-    text: list[bytes] = []
-    show_log(session, ended, text.append, Excerpt(tail=_LAST_LINES), on=False)
-    tail = "".join(f"\n    {line}" for line in b"".join(text).decode(errors="replace").splitlines())
+    text = Tail(_MOST_TEXT)
+    show_log(session, ended, text.take, Excerpt(tail=_LAST_LINES), on=False)
+    tail = "".join(f"\n    {line}" for line in text.text.splitlines()[-_LAST_LINES:])
     what = f"job {ended.id} exited with exit code {ended.exit_code} before its throughput was known{tail}"
     return ToolkitError(what, f"toolkit logs {ended.id}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +18,8 @@ from toolkit.protocol.probes import LookReport
 
 # Seconds for a container to start and for all connections; a program exits some time after both.
 _LISTEN_SECONDS, _REPORT_SECONDS = 12.0, 10.0
+# Seconds after that until a program has exited, and the last lines of other output that are kept.
+_EXIT_SECONDS, _LINES = 60.0, 100
 
 
 def look_inside(looks: Sequence[Look], runners: Mapping[str, Runner]) -> dict[str, Looked]:
@@ -57,10 +60,12 @@ class _Round:
             self.changed.notify_all()
 
     def hold(self, look: Look, runner: Runner) -> Looked:
-        lines: list[str] = []
+        lines: deque[str] = deque(maxlen=_LINES)
         came = LineStream(look.host)
 
         def sink(data: bytes) -> None:
+            if time.monotonic() > self.report_by + _EXIT_SECONDS:
+                raise ToolkitError("the test container prints without end", "toolkit check", look.host)
             for line in came.take(data):
                 with answer_of(look.host, "the report of the test container"):
                     self._hear(look.host, line, lines)
@@ -86,7 +91,7 @@ class _Round:
         ahead = report.now - (sent + answered) / 2
         return Looked(report, "", ahead, (answered - sent) / 2, look.up)
 
-    def _hear(self, host: str, data: bytes, lines: list[str]) -> None:
+    def _hear(self, host: str, data: bytes, lines: deque[str]) -> None:
         with self.changed:
             answer = parse_line(data)
             if answer is None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from toolkit.core.facts import Gid, Interface, Link, LinkKind, RdmaPort, Route
-from toolkit.protocol.decode import MOST, hexadecimal, real, whole
+from toolkit.protocol.decode import MOST, DecodeError, hexadecimal, real, whole
 from toolkit.protocol.frames import lines_of
 
 # sysfs answers from memory. grep names each file and reads them all in one process; -s skips files that an
@@ -33,6 +33,7 @@ say rdma "$(cd /sys/class/infiniband 2>/dev/null && {
 })"
 """
 
+_MOST = 4096  # addresses of a host, which are compared with those of all others
 # Numbers of include/uapi/linux/if_arp.h; tunnels of all sorts have one of these.
 _LOOPBACK, _INFINIBAND = "772", "32"
 _TUNNELS = frozenset(("65534", "768", "769", "776", "778", "823"))
@@ -55,6 +56,8 @@ def parse_interfaces(listed: str, routes: str, trie: str) -> tuple[Interface, ..
             with suppress(ValueError):
                 own = ipaddress.IPv4Interface(words[3])
                 found.append(Interface(words[1], str(own.ip), own.network.prefixlen))
+        if len(found) > _MOST:
+            raise DecodeError("interfaces", f"more than {_MOST} addresses")
     return tuple(found) or _from_proc(routes, trie)
 
 

@@ -38,8 +38,7 @@ class LineStream:
 
     def __init__(self, host: str, most: int = MOST_BYTES) -> None:
         self._host, self._most = host, most
-        self._rest: list[bytes] = []
-        self._length = 0
+        self._rest = bytearray()
 
     def take(self, data: bytes) -> list[bytes]:
         """Return the lines that the data ends, without their newlines.
@@ -49,11 +48,10 @@ class LineStream:
         """
         *lines, rest = data.split(b"\n")
         if lines:
-            lines[0] = b"".join((*self._rest, lines[0]))
-            self._rest, self._length = [], 0
-        self._rest.append(rest)
-        self._length += len(rest)
-        if self._length > self._most:
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+        self._rest += rest
+        if len(self._rest) > self._most:
             what = f"a program on the host sent a line of more than {self._most} bytes"
             raise ToolkitError(what, "toolkit status -v", self._host)
         return lines

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from toolkit.core.answers import Tail, answer_of, json_list
 from toolkit.core.command import TIMED_OUT, Command, Result, command, script
 from toolkit.core.disk_space import size
+from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.image import image_facts
-from toolkit.core.runner import Runner
 from toolkit.errors import ImageError, ToolkitError, Unreachable
 from toolkit.image.archive import ImagePayload, make_archive, read_archive
 from toolkit.image.layer_reader import Unreadable
@@ -26,6 +26,7 @@ from toolkit.image.layers import (
     parse_holdings,
     room_needed,
 )
+from toolkit.image.pull import registry_of
 from toolkit.image.source import ImageSource
 from toolkit.plan.context import Advance, Context, Verdict, counted, failure, room_fix
 from toolkit.plan.steps import PullImage, SendImage
@@ -38,11 +39,13 @@ from toolkit.transfer.relay import GIVEN_UP_AFTER_S, LEAST, Relay
 # Slightly less than the computed space, so that an image that barely fits is not refused.
 _LEAST_ROOM = 0.95
 _AGAIN = "run the same command again"
-_RESTART = "sudo systemctl restart docker  # then run the command again"
-# Seconds for an answer of a host's engine, and between two lines of `docker pull`, which prints several lines
-# for each layer.
-_ASK_S, _PULL_SILENCE_S = 120.0, 7200.0
+_RESTART = {
+    DOCKER: "sudo systemctl restart docker  # then run the command again",
+    PODMAN: "podman info  # often the disk below ~/.local/share/containers hangs; then run the command again",
+}
+_ASK_S = 120.0  # seconds for an answer of a host's engine
 _PULLED_BYTES = 64  # more than the last line of _PULL
+_LOADED_BYTES = 1 << 16  # of the output of `docker load`
 # The second line is printed only for a complete image: `docker images` omits an image of the containerd store
 # with missing blobs, which `docker image inspect` reports.
 _LOOK = 'docker image inspect "$1" && docker images --quiet --no-trunc "$1"'
@@ -55,9 +58,19 @@ shift; [ $# = 0 ] || docker rmi "$@" >/dev/null 2>&1
 exit 0
 """
 
+# Without a terminal, `docker pull` prints nothing while it downloads a layer. So the script prints an empty
+# line when the host has received another MiB.
 _PULL = """
 before=$(docker image inspect --format '{{.Id}}' "$1" 2>/dev/null)
-docker pull "$1" || exit
+received() { awk 'NR > 2 { sub(/.*:/, ""); n += $1 } END { print int(n / 1048576) }' /proc/net/dev; }
+last=$(received)
+( trap 'kill $!; exit' TERM
+while sleep 20 >/dev/null & wait $! && kill -0 $$; do
+    now=$(received); [ "$now" = "$last" ] || { last=$now; echo; }
+done ) 2>/dev/null & beat=$!
+docker pull "$1"; status=$?
+kill $beat
+[ $status = 0 ] || exit $status
 after=$(docker image inspect --format '{{.Id}}' "$1") || exit
 [ "$before" = "$after" ] || echo pulled
 """
@@ -72,7 +85,7 @@ def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
     source = _source(step, context)
     shared = _shipment(step, context, source, source.parts) if source.parts and step.address else None
     try:
-        return Sending(step, context.runners[step.host], source, shared, advance).run()
+        return Sending(step, context, source, shared, advance).run()
     finally:
         if shared:
             shared.relay.absent(step.host)
@@ -105,9 +118,15 @@ def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
     output = Tail(_PULLED_BYTES)
     runner = context.runners[step.host]
     # The duration of a pull depends on the host and its registry.
-    result = runner.stream(script(_PULL, step.reference), output.take, silence=_PULL_SILENCE_S)
+    result = runner.stream(script(_PULL, step.reference), output.take, silence=GIVEN_UP_AFTER_S)
+    fix = f"on {step.host}: {context.engine} pull {step.reference}"
+    if result.status == TIMED_OUT:
+        registry = registry_of(step.reference)
+        what = (
+            f"the pull from the registry {registry} made no progress for {GIVEN_UP_AFTER_S / 60:.0f} minutes"
+        )
+        raise ImageError(what, fix, step.host)
     if not result.ok:
-        fix = f"on {step.host}: docker pull {step.reference}"
         raise failure(result, runner, fix, known=step.failures)
     return Verdict("ok" if output.text.rpartition("\n")[2] == "pulled" else "skipped")
 
@@ -138,12 +157,13 @@ class Sending:
     def __init__(
         self,
         step: SendImage,
-        runner: Runner,
+        context: Context,
         source: ImageSource,
         shared: Shipment | None,
         advance: Advance,
     ) -> None:
-        self.step, self.runner, self.source, self.shared = step, runner, source, shared
+        self.step, self.runner, self.source, self.shared = step, context.runners[step.host], source, shared
+        self.restart = f"on {step.host}: {_RESTART[context.engine]}"
         self.advance = advance
         self.token = secrets.token_hex(2)
         self.made: dict[str, None] = {}
@@ -221,7 +241,7 @@ class Sending:
             self.step.mbit,
             self.advance,
             responds=lambda: self.runner.run(command("docker", "version"), _ASK_S).status != TIMED_OUT,
-            fix=f"on {self.step.host}: {_RESTART}",
+            fix=self.restart,
         )
         if isinstance(brought, Declined):
             self.way = f", not from other hosts: {brought.reason}"
@@ -294,13 +314,13 @@ class Sending:
             self.sent = before + done
             self.advance(self.sent, max(self.total, self.sent))
 
-        output: list[bytes] = []
+        output = Tail(_LOADED_BYTES)
         load = load_program(self.step.cluster, self.step.identity)
-        result = self.runner.stream(load, output.append, counted(chunks, report), GIVEN_UP_AFTER_S)
+        result = self.runner.stream(load, output.take, counted(chunks, report), GIVEN_UP_AFTER_S)
         if result.status == TIMED_OUT:
             what = f"the container engine has stored nothing for {GIVEN_UP_AFTER_S / 60:.0f} minutes"
-            raise ImageError(what, f"on {self.step.host}: {_RESTART}", self.step.host)
-        return result, b"".join(output).decode(errors="replace")
+            raise ImageError(what, self.restart, self.step.host)
+        return result, output.text
 
     def _ask(self, question: Command) -> str:
         return self._answer(question).stdout
@@ -335,8 +355,8 @@ class Sending:
         if arrived.identity != self.step.identity:
             raise ImageError("the image that arrived is not the image that was sent", _AGAIN, self.step.host)
         if not arrived.whole:
-            fix = f"on {self.step.host}: {_RESTART}"
-            raise ImageError("the engine did not keep all layers of the image", fix, self.step.host)
+            what = "the engine did not keep all layers of the image"
+            raise ImageError(what, self.restart, self.step.host)
         names = image_names(self.step.identity, self.step.reference)
         self._ask(script(_NAME, arrived.name, *names, "--", *dict.fromkeys((*self.made, *earlier))))
 

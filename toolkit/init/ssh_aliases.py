@@ -41,7 +41,7 @@ def find_aliases(path: Path | None = None) -> tuple[Alias, ...]:
     They come in its order, and ``Include`` is followed.
     Of several names for the same place, only the first can be a host.
     """
-    names = tuple(dict.fromkeys(_names(path or Path("~/.ssh/config").expanduser(), 0)))
+    names = tuple(dict.fromkeys(_names(path or Path("~/.ssh/config").expanduser())))
     strange = {name: bar for name in names if (bar := _no_address(name))}
     spelled = {name.lower(): name for name in reversed(names)}
     strange |= {
@@ -74,7 +74,9 @@ def _no_address(name: str) -> str:
     return ""
 
 
-def _names(path: Path, depth: int) -> Iterator[str]:
+def _names(path: Path, above: tuple[Path, ...] = ()) -> Iterator[str]:
+    if path in above:
+        return  # a file that includes itself twice would be read again and again
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             text = file.read(_LARGEST)
@@ -83,11 +85,11 @@ def _names(path: Path, depth: int) -> Iterator[str]:
     for kind, word in parse_aliases(text):
         if kind == "host":
             yield word
-        elif depth < _DEEPEST:
+        elif len(above) < _DEEPEST:
             # Relative to ~/.ssh, even if the file that includes it is in another folder.
             pattern = Path("~/.ssh").expanduser() / Path(word).expanduser()
             for each in sorted(glob.glob(str(pattern))):  # noqa: PTH207  (patterns here may be absolute)
-                yield from _names(Path(each), depth + 1)
+                yield from _names(Path(each), (*above, path))
 
 
 def parse_aliases(text: str) -> Iterator[tuple[Literal["host", "include"], str]]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.session import Session
 from toolkit.cluster.versions import disturbed_jobs
+from toolkit.core.answers import Tail
 from toolkit.core.command import command
 from toolkit.core.host_programs import container_programs
 from toolkit.core.report import Outcome, Report, from_phase, spans_json
@@ -22,6 +23,7 @@ from toolkit.jobs.records import job_parts, job_status, running_jobs
 from toolkit.jobs.status import JobStatus
 from toolkit.plan.execute import Listener, PlanInterrupted
 from toolkit.plan.steps import Plan, StartJob
+from toolkit.protocol.decode import MOST_BYTES
 from toolkit.protocol.names import program
 from toolkit.remote.fanout import fan_out
 
@@ -96,19 +98,19 @@ def _job_of(plan: Plan) -> str:
 
 
 def run_to_completion(session: Session, plan: Plan, job: str, listen: Listener) -> str:
-    """Run the plan of ``plan_run``, follow the job to its end and return its merged log.
+    """Run the plan of ``plan_run``, follow the job to its end and return the end of its merged log.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; the job has been ended.
     """
-    output: list[bytes] = []
+    output = Tail(MOST_BYTES)
     try:
         start(session, plan, listen)
-        follow(session, job, output.append)
+        follow(session, job, output.take)
     except KeyboardInterrupt:
         stop(session, job, interrupt=True)
         raise
-    return b"".join(output).decode(errors="replace")
+    return output.text
 
 
 def stop(session: Session, job: str, interrupt: bool = False, grace: float | None = None) -> JobStatus:

@@ -24,6 +24,10 @@ from toolkit.protocol.names import program
 from toolkit.protocol.transport import EXEC
 from toolkit.remote.fanout import fan_out
 
+# Seconds that a stop can take beyond twice its grace, see toolkit/container/job/stop.py. The job can still be
+# within the grace of an earlier `stop`.
+_STOP_S, _EARLIER_GRACE_S = 180.0, 600.0
+
 
 @dataclass
 class Parts:
@@ -191,15 +195,24 @@ def end_parts(
     Args:
         flags: of toolkit/container/job/stop.py.
         silence: seconds without a sign of life after which a host counts as one that does not answer. The
-            program on the host knows for how long the job can take to end.
+            program on the host knows for how long the job can take to end, up to the limit above.
     """
     ask = command(*program("job.stop"), *flags, job)
-    return fan_out(hosts, lambda host: _end(session, host, job, ask, silence))
+    grace = float(flags[flags.index("--grace") + 1]) if "--grace" in flags else 0.0
+    longest = 2 * max(grace, _EARLIER_GRACE_S) + _STOP_S
+    return fan_out(hosts, lambda host: _end(session, host, job, ask, silence, longest))
 
 
-def _end(session: Session, host: str, job: str, ask: Command, silence: float) -> Status:
-    output = Tail(MOST_BYTES)
-    result = session.container(host).stream(ask, output.take, silence=silence)
+def _end(session: Session, host: str, job: str, ask: Command, silence: float, longest: float) -> Status:
+    output, until = Tail(MOST_BYTES), time.monotonic() + longest
+
+    def take(data: bytes) -> None:
+        if time.monotonic() > until:
+            what = f"cannot stop {job}: the stop program on {host} still runs after {longest:.0f} s"
+            raise ToolkitError(what, f"toolkit stop {job} --now", host)
+        output.take(data)
+
+    result = session.container(host).stream(ask, take, silence=silence)
     result = replace(result, stdout=output.text)
     if not result.ok:
         # 137: the engine's status if the container was killed while the program ran.

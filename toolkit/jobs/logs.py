@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from toolkit.cluster.session import Session
-from toolkit.core.answers import read_answer
+from toolkit.core.answers import Tail, read_answer
 from toolkit.core.causes import words_of
 from toolkit.core.command import TIMED_OUT, Result, command
 from toolkit.core.runner import ContainerRunner, Runner
@@ -22,6 +22,7 @@ from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.jobs.exec_mode import Parts, end_parts
 from toolkit.jobs.records import job_parts, job_status
 from toolkit.jobs.status import FAULTS, JobStatus, parse_status, shifted
+from toolkit.protocol.decode import MOST_BYTES
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Ended, Status
 from toolkit.protocol.names import program
@@ -33,7 +34,7 @@ _PAUSES = (0.0, 5.0, 10.0)
 _ON_THE_WAY_S = 1.0  # longer than the delay of output from a host
 # Seconds after which main has detected a lost host, and between two checks whether a rank has moved.
 _DETECTED_S, _POLL_S = 60.0, 1.0
-_MOST_LINE = 1 << 20  # bytes
+MOST_LINE = 1 << 20  # bytes
 
 Sink = Callable[[bytes], None]
 # A host, and the status of its part or the error of the query.
@@ -323,7 +324,7 @@ class _Lines:
         whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if newline:
             self._put(whole + newline)
-        if len(self._rest) > _MOST_LINE:  # passed on without its end: nothing is kept of an endless line
+        if len(self._rest) > MOST_LINE:  # passed on without its end: nothing is kept of an endless line
             self._put(self._rest)
             self._rest = b""
 
@@ -410,11 +411,10 @@ class _Part(threading.Thread):
     def _wait(self, runner: ContainerRunner) -> str:
         """Wait for the end; what waits there ends with the limit or with this program."""
         ask = command(*program("logs.follow"), self._job, *self._what.words(), "--silent", "--status")
-        errors: list[bytes] = []
+        errors = Tail(MOST_BYTES)
         outer = self._session.runners[self.host]
-        result = runner.follow(outer, ask, lambda data: None, errors.append, self._left())
-        text = b"".join(errors).decode(errors="replace")
-        return raise_if_failed(replace(result, stderr=text + result.stderr), self._job, self.host)
+        result = runner.follow(outer, ask, lambda data: None, errors.take, self._left())
+        return raise_if_failed(replace(result, stderr=errors.text + result.stderr), self._job, self.host)
 
     def _left(self) -> float | None:
         return None if self._until is None else max(0.0, self._until - time.monotonic())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import shlex
@@ -110,11 +111,17 @@ def exception_of(lines: Sequence[str]) -> str:
     return next((line for line in bare if _EXCEPTION.match(line)), "")
 
 
+@functools.cache
+def _slots(count: int) -> tuple[int, ...]:
+    # Shared, because a list of jobs can be long.
+    return tuple(range(count))
+
+
 def parse_status(job: str, status: Status, alive: bool = True, record: Record | None = None) -> JobStatus:
     """Return a job from status.json and record.json, see toolkit/container/job_file.py."""
     record, cause = record or Record(), status.cause or Cause()
     # The hosts that `run` requested, unless a restart has changed them.
-    requested = {host.name: host.taken or tuple(range(host.slots)) for host in record.hosts or ()}
+    requested = {host.name: host.taken or _slots(host.slots) for host in record.hosts or ()}
     return JobStatus(
         id=job,
         # Main's container or host stopped during the job, so no process could record its end.

@@ -19,9 +19,10 @@ from toolkit.protocol.names import JOB_ID, JOBS
 # time that the kernel notes, since files that a job copies or unpacks can keep an older one.
 # A file with two names comes twice: a link to another member of the archive would not be written here.
 # job.json stays on the host: it can contain variables from the command line, which can be secrets.
+# A job id begins with a letter or digit, so find takes no folder for an option.
 _COLLECT = r"""
 cd "$1" || exit 1
-for job in */; do
+for job in [A-Za-z0-9]*/; do
   [ -e "$job.sent" ] || continue
   find "$job" -name __pycache__ -prune -o -type f ! -name job.json ! -name .sent \
     \( ! -path "${job}code/*" -o -cnewer "$job.sent" \) -print0

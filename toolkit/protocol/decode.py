@@ -27,6 +27,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 T = TypeVar("T")
 
 MOST_BYTES = 1 << 24  # of one JSON text
+# Items of all lists and objects of one JSON text, by its commas and brackets. Three bytes take 64 in memory.
+_MOST_ITEMS = 1 << 21
 _DIGITS = 20  # of an integer; more than 64 bits need
 _SHOWN = 60  # characters of a refused value
 _DEPTH = 64  # of a value of any type; programs that write or mask it call themselves for each level
@@ -112,8 +114,20 @@ def load_json(data: bytes | str, most: int = MOST_BYTES) -> Any:
     """
     if len(data) > most:
         raise DecodeError("", f"{len(data)} bytes, more than {most}")
+    _check_items(data)
     with _json_errors():
         return json.loads(data, parse_int=_integer, parse_float=_real, parse_constant=_constant)
+
+
+def _check_items(data: bytes | str, start: int = 0) -> None:
+    if len(data) - start <= _MOST_ITEMS:
+        return
+    if isinstance(data, str):
+        count = sum(data.count(sign, start) for sign in ",[{")
+    else:
+        count = sum(data.count(sign, start) for sign in b",[{")
+    if count > _MOST_ITEMS:
+        raise DecodeError("", f"more than {_MOST_ITEMS} items")
 
 
 @contextmanager
@@ -136,6 +150,7 @@ def load_first(text: str, start: int = 0) -> tuple[Any, int]:
     """
     if len(text) - start > MOST_BYTES:
         raise DecodeError("", f"{len(text) - start} characters, more than {MOST_BYTES}")
+    _check_items(text, start)
     decoder = json.JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_constant)
     with _json_errors():
         found: tuple[Any, int] = decoder.raw_decode(text, start)

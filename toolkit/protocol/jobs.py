@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from toolkit.protocol.decode import Items, Number, OrEmpty, Text
+from toolkit.protocol.decode import DecodeError, Items, Number, OrEmpty, Text
 
 # Job ids become names of folders on the client.
 JobId = Annotated[str, Text(most=200, pattern="[A-Za-z0-9][A-Za-z0-9._-]*")]
@@ -14,6 +14,12 @@ Lines = tuple[Line, ...]
 Moment = Annotated[float, Number(-1e12, 1e12)]  # seconds since the epoch
 ExitCode = Annotated[int, Number(-(2**31), 2**31)]
 Count = Annotated[int, Number(0, 1 << 16)]  # of slots, and the number of one
+MOST_SLOTS = 1 << 16  # of a job on all its hosts
+
+
+def _check_slots(slots: int) -> None:
+    if slots > MOST_SLOTS:
+        raise DecodeError("hosts", f"more than {MOST_SLOTS} slots")
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,9 @@ class Record:
     command: Lines | None = ()
     hosts: tuple[RecordHost, ...] | None = ()
     transport: str | None = ""
+
+    def __post_init__(self) -> None:
+        _check_slots(sum(max(1, host.slots, len(host.taken or ())) for host in self.hosts or ()))
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,9 @@ class Status:
     cause: Cause | None = field(default_factory=Cause)
     asked: Moment | None = None
     lost_host: str | None = ""
+
+    def __post_init__(self) -> None:
+        _check_slots(sum(max(1, len(slots)) for slots in (self.hosts or {}).values()))
 
 
 @dataclass(frozen=True)

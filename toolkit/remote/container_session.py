@@ -23,6 +23,8 @@ from toolkit.protocol.names import program
 # Without site-packages and the image's Python variables: it starts faster, and no settings change it.
 _PROGRAM = command(*program("session", "-S", "-E"))
 
+# Answers that wait to be received, and the bytes of them: each message to the process has one answer.
+_MOST_WAITING, _MOST_WAITING_BYTES = 64, MOST_BYTES
 # Seconds without any byte to or from the process after which a host counts as hung while it owes an answer.
 ANSWER_S = 60.0
 
@@ -37,6 +39,7 @@ class ContainerSession:
         self._late: ToolkitError | None = None
         self._outgoing: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[SessionAnswer] = queue.SimpleQueue()
+        self._waiting = 0  # bytes of the answers that came since none waited
         self._lines = LineStream(runner.name, MOST_BYTES)
         self._sink: Sink | None = None
         self._result: Result | None = None
@@ -82,8 +85,6 @@ class ContainerSession:
                 raise self._give_up(about, limit) from None
             if answer == ENDED:
                 self._answers.put(answer)  # for the next call
-            elif answer.working:  # a sign of life during long work
-                continue
             return answer
 
     def _give_up(self, about: str, seconds: float) -> ToolkitError:
@@ -156,8 +157,16 @@ class ContainerSession:
             if isinstance(value, dict) and value:
                 with answer_of(self.runner.name, "an answer of the container"):
                     answer = decode(SessionAnswer, value)
-                if answer != ENDED:  # a message of a newer toolkit
-                    self._answers.put(answer)
+                # Otherwise a message of a newer toolkit, or a sign of life during long work.
+                if answer != ENDED and not answer.working:
+                    self._keep(answer, len(line))
+
+    def _keep(self, answer: SessionAnswer, length: int) -> None:
+        self._waiting = length + (0 if self._answers.empty() else self._waiting)
+        if self._answers.qsize() >= _MOST_WAITING or self._waiting > _MOST_WAITING_BYTES:
+            what = "the container sent more answers than toolkit requested"
+            raise ToolkitError(what, "toolkit status -v", self.runner.name)
+        self._answers.put(answer)
 
 
 class ContainerSessions:

@@ -35,6 +35,7 @@ _LATE_S = 15.0
 _DRAIN_S = 5.0  # for the end of standard error, once the command has ended
 _KILLED = 128 + 9
 _MOST_BYTES = 32 << 20  # most bytes of a command's output that is kept
+_MOST_LINES = 1 << 20  # of it: each line becomes a string of its own
 _MOST_BEFORE = 1 << 17  # most bytes that a login shell prints before a command
 _MOST_ARGUMENT = (1 << 17) - 1  # bytes, MAX_ARG_STRLEN without the zero at the end (man 2 execve)
 _MOST_WORD = 96 << 10  # bytes of a line or script; above, it is sent over standard input
@@ -186,11 +187,15 @@ class SshRunner:
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
         kept = bytearray()
+        lines = 0
 
         def keep(data: bytes) -> None:
+            nonlocal lines
             kept.extend(data)
-            if len(kept) > _MOST_BYTES:
-                what = f"a command printed more than {_MOST_BYTES >> 20} MiB: {command.line()[:80]}"
+            lines += data.count(b"\n")
+            if len(kept) > _MOST_BYTES or lines > _MOST_LINES:
+                most = f"{_MOST_BYTES >> 20} MiB or {_MOST_LINES} lines"
+                what = f"a command printed more than {most}: {command.line()[:80]}"
                 raise ToolkitError(what, "toolkit check", self.name)
 
         source = None if command.stdin is None else _pieces(command.stdin)

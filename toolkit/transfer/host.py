@@ -29,6 +29,8 @@ Advance = Callable[[int, int], None]
 STARTED, LISTENS = 60.0, 20.0
 # Seconds between two messages that contain only digests.
 _FLUSH = 0.1
+# Reports of a host that wait to be handled; a host sends about ten in a second.
+_MOST_REPORTS = 4096
 _AGAIN = "run the same command again"
 
 
@@ -86,11 +88,11 @@ class Member:
         address: str,
         need: Hashable,
         advance: Advance,
-        tell: Callable[[Callable[[], None]], None],
+        wake: Callable[[], None],
     ) -> None:
-        self.runner, self.address, self.need, self._advance, self._tell = (
+        self.runner, self.address, self.need, self._advance, self._wake = (
             *(runner, address, need),
-            *(advance, tell),
+            *(advance, wake),
         )
         self.host = runner.name
         self.segments: tuple[Segment, ...] = ()
@@ -98,6 +100,7 @@ class Member:
         self.zstd, self.port = False, 0
         self.at = self.limit = self.sent = self.wire = 0
         self.fed = 0
+        self._best = (0, 0)  # the highest `at` and `limit` that count as progress
         self.busy = False  # it receives less than it could, for a reason of its own
         self.reported_at = 0.0  # time of its last progress report
         self.rate: float | None = None  # recent chunks per second
@@ -154,7 +157,7 @@ class Member:
             self.ended.set()
             self._ready.set()
             self.finished.set()
-            self._tell(lambda: None)
+            self._wake()
 
     def _hear(self, data: bytes) -> None:
         lines = self._lines.take(data)
@@ -180,16 +183,23 @@ class Member:
                 if what.at is not None and what.limit is not None:
                     self.busy, self.reported_at = what.busy, time.monotonic()
                     self._moved(what.at, what.limit, what.wire)
+                if len(self.messages) >= _MOST_REPORTS:
+                    raise ToolkitError(
+                        "the transfer program of the host reports without end", _AGAIN, self.host
+                    )
                 self.messages.append(what)
         if lines:
-            self._tell(lambda: None)
+            self._wake()
 
     def _moved(self, at: int, limit: int, wire: int) -> None:
         with self.changed:
-            if at > self.at:
+            # A chunk counts once: a host whose reports go back and forth makes no progress.
+            end = self.segments[-1].end if self.segments else 0
+            best = (max(self._best[0], min(at, end)), max(self._best[1], min(limit, 2 * end)))
+            if best[0] > self._best[0]:
                 self.moved = time.monotonic()
-            if (at, limit) != (self.at, self.limit):
-                self.progress = time.monotonic()
+            if best != self._best:
+                self.progress, self._best = time.monotonic(), best
             self.at, self.limit, self.wire = at, limit, wire
             self.changed.notify_all()
         if self.segments:

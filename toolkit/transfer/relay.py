@@ -94,7 +94,7 @@ class Relay:
             ToolkitError: the host stores no data.
         """
         self._payload.prime(need)
-        member = Member(runner, address, need, advance, self._tell)
+        member = Member(runner, address, need, advance, self._wake)
         declined = member.start(program)
         if declined or not self._join(member, mbit):
             member.close()
@@ -137,6 +137,10 @@ class Relay:
 
     def _tell(self, event: Callable[[], None]) -> None:
         self._events.put(event)
+
+    def _wake(self) -> None:
+        if self._events.empty():
+            self._events.put(lambda: None)
 
     def _join(self, member: Member, mbit: float) -> bool:
         with self._lock:
@@ -210,7 +214,7 @@ class Relay:
 
     def _hear(self, member: Member, now: float) -> None:
         line, host = self._line, member.host
-        while member.messages:
+        for _ in range(len(member.messages)):  # not those that come meanwhile, which could be endless
             what = member.messages.popleft()
             if what.at is not None and what.limit is not None:
                 self._apply(line.moved(host, what.at, now))

@@ -222,6 +222,28 @@ def test_an_unknown_flavor_or_cuda_version_is_refused(hosts: Path) -> None:
         Cluster(hosts).image.build("gpu", cuda=11)
 
 
+def test_lines_that_nobody_takes_are_not_kept_without_end(
+    hosts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, sent = Session(world.inventory()), []
+
+    def endless(session: Session, job: str, sink: Callable[[bytes], None], excerpt: object) -> None:
+        sink(b"a line\n")
+        while not session.closed and len(sent) < 1000:
+            sink(b"x" * (1 << 15))
+            sent.append(1)
+
+    monkeypatch.setattr("toolkit.api.job.follow", endless)
+    monkeypatch.setattr(ClusterJob, "_connect", lambda job: session)
+    monkeypatch.setattr(ClusterJob, "_status", lambda job, session: SimpleNamespace(id="j1"))
+    lines = ClusterJob(Cluster(hosts), "j1").lines()
+    assert next(lines) == "a line"
+    time.sleep(0.3)
+    assert len(sent) < 100
+    assert len(next(lines)) < 2 << 20, "a line without end comes in parts"
+    lines.close()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("leave", ["break", "interrupt"])
 def test_to_leave_the_lines_of_a_job_closes_its_connections(
     leave: str, hosts: Path, monkeypatch: pytest.MonkeyPatch

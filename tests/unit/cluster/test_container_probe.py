@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from types import SimpleNamespace
 
+import pytest
+
+from toolkit.cluster import container_probe
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.look import ENDED, Look
 from toolkit.core.command import Command, Result, command
@@ -82,3 +86,25 @@ def test_the_status_decides_and_not_the_words() -> None:
     odd = Host("gpu1", f"{ENDED}soon", status=1)
     looked(odd)
     assert odd.calls == 1
+
+
+def test_a_host_that_prints_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(
+        container_probe, "time", SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now)
+    )
+
+    class Endless(Host):
+        def stream(
+            self,
+            command: Command,
+            sink: Sink,
+            source: Iterable[bytes] | None = None,
+            silence: float | None = None,
+        ) -> Result:
+            while clock.now < 10_000:
+                clock.now += 1.0
+                sink(b"noise\n" * 100)
+            return Result(0)
+
+    assert looked(Endless("gpu1")) == "the test container prints without end" and clock.now < 200

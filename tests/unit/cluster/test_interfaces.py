@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from toolkit.cluster import interfaces
 from toolkit.cluster.interfaces import parse_links, parse_rdma, parse_routes
 from toolkit.core.facts import Gid, Link, RdmaPort, Route, leaves_by, rate_text
+from toolkit.protocol.decode import DecodeError
 
 # Debian 13: a bond of two cards under a bridge, WireGuard, a VPN's tap, a card that is switched off.
 LINKS = """\
@@ -172,3 +174,10 @@ def test_rdma_ports() -> None:
 )
 def test_rates_for_people(rate: float, text: str) -> None:
     assert rate_text(rate) == text
+
+
+def test_a_host_with_very_many_addresses_is_refused() -> None:
+    line = "1: e inet 10.0.0.1/8 x\n"
+    assert len(interfaces.parse_interfaces(line * 4096, "", "")) == 4096
+    with pytest.raises(DecodeError, match="more than 4096 addresses"):
+        interfaces.parse_interfaces(line * 4097, "", "")

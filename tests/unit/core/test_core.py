@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.engines import PODMAN
 from toolkit.core.facts import Interface
 from toolkit.core.image import config_identity, image_facts, image_identity
-from toolkit.core.report import Outcome, Report
+from toolkit.core.report import FailureCause, Outcome, Report
+from toolkit.errors import CommandFailed, Unreachable
+from toolkit.plan.context import KnownFailure
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.names import LABEL_DIGEST, container_user, job_id
@@ -311,3 +314,17 @@ def test_a_packed_command_is_ascii_and_means_the_same(word: str) -> None:
     assert all(str(token).isascii() for token in packed.argv)
     done = subprocess.run([str(token) for token in packed.argv], capture_output=True, check=True)
     assert done.stdout == word.encode(errors="surrogateescape")
+
+
+def test_an_error_of_every_kind_can_be_copied() -> None:
+    """`run` adds a fix to the error of a host that did not answer."""
+    errors = (
+        CommandFailed("docker info", 3, "no\nengine", "gpu1", "restart it"),
+        KnownFailure("taken", "free it", "gpu1", FailureCause.PORT_TAKEN),
+        Unreachable("no route", "try again", "gpu1"),
+    )
+    for error in errors:
+        made = copy.copy(error)
+        assert type(made) is type(error) and made.__dict__ == error.__dict__ and str(made) == str(error)
+        made.fix += "\nmore"
+        assert "more" not in error.fix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from tests.unit.hosts_here import HostHere, execute, hosts
 from toolkit.api.executors import EXECUTORS
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.session import Session
-from toolkit.core.command import TIMED_OUT, Command, Result
+from toolkit.core.command import TIMED_OUT, Command, Result, script
 from toolkit.core.facts import Facts
 from toolkit.core.image import image_facts
 from toolkit.core.runner import Sink
 from toolkit.errors import ImageError
 from toolkit.hostsfile.inventory import Inventory
+from toolkit.image import send
 from toolkit.image.pull import ask_registry, plan_pull, registry_of
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import plan_text
@@ -155,8 +157,40 @@ def test_a_pull_that_prints_nothing_is_given_up(registry: Path) -> None:
             return Result(TIMED_OUT, "", f"the command printed nothing for {silence:g} s")
 
     plan = plan_pull(pulling("always", "reg.example.com:5000/a:1"), {"gpu1": world.facts()})
-    (outcome,) = execute(plan, {"gpu1": Hangs("gpu1")}).outcomes
-    assert (outcome.status, outcome.detail) == ("failed", "the command printed nothing for 7200 s")
+    words = "the pull from the registry reg.example.com:5000 made no progress for 30 minutes"
+    for engine in ("docker", "podman"):
+        (outcome,) = execute(plan, {"gpu1": Hangs("gpu1")}, engine=engine).outcomes
+        assert (outcome.host, outcome.status, outcome.detail) == ("gpu1", "failed", words)
+        assert outcome.fix == f"on gpu1: {engine} pull reg.example.com:5000/a:1"
+
+
+def test_bytes_that_a_host_receives_are_a_sign_of_life(tmp_path: Path) -> None:
+    """Without a terminal, `docker pull` prints nothing while it downloads a layer."""
+    for name, text in (
+        ("docker", '[ "$1" = image ] || while ! grep -q moved "$AT/log"; do sleep 0.01; done\nexit 0'),
+        ("sleep", "exec /bin/sleep 0.01"),
+        ("awk", "echo x >>$AT/count; echo $(($(wc -l <$AT/count) / 3))"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "log").touch()
+    heard: list[bytes] = []
+    words = [str(word) for word in script(send._PULL, "reg/a:1").argv]
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "AT": str(tmp_path)}
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            heard.append(process.stdout.readline())
+        (tmp_path / "log").write_text("moved")
+        rest = process.stdout.read()
+    assert process.returncode == 0 and heard == [b"\n"] * 2 and not rest.strip()
+
+
+def test_the_bytes_that_a_host_received_are_counted(tmp_path: Path) -> None:
+    (count,) = [line for line in send._PULL.splitlines() if line.startswith("received()")]
+    done = subprocess.run(["sh", "-c", f"{count}\nreceived"], capture_output=True, check=True)
+    rows = Path("/proc/net/dev").read_text().splitlines()[2:]
+    assert 0 <= sum(int(row.partition(":")[2].split()[0]) for row in rows) // 2**20 - int(done.stdout) <= 1000
 
 
 # Of 20.10 and 26.1 with both image stores, from a registry, from none, and from Docker Hub.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -273,5 +274,24 @@ def test_an_archive_that_the_engine_does_not_take_is_given_up(sender: Sender, ma
             assert rest[-1] == GIVEN_UP_AFTER_S
             return Result(TIMED_OUT, "", "the command printed nothing for 1800 s")
 
-    outcome = one(sender, make("a", "overlay2", Hangs))
-    assert "the container engine has stored nothing for 30 minutes" in outcome.detail
+    for engine, fix in (("docker", "sudo systemctl restart docker"), ("podman", "podman info")):
+        (outcome,) = send(sender, make(engine, "overlay2", Hangs), engine=engine)
+        assert "the container engine has stored nothing for 30 minutes" in outcome.detail
+        assert outcome.fix.startswith(f"on {engine}: {fix}  #")
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_output_of_a_load_without_end_is_not_kept(sender: Sender, make: Any, store: str) -> None:
+    class Prints(Host):
+        def stream(self, command: Command, sink: Any, *rest: Any) -> Result:
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(100):
+                sink(b"x" * MIB)
+            assert tracemalloc.get_traced_memory()[0] - before < 10 * MIB
+            return Result(1)
+
+    tracemalloc.start()
+    try:
+        assert one(sender, make("a", store, Prints)).status == "failed"
+    finally:
+        tracemalloc.stop()

@@ -28,6 +28,7 @@ from toolkit.errors import NotReady, ToolkitError, Unreachable, UnreachableCause
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.image.cuda import CUDA_VARIANTS
+from toolkit.init import ssh_aliases
 from toolkit.init.answers import cluster_name, free_name, read_choice, read_hosts, read_some
 from toolkit.init.draft import Draft, DraftHost, hosts_file
 from toolkit.init.filling import choice_of, filled, image_for
@@ -564,3 +565,13 @@ def test_found_hosts_are_written_without_being_contacted(run: Run, tmp_path: Pat
 def test_gpu_names_are_counted() -> None:
     met = replace(meeting_of(met_scene()).met["gpu1"], gpus=("A", "B", "A"))
     assert "2 x A, 1 x B" in met_text({"gpu1": met})
+
+
+def test_a_configuration_that_includes_itself_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    config = tmp_path / ".ssh" / "config"
+    config.write_text("Include config conf*\n" * 5 + "Host gpu1\n")
+    assert list(ssh_aliases._names(config)) == ["gpu1"]

@@ -558,6 +558,28 @@ def test_a_stop_waits_as_long_as_its_program_is_alive() -> None:
     assert limits == [120] and errors["gpu1"].what == what
 
 
+@pytest.mark.parametrize(("flags", "seconds"), [((), 1380.0), (("--grace", "1000.0"), 2180.0)])
+def test_signs_of_life_do_not_keep_a_stop_waiting_without_end(
+    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], seconds: float
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(exec_jobs, "time", SimpleNamespace(monotonic=lambda: clock.now, time=time.time))
+
+    class Host:
+        def stream(self, ask: Command, sink: Sink, silence: float) -> Result:
+            while clock.now < 100_000:
+                clock.now += 5.0
+                sink(b"\n")
+            return Result(0, "{}")
+
+    session: Any = SimpleNamespace(container=lambda host: Host())
+    _, errors = exec_jobs.end_parts(session, JOB, ("gpu1",), flags)
+    assert (
+        errors["gpu1"].what == f"cannot stop {JOB}: the stop program on gpu1 still runs after {seconds:.0f} s"
+    )
+    assert errors["gpu1"].host == "gpu1" and clock.now == seconds + 5.0
+
+
 def test_a_stop_program_prints_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = threading.Semaphore(0)
     monkeypatch.setattr(stop_program, "SIGN_S", 0.001)

@@ -120,6 +120,15 @@ def test_logs_records_and_what_the_job_wrote_come(jobs: Path, tmp_path: Path) ->
     assert told and told[-1][0] > 0 and told[-1][1] == 0
 
 
+def test_a_folder_that_is_named_like_an_option_is_no_option(jobs: Path, tmp_path: Path) -> None:
+    for name in ("-delete", "-D", "-O3"):
+        (jobs / name).mkdir()
+        (jobs / name / ".sent").touch()
+    words = transfers.script(transfers._COLLECT, str(jobs)).argv
+    done = subprocess.run([str(word) for word in words], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"") and JOB.encode() in done.stdout
+
+
 def test_two_names_of_one_file_both_come(jobs: Path, tmp_path: Path) -> None:
     logs = jobs / JOB / "logs"
     (logs / "same.log").hardlink_to(logs / "rank-0.log")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -58,8 +59,8 @@ from toolkit.plan.executors import _differing
 from toolkit.predict.model import parse_probed
 from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
-from toolkit.protocol.decode import load_json
-from toolkit.protocol.jobs import ENDED, Ended, JobRow, SessionAnswer, Status
+from toolkit.protocol.decode import DecodeError, decode, load_json
+from toolkit.protocol.jobs import ENDED, Ended, JobRow, Record, SessionAnswer, Status
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.protocol.relay import DataDone, DataSeen
 from toolkit.remote.container_session import ContainerSession
@@ -308,7 +309,7 @@ def looked(text: str) -> object:
 
 def transfer(text: str) -> object:
     segment: Any = SimpleNamespace(first=0, end=4, size=10)
-    member = Member(Printing(""), "10.0.0.1", 0, lambda done, whole: None, lambda work: work())
+    member = Member(Printing(""), "10.0.0.1", 0, lambda done, whole: None, lambda: None)
     member.segments = (segment,)
     member._hear(text.encode(errors="replace") + b"\n")
     payload: Any = None
@@ -676,3 +677,31 @@ def test_of_a_stream_without_end_only_the_end_is_kept() -> None:
     tail.take(b"\npull")
     tail.take(b"ed\n")
     assert tail.text == "se\nnoise\npulled"
+
+
+def test_a_line_in_many_pieces_takes_as_much_memory_as_in_one() -> None:
+    tracemalloc.start()
+    try:
+        stream = LineStream(HOST)
+        for _ in range(200_000):
+            assert stream.take(b"xy" * 2) == []
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert stream.take(b"\n") == [b"xy" * 400_000]
+
+
+def test_a_host_cannot_make_a_job_of_any_size() -> None:
+    """A few bytes per host stand for thousands of ranks."""
+    hosts = [{"name": f"h{number}", "slots": 4096} for number in range(17)]
+    with pytest.raises(DecodeError, match="more than 65536 slots"):
+        decode(Record, {"hosts": hosts})
+    with pytest.raises(DecodeError, match="more than 65536 slots"):
+        decode(Status, {"hosts": {f"h{number}": [0] for number in range(70_000)}})
+    record = decode(Record, {"hosts": hosts[:16]})
+    tracemalloc.start()
+    try:
+        rows = [parse_status("j", Status(), True, record) for _ in range(1000)]
+        assert rows[0].ranks == 65536 and tracemalloc.get_traced_memory()[0] < 16 << 20
+    finally:
+        tracemalloc.stop()

@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from toolkit.protocol.decode import DecodeError, Items, Key, Number, Text, decode, decode_json, load_json
+from toolkit.protocol.decode import (
+    DecodeError,
+    Items,
+    Key,
+    Number,
+    Text,
+    decode,
+    decode_json,
+    load_first,
+    load_json,
+)
 
 
 @dataclass(frozen=True)
@@ -129,3 +139,14 @@ def test_lists_of_a_fixed_length_and_any_json() -> None:
 def test_output_of_ranks_can_contain_all_characters() -> None:
     kind: Any = Annotated[str, Text(any=True)]
     assert decode(kind, "\x1b[1m\0\n\u2028\ud800") == "\x1b[1m\0\n\u2028\ufffd"
+
+
+@pytest.mark.parametrize("unit", ["[],", "{},", "0,", '"",'])
+def test_a_small_text_does_not_become_large_in_memory(unit: str) -> None:
+    text = "[" + unit * (5 << 20) + "0]"
+    for given in (text, text.encode()):
+        with pytest.raises(DecodeError, match="more than 2097152 items"):
+            load_json(given, 1 << 26)
+    assert len(load_json("[" + "0," * (1 << 20) + "0]")) == (1 << 20) + 1
+    with pytest.raises(DecodeError, match="more than 2097152 items"):
+        load_first("x" + text[: 15 << 20], 1)

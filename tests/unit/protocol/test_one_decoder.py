@@ -1,10 +1,13 @@
-"""JSON is read in one place: modules outside of toolkit/protocol load none."""
+"""What comes from hosts is decoded in one place, and written in one place."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 import toolkit
 
@@ -47,3 +50,75 @@ def test_the_check_sees_every_way_to_load() -> None:
     for text in ("json.loads(x)", "json.load(x)", "json.JSONDecoder()", "from json import loads as f"):
         assert list(loads(ast.parse(text))), text
     assert not list(loads(ast.parse("json.dumps(x); decode_json(int, x)")))
+
+
+# What comes from a host, an image or an archive is written by toolkit/core/local_writer.py alone.
+WRITES = {
+    "core/local_writer.py": "the writer of what hosts send",
+    "core/files.py": "a file that the user names, or a page of a job that replaces no link",
+    "jobs/code.py": "the cache of checksums",
+    "lab/files.py": "keys and settings of practice hosts",
+    "image/build.py": "the build context",
+    "remote/local_image.py": "ids of images that toolkit built here",
+    "remote/host_keys.py": "known_hosts, after the user has agreed",
+}
+ARCHIVES = {
+    "plan/fetch_files.py": "headers with limits; the writer takes the content",
+    "image/export_reader.py": "headers with limits; nothing gets a name of the archive",
+    "image/build.py": "whether a wheel of the user's machine is complete",
+    "core/files.py": "an archive that toolkit writes",
+}
+_WRITERS = frozenset((
+    *("write_text", "write_bytes", "symlink_to", "hardlink_to", "os.symlink", "os.link", "rename", "mkstemp"),
+    *("NamedTemporaryFile", "copyfile", "copy2", "copytree", "move", "O_CREAT"),
+))  # fmt: skip
+_READERS = frozenset(("extract", "extractall", "extractfile", "unpack_archive", "TarFile", "ZipFile"))
+
+
+def writes(tree: ast.AST) -> Iterator[str]:
+    """Yield each call that creates or changes a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not _WRITERS.isdisjoint((node.attr, ast.unparse(node))):
+            yield f"line {node.lineno}: {node.attr}"
+        elif isinstance(node, ast.Call) and "open" in (name := ast.unparse(node.func)).split("."):
+            words = [*node.args, *(word.value for word in node.keywords)]
+            modes = [word.value for word in words if isinstance(word, ast.Constant)]
+            if any(
+                isinstance(mode, str) and re.fullmatch("r?[wax+][bt+]*|r[bt]*[+][bt]*", mode)
+                for mode in modes
+            ):
+                yield f"line {node.lineno}: {name}"
+
+
+def archives(tree: ast.AST) -> Iterator[str]:
+    """Yield each use of an archive's content."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (node.attr in _READERS or ast.unparse(node) == "tarfile.open"):
+            yield f"line {node.lineno}: {node.attr}"
+
+
+@pytest.mark.parametrize(("find", "known"), [(writes, WRITES), (archives, ARCHIVES)])
+def test_what_comes_from_elsewhere_is_written_by_the_local_writer_alone(
+    find: Callable[[ast.AST], Iterator[str]], known: dict[str, str]
+) -> None:
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        name = str(path.relative_to(ROOT))
+        if not name.startswith("container/") and (uses := list(find(ast.parse(path.read_text())))):
+            found[name] = uses
+    assert {name: uses for name, uses in found.items() if name not in known} == {}
+    assert set(known) <= set(found), "an entry that is no longer needed"
+
+
+def test_the_check_sees_every_way_to_write_and_to_unpack() -> None:
+    for text in (
+        "open(p, 'wb')",
+        "p.open('a')",
+        "os.open(p, os.O_CREAT)",
+        "p.write_bytes(b)",
+        "shutil.move(a, b)",
+    ):
+        assert list(writes(ast.parse(text))), text
+    assert not list(writes(ast.parse("open(p); open(p, 'rb'); p.open(); os.open(p, os.O_RDONLY)")))
+    for text in ("tarfile.open(p)", "tar.extractfile(m)", "tar.extractall()", "tarfile.TarFile(p)"):
+        assert list(archives(ast.parse(text))), text

@@ -201,3 +201,22 @@ def test_what_feeds_a_program_that_has_ended_ends_too(nothing: Nothing) -> None:
     assert (
         container_session.receive("its end") == ENDED and container_session._outgoing.get(timeout=30) is None
     )
+
+
+@pytest.mark.parametrize("line", [b'{"done":true}\n', b'{"done":true,"command":"%s"}\n' % (b"x" * (1 << 21))])
+def test_answers_that_were_not_requested_are_not_kept_without_end(nothing: Nothing, line: bytes) -> None:
+    container_session = ContainerSession(ContainerRunner(nothing, CONTAINER))
+    for _ in range(50):  # received one after another, they have no limit
+        container_session._take(line)
+        assert container_session.receive("x").done
+    with pytest.raises(ToolkitError, match="more answers than toolkit requested") as error:
+        for _ in range(100):
+            container_session._take(line)
+    assert error.value.host == nothing.name
+
+
+def test_signs_of_life_are_not_kept(nothing: Nothing) -> None:
+    container_session = ContainerSession(ContainerRunner(nothing, CONTAINER))
+    for _ in range(1000):
+        container_session._take(b'{"working":true}\n')
+    assert container_session._answers.empty()

@@ -552,3 +552,14 @@ def test_no_status_of_a_host_becomes_success_by_its_size(status: int, code: int)
     )
     assert runner.run(command("true")).status == code
     assert runner.interactive(command("sh")) == code
+
+
+def test_output_of_many_lines_is_refused_before_it_fills_the_memory() -> None:
+    channel = Ended(0, b"x\n" * (600 << 10), b"")
+    runner: Any = SshRunner(Target("gpu1", "10.0.0.1"))
+    runner._link = SimpleNamespace(connection=SimpleNamespace(create_session=lambda: channel))
+    assert runner.run(command("true")).ok
+    channel = Ended(0, b"x\n" * (1100 << 10), b"")
+    with pytest.raises(ToolkitError, match="printed more than 32 MiB or 1048576 lines: true") as error:
+        runner.run(command("true"))
+    assert error.value.host == "gpu1"

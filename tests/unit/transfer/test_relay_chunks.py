@@ -142,7 +142,7 @@ class Lost:
 
 def test_what_feeds_a_relay_ends_with_its_connection() -> None:
     host = Lost()
-    member = Member(host, "10.0.0.1", 0, lambda done, whole: None, lambda event: None)
+    member = Member(host, "10.0.0.1", 0, lambda done, whole: None, lambda: None)
     with pytest.raises(Unreachable, match="lost"):
         member.start(command("relay"))
     assert host.feeder is not None
@@ -179,7 +179,7 @@ class Prints(Lost):
 def test_what_keeps_a_host_out_is_known_without_its_words(
     line: bytes, error: str, obstacle: Obstacle, reason: str
 ) -> None:
-    member = Member(Prints(line, error), "10.0.0.1", 0, lambda done, whole: None, lambda event: None)
+    member = Member(Prints(line, error), "10.0.0.1", 0, lambda done, whole: None, lambda: None)
     assert member.start(command("relay")) == Declined(obstacle, reason)
 
 
@@ -363,3 +363,87 @@ def test_a_host_whose_engine_does_not_respond_is_given_up(monkeypatch: pytest.Mo
 def test_an_engine_that_responds_but_stores_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ToolkitError, match="the transfer made no progress for 0 minutes"):
         bring(Stalls(patience=NEVER, responds=NEVER), monkeypatch, given_up=0.1)
+
+
+def reporting() -> tuple[Member, list[int]]:
+    """Return a host whose program runs, and one entry for each time that it wakes the conductor."""
+    woken: list[int] = []
+    member = Member(Lost(), "10.0.0.1", 0, lambda done, whole: None, lambda: woken.append(1))
+    segment: Any = SimpleNamespace(first=0, end=100, size=7)
+    member.segments = (segment,)
+    return member, woken
+
+
+def test_reports_that_nobody_handles_are_not_kept_without_end() -> None:
+    member, _ = reporting()
+    with pytest.raises(ToolkitError, match="reports without end") as error:
+        for _ in range(100):
+            member._hear(b'{"lost": "gpu2", "why": "x"}\n' * 1000)
+    assert error.value.host == member.host and len(member.messages) < 10_000
+
+
+def test_a_host_that_reports_without_end_holds_nobody_up() -> None:
+    member, _ = reporting()
+    relay, heard = Relay(OneChunk(), {"gpu1"}), 0
+    member._hear(b'{"lost": "gpu2"}\n' * 3)
+
+    class Endless:
+        def __contains__(self, _: object) -> bool:
+            nonlocal heard
+            heard += 1
+            assert heard < 10, "the conductor hears this host alone"
+            member._hear(b'{"lost": "gpu2"}\n')
+            return False
+
+    line: Any = SimpleNamespace(at=Endless())
+    relay._line = line
+    relay._hear(member, 0.0)
+    for _ in range(5):
+        relay._wake()
+    assert relay._events.qsize() == 1
+
+
+def test_reports_that_go_back_and_forth_are_no_progress() -> None:
+    member, _ = reporting()
+    member._hear(b'{"at": 5, "limit": 130}\n')
+    member.progress = member.moved = 0.0
+    for at, limit in ((4, 130), (5, 129), (3, 10), (5, 130)):
+        member._hear(b'{"at": %d, "limit": %d}\n' % (at, limit))
+    assert member.progress == 0.0 and member.at == 5
+    member._hear(b'{"at": 5, "limit": 131}\n')
+    assert member.progress > 0.0 == member.moved
+    member._hear(b'{"at": 6, "limit": 131}\n')
+    assert member.moved > 0.0
+    member._hear(b'{"at": 1000000, "limit": 1000000}\n')
+    member.progress = 0.0
+    for at in range(2_000_000, 2_000_010):  # beyond the end
+        member._hear(b'{"at": %d, "limit": %d}\n' % (at, at))
+    assert member.progress == 0.0
+
+
+def test_a_host_that_is_not_expected_waits_with_one_connection(relay, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """A host of the transfer, with a certificate, could otherwise hold any number of threads of another."""
+    monkeypatch.setattr(relay, "GREET", PATIENCE_S)
+    monkeypatch.setattr(relay, "tune", lambda link: None)
+    made = relay.Relay("127.0.0.1", io.BytesIO())
+    made.greet = lambda link: "gpu2"
+    closed, ended = threading.Semaphore(0), EOFError("the end")
+
+    class Link:
+        greeted = False
+
+        def close(self) -> None:
+            closed.release()
+
+        def sendall(self, data: bytes) -> None:
+            self.greeted = True
+            raise ended
+
+    links = [Link() for _ in range(10)]
+    for link in links:
+        threading.Thread(target=made.serve, args=(link,), daemon=True).start()
+    assert all(closed.acquire(timeout=PATIENCE_S) for _ in links[1:])
+    assert len(made.early) == 1
+    made.take_from("gpu2")
+    assert closed.acquire(timeout=PATIENCE_S) and made.early == {}
+    assert [link.greeted for link in links].count(True) == 1

@@ -288,6 +288,8 @@ class Relay:
         self.client: Any = None
         # Callers without a verified certificate, oldest first.
         self.strangers: dict[ssl.SSLSocket, None] = {}
+        # The last connection of each host that waits for the order to receive from this host.
+        self.early: dict[str, ssl.SSLSocket] = {}
         self.greeting = threading.Lock()
 
     def say(self, **what: object) -> None:
@@ -437,8 +439,11 @@ class Relay:
         try:
             who = self.greet(link)
             with self.changed:
-                # Its order can arrive before ours.
-                if not self.changed.wait_for(lambda: self.parent == who, GREET):
+                # Its order can arrive before ours. Only the last connection of a host waits.
+                self.early[who] = link
+                self.changed.notify_all()
+                self.changed.wait_for(lambda: self.parent == who or self.early.get(who) is not link, GREET)
+                if self.early.get(who) is not link or self.parent != who:
                     raise Fault(f"the transfer expects no connection from {who}")
                 old, self.source = self.source, link
             hang_up(old)
@@ -454,6 +459,9 @@ class Relay:
             if who and self.source is not None:
                 self.say(refused=who, why=words_of(error))
         finally:
+            with self.changed:
+                if self.early.get(who) is link:
+                    del self.early[who]
             link.close()
 
     # Loading
