@@ -1,4 +1,4 @@
-"""What comes from hosts is decoded in one place, and written in one place."""
+"""One module decodes what comes from hosts, and one writes it to files."""
 
 from __future__ import annotations
 
