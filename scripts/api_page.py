@@ -11,7 +11,8 @@ from toolkit.api.cluster import Cluster
 from toolkit.api.data import DataPart
 from toolkit.api.image import ImagePart
 from toolkit.api.job import ClusterJob
-from toolkit.api.parts import BenchPart, KeysPart, NetworkPart, ServicesPart
+from toolkit.api.network import NetworkPart
+from toolkit.api.parts import BenchPart, KeysPart, ServicesPart
 from toolkit.api.prepared import Prepared
 
 # Name in user code -> the object.

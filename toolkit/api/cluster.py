@@ -22,7 +22,8 @@ from toolkit.api.data import DataPart
 from toolkit.api.down import PreparedDown, prepare_down
 from toolkit.api.elsewhere import Elsewhere
 from toolkit.api.image import ImagePart
-from toolkit.api.parts import BenchPart, KeysPart, NetworkPart, ServicesPart
+from toolkit.api.network import NetworkPart
+from toolkit.api.parts import BenchPart, KeysPart, ServicesPart
 from toolkit.api.smoke import PreparedSmoke, prepare_smoke
 from toolkit.api.up import PreparedUp, prepare_up
 from toolkit.bench.smoke import Smoke

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from toolkit.api.parts import NetworkPart
+from toolkit.api.network import NetworkPart
 from toolkit.bench.tune import DEFAULT_BUDGET_S, check_tune, forget_plan, tune_plans
 from toolkit.bench.tune import forget as forget_tuned
 from toolkit.bench.tune import tune as tune_network

@@ -19,7 +19,7 @@ from tests.unit.each import for_each
 from tests.unit.network.test_explain import HOSTS as EXPLAINED
 from tests.unit.test_invariants import Recorder, invoke
 from tests.unit.test_invariants import recorder as recorder
-from toolkit.api.parts import NetworkPart
+from toolkit.api.network import NetworkPart
 from toolkit.bench.tune import DEFAULT_BUDGET_S, check_tune, forget, forget_plan, keep_plan, tune
 from toolkit.cli.network import tune as tune_verb
 from toolkit.cluster.session import Session, load_inventory
