@@ -83,6 +83,8 @@ class Sandbox:
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
+            if not path.suffix:
+                path.chmod(0o755)  # `run` refuses a program that is not executable
 
     @contextmanager
     def watched(self, seconds: int) -> Iterator[None]:
