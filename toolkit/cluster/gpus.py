@@ -13,7 +13,7 @@ from toolkit.core.facts import Facts, Gpu, Mig
 from toolkit.errors import NotReady, together
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.plan.steps import Failure
-from toolkit.protocol.decode import whole
+from toolkit.protocol.decode import DecodeError, whole
 from toolkit.protocol.engine import EngineInfo
 from toolkit.protocol.frames import lines_of
 
@@ -79,13 +79,22 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
     (re.escape(_ABSENT), "nvidia-smi is missing", "on {host}: install the NVIDIA driver"),
 )
 
+_MOST_LINES = 4096  # of ``SMI``
+
 
 def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
-    """Return the GPUs in the output of ``SMI``, and all of its other lines as one line."""
+    """Return the GPUs in the output of ``SMI``, and all of its other lines as one line.
+
+    Raises:
+        DecodeError: it has too many lines.
+    """
     gpus: dict[str, Gpu] = {}
     rest: list[str] = []
     split = ""
-    for line in (line.strip() for line in lines_of(text)):
+    lines = lines_of(text)
+    if len(lines) > _MOST_LINES:
+        raise DecodeError("gpus", f"more than {_MOST_LINES} lines")
+    for line in map(str.strip, lines):
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 5 and (index := whole(cells[0], _MOST)) is not None:
             # "[N/A]" or "[Not Supported]" if memory is shared with the processor.

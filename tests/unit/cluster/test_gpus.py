@@ -20,6 +20,7 @@ from toolkit.core.facts import Facts, Gpu, Mig
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import NotReady
 from toolkit.hostsfile.inventory import Host
+from toolkit.protocol.decode import DecodeError
 
 SAID = Path(__file__).parents[1] / "nvidia_smi"
 ANSWERS = sorted(path.stem for path in SAID.glob("*.txt"))
@@ -322,3 +323,10 @@ def test_a_driver_in_trouble_is_told_where_nobody_declared_gpus() -> None:
 
 def test_a_mig_is_a_part() -> None:
     assert Gpu(0, "GPU-a", "A100", "550", 1, (Mig(0, "MIG-a", "1g.5gb"),)).usable == ("MIG-a",)
+
+
+def test_a_list_of_very_many_gpus_is_refused() -> None:
+    """To read it would take hours."""
+    assert len(parse_smi("".join(f"{number}, GPU-{number}, x, 1, 1\n" for number in range(64)))[0]) == 64
+    with pytest.raises(DecodeError, match="gpus: more than 4096 lines"):
+        parse_smi("x\n" * 4097)
