@@ -202,9 +202,10 @@ def test_hosts_pull_the_image_themselves(lab: Path, tmp_path: Path, registry: Re
         assert "the registry does not contain the image" in what and "push the image" in fix, (host, what)
     registry.locked = True
     for host, (what, fix) in failures(send("always")).items():
-        assert (
-            "denies the user of the host access" in what and f"on {host}: docker login {REGISTRY}" in fix
-        ), (host, what)
+        assert "denies the SSH user access" in what and f"on {host}: docker login {REGISTRY}" in fix, (
+            host,
+            what,
+        )
     gone = cluster(lab, tmp_path, "pulled", HOSTS, image={"name": "127.0.0.1:1/tiny:1", "pull": "missing"})
     assert set(failures(gone.run("image", "send", "--json"))) == set(HOSTS)
     assert "cannot reach the registry" in gone.run("up").err

@@ -109,7 +109,11 @@ def predict(
     ] = "",
     workdir: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="Folder that toolkit sends for --probe", rich_help_panel=_LOAD),
+        typer.Option(
+            metavar="DIR",
+            help="Folder that contains SCRIPT of --probe and its modules",
+            rich_help_panel=_LOAD,
+        ),
     ] = Path(),
     dtype: Annotated[
         str,

@@ -31,13 +31,6 @@ Launcher = Annotated[
         autocompletion=complete.launchers,
     ),
 ]
-Env = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME[=VALUE]",
-        help="Set a variable for all ranks. Without VALUE, use the value in the submitting environment",
-    ),
-]
 Workdir = Annotated[str, typer.Option(metavar="DIR", help="Folder that contains SCRIPT and its modules")]
 Only = Annotated[
     list[str] | None,
@@ -56,7 +49,10 @@ Image = Annotated[
     typer.Option(metavar="NAME", help="Name of the image on the nodes (default: the image in hosts.yaml)"),
 ]
 Slots = Annotated[
-    str | None, typer.Option(metavar="N", help="Ranks per node (default: the number on the hosts)")
+    str | None,
+    typer.Option(
+        metavar="N", help="Ranks per node (default: the slots in hosts.yaml, otherwise one per GPU)"
+    ),
 ]
 Gpus = Annotated[
     str | None,

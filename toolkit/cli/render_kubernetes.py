@@ -10,7 +10,6 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose
 from toolkit.cli.line import CommandLine
 from toolkit.cli.render import Output
 from toolkit.cli.render_batch import (
-    Env,
     Exclude,
     Gpus,
     Grace,
@@ -66,7 +65,13 @@ def kubernetes(
         ),
     ] = "",
     launcher: Launcher = "",
-    env: Env = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=VALUE]",
+            help="Set a variable for all ranks. Without VALUE, use the value in the Secret CLUSTER-secrets",
+        ),
+    ] = None,
     workdir: Workdir = ".",
     only: Only = None,
     exclude: Exclude = None,

@@ -11,7 +11,6 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, say
 from toolkit.cli.line import CommandLine
 from toolkit.cli.render import Output
 from toolkit.cli.render_batch import (
-    Env,
     Exclude,
     Gpus,
     Grace,
@@ -50,7 +49,13 @@ def slurm(
         typer.Option(metavar="OPTION", help="Add an sbatch option, such as --partition=gpu"),
     ] = None,
     launcher: Launcher = "",
-    env: Env = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=VALUE]",
+            help="Set a variable for all ranks. Without VALUE, use the value in the environment of sbatch",
+        ),
+    ] = None,
     workdir: Workdir = ".",
     only: Only = None,
     exclude: Exclude = None,

@@ -59,7 +59,7 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
     (
         r"device handle|GPU is lost|fallen off",
         "a GPU has stopped responding",
-        "on {host}: sudo reboot  # if it returns: sudo dmesg | grep -i xid, and check power and cooling",
+        "on {host}: sudo reboot  # if the GPU fails again: sudo dmesg | grep -i xid; check power and cooling",
     ),
     (
         r"Failed to initialize NVML: Unknown Error|Insufficient Permissions",

@@ -15,7 +15,7 @@ from toolkit.plan.steps import Failure, Phase, Plan, PullImage
 _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"no basic auth credentials|unauthorized|authentication required|access denied|denied: |Forbidden",
-        "the registry denies the user of the host access to the image",
+        "the registry denies the SSH user access to the image",
         "on {host}: docker login {registry}  # or correct the image name",
     ),
     (

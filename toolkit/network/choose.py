@@ -249,7 +249,7 @@ def _why(best: Shared, shared: tuple[Shared, ...]) -> str:
     if best.slowest > max(one.slowest for one in others):
         return f"the address is in the fastest {kind} that all hosts share ({best.speed})"
     if best.by_ssh:
-        return f"the address is in the shared {kind} of the SSH addresses"
+        return f"the address is in a {kind} that all hosts share and that contains the SSH addresses"
     return f"the address is in the best {kind} that all hosts share"
 
 
@@ -359,7 +359,8 @@ class Shared:
         if not self.usable:
             return self.doubt
         if best.by_ssh and not self.by_ssh:
-            return f"all hosts share the network, but {best.network} of the SSH addresses is as fast{because}"
+            other = f"{best.network}, the network of the SSH addresses,"
+            return f"all hosts share the network, but {other} is as fast{because}"
         return f"all hosts share the network, but {best.network} is as good{because}"
 
 

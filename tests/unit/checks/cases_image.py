@@ -42,7 +42,7 @@ CASES = (
         "image-pull",
         "error",
         _pulled("denied: requested access to the resource is denied"),
-        "denies the user of the host access",
+        "denies the SSH user access",
     ),
     Case("image-pull", "error", _pulled("dial tcp: lookup reg: no such host"), "cannot reach the registry"),
     Case(

@@ -464,6 +464,12 @@ def test_every_example_makes_a_valid_manifest(run: Run, tmp_path: Path, name: st
     assert [yaml.safe_load(text)["kind"] for text in files.values()] == [kind]
 
 
+@for_each("target, source", [("slurm", "environment of sbatch"), ("kubernetes", "Secret CLUSTER-secrets")])
+def test_help_names_the_source_of_a_variable_without_a_value(target: str, source: str, run: Run) -> None:
+    _, out, _ = run("render", target, "--help")
+    assert source in " ".join(out.split())
+
+
 def test_the_command_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(HOSTS)
     (tmp_path / "train.py").write_text("parser.add_argument('--gpus')\n")
