@@ -182,7 +182,7 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
         {},
         f"case N in 2) {BIND} & echo $! >/run/fault;; esac",
         "case N in 2) kill $(cat /run/fault); rm /run/fault;; esac",
-        {"in-listen": "cannot listen at DATA2, MASTER_PORT: Address already in use"},
+        {"in-listen": "cannot listen on DATA2, MASTER_PORT: Address already in use"},
     ),
 }  # fmt: skip
 

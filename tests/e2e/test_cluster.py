@@ -141,7 +141,7 @@ def test_ranks_write_to_mounts_as_the_ssh_user(up: Toolkit, tmp_path: Path) -> N
 def test_a_port_of_the_file_that_is_taken_is_an_error_that_names_the_host(
     up: Toolkit, tmp_path: Path
 ) -> None:
-    # Another program listens at the data address, on the port that the file requires.
+    # Another program listens on the data address, on the port that the file requires.
     data = yaml.safe_load(up.hosts.read_text())
     data["cluster"], data["worker_port"] = "busy", 23456
     other = Toolkit(tmp_path / "hosts.yaml", tmp_path)

@@ -113,7 +113,7 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for kind, fault in report.faults.items():
         port = {"worker": str(scene.port), "any": "any port"}.get(kind, "MASTER_PORT")
         address = scene.paths[seen.host].address
-        what = f"a container cannot listen at {address}, {port}: {fault}"
+        what = f"a container cannot listen on {address}, {port}: {fault}"
         if kind in report.taken:
             # The port was free a moment ago: another `toolkit check` can use it, or a program only bound it.
             yield warning(what, f"toolkit check  # on {seen.host}, ss -tanp lists the ports", subject=port)
@@ -288,7 +288,7 @@ CHECKS = (
         whole=_programs,
         stage="inside",
     ),
-    Check("in-listen", "containers can listen at the data address", host=_listens, stage="inside"),
+    Check("in-listen", "containers can listen on the data address", host=_listens, stage="inside"),
     Check(
         "in-login", "the main container can log in to every worker container", whole=_login, stage="inside"
     ),

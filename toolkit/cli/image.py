@@ -280,7 +280,7 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     """Show which host has which image.
 
     toolkit lists the image in hosts.yaml, other images that it sent, and layers of interrupted transfers.
-    Images that toolkit sent have a tag with their content digest. The next transfer reuses the layers.
+    The next transfer reuses these layers. Images that toolkit sent have a tag with their content digest.
 
     Examples:
         toolkit image ls

@@ -87,7 +87,7 @@ def _steps(rows: tuple[Row, ...], load: Load) -> str:
 
 
 def _wire(rows: tuple[Row, ...]) -> str:
-    head = ("hosts", "ranks", "wire", "faster than 1 from", "90 % of ideal from")
+    head = ("hosts", "ranks", "wire", "faster than one host from", "90 % of ideal from")
     cells = [
         (
             *(str(row.hosts), str(row.ranks), seconds_text(row.wire)),

@@ -59,7 +59,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="NAME[=VALUE]",
-            help="Set a variable for all ranks. Without VALUE, use the value in your shell",
+            help="Set a variable for all ranks. Without VALUE, use the value in your environment",
         ),
     ] = None,
     workdir: Annotated[
@@ -192,6 +192,6 @@ def _variables(line: CommandLine, words: list[str]) -> tuple[tuple[str, str], ..
         if not name:
             continue
         if value is None and name not in os.environ:
-            line.refuse(f"--env {name}", "is not set in your shell; write NAME=VALUE")
+            line.refuse(f"--env {name}", "is not set in your environment; write NAME=VALUE")
         pairs.append((name, os.environ.get(name, "") if value is None else value))
     return tuple(pairs)

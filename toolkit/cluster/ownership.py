@@ -164,7 +164,7 @@ def _after_a_race(inventory: Inventory, facts: Mapping[str, Facts]) -> Iterator[
 
 
 def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> str:
-    """Return the program that listens at a worker's address and port; empty if none, or the own sshd."""
+    """Return the program that listens on a worker's address and port; empty if none, or the own sshd."""
     if _held_port(inventory.cluster, facts) == port:
         return ""
     if not any(p == port and a in (*_ANY, address) for a, p in facts.listening):

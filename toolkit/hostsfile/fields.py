@@ -284,7 +284,7 @@ def ulimit_name(text: str) -> str:
 
 def limit_number(number: int) -> int:
     if number == -1:
-        raise ValueError("for no limit write unlimited, not -1")
+        raise ValueError("write unlimited instead of -1")
     require(number >= 0, "0 or more, or unlimited", number)
     return number
 

@@ -135,7 +135,9 @@ class _Talk:
                 session.send_bytes(self._contents([entry for entries in needed for entry in entries]))
             else:
                 return answer
-        raise ToolkitError(f"the host requested parts of the code {_ROUNDS} times", _AGAIN, step.host)
+        raise ToolkitError(
+            f"the code transfer did not end after {_ROUNDS} requests from the host", _AGAIN, step.host
+        )
 
     def _contents(self, entries: list[Entry]) -> Iterator[bytes]:
         total = self.content + sum(entry.size for entry in entries)

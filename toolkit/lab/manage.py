@@ -57,7 +57,7 @@ def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
         try:
             _remove(engine, spec.name, engine.find(spec.name), keep)
         except ToolkitError as error:
-            progress(f"could not remove everything: {error}")
+            progress(f"could not remove all of these objects: {error}")
         if claimed:
             files.remove_files(folder, spec.name)
         raise

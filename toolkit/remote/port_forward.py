@@ -29,7 +29,7 @@ class Stream(Protocol):
 
 
 class Forward:
-    """Listens at ``LOOPBACK`` until it is closed.
+    """Listens on ``LOOPBACK`` until it is closed.
 
     Args:
         port: 0 for any that is free.

@@ -45,7 +45,7 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
     inner = getattr(error, "errors", None)  # paramiko's, one for each address of the name
     causes = list(inner.values()) if isinstance(inner, dict) else [error]
     if any(getattr(e, "errno", 0) == errno.ECONNREFUSED for e in causes):
-        what = f"nothing listens at {host} port {port}: connection refused"
+        what = f"nothing listens on {host} port {port}: connection refused"
         return Unreachable(
             what, f"{by_hand}  # check that sshd runs and that port: in hosts.yaml is correct", name
         )

@@ -245,13 +245,13 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
         (OSError(errno.EHOSTUNREACH, "No route to host"), "10.0.0.1 port 2222 does not answer"),
         (
             ConnectionRefusedError(errno.ECONNREFUSED, "x"),
-            "nothing listens at 10.0.0.1 port 2222: connection refused",
+            "nothing listens on 10.0.0.1 port 2222: connection refused",
         ),
         (
             paramiko.ssh_exception.NoValidConnectionsError(
                 {("10.0.0.1", 2222): ConnectionRefusedError(errno.ECONNREFUSED, "x")}
             ),
-            "nothing listens at 10.0.0.1 port 2222",
+            "nothing listens on 10.0.0.1 port 2222",
         ),
         (
             paramiko.ssh_exception.NoValidConnectionsError(

@@ -44,7 +44,7 @@ class Server:
         self.sockets: list[socket.socket] = []
 
     def listen(self, address: str, port: int) -> int:
-        """Listen at the address and return the port; 0 lets the kernel choose. Raises OSError."""
+        """Listen on the address and return the port; 0 lets the kernel choose. Raises OSError."""
         listener = socket.create_server((address, port), backlog=MOST)
         self.sockets.append(listener)
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()

@@ -133,7 +133,7 @@ def wait_for_head(job: Job, name: str) -> None:
             return
         time.sleep(LOOK_S)
     first = job["hosts"][0]["name"]
-    fail(EXIT_LOST, f"{name}: Ray on {first} did not listen at {head_of(job)} within {READY_S:.0f} s")
+    fail(EXIT_LOST, f"{name}: Ray on {first} did not listen on {head_of(job)} within {READY_S:.0f} s")
 
 
 def wait_for_nodes(job: Job) -> None:
