@@ -74,7 +74,7 @@ if [ -n "${OMPI_COMM_WORLD_SIZE:-}" ]; then
 fi
 export RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
-    echo "rank ${RANK:-?} on $(hostname): a world of ${WORLD_SIZE:-0} ranks, but the job requires 4" >&2
+    echo "rank ${RANK:-?} on $(hostname): the launcher started a world of ${WORLD_SIZE:-0} ranks, but the job requires 4" >&2
     exit 64
 fi
 "$@" &
@@ -93,7 +93,7 @@ END-OF-RANK
     chmod -R u+rwX,go= "$folder"
 }
 
-# Run one container as long as this script runs. The container ends when the pipe that it reads has no writer,
+# Run one container while this script runs. The container ends when the pipe that it reads has no writer,
 # so that even kill -9 leaves no container behind.
 node() {
     local peer device network container ending='' told='' rdma=() more=()
@@ -187,7 +187,7 @@ leave() {
     trap '' TERM INT
     if docker exec "$name" sh -c 'kill -TERM -1' 2> /dev/null; then
         for ((i = 0; i < 50; i++)); do
-            # Besides the headline: Docker's init, and the reader of the pipe.
+            # These three lines remain: the headline, Docker's init and the reader of the pipe.
             [ "$(docker top "$name" -o pid 2> /dev/null | wc -l)" -le 3 ] && break
             sleep 0.2 8>&-
         done
