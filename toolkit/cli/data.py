@@ -72,8 +72,8 @@ def remove(
 ) -> None:
     """Remove the data sets from the hosts.
 
-    toolkit removes the files that it sent. Files that changed after the transfer
-    and files from another source stay on the hosts.
+    toolkit removes the files that it sent, and files from another source with equal name, size and time.
+    Other files, and files that changed after the transfer, stay on the hosts.
 
     Examples:
         toolkit data rm --dry-run

@@ -96,12 +96,14 @@ def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
         raise DecodeError("gpus", f"more than {_MOST_LINES} lines")
     for line in map(str.strip, lines):
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 5 and (index := whole(cells[0], _MOST)) is not None:
+        # UUIDs become arguments of commands that `render` prints.
+        shown = line.isprintable()
+        if shown and len(cells) == 5 and (index := whole(cells[0], _MOST)) is not None:
             # "[N/A]" or "[Not Supported]" if memory is shared with the processor.
             gpus[cells[1]] = Gpu(index, cells[1], cells[2], cells[3], whole(cells[4]) or 0)
-        elif found := _GPU_LINE.match(line):
+        elif shown and (found := _GPU_LINE.match(line)):
             split = found[2]
-        elif (found := _MIG_LINE.match(line)) and split in gpus:
+        elif shown and (found := _MIG_LINE.match(line)) and split in gpus:
             mig = Mig(whole(found[2]) or 0, found[3], found[1])
             gpus[split] = replace(gpus[split], migs=(*gpus[split].migs, mig))
         elif line and line not in rest:

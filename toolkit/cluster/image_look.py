@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from toolkit.cluster.applied import with_recorded_transport
 from toolkit.cluster.layout import Layout
-from toolkit.cluster.look import InspectedImage, last_words, parse_image_look, plan_image_look
+from toolkit.cluster.look import InspectedImage, last_words, look_name, parse_image_look, plan_image_look
 from toolkit.core.answers import answer_of
 from toolkit.core.causes import words_of
-from toolkit.core.command import Command, Result
+from toolkit.core.command import Command, Result, command
 from toolkit.core.engines import DOCKER, ENGINE_FAILED
 from toolkit.core.host_programs import packed
 from toolkit.core.image import ImageFacts, image_facts
 from toolkit.core.runner import Runner, is_here, run_here
-from toolkit.errors import BadInput, ImageError, MissingTool, Problem
+from toolkit.errors import BadInput, ImageError, MissingTool, Problem, ToolkitError
 from toolkit.hostsfile.checks import without_ssh
 from toolkit.hostsfile.errors import path_text
 from toolkit.hostsfile.inventory import Inventory
@@ -48,10 +49,10 @@ def image_report(name: str, image: str, user: Sequence[str], run: Run) -> ImageR
         ImageError: the container fails, or its Python is missing or too old.
     """
     nonce = secrets.token_hex(8)
-    command = plan_image_look(image, user, packed("check.image_probe"), nonce)
-    done = run(command, _SECONDS)
+    look = plan_image_look(image, user, packed("check.image_probe"), nonce)
+    done = _run_look(look, nonce, run)
     if done.status in ENGINE_FAILED and done.status != NOT_FOUND:
-        done = run(command, _SECONDS)
+        done = _run_look(look, nonce, run)
     if done.status == NOT_FOUND:
         what = f"the image {name} has no python3 on its PATH, which every container needs"
         raise ImageError(what, "use an image with Python 3.10 or newer, or: toolkit image build")
@@ -65,6 +66,18 @@ def image_report(name: str, image: str, user: Sequence[str], run: Run) -> ImageR
         what = f"the python3 of the image {name} is {found}, but toolkit needs {least} or newer"
         raise ImageError(what, "put a newer python3 first on the PATH of the image, or: toolkit image build")
     return report
+
+
+def _run_look(look: Command, nonce: str, run: Run) -> Result:
+    """Run the probe; if it does not succeed, remove its container, whose program can ignore signals."""
+    done = Result(1)
+    try:
+        done = run(look, _SECONDS)
+    finally:
+        if not done.ok:
+            with suppress(ToolkitError):
+                run(command("docker", "rm", "--force", look_name(nonce)), _SECONDS)
+    return done
 
 
 def image_here(name: str) -> ImageFacts:

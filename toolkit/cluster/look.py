@@ -27,7 +27,13 @@ LIFE_SECONDS, KILL_SECONDS = 25, 30
 # The program arrives on standard input, so that no file is written.
 _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 # The last line shows the end even while standard input is still open.
-_WRAPPED = r"""timeout -k 2 "$@"; printf '\nended %s\n' "$?" """
+# The end of `docker run` does not end a program in the container that ignores signals.
+_WRAPPED = r"""
+container=$1; shift
+timeout -k 2 "$@"; status=$?
+case $status in 124|137) [ -z "$container" ] || docker rm --force "$container" >/dev/null 2>&1 ;; esac
+printf '\nended %s\n' "$status"
+"""
 ENDED = "ended "
 # The programs of every launcher: if one is missing, `check` names a launcher that the image has.
 _PROGRAMS = sorted({*needs_of(SSH, 2), *(name for names in NEEDS.values() for name in names)})
@@ -99,8 +105,9 @@ def plan_looks(layout: Layout, program: str, token: str) -> tuple[Look, ...]:
         }
         head = text + json.dumps(settings).encode() + b"\n"
         python = ("python3", "-I", "-c", _LOADER, str(len(text)))
-        argv = _exec_args(layout, place, python) if up else _run_args(layout, place, python, token)
-        command = script(_WRAPPED, str(KILL_SECONDS), *argv)
+        own = "" if up else _test_container(layout, token)
+        argv = _exec_args(layout, place, python) if up else _run_args(layout, place, python, own)
+        command = script(_WRAPPED, own, str(KILL_SECONDS), *argv)
         looks.append(Look(place.name, command, head, place.path.address, up))
     return tuple(looks)
 
@@ -118,7 +125,7 @@ class InspectedImage:
 
 
 def plan_image_look(image: str, user: Sequence[str], program: str, nonce: str) -> Command:
-    """Return the command that runs image_probe.py in a container of an image.
+    """Return the command that runs image_probe.py in a container of an image, called ``look_name(nonce)``.
 
     Args:
         image: reference or Id.
@@ -128,8 +135,15 @@ def plan_image_look(image: str, user: Sequence[str], program: str, nonce: str) -
     """
     text = program.encode()
     head = text + json.dumps({"programs": _PROGRAMS, "nonce": nonce}).encode() + b"\n"
-    run = ("docker", "run", "--rm", "--interactive", "--network", "none", *CONFINED, *user)
-    return Command((*run, image, "python3", "-I", "-c", _LOADER, str(len(text))), head)
+    # Without a log: the engine would write all that the program prints to its disk.
+    run = ("docker", "run", "--rm", "--interactive", "--network", "none", "--log-driver", "none")
+    own = ("--name", look_name(nonce), *CONFINED, *user)
+    return Command((*run, *own, image, "python3", "-I", "-c", _LOADER, str(len(text))), head)
+
+
+def look_name(nonce: str) -> str:
+    """Return the name of the container that ``plan_image_look`` starts."""
+    return f"toolkit-look-{nonce}"
 
 
 def parse_image_look(image: str, output: bytes, nonce: str) -> ImageReport:
@@ -197,12 +211,16 @@ def _exec_args(layout: Layout, place: Place, argv: Sequence[str]) -> tuple[str, 
     return ("docker", "exec", "--interactive", container_name(layout.inventory.cluster, place.role), *argv)
 
 
-def _run_args(layout: Layout, place: Place, argv: Sequence[str], token: str) -> tuple[str, ...]:
+def _test_container(layout: Layout, token: str) -> str:
+    return f"toolkit-{layout.inventory.cluster}-check-{hashlib.sha256(token.encode()).hexdigest()[:8]}"
+
+
+def _run_args(layout: Layout, place: Place, argv: Sequence[str], name: str) -> tuple[str, ...]:
     """Return a container with the user, limits, devices and mounts of ranks, without the files of `up`."""
     like: Container = cluster_container(layout, place)
     mine = replace(
         like,
-        name=f"toolkit-{layout.inventory.cluster}-check-{hashlib.sha256(token.encode()).hexdigest()[:8]}",
+        name=name,
         image=_image_id(layout, place),
         argv=tuple(argv),
         workdir="/",

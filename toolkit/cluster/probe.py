@@ -37,7 +37,8 @@ from toolkit.protocol.probes import Who
 
 # The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
 _TICKS_PER_SECOND = 100
-_LATEST = 10**11  # seconds since the epoch
+# Seconds since the epoch; twice as many are still a date.
+_LATEST = 10**11
 # Its arguments in /proc contain the resources of a running job, readable for every user of the host.
 LEASE = program("job.lease")[1:]
 
@@ -408,7 +409,7 @@ def _begun(text: str, stat: str) -> float:
     """
     line = next((line for line in lines_of(text) if line.startswith("btime ")), "")
     boot = _number(line.split(), 1, _LATEST)
-    ticks = _number(stat.split(), 19)
+    ticks = _number(stat.split(), 19, _LATEST * _TICKS_PER_SECOND)
     return boot + ticks / _TICKS_PER_SECOND if boot and ticks else 0.0
 
 
@@ -431,7 +432,7 @@ def _boot_time(text: str) -> float:
         if line.startswith("btime "):
             boot = _number(words, 1, _LATEST)
         elif line.startswith("1 ("):
-            ticks = _number(words, 19)
+            ticks = _number(words, 19, _LATEST * _TICKS_PER_SECOND)
     return boot + ticks / _TICKS_PER_SECOND if boot else 0.0
 
 

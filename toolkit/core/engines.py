@@ -68,10 +68,11 @@ def parse_info(text: str) -> EngineInfo | None:
 def seconds_of(text: str) -> float:
     """Return the seconds of an engine's time: up to nine decimals, UTC or an offset; the year 1 means never.
 
-    Docker prints UTC. Podman prints the time of the host's time zone, with its offset.
+    Docker prints UTC. Podman prints the time of the host's time zone, with its offset. A time in the year
+    9999 counts as invalid: in UTC it can be in the next year, which no date has.
     """
     found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", text)
-    if not found or found[1] < "1971":
+    if not found or not "1971" < found[1] < "9999":
         return 0.0
     try:
         moment = datetime.fromisoformat(f"{found[1]}{'+00:00' if found[3] == 'Z' else found[3]}")

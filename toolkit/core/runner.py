@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import selectors
 import shutil
 import subprocess
 import threading
@@ -121,28 +123,74 @@ def is_here(program: str) -> bool:
 
 
 def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0, apart: bool = False) -> Result:
-    """Run a program of this machine to its end; it is killed at the time limit.
+    """Run a program of this machine to its end; it is killed at the time limit, or if it prints too much.
 
     Args:
         apart: keep Ctrl-C on the terminal from the program.
     """
     began = time.monotonic()
-    try:
-        # Programs of an image can print any bytes.
-        done = subprocess.run(
-            list(argv),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            start_new_session=apart,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        out = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
-        return Result(TIMED_OUT, out, timeout_text(timeout), time.monotonic() - began)
-    return Result(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+    out, err = bytearray(), bytearray()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        list(argv), bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=apart
+    ) as process:
+        try:
+            why = _exchange(process, stdin.encode(errors="replace"), out, err, began + timeout)
+            if not why:
+                process.wait(max(0.0, began + timeout - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            why = "late"
+        finally:
+            process.kill()  # does nothing to a program that has exited
+    seconds = time.monotonic() - began
+    # Programs of an image can print any bytes.
+    printed = out.decode(errors="replace")
+    if why == "late":
+        return Result(TIMED_OUT, printed, timeout_text(timeout), seconds)
+    if why:
+        return Result(1, "", why, seconds)
+    return Result(process.returncode, printed, err.decode(errors="replace"), seconds, bytes(out))
+
+
+_CHUNK = 1 << 16
+_MOST_HERE = 64 << 20  # bytes of each stream
+
+
+def _exchange(
+    process: subprocess.Popen[bytes], given: bytes, out: bytearray, err: bytearray, until: float
+) -> str:
+    """Feed a program and keep its output until both streams end.
+
+    Returns:
+        ``late`` after the time limit, or the reason why the program must not continue; otherwise empty.
+    """
+    assert process.stdin and process.stdout and process.stderr
+    left = memoryview(given)
+    os.set_blocking(process.stdin.fileno(), False)
+    with selectors.DefaultSelector() as streams:
+        streams.register(process.stdin, selectors.EVENT_WRITE)
+        streams.register(process.stdout, selectors.EVENT_READ, out)
+        streams.register(process.stderr, selectors.EVENT_READ, err)
+        while streams.get_map():
+            if (rest := until - time.monotonic()) <= 0:
+                return "late"
+            for key, _ in streams.select(rest):
+                if key.data is not None:
+                    data = os.read(key.fd, _CHUNK)
+                    key.data.extend(data)
+                    if len(key.data) > _MOST_HERE:
+                        return f"the program printed more than {_MOST_HERE >> 20} MiB"
+                    if not data:
+                        streams.unregister(key.fileobj)
+                    continue
+                try:
+                    left = left[os.write(key.fd, left[:_CHUNK]) :]
+                except BrokenPipeError:
+                    left = left[:0]
+                if not left:
+                    streams.unregister(process.stdin)
+                    process.stdin.close()
+    return ""
 
 
 class ContainerRunner:

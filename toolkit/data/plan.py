@@ -112,7 +112,7 @@ class _Mark:
     set: Annotated[str, Text(200)] = ""
     files: Annotated[int, Number(0)] = 0
     bytes: Annotated[int, Number(0)] = 0
-    since: Annotated[int, Number(0)] = 0
+    since: Annotated[int, Number(0, 10**11)] = 0
 
 
 def parse_held(text: str) -> dict[str, HeldData]:

@@ -24,6 +24,7 @@ _PLURALS = {"MPIJob": "mpijobs.kubeflow.org", "TrainJob": "trainjobs.trainer.kub
 _PATIENCE = 900.0
 # Maximum seconds without an answer of Slurm's controller, which does not answer while it restarts.
 _SILENCE = 60.0
+_MOST_LOG = 1 << 20  # bytes that are read of its end
 # https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES: a job in one of these is not finished.
 _GOING_ON = ("CONFIGURING", "COMPLETING", "PENDING", "RUNNING", "SUSPENDED", "RESIZING", "REQUEUED")
 # https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/
@@ -119,7 +120,7 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
         with interrupts_held():  # another Ctrl-C would otherwise leave the job in the queue
             run_here(("scancel", number), apart=True)
         raise Interrupted(f"interrupted: toolkit canceled job {number}") from None
-    output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    output = _end_of(log)
     if state == "COMPLETED" and (line := re.search(rf"all-reduce over {two.world_size} ranks.*", output)):
         log.unlink()
         return Trial("ok", what, line.group())
@@ -133,6 +134,16 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
         f"job {number} is {state} with exit code {code}; the end of {log}:\n"
         + "\n".join(output.splitlines()[-5:]),
     )
+
+
+def _end_of(log: Path) -> str:
+    """Return the end of a file that programs of the image wrote; empty without the file."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _MOST_LOG))
+            return file.read(_MOST_LOG).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] | None) -> Iterator[Trial]:

@@ -29,6 +29,7 @@ Notify = Callable[[str, str], None]
 
 # Number of output lines of a failed program that an error keeps.
 _TAIL = 40
+_LONGEST = 1 << 16  # bytes of a line; a longer line counts as several
 
 
 def source_folder() -> Path:
@@ -225,12 +226,13 @@ def _stream(command: Command, sink: Callable[[str], None]) -> tuple[int, tuple[s
         raise MissingTool(
             f"{argv[0]} is not installed on this machine", f"install {argv[0]} and put it on PATH"
         ) from error
-    assert process.stdout is not None
+    output = process.stdout
+    assert output is not None
     try:
         if process.stdin is not None and command.stdin is not None:
             process.stdin.write(command.stdin)
             process.stdin.close()
-        for raw in process.stdout:
+        for raw in iter(lambda: output.readline(_LONGEST), b""):
             line = raw.decode(errors="replace").rstrip()
             tail.append(line)
             sink(line)

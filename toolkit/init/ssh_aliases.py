@@ -78,10 +78,12 @@ def _names(path: Path, above: tuple[Path, ...] = ()) -> Iterator[str]:
     if path in above:
         return  # a file that includes itself twice would be read again and again
     try:
+        if not path.is_file():
+            return  # ssh also skips missing files, and a pipe can block for ever
         with path.open(encoding="utf-8", errors="replace") as file:
             text = file.read(_LARGEST)
     except (OSError, ValueError):
-        return  # ssh also skips missing files
+        return
     for kind, word in parse_aliases(text):
         if kind == "host":
             yield word

@@ -28,7 +28,8 @@ IGNORE_FILES = (".gitignore", ".toolkitignore")
 NEVER_SENT = frozenset((".git", ".ssh", "__pycache__", ".venv", ".lab"))
 # Names of files that can be private keys; the content decides.
 _KEY_NAMES = re.compile(r"id_\w+|.*\.(pem|key)|.*_(rsa|dsa|ecdsa|ed25519)")
-_PRIVATE_KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
+_PRIVATE_KEY = re.compile(rb"^-----BEGIN ([A-Z0-9]+ ){0,3}PRIVATE KEY-----", re.MULTILINE)
+_MOST_KEYS = 1 << 16  # bytes; the certificates of a key can precede it
 
 _PIECE = 2**15
 # Output files of `why` and `report`, which can contain more than the ranks should read.
@@ -167,7 +168,7 @@ def _is_private(place: os.DirEntry[str], identities: Collection[tuple[int, int]]
     if not _KEY_NAMES.fullmatch(place.name) or not place.is_file(follow_symlinks=False):
         return False
     with Path(place.path).open("rb") as file:
-        return bool(_PRIVATE_KEY.match(file.read(100)))
+        return bool(_PRIVATE_KEY.search(file.read(_MOST_KEYS)))
 
 
 def _entry(path: str, place: os.DirEntry[str], hashes: Hashes) -> Entry:

@@ -164,7 +164,8 @@ class Builder:
 
     def _means(self, image: str) -> Means:
         """Try what the engine permits: this depends on the engine's machine, which can be a different one."""
-        privileged = self.engine.ask(cmd.try_privileged_command(self.spec.name, image)).ok
+        helper = self.engine.helper(self.spec.name)
+        privileged = self.engine.ask(cmd.try_privileged_command(self.spec.name, helper, image)).ok
         return Means(privileged, privileged and str(self.engine.info.get("CgroupVersion")) == "2")
 
     def _ready(self, hosts: tuple[LabHost, ...], started: set[str], public: str) -> dict[str, str]:

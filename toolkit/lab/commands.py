@@ -21,6 +21,7 @@ from toolkit.lab.topology import (
 )
 
 CGROUP_ROOT = "toolkit-lab"
+IMAGE = "toolkit-lab-host"  # name of the images of practice hosts
 HOST_PROGRAM = "/usr/local/sbin/toolkit-lab-host"
 
 
@@ -28,7 +29,7 @@ def image_reference(engine: str, recipe: bytes) -> str:
     """Return the host image's tag; ``recipe`` is the content of the files it is built from."""
     kind = ENGINES[engine]
     subject = json.dumps([kind.suite, kind.packages]).encode() + recipe
-    return f"toolkit-lab-host:{kind.suite}-{hashlib.sha256(subject).hexdigest()[:12]}"
+    return f"{IMAGE}:{kind.suite}-{hashlib.sha256(subject).hexdigest()[:12]}"
 
 
 def build_command(engine: str, reference: str, folder: str, proxies: Iterable[str] = ()) -> Command:
@@ -150,8 +151,12 @@ def _burst(rate: str) -> int:
     return max(64 * 1024, rate_bits(rate) // 8 // 100)
 
 
-def sweep_command(name: str, image: str) -> Command:
-    """Return the command that removes the cgroups of a lab in a container, without root on this machine."""
+def sweep_command(name: str, helper: str, image: str) -> Command:
+    """Return the command that removes the cgroups of a lab in a container, without root on this machine.
+
+    Args:
+        helper: name of the container.
+    """
     text = (
         'for top in /sys/fs/cgroup /sys/fs/cgroup/*; do [ -d "$top/$1" ] || continue; '
         # Killed processes keep their cgroup busy for a moment.
@@ -163,18 +168,22 @@ def sweep_command(name: str, image: str) -> Command:
     return Command(
         (
             "docker", "run", "--rm", "--network", "none", "--cgroupns=host",
-            "--label", f"{LABEL_LAB}={name}",
+            "--name", helper, "--label", f"{LABEL_LAB}={name}",
             "--volume", "/sys/fs/cgroup:/sys/fs/cgroup:rw",
             "--entrypoint", "sh", image, "-c", text, "sh", CGROUP_ROOT, name,
         )
     )  # fmt: skip
 
 
-def try_privileged_command(name: str, image: str) -> Command:
-    """Return the command that succeeds if the engine can start privileged containers."""
+def try_privileged_command(name: str, helper: str, image: str) -> Command:
+    """Return the command that succeeds if the engine can start privileged containers.
+
+    Args:
+        helper: name of the container.
+    """
     return Command(
         (
             "docker", "run", "--rm", "--network", "none", "--privileged",
-            "--label", f"{LABEL_LAB}={name}", "--entrypoint", "true", image,
+            "--name", helper, "--label", f"{LABEL_LAB}={name}", "--entrypoint", "true", image,
         )
     )  # fmt: skip

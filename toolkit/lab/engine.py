@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from dataclasses import dataclass
 
@@ -14,9 +15,11 @@ from requests.exceptions import RequestException
 from toolkit.core.command import Command, Result
 from toolkit.core.runner import LocalRunner
 from toolkit.errors import CommandFailed, LabError, MissingTool
+from toolkit.lab.commands import IMAGE
 from toolkit.lab.topology import LABEL_LAB, LABEL_LAB_FOLDER, LABEL_LAB_HOST, LABEL_LAB_IMAGE
 from toolkit.remote.engine import connect_client
 
+_PREFIX = "toolkit-lab-"
 _NO_ENGINE = "sudo scripts/engine.sh ensure  # on Debian or Ubuntu; elsewhere start Docker"
 
 
@@ -39,6 +42,11 @@ class Found:
         attrs = [c.attrs["Config"] for c in self.hosts.values()] + [n.attrs for n in self.networks]
         folders = [(a.get("Labels") or {}).get(LABEL_LAB_FOLDER, "") for a in attrs]
         return next((folder for folder in folders if folder), "")
+
+
+def _is_named_as_labeled(container: Container) -> bool:
+    """Return whether a container has a name of the lab in its label: an image can set labels, but no name."""
+    return str(container.name).startswith(f"{_PREFIX}{container.labels.get(LABEL_LAB)}-")
 
 
 class LabEngine:
@@ -79,11 +87,15 @@ class LabEngine:
 
     def lab_image(self) -> str:
         """Return the id of any image of practice hosts; empty if there is none."""
-        images = self.client.images.list(filters={"label": LABEL_LAB_IMAGE})
+        images = self.client.images.list(IMAGE, filters={"label": LABEL_LAB_IMAGE})
         return str(images[0].id) if images else ""
 
+    def helper(self, name: str) -> str:
+        """Return a new name for a short-lived container of lab ``name``."""
+        return f"{_PREFIX}{name}-helper-{secrets.token_hex(4)}"
+
     def find(self, name: str) -> Found:
-        """Return all objects with the label of lab ``name``."""
+        """Return all objects with the label of lab ``name``; a container must also have a name of the lab."""
         filters: dict[str, str | list[str] | bool] = {"label": f"{LABEL_LAB}={name}"}
         try:
             containers = self.client.containers.list(all=True, filters=filters, ignore_removed=True)
@@ -91,6 +103,7 @@ class LabEngine:
             volumes = self.client.volumes.list(filters=filters)
         except (DockerException, RequestException) as error:
             raise LabError(f"cannot list the containers of practice cluster {name}: {error}") from error
+        containers = list(filter(_is_named_as_labeled, containers))
         hosts = {c.labels[LABEL_LAB_HOST]: c for c in containers if LABEL_LAB_HOST in c.labels}
         return Found(
             dict(sorted(hosts.items(), key=lambda item: (len(item[0]), item[0]))),
@@ -102,9 +115,8 @@ class LabEngine:
     def labs(self) -> tuple[str, ...]:
         """Return the names of all labs that have any object."""
         filters: dict[str, str | list[str] | bool] = {"label": LABEL_LAB}
-        labels = [
-            c.labels for c in self.client.containers.list(all=True, filters=filters, ignore_removed=True)
-        ]
+        containers = self.client.containers.list(all=True, filters=filters, ignore_removed=True)
+        labels = [c.labels for c in containers if _is_named_as_labeled(c)]
         attrs = [n.attrs for n in self.client.networks.list(filters=filters)]
         attrs += [v.attrs for v in self.client.volumes.list(filters=filters)]
         labels += [a.get("Labels") or {} for a in attrs]

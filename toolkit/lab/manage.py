@@ -132,7 +132,7 @@ def _remove(
     # Also if the user removed the containers manually.
     if image and not (found.empty or found.hosts.keys() - {host for host, _ in doomed}):
         since = time.monotonic()
-        engine.do(cmd.sweep_command(name, image))
+        engine.do(cmd.sweep_command(name, engine.helper(name), image))
         book.note("hosts", "remove control groups", "", True, since)
 
 

@@ -53,7 +53,7 @@ class Steps:
 
     parameters: Bytes
     gradients: dict[str, Bytes]
-    seconds: Seconds
+    seconds: Annotated[float, Number(1e-9, 1e9)]
     least: Seconds
     most: Seconds
     steps: Bytes

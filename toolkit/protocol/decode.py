@@ -96,9 +96,10 @@ class OrEmpty:
 
 
 _TEXT, _NUMBER, _ITEMS = Text(), Number(), Items()
-_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Controls of the direction of text too: some of these texts become files that `render` prints unchanged.
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_CONTROL_IN_LINES = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROL_IN_LINES = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # Names in messages about values.
 _NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 

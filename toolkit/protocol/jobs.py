@@ -11,7 +11,8 @@ from toolkit.protocol.decode import DecodeError, Items, Number, OrEmpty, Text
 JobId = Annotated[str, Text(most=200, pattern="[A-Za-z0-9][A-Za-z0-9._-]*")]
 Line = Annotated[str, Text(most=1 << 20, any=True)]  # output of a rank, or input of a user
 Lines = tuple[Line, ...]
-Moment = Annotated[float, Number(-1e12, 1e12)]  # seconds since the epoch
+# Seconds since the epoch. With the difference of two clocks added, it is still a date.
+Moment = Annotated[float, Number(-3e10, 3e10)]
 ExitCode = Annotated[int, Number(-(2**31), 2**31)]
 Count = Annotated[int, Number(0, 1 << 16)]  # of slots, and the number of one
 MOST_SLOTS = 1 << 16  # of a job on all its hosts

@@ -61,6 +61,17 @@ def test_nothing_at_all_is_a_reason_too() -> None:
     assert "some new words" in explain("some new words", "gpu1")[0]
 
 
+def test_a_line_that_controls_a_terminal_names_no_gpu() -> None:
+    """UUIDs become arguments of `docker run`, which `render docker` prints."""
+    for odd in ("\x1b[2J", "\u202e", "\x9b"):
+        gpus, rest = parse_smi(
+            f"0, GPU-1a{odd}, NVIDIA A100, 550.54.14, 81920\n1, GPU-2b, NVIDIA A100, 550.54.14, 81920\n"
+            f"GPU 1: NVIDIA A100 (UUID: GPU-2b)\n  MIG 1g.5gb Device 0: (UUID: MIG-5{odd})\n"
+        )
+        assert [(gpu.uuid, gpu.migs) for gpu in gpus] == [("GPU-2b", ())]
+        assert odd in rest
+
+
 def test_the_question_holds_no_word_of_the_scripts_around_it() -> None:
     # The query is in the middle of the probe, which has its own arguments.
     assert not re.search(r"\$[0-9@*#]|\bset\b|\bshift\b|\bexit\b", SMI)

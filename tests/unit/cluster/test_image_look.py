@@ -16,7 +16,7 @@ from toolkit.cluster.applied import applied_text, parse_applied, with_recorded_t
 from toolkit.cluster.image_look import choose_transport, image_here, image_report
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.core.command import Command, Result
-from toolkit.errors import BadInput, ImageError, MissingTool, ToolkitError
+from toolkit.errors import BadInput, ImageError, MissingTool, ToolkitError, Unreachable
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.remote.local_image import note_built
 
@@ -183,7 +183,26 @@ def test_a_banner_is_not_an_answer() -> None:
 def test_an_image_that_cannot_run_jobs_is_refused(image: Image, words: str) -> None:
     with pytest.raises(ImageError, match=words):
         image_report("lab:1", "sha256:1", (), image.run)
-    assert len(image.commands) == (2 if image.status == 125 else 1)
+    runs = [command for command in image.commands if command.argv[1] == "run"]
+    assert len(runs) == (2 if image.status == 125 else 1)
+
+
+@pytest.mark.parametrize("end", [Result(124), KeyboardInterrupt(), Unreachable("gone", "", "gpu1")])
+def test_the_container_of_a_probe_that_does_not_end_is_removed(end: Result | BaseException) -> None:
+    """Its program can ignore the signals that the end of `docker run` sends, and print without end."""
+    commands: list[str] = []
+
+    def run(command: Command, seconds: float) -> Result:
+        commands.append(command.line())
+        if isinstance(end, Result):
+            return end
+        raise end
+
+    with pytest.raises((ToolkitError, KeyboardInterrupt)):
+        image_report("lab:1", "sha256:1", (), run)
+    started, removed = commands
+    name = removed.removeprefix("docker rm --force ")
+    assert f" --name {name} " in started and " --log-driver none " in started
 
 
 def test_the_program_reports_this_python() -> None:

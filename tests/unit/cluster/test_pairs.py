@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -181,6 +183,24 @@ def test_a_container_like_those_of_ranks_is_started_where_the_image_is_and_leave
     said = told(second)
     assert said["token"] == "ab" * 16 and said["ports"] == {"worker": 12345, "master": 29500, "any": 0}
     assert said["mounts"] == ["/out"], "what is read-only is not written to"
+
+
+@pytest.mark.parametrize(("status", "removes"), [(124, True), (137, True), (0, False), (1, False)])
+def test_the_container_of_a_program_that_does_not_end_is_removed(
+    status: int, removes: bool, tmp_path: Path
+) -> None:
+    for name, text in {"timeout": f"exit {status}", "docker": 'echo "$@" >>"$SAID"'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SAID": str(tmp_path / "said")}
+    for layout in (world.layout(), make_layout(world.inventory(), Observed(world.facts_when_up()))):
+        (tmp_path / "said").write_text("")
+        look = plan_looks(layout, PROGRAM, "0" * 32)[-1]
+        argv = [str(token) for token in look.command.argv]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+        assert done.stdout == f"\nended {status}\n"
+        name = "" if look.up else argv[argv.index("--name") + 1]
+        assert (tmp_path / "said").read_text() == (f"rm --force {name}\n" if removes and name else "")
 
 
 def test_where_the_cluster_is_up_its_own_containers_are_used_and_main_logs_in() -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from tests.unit.hosts_here import HostHere
+from toolkit.core import runner as runners
 from toolkit.core.command import TIMED_OUT, Command, Result, command, script
-from toolkit.core.runner import ContainerRunner, Sink, _Announced, until_stdin_ends
+from toolkit.core.runner import ContainerRunner, Sink, _Announced, run_here, until_stdin_ends
 from toolkit.remote.ssh import wire
 
 ACCIDENT = (
@@ -231,3 +232,26 @@ def test_little_is_kept_of_a_command_that_does_not_begin() -> None:
         streams.err(b"y" * 1000)
     streams.give()
     assert not streams.begun and 0 < len(got) <= 1 << 17 and 0 < len(said) <= 1 << 17
+
+
+# Programs of this machine
+
+
+def test_a_program_of_this_machine_runs_to_its_end() -> None:
+    given = "x" * 300_000
+    done = run_here(("sh", "-c", "cat; printf 'a\\377\\r\\n' >&2; exit 3"), given)
+    assert (done.status, done.stdout, done.stderr, done.raw) == (3, given, "a\ufffd\r\n", given.encode())
+    assert run_here(("true",), given).ok, "input that is not read does no harm"
+    late = run_here(("sh", "-c", "echo begun; exec sleep 60"), timeout=0.5)
+    assert (late.status, late.stdout) == (TIMED_OUT, "begun\n")
+    with pytest.raises(FileNotFoundError):
+        run_here(("no-such-program",))
+
+
+def test_a_program_of_this_machine_that_prints_without_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an image can, whose python3 is any program."""
+    monkeypatch.setattr(runners, "_MOST_HERE", 1 << 20)
+    for line in ("exec yes", "exec yes >&2"):
+        done = run_here(("sh", "-c", line), timeout=60)
+        assert (done.status, done.stdout) == (1, "")
+        assert done.stderr == "the program printed more than 1 MiB"

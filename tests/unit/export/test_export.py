@@ -28,7 +28,7 @@ from toolkit.export.job import BatchJob, BatchNode
 from toolkit.export.kubernetes import KIND_OF, Pods, literal, manifest, manifest_text
 from toolkit.export.prepare import KUBERNETES, SLURM, BatchRequest, batch_job, check_batch, open_hosts
 from toolkit.export.slurm import RUNTIMES, SLURM_LAUNCHES, as_lines, joined, quoted, script, var
-from toolkit.export.verify import manifest_problems, rehearse_slurm
+from toolkit.export.verify import _MOST_LOG, _end_of, manifest_problems, rehearse_slurm
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.jobs.request import Request
@@ -577,6 +577,16 @@ def test_a_second_ctrl_c_does_not_leave_the_job_in_the_queue(
         list(rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print))
     assert (tmp_path / "canceled").read_text() == "17\n"
     assert int((tmp_path / "sid").read_text()) != os.getsid(0), "Ctrl-C does not reach scancel"
+
+
+def test_only_the_end_of_a_log_is_read(tmp_path: Path) -> None:
+    """Programs of the image can print any length."""
+    log = tmp_path / "log"
+    assert _end_of(log) == ""
+    log.write_text("words\n")
+    assert _end_of(log) == "words\n"
+    os.truncate(log, 5 * _MOST_LOG)
+    assert len(_end_of(log)) == _MOST_LOG
 
 
 @pytest.mark.parametrize(

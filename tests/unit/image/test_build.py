@@ -201,6 +201,15 @@ def test_a_failed_build_keeps_the_end_of_its_output_and_leaves_no_context(tmp_pa
     assert not (tmp_path / "context").exists()
 
 
+def test_a_line_without_end_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    monkeypatch.setattr("toolkit.image.build.built_image", lambda tag: (f"sha256:{'a' * 64}", 1))
+    lines: list[str] = []
+    endless = command("sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x")
+    build_image(build_in(tmp_path, command=endless), lambda title, line: lines.append(line))
+    assert max(map(len, lines)) == 1 << 16
+
+
 def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingTool, match="no-such-program is not installed on this machine"):
         build_image(build_in(tmp_path, command=command("no-such-program")), quiet)

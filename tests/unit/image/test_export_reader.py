@@ -14,13 +14,15 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.unit.container_world import PATIENCE_S
 from toolkit.core.image import ImageFacts, config_identity
 from toolkit.image.export_reader import ExportReader
-from toolkit.image.layer_reader import Unreadable, verified
+from toolkit.image.layer_reader import LayerReader, Unreadable, verified
 
 IMAGE = ImageFacts("sha256:1", "0" * 16, ())
 
@@ -158,3 +160,25 @@ def test_a_header_that_is_longer_than_its_archive_takes_no_memory(size: int) -> 
             ExportReader(lambda _: iter([data]), IMAGE).describe("0" * 16)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_the_container_that_reads_layers_can_open_nothing_else() -> None:
+    """DAC_READ_SEARCH alone would let it open any file of the host by its handle."""
+    made: dict[str, Any] = {}
+
+    def create(image: str, host_config: dict[str, Any], **config: Any) -> None:
+        made.update(host_config, **config)
+        raise OSError("none is started")
+
+    api = SimpleNamespace(create_host_config=lambda **limits: limits, create_container=create)
+    client = SimpleNamespace(api=api, info=lambda: {"Driver": "overlay2", "DockerRootDir": "/var/lib/docker"})
+    with pytest.raises(Unreadable, match="none is started"):
+        LayerReader(client, "sha256:1", ["sha256:a"]).describe("identity")
+    assert (made["cap_drop"], made["cap_add"]) == (["ALL"], ["DAC_READ_SEARCH"])
+    assert (made["network_mode"], made["read_only"], made["auto_remove"]) == ("none", True, True)
+    assert made["mounts"] and all(mount["ReadOnly"] for mount in made["mounts"])
+    assert "no-new-privileges" in made["security_opt"] and "privileged" not in made
+    (profile,) = (word for word in made["security_opt"] if word.startswith("seccomp="))
+    rules = json.loads(profile.removeprefix("seccomp="))["syscalls"]
+    denied = {name for rule in rules if rule["action"] == "SCMP_ACT_ERRNO" for name in rule["names"]}
+    assert denied >= {"open_by_handle_at", "name_to_handle_at", "mount", "setns", "unshare", "ptrace", "bpf"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -81,6 +82,12 @@ def test_aliases_with_what_they_include_and_those_that_are_no_hosts(ssh_config: 
     assert found["box"].bar == "same host as gpu1"
     assert found["github.com"].bar == "the alias logs in as user git"
     assert "should be a host name" in found["my box"].bar
+
+
+def test_a_pipe_that_is_included_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "config").write_text(f"Include {tmp_path}/pipe /dev/zero {tmp_path}\n")
+    assert find_aliases(tmp_path / "config") == find_aliases(tmp_path / "pipe") == ()
 
 
 # Answers

@@ -309,6 +309,7 @@ def test_secrets_and_keys_and_the_hosts_file_are_never_sent(tmp_path: Path) -> N
     (code / "same").hardlink_to(code / "token.txt")
     (code / "id_work").write_text(key)
     (code / "server.pem").write_text("-----BEGIN RSA PRIVATE KEY-----\n")
+    (code / "both.pem").write_text(f"-----BEGIN CERTIFICATE-----\n{'A' * 3000}\n{key}")
     (code / "public.pem").write_text("-----BEGIN CERTIFICATE-----\n")
     (code / "id_numbers.py").write_text("print(1)\n")
     (code / ".ssh").mkdir()
@@ -317,7 +318,7 @@ def test_secrets_and_keys_and_the_hosts_file_are_never_sent(tmp_path: Path) -> N
     (code / "gone.pem").symlink_to("not there")
     (code / "how-to.md").write_text(key)
     tree = read_tree(code, cache, [code / "hosts.yaml", code / "token.txt", code / "not there"])
-    assert tree.private == ("hosts.yaml", "id_work", "same", "server.pem", "token.txt")
+    assert tree.private == ("both.pem", "hosts.yaml", "id_work", "same", "server.pem", "token.txt")
     sent = {entry.path for entry in tree.entries}
     assert {"public.pem", "id_numbers.py", "link", "gone.pem", "how-to.md"} <= sent
     assert not sent & {*tree.private, ".ssh/anything"}

@@ -11,7 +11,7 @@ from requests.exceptions import ReadTimeout
 
 from toolkit.errors import LabError
 from toolkit.lab import manage
-from toolkit.lab.engine import Found
+from toolkit.lab.engine import Found, LabEngine
 
 
 def engine() -> Any:
@@ -57,3 +57,35 @@ def test_an_object_that_cannot_be_removed_is_named_with_the_command_to_repeat(
         manage._remove(engine(), "lab", found(error, []), set())
     assert caught.value.what == f"cannot remove all of practice cluster lab: {reason}"
     assert caught.value.fix == "toolkit lab down --name lab"
+
+
+class Engine:
+    """An engine in which the user has a container and an image with the labels of a practice cluster."""
+
+    def __init__(self) -> None:
+        labels = {"toolkit.lab": "lab", "toolkit.lab.host": "box1"}
+        names = ("mine", "toolkit-lab-lab-box1", "toolkit-lab-other-box1", "toolkit-lab-lab-helper-0123")
+        self.all = [SimpleNamespace(name=name, labels=dict(labels)) for name in names]
+        del self.all[3].labels["toolkit.lab.host"]
+        self.all.append(SimpleNamespace(name="mine-too", labels={"toolkit.lab": "odd"}))
+        self.containers = SimpleNamespace(list=self.listed)
+        self.networks = self.volumes = SimpleNamespace(list=lambda filters: [])
+        self.images = SimpleNamespace(list=self.listed_images)
+
+    def listed(self, filters: dict[str, str], **options: bool) -> list[Any]:
+        name, _, value = filters["label"].partition("=")
+        return [c for c in self.all if name in c.labels and value in ("", c.labels[name])]
+
+    def listed_images(self, name: str = "", filters: object = None) -> list[Any]:
+        return [SimpleNamespace(id="own" if name == "toolkit-lab-host" else "foreign")]
+
+
+def test_labels_of_an_image_make_no_container_one_of_a_practice_cluster() -> None:
+    """`lab down` removes its containers, and runs their image as root with the control groups."""
+    lab = object.__new__(LabEngine)
+    lab.client = Engine()  # type: ignore[assignment]
+    seen = lab.find("lab")
+    assert [c.name for c in seen.hosts.values()] == ["toolkit-lab-lab-box1"]
+    assert [c.name for c in seen.helpers] == ["toolkit-lab-lab-helper-0123"]
+    assert lab.labs() == ("lab",) and lab.lab_image() == "own"
+    assert lab.helper("lab") != lab.helper("lab")

@@ -56,6 +56,31 @@ def _changed(value: Any, rng: Random, hole: str) -> Any:
     return value
 
 
+# Ends of the ranges that fields have, and what is just outside of a date.
+_ENDS = ("0", "-1", "1", "1e-320", "3e10", "-3e10", "1e12", "-1e12", "1e300", str(2**63 - 1), str(-(2**63)))
+_TEXTS = ('""', '"9999-12-31T23:59:59-14:00"', '"0001-01-01T00:00:00+14:00"', '"\\u202e"', f'"{"9" * 5000}"')
+
+
+def ends_of_ranges(value: Any) -> Iterator[str]:
+    """Yield texts of the value with one number or text each at an end of its range."""
+    copy = json.loads(json.dumps(value))
+    for holder, key in list(_leaves(copy)):
+        kept, holder[key] = holder[key], _HOLE
+        text = json.dumps(copy)
+        holder[key] = kept
+        for filling in _TEXTS if isinstance(kept, str) else _ENDS:
+            yield text.replace(f'"{_HOLE}"', filling)
+
+
+def _leaves(value: Any) -> Iterator[tuple[Any, Any]]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in list(pairs):
+        if isinstance(inner, (dict, list)):
+            yield from _leaves(inner)
+        else:
+            yield value, key
+
+
 _WORDS = (
     *("", "-1", "9" * 400, "1e999", "nan", "x", "\0", "\x1b[2J", "\u2028", "/", "::", "999.999.999.999/99"),
     *("FFFFFFFFFFFFFFFFFF", "zz", "²", "٣", "0x10", "|", "||||||||", "=", "\t", "[", "{", "00000000"),

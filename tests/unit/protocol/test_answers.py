@@ -21,12 +21,16 @@ from tests.unit.cluster import test_probe
 from tests.unit.each import for_each
 from tests.unit.frames_here import NONCE, framed
 from tests.unit.image import test_engines, test_inventory
-from tests.unit.protocol.mutations import odd_json, odd_lines
+from tests.unit.protocol.mutations import ends_of_ranges, odd_json, odd_lines
 from toolkit.checks import containers as inside
 from toolkit.checks import reach
 from toolkit.checks.registry import CHECKS, STAGES
 from toolkit.checks.registry import judge as judge_checks
+from toolkit.cli.predict_text import as_value
+from toolkit.cli.predict_text import text as predict_text
 from toolkit.cluster.container_probe import look_inside
+from toolkit.cluster.container_status import why_not_running
+from toolkit.cluster.gpu_usage import gpus_text
 from toolkit.cluster.look import Look
 from toolkit.cluster.ownership import _held_port
 from toolkit.cluster.pairs import Ways, parse_ways
@@ -40,22 +44,28 @@ from toolkit.core.gauges import job_gauges, parse_gauges
 from toolkit.core.image import config_identity
 from toolkit.core.runner import ContainerRunner, LocalRunner
 from toolkit.data import send as data
+from toolkit.data.plan import DataRow, data_text
+from toolkit.data.plan import parse_held as parse_data
 from toolkit.diagnose import why
 from toolkit.diagnose.verdict import judge
 from toolkit.errors import ToolkitError
 from toolkit.image import manage as images
-from toolkit.image.inventory import parse_held
+from toolkit.image.inventory import _row, images_text, parse_held
 from toolkit.image.layer_reader import LayerReader, Unreadable
 from toolkit.image.layers import parse_holdings
 from toolkit.jobs import exec_mode as parts
 from toolkit.jobs import logs, records
 from toolkit.jobs.send_code import _Talk, start_daemons
-from toolkit.jobs.status import parse_status, shifted, together
+from toolkit.jobs.status import job_json, jobs_table, parse_status, shifted, together
 from toolkit.monitor.job_report import make_report
+from toolkit.monitor.prometheus import prometheus_text
+from toolkit.monitor.report_html import report_html
+from toolkit.monitor.top import top_json, top_text
 from toolkit.network.candidates import candidates
 from toolkit.network.measured import parse_measured
 from toolkit.network.tuning import parse_timings, parse_tunings, tuning_json
 from toolkit.plan.executors import _differing
+from toolkit.predict.ask import Options, predict_training
 from toolkit.predict.model import parse_probed
 from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
@@ -226,6 +236,8 @@ ACCOUNT = {
 def listed(text: str) -> object:
     rows = read_answer(tuple[JobRow, ...], text, HOST, ASKED)
     known = records._parse(rows)
+    jobs_table(known)
+    json.dumps(list(map(job_json, known)))
     if rows:
         together({str(number): shifted(row.status, -row.now) for number, row in enumerate(rows)})
     return [(job.final, job.ranks, job.error) for job in known]
@@ -233,7 +245,8 @@ def listed(text: str) -> object:
 
 def ended(text: str) -> object:
     found = read_answer(Ended, text, HOST, ASKED)
-    return parse_status("x", shifted(found.status, found.now)).error
+    job = parse_status("x", shifted(found.status, found.now))
+    return job.error, jobs_table([job])
 
 
 def heard(text: str) -> object:
@@ -251,6 +264,9 @@ def section(name: str, engine: str = DOCKER) -> Callable[[str], object]:
     def read(text: str) -> object:
         facts = parse_facts(HOST, "demo", {**test_probe.answer(), **MORE_SECTIONS, name: text}, engine=engine)
         candidates({HOST: facts})
+        gpus_text([facts])
+        for container in facts.containers:
+            why_not_running(container, facts)
         return [one.network for one in facts.interfaces], facts.state_dir.encode()
 
     return read
@@ -281,7 +297,14 @@ def ways(text: str) -> object:
 
 def images_of_host(text: str) -> object:
     with answer_of(HOST, ASKED):
-        return parse_held({"images-listed": f"sha256:{'a' * 64}\n", "images-held": text})
+        held = parse_held({"images-listed": f"sha256:{'a' * 64}\n", "images-held": text})
+    return images_text(_row(HOST, "other", image) for image in held)
+
+
+def data_of_host(text: str) -> object:
+    mark = base64.b64encode(text.encode(errors="replace")).decode()
+    (held,) = parse_data(f"folder|/x\nthere\nmark|={mark}\n").values()
+    return data_text([DataRow(HOST, "/x", "/x", "whole", held.size, held.files, since=held.since)])
 
 
 def holdings(text: str) -> object:
@@ -343,7 +366,9 @@ def layers(text: str) -> object:
 
 def gauges(text: str) -> object:
     found = parse_gauges(HOST, text.encode(errors="replace"))
-    return found and job_gauges((found,))
+    hosts = (found,) if found else ()
+    prometheus_text("demo", hosts, {})
+    return job_gauges(hosts), top_text(hosts, {}), json.dumps(top_json(hosts, {}))
 
 
 def ranks(text: str) -> object:
@@ -373,7 +398,8 @@ def ranks(text: str) -> object:
 def account(text: str) -> object:
     said = read_answer(Account, text, HOST, ASKED)
     status = parse_status(world.JOB_ID, said.status or Status(), said.alive, said.record)
-    return make_report("demo", status, {HOST: said}, {}, {HOST: 5.0}).as_json()
+    report = make_report("demo", status, {HOST: said}, {}, {HOST: 5.0})
+    return json.dumps(report.as_json()), report_html(report, "now", None, None)
 
 
 def measured(text: str) -> object:
@@ -386,7 +412,11 @@ def timings(text: str) -> object:
 
 def steps(text: str) -> object:
     with answer_of(HOST, ASKED):
-        return parse_probed(f"toolkit-steptime {text}\nbye")
+        probed = parse_probed(f"toolkit-steptime {text}\nbye")
+    assert probed
+    made = predict_training(world.inventory(), Options(("1gbit",), probe="x"), None, lambda *_: probed)
+    about = (made.network, made.load, made.prediction, made.source)
+    return predict_text(*about, made.ask, made.note, probed), json.dumps(as_value(*about, ""))
 
 
 def config(text: str) -> object:
@@ -426,6 +456,7 @@ JSON: tuple[tuple[str, Callable[[str], object], Any], ...] = (
     ("containers", section("containers"), [test_probe.CONTAINER]),
     ("images", section("images"), [IMAGE]),
     ("applied keys", section("applied"), {"image": "0123", "main": "4567"}),
+    ("data of a host", data_of_host, {"set": "x", "files": 1, "bytes": 3, "since": 1700000000}),
     ("images of a host", images_of_host, [test_inventory.inspected("a"), IMAGE]),
     ("layers of images", holdings, [["sha256:a"], ["toolkit.part/x:1"]]),
     *((f"transfer: {next(iter(one))}", transfer, one) for one in TRANSFER),
@@ -495,6 +526,24 @@ def test_an_odd_answer_is_a_value_or_an_error_that_names_the_host() -> None:
             assert what in found, (name, what)
             found[what] += 1
     assert min(found.values()) > 100, "the changes are neither all harmless nor all fatal"
+
+
+def test_what_is_at_the_end_of_a_range_is_shown_or_refused() -> None:
+    """Ranges are those of the values that all parts of toolkit compute with and show."""
+    found = {"value": 0, "error": 0}
+    for name, reader, value in JSON:
+        for text in ends_of_ranges(value):
+            what = outcome(reader, text)
+            assert what in found, (name, what)
+            found[what] += 1
+    assert min(found.values()) > 100
+
+
+def test_a_process_that_began_at_no_possible_time_is_shown() -> None:
+    argv = base64.b64encode(f"python3\0{_WORDS}\0j1\0--gpus\0GPU-1a\0".encode()).decode()
+    claim = f"claim|77|alice|S {' '.join(['9' * 18] * 20)}|={argv}\n"
+    facts = parse_facts(HOST, "demo", {**test_probe.answer(), **MORE_SECTIONS, "claims": claim})
+    assert "j1" in gpus_text([facts])
 
 
 def test_a_host_without_python_tells_so() -> None:

@@ -64,6 +64,8 @@ def test_what_is_right_becomes_a_value() -> None:
         ({"Id": "a\nb"}, "Id", r"contains the control character '\n'"),
         ({"Id": "\x1b[31m"}, "Id", r"contains the control character '\x1b'"),
         ({"Id": "\x9b31m"}, "Id", r"contains the control character '\x9b'"),
+        ({"Id": "a\u202eb"}, "Id", r"contains the control character '\u202e'"),
+        ({"text": "a\u2066b"}, "text", r"contains the control character '\u2066'"),
         ({"Id": "\ud800"}, "Id", r"contains the control character '\ud800'"),
         ({"text": "a\x1bb"}, "text", r"contains the control character '\x1b'"),
         ({"parts": {}}, "parts", "not a list: an object"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -419,6 +420,34 @@ def test_reports_that_go_back_and_forth_are_no_progress() -> None:
     for at in range(2_000_000, 2_000_010):  # beyond the end
         member._hear(b'{"at": %d, "limit": %d}\n' % (at, at))
     assert member.progress == 0.0
+
+
+def test_a_relay_that_is_out_of_descriptors_listens_on(relay, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(relay, "ACCEPT_AGAIN", 0.0)
+    made, served = relay.Relay("127.0.0.1", io.BytesIO()), threading.Semaphore(0)
+    made.serve = lambda link: served.release()
+    made.server = SimpleNamespace(wrap_socket=lambda caller, **options: caller)
+
+    class Caller:
+        def settimeout(self, seconds: float) -> None: ...
+
+    closed = OSError(errno.EBADF, "the listener is closed")
+    ends = [
+        OSError(errno.EMFILE, "too many open files"),
+        (Caller(), None),
+        OSError(errno.ECONNABORTED, "gone"),
+    ]
+    calls = iter([*ends, (Caller(), None), closed])
+
+    def accept() -> Any:
+        end = next(calls)
+        if isinstance(end, OSError):
+            raise end
+        return end
+
+    with pytest.raises(OSError, match="the listener is closed"):
+        made.accept(SimpleNamespace(accept=accept))
+    assert all(served.acquire(timeout=PATIENCE_S) for _ in range(2))
 
 
 def test_a_host_that_is_not_expected_waits_with_one_connection(relay, monkeypatch) -> None:  # type: ignore[no-untyped-def]
