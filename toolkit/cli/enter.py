@@ -99,8 +99,8 @@ def execute(
 
 
 def _put_named(host: str, text: str, raw: bool, errors: bool = False) -> None:
-    """Print each line of a host's output after the name of the host."""
-    for line in text.splitlines():
+    """Print each line of a host's output after the name of the host, which the line cannot overwrite."""
+    for line in (text if raw else text.replace("\b", "")).splitlines():
         # One sink for each line, so that colors of a line do not apply to the next host name.
         rank_output(raw, errors)(f"[{host}] {line}\n".encode(errors="replace"))
 

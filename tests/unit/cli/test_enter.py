@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.conftest import Run
 from toolkit.api.cluster import Cluster
+from toolkit.cli.enter import _put_named
 from toolkit.core.command import Result
 
 HOSTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {}\n  gpu2: {}\n"
@@ -82,6 +83,16 @@ def test_exec_names_the_hosts_if_there_is_no_such_program(run: Run, session: Rec
     Path("hosts.yaml").write_text(f"cluster: demo\nimage: toolkit:cpu\nhosts:\n{many}")
     assert "the hosts are gpu[1-64];" in run("exec", "all", "hostname")[2]
     assert run("exec", "gpu2", "--", "all")[2] == ""
+
+
+def test_a_host_cannot_print_under_the_name_of_another(capsys: pytest.CaptureFixture[str]) -> None:
+    for odd in ("\b" * 9, "\r", "\x0b", "\x85", "\u2028", "\n"):
+        _put_named("gpu1", f"a{odd}[gpu2] forged\n", False)
+        lines = capsys.readouterr().out.split("\n")
+        assert lines[-1] == "" and all(line.startswith("[gpu1] ") for line in lines[:-1])
+        assert not any(set(line) & set("\b\r\x0b") for line in lines)
+    _put_named("gpu1", "a\bb\n", True)
+    assert capsys.readouterr().out == "[gpu1] a\bb\n"
 
 
 def test_exec_on_all_hosts_names_the_hosts_on_which_the_command_failed(
