@@ -59,12 +59,13 @@ exit 0
 """
 
 # Without a terminal, `docker pull` prints nothing while it downloads a layer. So the script prints an empty
-# line when the host has received another MiB.
+# line when the host has received another MiB. -9: another signal is lost if it reaches the forked process
+# before that process has become `sleep`.
 _PULL = """
 before=$(docker image inspect --format '{{.Id}}' "$1" 2>/dev/null)
 received() { awk 'NR > 2 { sub(/.*:/, ""); n += $1 } END { print int(n / 1048576) }' /proc/net/dev; }
 last=$(received)
-( trap 'kill $!; exit' TERM
+( trap 'kill -9 $!; exit' TERM
 while sleep 20 >/dev/null & wait $! && kill -0 $$; do
     now=$(received); [ "$now" = "$last" ] || { last=$now; echo; }
 done ) 2>/dev/null & beat=$!

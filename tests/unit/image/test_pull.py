@@ -164,6 +164,19 @@ def test_a_pull_that_prints_nothing_is_given_up(registry: Path) -> None:
         assert outcome.fix == f"on gpu1: {engine} pull reg.example.com:5000/a:1"
 
 
+def test_a_pull_that_fails_at_once_leaves_no_process(tmp_path: Path) -> None:
+    """A signal can reach the forked process before it becomes `sleep`; the fixtures find what is left."""
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\nexit 1\n")
+    docker.chmod(0o755)
+    words = [str(word) for word in script(send._PULL, "reg/a:1").argv]
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for _ in range(20):
+        # Side by side, so that the signal comes at different moments.
+        tries = [subprocess.Popen(words, env=env) for _ in range(8)]
+        assert [each.wait() for each in tries] == [1] * 8
+
+
 def test_bytes_that_a_host_receives_are_a_sign_of_life(tmp_path: Path) -> None:
     """Without a terminal, `docker pull` prints nothing while it downloads a layer."""
     for name, text in (
