@@ -22,16 +22,15 @@ ENGINES = ("new", "old", "containerd")
 
 
 # Shares of the files run in parallel, each on labs of its own: see scripts/test.sh. A file that is not named
-# here belongs to the share `first`, which has the cluster `two` up nearly all the time. The shares take about
-# the same time.
+# here belongs to the share `first`, which has the cluster `two` up nearly all the time. The share `apart`
+# needs no lab of three hosts.
 SHARES = {
     "beside": (
         *("test_beside", "test_care", "test_check", "test_engines", "test_fault_matrix", "test_faults"),
         *("test_images", "test_init", "test_install", "test_slurm", "test_ssh", "test_stalled_disk"),
     ),
     "apart": (
-        *("test_cables", "test_check_network", "test_lab", "test_launchers", "test_network_choice"),
-        *("test_own_image", "test_podman", "test_pods", "test_services", "test_settings"),
+        *("test_cables", "test_check_network", "test_lab", "test_network_choice", "test_podman", "test_pods"),
     ),
 }
 
