@@ -21,25 +21,26 @@ from toolkit.lab.spec import LabSpec
 ENGINES = ("new", "old", "containerd")
 
 
-# Shares of the files run in parallel, each on labs of its own: see scripts/test.sh. A file that is not named
-# here belongs to the share `first`, which has the cluster `two` up nearly all the time. The share `apart`
-# needs no lab of three hosts.
-SHARES = {
-    "beside": (
-        *("test_beside", "test_care", "test_check", "test_engines", "test_fault_matrix", "test_faults"),
-        *("test_images", "test_init", "test_install", "test_slurm", "test_ssh", "test_stalled_disk"),
+# Two shares of the files run side by side, each on labs of its own: see scripts/test.sh. A file that is not
+# named here belongs to the first share, which has the cluster `two` up nearly all the time.
+BESIDE = (
+    *("test_beside", "test_care", "test_check", "test_check_network", "test_engines", "test_fault_matrix"),
+    *(
+        "test_faults",
+        "test_images",
+        "test_init",
+        "test_install",
+        "test_lab",
+        "test_network_choice",
+        "test_pods",
     ),
-    "apart": (
-        *("test_cables", "test_check_network", "test_lab", "test_network_choice", "test_podman", "test_pods"),
-    ),
-}
+    *("test_cables", "test_podman", "test_slurm", "test_stalled_disk"),
+)
 
 
-def share_of(path: Path) -> str:
-    """Return the share that a file of tests belongs to: `apart` for all of tests/integration."""
-    if path.parent.name == "integration":
-        return "apart"
-    return next((share for share, names in SHARES.items() if path.stem in names), "first")
+def in_share(path: Path, share: str) -> bool:
+    """Return whether a file of tests belongs to the share `first` or `beside`; with no name, to any."""
+    return not share or (share == "beside") == (path.stem in BESIDE or path.parent.name == "integration")
 
 
 def pytest_configure() -> None:
@@ -50,9 +51,10 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     share = os.environ.get("TOOLKIT_TEST_SHARE", "")
-    if left := [item for item in items if share and share_of(item.path) != share]:
+    left = [item for item in items if not in_share(item.path, share)]
+    if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if share_of(item.path) == share]
+        items[:] = [item for item in items if in_share(item.path, share)]
 
 
 # After a test that failed: see care.py
