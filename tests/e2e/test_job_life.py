@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import waiting
-from tests.e2e.world import PROGRAM, Toolkit, marked, on
+from tests.e2e.world import PROGRAM, Toolkit, marked, on, sh
 
 pytestmark = pytest.mark.lab
 
@@ -29,6 +29,8 @@ def up(standing: Toolkit) -> Toolkit:
 
 
 STEPS = "import os, time\nfor step in range({n}):\n    print('step', step, flush=True); time.sleep(0.5)\n"
+# The same, but it waits at step 8 until its folder contains the file go-on.
+HELD = STEPS + "    while step == 8 and not os.path.exists('go-on'): time.sleep(0.1)\n"
 HERE = ("--workdir", "examples", "--launcher", "mpirun")
 
 
@@ -68,14 +70,23 @@ class Terminal:
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
+                while self._read(1):  # what it printed just before its end
+                    pass
                 return os.waitstatus_to_exitcode(status)
             assert time.monotonic() < deadline, f"it did not end in {seconds:.0f} s: {self.seen}"
             # Read its output, otherwise the command waits for room in the pipe.
-            try:
-                if select.select([self.screen], [], [], 0.05)[0]:
-                    self.seen += os.read(self.screen, 4096).decode(errors="replace")
-            except (OSError, ValueError):
+            if not self._read(0.05):
                 time.sleep(0.05)
+
+    def _read(self, seconds: float) -> bool:
+        """Add the next output to ``seen``; False after the end of the output, or after these seconds."""
+        try:
+            if not select.select([self.screen], [], [], seconds)[0]:
+                return False
+            self.seen += (data := os.read(self.screen, 4096)).decode(errors="replace")
+        except (OSError, ValueError):  # the other end has closed, or the window
+            return False
+        return bool(data)
 
 
 def python(text: str) -> tuple[str, ...]:
@@ -94,7 +105,7 @@ def no_job_stays(up: Toolkit) -> Iterator[None]:
 def test_a_terminal_is_closed_in_the_middle_and_another_checkout_attaches(
     up: Toolkit, tmp_path: Path
 ) -> None:
-    terminal = Terminal(up, "run", *python(STEPS.format(n=24)))
+    terminal = Terminal(up, "run", *python(HELD.format(n=24)))
     job = terminal.read_until(r"job (\S+): 2 ranks")
     terminal.read_until(r"box2 1\] step 3")
     terminal.close()
@@ -107,6 +118,8 @@ def test_a_terminal_is_closed_in_the_middle_and_another_checkout_attaches(
     elsewhere = Toolkit(other / "hosts.yaml", other)
     row = next(j for j in elsewhere.run("jobs", "--json", check=True).json if j["id"] == job)
     assert (row["state"], row["ranks"], row["hosts"]) == ("running", 2, {"box1": [0], "box2": [0]})
+    for host in ("box1", "box2"):
+        sh(host, f"touch /home/trainer/.local/state/toolkit/two/{host}/jobs/{job}/code/go-on")
     done = elsewhere.run("attach", check=True)
     assert "[box2 1] step 23" in done.out and f"job {job}: succeeded" in done.err
     whole = elsewhere.run("logs", job, check=True).out
