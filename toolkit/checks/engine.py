@@ -19,7 +19,7 @@ OLDEST_ENGINE = (20, 10)
 OLDEST_PODMAN = (4, 3)
 
 INFO = Probe("docker")
-# No answer without systemd-logind, which would stop the containers.
+# Only systemd-logind stops containers at a logout. Without it, the probe prints nothing.
 LINGER = Probe(
     "linger",
     "! command -v loginctl >/dev/null ||"

@@ -82,7 +82,7 @@ def in_memory(folder: Path, name: str) -> Path:
 JOB_TAG = "TOOLKIT_JOB"  # the job tag, set in every process of a job
 RANK_TAG = "TOOLKIT_RANK"  # set only in the user's command, not in rank.py or the launcher
 SUPERVISOR_TAG = "TOOLKIT_SUPERVISOR"  # set in the supervisor, which the cleanup must spare
-# To a supervisor: another host's part of the job has failed, so its ranks wait in vain.
+# To a supervisor: the part of the job on another host has failed, so no rank of that part will answer again.
 PEER_FAILED = signal.SIGUSR1
 HOST_TAG = "TOOLKIT_TO"  # set in a launcher's ssh on main: the target host
 

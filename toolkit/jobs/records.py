@@ -16,6 +16,8 @@ from toolkit.protocol.jobs import JobRow
 from toolkit.protocol.names import JOBS
 from toolkit.remote.fanout import fan_out
 
+_MOST_SLOTS = 1 << 20  # of all jobs that a host lists
+
 
 def known_jobs(session: Session) -> list[JobStatus]:
     """Return the jobs that main knows, or all hosts together where each has a part; oldest first.
@@ -119,7 +121,7 @@ def taken_slots(session: Session) -> tuple[Taken, ...]:
 
 def _asked_in_session(session: Session, host: str) -> Sequence[JobRow]:
     answer = session.container_sessions.ask(host, {"do": "jobs"}, "the job list")
-    return _ask(session, host) if answer.jobs is None else answer.jobs
+    return _ask(session, host) if answer.jobs is None else _limited(answer.jobs, host)
 
 
 def _ask(session: Session, host: str) -> Sequence[JobRow]:
@@ -130,7 +132,19 @@ def _ask(session: Session, host: str) -> Sequence[JobRow]:
     if not result.ok:
         what = f"cannot list the jobs of {host}: {result.output}"
         raise ToolkitError(what, "toolkit status -v")
-    return read_answer(tuple[JobRow, ...], result.stdout, host, "the job list")
+    return _limited(read_answer(tuple[JobRow, ...], result.stdout, host, "the job list"), host)
+
+
+def _limited(rows: Sequence[JobRow], host: str) -> Sequence[JobRow]:
+    """Return the rows; a short list of jobs must not become a table of all their slots that fills the memory.
+
+    Raises:
+        ToolkitError: the jobs have more than ``_MOST_SLOTS`` slots together.
+    """
+    if sum(row.record.slots for row in rows if row.record) > _MOST_SLOTS:
+        what = f"the jobs in the job list have more than {_MOST_SLOTS} slots together"
+        raise ToolkitError(what, "toolkit down  # downloads and removes the job records", host)
+    return rows
 
 
 def _parse(rows: Sequence[JobRow]) -> list[JobStatus]:

@@ -43,7 +43,12 @@ class Record:
     transport: str | None = ""
 
     def __post_init__(self) -> None:
-        _check_slots(sum(max(1, host.slots, len(host.taken or ())) for host in self.hosts or ()))
+        _check_slots(self.slots)
+
+    @property
+    def slots(self) -> int:
+        """The slots on all hosts; a host has at least one."""
+        return sum(max(1, host.slots, len(host.taken or ())) for host in self.hosts or ())
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from scripts.api_page import PARTS
 from tests.unit import cluster_world as world
 from tests.unit import docs_check
 from tests.unit.conftest import Run
-from tests.unit.container_world import PATIENCE_S
+from tests.unit.container_world import PATIENCE_S, wait_for
 from toolkit.api.cluster import Cluster
 from toolkit.api.connection import ToolkitWarning
 from toolkit.api.job import ClusterJob
@@ -238,7 +238,8 @@ def test_lines_that_nobody_takes_are_not_kept_without_end(
     monkeypatch.setattr(ClusterJob, "_status", lambda job, session: SimpleNamespace(id="j1"))
     lines = ClusterJob(Cluster(hosts), "j1").lines()
     assert next(lines) == "a line"
-    time.sleep(0.3)
+    wait_for(lambda: len(sent) >= 60)  # the queue has room for 64 pieces
+    time.sleep(0.1)  # without a limit, all 1,000 would come in this time
     assert len(sent) < 100
     assert len(next(lines)) < 2 << 20, "a line without end comes in parts"
     lines.close()  # type: ignore[attr-defined]

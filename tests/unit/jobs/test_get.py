@@ -477,6 +477,22 @@ def test_a_job_id_is_never_a_path(place: Place, job: object) -> None:
     assert caught.value.host == HOST
 
 
+def test_a_short_list_of_jobs_has_no_table_of_slots_that_fills_the_memory(place: Place) -> None:
+    session = Meeting(place)
+    hosts = [{"name": f"h{number}", "slots": 4096} for number in range(16)]
+    rows = [
+        {"id": f"j{number}", "alive": False, "status": {"state": "succeeded"}, "record": {"hosts": hosts}}
+        for number in range(17)
+    ]
+    place.code.host = Lying(place.code.root)
+    place.code.host.listed = [rows]  # type: ignore[list-item]
+    with pytest.raises(ToolkitError, match="more than 1048576 slots") as caught:
+        known_jobs(session)
+    assert caught.value.host == HOST
+    place.code.host.listed = [rows[:16]]  # type: ignore[list-item]
+    assert len(known_jobs(session)) == 16
+
+
 def test_saved_logs_stay_below_their_folder(project: Path, place: Place, run: Run) -> None:
     place.write("../logs/rank-0.log", "step 1\n")
     place.write("../output.log", "[gpu1 0] step 1\n")

@@ -214,6 +214,14 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
     return hidden
 
 
+def secrets_of(folder: Path, environs: list[dict[str, str]], named: Collection[str]) -> tuple[str, ...]:
+    """Return the values of the named variables and of those with a secret-like name, for redaction."""
+    job = kept(folder) or {"env": {}, "override": {}, "token": ""}
+    pairs = [pair for env in (*environs, job["env"], job["override"]) for pair in env.items()]
+    by_name = [value for name, value in pairs if name in named]
+    return secret_values(map(str, (*by_name, *secret_pairs(pairs), job["token"])))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id", nargs="?", default="", help="default: the newest job on this host")
@@ -223,11 +231,3 @@ def main() -> int:
     args = parser.parse_args()
     sys.stdout.write(json.dumps(seen(args.job_id or newest_job(), args.secret)) + "\n")
     return 0
-
-
-def secrets_of(folder: Path, environs: list[dict[str, str]], named: Collection[str]) -> tuple[str, ...]:
-    """Return the values of the named variables and of those with a secret-like name, for redaction."""
-    job = kept(folder) or {"env": {}, "override": {}, "token": ""}
-    pairs = [pair for env in (*environs, job["env"], job["override"]) for pair in env.items()]
-    by_name = [value for name, value in pairs if name in named]
-    return secret_values(map(str, (*by_name, *secret_pairs(pairs), job["token"])))

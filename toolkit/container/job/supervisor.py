@@ -307,6 +307,37 @@ def room_for_status(job: Job) -> int:
     return (1 << 15) + 64 * hosts * (1 + min(job["max_restarts"], MOST_RESTARTS))
 
 
+def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
+    return {host["name"]: host["taken"] for host in hosts}
+
+
+@contextmanager
+def slot_lock() -> Iterator[None]:
+    """Hold a lock, so that only one job at a time takes slots and later ones see them."""
+    with (root() / "jobs" / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def taken_by_another(job: Job) -> str:
+    """Describe a requested slot or GPU that another running job has taken; empty if there is none."""
+    for path in (root() / "jobs").glob("*/status.json"):
+        other = path.parent.name
+        status = read_status(other)
+        if status is None or other == job["id"] or status["state"] in FINAL_STATES:
+            continue
+        if not is_tagged(status["pid"], SUPERVISOR_TAG, other):
+            continue
+        theirs = status["hosts"]
+        with suppress(OSError, ValueError, RecursionError):  # a damaged record must end no other job
+            theirs = taken(read_job(other)["hosts"])
+        for host in job["hosts"]:
+            both = sorted(set(host["taken"]) & set(theirs.get(host["name"], ())))
+            if both:
+                return f"slot {both[0]} of {host['name']} was reserved by job {other} after the check"
+    return ""
+
+
 def main() -> int:
     if len(sys.argv) != 2:
         fail(EXIT_USAGE, "usage: job.supervisor JOB")
@@ -358,34 +389,3 @@ def main() -> int:
         supervisor.save()
     supervisor.run()
     return 0
-
-
-def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
-    return {host["name"]: host["taken"] for host in hosts}
-
-
-@contextmanager
-def slot_lock() -> Iterator[None]:
-    """Hold a lock, so that only one job at a time takes slots and later ones see them."""
-    with (root() / "jobs" / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def taken_by_another(job: Job) -> str:
-    """Describe a requested slot or GPU that another running job has taken; empty if there is none."""
-    for path in (root() / "jobs").glob("*/status.json"):
-        other = path.parent.name
-        status = read_status(other)
-        if status is None or other == job["id"] or status["state"] in FINAL_STATES:
-            continue
-        if not is_tagged(status["pid"], SUPERVISOR_TAG, other):
-            continue
-        theirs = status["hosts"]
-        with suppress(OSError, ValueError, RecursionError):  # a damaged record must end no other job
-            theirs = taken(read_job(other)["hosts"])
-        for host in job["hosts"]:
-            both = sorted(set(host["taken"]) & set(theirs.get(host["name"], ())))
-            if both:
-                return f"slot {both[0]} of {host['name']} was reserved by job {other} after the check"
-    return ""
