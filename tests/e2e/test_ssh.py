@@ -9,14 +9,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import paramiko
 import pytest
 import yaml
+from paramiko.common import cMSG_CHANNEL_EOF
 
 from tests.e2e import waiting
 from tests.e2e.world import on, outer, sh
-from toolkit.core.command import command
+from toolkit.core.command import Result, command
 from toolkit.errors import ToolkitError, Unreachable
 from toolkit.remote.connect import Link
 from toolkit.remote.host_keys import save_key
@@ -258,6 +261,46 @@ def test_certificates_of_users(ssh: Ssh, tmp_path: Path) -> None:
     (tmp_path / "id_certified-cert.pub").rename(tmp_path / "elsewhere.pub")
     ssh.config(f"CertificateFile {tmp_path}/elsewhere.pub", known=known, port=2222)
     ssh.both_get_in()
+
+
+def test_an_eof_that_comes_late_ends_no_other_command(ssh: Ssh, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(channel: Any) -> None:
+        # A thread can wait for the processor after it has composed the message.
+        with channel.lock:
+            message = channel._send_eof()
+        waiting.until("the host has closed the channel", lambda: channel.closed)
+        channel.transport._send_user_message(message)
+
+    ssh.config()
+    runner = SshRunner(resolve_target("gpu", "gpu"))
+    other = Thread(target=lambda: results.append(runner.run(command("sleep", "2"), 20)))
+    results: list[Result] = []
+    try:
+        runner.open()
+        other.start()
+        monkeypatch.setattr(paramiko.Channel, "shutdown_write", late)
+        for _ in range(3):
+            assert runner.run(command("true"), 20).ok
+        other.join(30)
+        assert [result.status for result in results] == [0]
+    finally:
+        runner.close()
+
+
+def test_the_reason_with_which_an_sshd_ends_a_connection(ssh: Ssh) -> None:
+    ssh.config()
+    runner = SshRunner(resolve_target("gpu", "gpu"))
+    message = paramiko.Message()
+    message.add_byte(cMSG_CHANNEL_EOF)
+    message.add_int(99)
+    try:
+        runner.open()
+        runner._link.transport._send_user_message(message)  # type: ignore[attr-defined]
+        with pytest.raises(Unreachable, match=r"its sshd ended it: ieof .* nonexistent channel 99"):
+            for _ in range(100):
+                runner.run(command("true"), 20)
+    finally:
+        runner.close()
 
 
 def test_a_login_that_asks_for_more_than_a_key(ssh: Ssh) -> None:

@@ -15,7 +15,9 @@ from typing import Any
 
 import fabric
 import paramiko
+from paramiko.common import cMSG_CHANNEL_CLOSE
 
+from toolkit.core.printable import printable_line
 from toolkit.errors import ToolkitError, Unreachable
 from toolkit.remote import keepalive
 from toolkit.remote.auth import KeyLogin
@@ -33,6 +35,7 @@ _SILENCE = 60
 _IDLE_S = 5.0
 # Key exchanges and logins at a time: they need this machine's processor, and their time limits are for hosts.
 _LOGINS = threading.BoundedSemaphore(64)
+_MOST_WORDS = 200  # characters of the reason with which a host ends a connection
 # Authenticated ciphers first: AES-GCM needs no second pass over the data for an HMAC, AES-CTR does.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
@@ -77,6 +80,49 @@ class _Proxy:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2)
         self._said.close()
+
+
+class _Sender:
+    """The transport as one of its channels sees it: marks what the channel sends, see ``_Transport``."""
+
+    def __init__(self, transport: paramiko.Transport) -> None:
+        self._transport, self.is_closed = transport, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _send_user_message(self, message: Any) -> None:
+        message.sender = self
+        self._transport._send_user_message(message)  # type: ignore[attr-defined]
+
+
+class _Transport(paramiko.Transport):
+    """A transport whose channels send nothing after their CLOSE.
+
+    paramiko composes a message under the lock of its channel and sends it later: an EOF or data can follow
+    the CLOSE that another thread sends. sshd then ends the connection, with all other commands on it
+    (paramiko/paramiko#1115).
+    """
+
+    last_words = ""  # of the host, when it ends the connection with a reason
+
+    def open_channel(self, *args: Any, **options: Any) -> paramiko.Channel:
+        channel = super().open_channel(*args, **options)
+        channel.transport = _Sender(self)  # type: ignore[assignment]
+        return channel
+
+    def _send_message(self, message: Any) -> None:
+        # paramiko calls it for one message of a channel at a time.
+        sender = getattr(message, "sender", None)
+        if sender is not None:
+            if sender.is_closed:
+                return
+            sender.is_closed = message.asbytes()[:1] == cMSG_CHANNEL_CLOSE
+        super()._send_message(message)  # type: ignore[misc]
+
+    def _parse_disconnect(self, message: Any) -> None:
+        message.get_int()
+        self.last_words = printable_line(message.get_string().decode(errors="replace"))[:_MOST_WORDS]
 
 
 # Without a handler, paramiko prints errors that toolkit reports itself, with a trace, to standard error.
@@ -157,8 +203,11 @@ class Link:
 
     @property
     def lost(self) -> str:
-        """The reason for the loss of the connection, empty if it is not lost."""
-        return self._pulse.lost if self._pulse else ""
+        """The reason for the loss of the connection, empty if it is not lost or the reason is unknown."""
+        if self._pulse is None:
+            return ""
+        words = getattr(self.transport, "last_words", "")
+        return self._pulse.lost or (words and f"its sshd ended it: {words}")
 
     def shown_key(self) -> Any:
         """Return the key that the host presents, without a login.
@@ -221,7 +270,7 @@ class Link:
         return self._proxy.last_words() if self._proxy else ""
 
     def _transport(self, sock: Any, **options: Any) -> paramiko.Transport:
-        transport = paramiko.Transport(sock, default_window_size=_WINDOW, **options)
+        transport = _Transport(sock, default_window_size=_WINDOW, **options)
         security = transport.get_security_options()
         preferred = [c for c in _CIPHERS if c in security.ciphers]
         security.ciphers = (*preferred, *(c for c in security.ciphers if c not in preferred))
