@@ -72,6 +72,7 @@ def test_a_script_for_torch_distributed_launch_receives_its_local_rank(
         "parser.add_argument('--lr', type=float)\nargs = parser.parse_args()\n"
         "dist.init_process_group('gloo')\n"
         "print('PLACE', dist.get_rank(), dist.get_world_size(), args.local_rank, args.lr)\n"
+        "dist.barrier()  # gloo: a rank that ends early fails the start of the other\n"
         "dist.destroy_process_group()\n"
     )
     words = ("--no-fold", "--launcher", "torchrun", "--workdir", str(tmp_path), "train.py", "--lr", "0.5")
@@ -93,6 +94,7 @@ def test_a_script_that_takes_rank_and_world_size_runs_by_the_pattern_of_the_docs
         "dist.init_process_group('gloo', init_method=args.init_method, rank=int(args.rank), "
         "world_size=int(args.world_size))\n"
         "print('PLACE', dist.get_rank(), dist.get_world_size(), args.device_id)\n"
+        "dist.barrier()\n"
         "dist.destroy_process_group()\n"
     )
     verb, *words = shlex.split(found[1])
