@@ -20,7 +20,7 @@ _MARK = ".toolkit-lab"
 _HOSTS, _HOSTS_BESIDE = "hosts.yaml", "hosts.new.yaml"
 # SHA-256 digests of the hosts files that this lab wrote, one per line.
 _WRITTEN = ".toolkit-lab-written"
-_OURS = (_HOSTS, _HOSTS_BESIDE, _WRITTEN, "id_ed25519", "id_ed25519.pub", "known_hosts", _MARK)
+_OURS = (_HOSTS, _HOSTS_BESIDE, _WRITTEN, "id_ed25519", "id_ed25519.pub", "known_hosts")
 
 
 def claim(folder: Path, name: str) -> bool:
@@ -154,12 +154,19 @@ def _digest(data: bytes) -> str:
 
 
 def remove_files(folder: Path, name: str) -> bool:
-    """Remove the files of lab ``name``, and its folder if it is empty then; return whether any existed."""
+    """Remove the files of lab ``name``, and its folder if it is empty then; return whether any existed.
+
+    A folder with other files stays claimed, so that the next lab of this name can use it.
+    """
     mark = folder / _MARK
     if not mark.exists() or mark.read_text().strip() != name:
         return False
-    for file in _OURS:
-        (folder / file).unlink(missing_ok=True)
+    found = [file for file in folder.iterdir() if file.name in _OURS]
+    for file in found:
+        file.unlink()
+    if any(file != mark for file in folder.iterdir()):
+        return bool(found)
+    mark.unlink()
     # Also the usual parent: no `.lab` folder must stay in the user's project.
     for empty in (folder, folder.parent):
         if (empty == folder or empty.name == ".lab") and not any(empty.iterdir()):

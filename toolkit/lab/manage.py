@@ -82,7 +82,7 @@ def lab_down(name: str, keep_images: bool = False, folder: str = "", progress: P
     since = time.monotonic()
     place = found.folder or folder
     if place and files.remove_files(Path(place), name):
-        book.note("files", f"{place} removed", "", True, since)
+        book.note("files", f"files of the lab in {place} removed", "", True, since)
     left = engine.find(name)
     if left.hosts or left.helpers or left.networks or (left.volumes and not keep_images):
         raise LabError(

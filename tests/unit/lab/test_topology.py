@@ -275,6 +275,19 @@ def test_the_key_is_for_the_owner_only_and_made_once(tmp_path: Path) -> None:
     assert tmp_path.exists()
 
 
+def test_a_folder_that_keeps_other_files_can_become_a_lab_s_again(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    files.claim(folder, "x")
+    files.ensure_key(folder)
+    (folder / "report.json").write_text("{}")
+    assert files.remove_files(folder, "x")
+    assert (folder / "report.json").exists() and not (folder / "id_ed25519").exists()
+    assert not files.remove_files(folder, "x"), "nothing is left to remove"
+    files.claim(folder, "x")
+    (folder / "report.json").unlink()
+    assert files.remove_files(folder, "x") and not folder.exists()
+
+
 def test_a_folder_with_somebody_elses_keys_never_becomes_a_labs(tmp_path: Path) -> None:
     (tmp_path / "id_ed25519").write_text("mine")
     with pytest.raises(LabError):
