@@ -62,7 +62,7 @@ def test_a_rotary_language_model_learns_in_bf16_and_resumes_from_its_checkpoint(
     assert out.count("resumes after step 10 of 30") == 1
 
 
-@pytest.mark.parametrize("option", ["--local_rank", "--local-rank"])
+@pytest.mark.parametrize("option", [pytest.param("--local_rank", marks=pytest.mark.rare), "--local-rank"])
 def test_a_script_for_torch_distributed_launch_receives_its_local_rank(
     up: Toolkit, tmp_path: Path, option: str
 ) -> None:
@@ -174,7 +174,9 @@ def test_mpi_itself_runs_across_both_hosts(up: Toolkit) -> None:
     assert out.count("SUM 3.0 3.0 2") == 2
 
 
-@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun", "torchrun"])
+@pytest.mark.parametrize(
+    "launcher", ["horovodrun", pytest.param("mpirun", marks=pytest.mark.rare), "torchrun"]
+)
 def test_the_exit_code_is_the_commands(up: Toolkit, launcher: str) -> None:
     text = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(7); time.sleep(300)"
     done = up.run("run", "--launcher", launcher, "--workdir", "examples", "--", "python", "-c", text)

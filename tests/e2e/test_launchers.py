@@ -66,7 +66,10 @@ def unnamed(up: Toolkit) -> Toolkit:
 
 @pytest.mark.parametrize(
     ("script", "launcher", "module"),
-    [("train_ddp.py", "torchrun", "torch"), ("train_horovod.py", "horovodrun", "horovod")],
+    [
+        pytest.param("train_ddp.py", "torchrun", "torch", marks=pytest.mark.rare),
+        ("train_horovod.py", "horovodrun", "horovod"),
+    ],
 )
 def test_a_script_trains_by_the_launcher_that_it_imports(
     unnamed: Toolkit, script: str, launcher: str, module: str

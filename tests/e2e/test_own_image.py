@@ -106,7 +106,7 @@ def runs_jobs(vendor: Toolkit, transport: str) -> None:
     assert not [name for name in names if name.startswith("toolkit-vendor-")]
 
 
-@pytest.mark.parametrize("transport", ["exec", "ssh"])
+@pytest.mark.parametrize("transport", ["exec", pytest.param("ssh", marks=pytest.mark.rare)])
 def test_a_vendor_image_runs_jobs(lab: Path, folder: Path, images: dict[str, str], transport: str) -> None:
     runs_jobs(cluster(lab, folder, images[transport]), transport)
 
