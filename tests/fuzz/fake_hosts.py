@@ -36,6 +36,9 @@ _REAL, _REAL_SLEEP = (time.monotonic, time.time), time.sleep
 _FIRST_S, _SLICE_S = 0.002, 0.005
 _PATIENCE_S = 1.0  # real seconds for the looks of all other threads
 _TASKS = Path("/proc/self/task")
+# White space or a word of a command line, and a part of a word in quotes.
+_TOKEN = re.compile(r"""\s+|((?:[^\s'"\\]+|'[^']*'|"[^"\\]*")+)""")
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _ENDLESS = ("silent", "drops", "flood")  # paces of answers that have no end
 # A command without a deadline ends with its connection after this time of silence or noise.
 _LOST_S = 900.0
@@ -318,18 +321,26 @@ def unwrapped(words: list[str]) -> tuple[list[str], bool, bool]:
         elif words[:2] == ["sh", "-c"] and words[2] == _UNTIL_STDIN_ENDS:
             words = words[4:]
         elif words[:2] == ["sh", "-c"] and words[2].startswith('eval "exec $(printf'):
-            words = shlex.split(base64.b64decode(words[4]).decode("utf-8", "surrogateescape"))
+            words = split(base64.b64decode(words[4]).decode("utf-8", "surrogateescape"))
         else:
             break
     return words, begins, inside
 
 
+def split(line: str) -> list[str]:
+    """Return ``shlex.split(line)``, for lines as long as a program in much less time."""
+    tokens = list(_TOKEN.finditer(line))
+    if sum(len(token[0]) for token in tokens) < len(line):
+        return shlex.split(line)
+    return [_QUOTED.sub(lambda found: found[0][1:-1], token[1]) for token in tokens if token[1]]
+
+
 def words_of_line(line: str) -> list[str]:
     """Return the argv of a line that ``toolkit.remote.ssh.wire`` made."""
-    words = shlex.split(line)
+    words = split(line)
     packed = re.search(r"printf %s (\S+) \| base64 -d", words[3]) if len(words) > 3 else None
     if packed and len(words) == 4:
-        return shlex.split(base64.b64decode(packed[1]).decode("utf-8", "surrogateescape"))
+        return split(base64.b64decode(packed[1]).decode("utf-8", "surrogateescape"))
     return words[5:]
 
 

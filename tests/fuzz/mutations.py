@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import random
@@ -219,7 +220,8 @@ def _types(rng: random.Random, value: Any) -> None:
     for _ in range(rng.choice((1, 1, 1, 3))):
         if places := _places(value):
             where, key = rng.choice(places)
-            where[key] = rng.choice(_VALUES)
+            # A copy: the next change can be within it, and would put the original into itself.
+            where[key] = copy.deepcopy(rng.choice(_VALUES))
 
 
 def _names(rng: random.Random, value: Any) -> None:

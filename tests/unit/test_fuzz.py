@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import random
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.fuzz import mutations
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +27,14 @@ def test_nothing_breaks(kind: str, count: int) -> None:
     # Both sorts of outcome, or the input would not be worth much.
     assert re.search(rf"fuzz {kind}: seed 1, {count} tried .* [1-9]\d* refused", done.stdout)
     assert re.search(r"[1-9]\d* (accepted|ready to contact)", done.stdout)
+
+
+def test_changes_of_json_do_not_change_the_values_that_they_insert() -> None:
+    before = copy.deepcopy(mutations._VALUES)
+    rng = random.Random(1)
+    for _ in range(3000):
+        mutations._types(rng, {"a": [{}, {"b": {}}]})
+        assert before == mutations._VALUES
 
 
 def test_an_input_can_be_tried_again_by_its_number() -> None:
