@@ -1,4 +1,4 @@
-"""A job of a cluster as an object; see ``toolkit.cluster``."""
+"""A job of a cluster as an object; see ``toolkit.api.cluster``."""
 
 from __future__ import annotations
 
