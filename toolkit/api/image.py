@@ -11,18 +11,11 @@ from toolkit.cluster.image_look import inspect_here
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.look import InspectedImage
 from toolkit.core.report import Report, refuse_failed
+from toolkit.image.build import build_image
+from toolkit.image.build_plan import ImageRecipe
 from toolkit.image.cuda import DEFAULT_CUDA
-from toolkit.image.inventory import ImageRow
-from toolkit.image.manage import (
-    QUESTIONS,
-    ImageRecipe,
-    build,
-    known_flavor,
-    list_images,
-    make_build,
-    own_arch,
-    prune_plan,
-)
+from toolkit.image.inventory import QUESTIONS, ImageRow
+from toolkit.image.manage import known_flavor, list_images, make_build, own_arch, prune_plan
 from toolkit.lifecycle.up import plan_image_send
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
@@ -94,7 +87,7 @@ class ImagePart(Part):
             extras=tuple(extras),
             cuda=cuda,
         )
-        return build(make_build(recipe, str(certificate), str(requirements)), lambda title, line: None)
+        return build_image(make_build(recipe, str(certificate), str(requirements)), lambda title, line: None)
 
     def inspect(self) -> InspectedImage:
         """Run the probe in the image of the hosts file on this machine.

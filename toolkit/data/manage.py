@@ -7,7 +7,6 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from toolkit.cluster.ownership import refuse_foreign
 from toolkit.cluster.session import Session
 from toolkit.data.plan import (
     QUESTION,
@@ -82,9 +81,8 @@ def require_data(inventory: Inventory) -> None:
 def send_plan(session: Session, data: Staged) -> Plan:
     """Return the plan that stages the data to every host that answered."""
     session.require_some()
+    session.require_own()
     inventory = session.inventory
-    for facts in session.facts.values():
-        refuse_foreign(inventory.cluster, facts)
     paths = choose_paths(inventory, session.facts, session.try_networks())
     return plan_data(inventory, session.facts, paths, data, inventory.image)
 
@@ -92,8 +90,7 @@ def send_plan(session: Session, data: Staged) -> Plan:
 def remove_plan(session: Session) -> Plan:
     """Return the plan that removes the data from every host that answered."""
     session.require_some()
-    for facts in session.facts.values():
-        refuse_foreign(session.inventory.cluster, facts)
+    session.require_own()
     return plan_remove(session.inventory, session.facts)
 
 
