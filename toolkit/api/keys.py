@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.api.connection import Part
-from toolkit.cluster.trust import ShownKey, look, record
 from toolkit.hostsfile.load import choose_hosts
+from toolkit.init.trust import ShownKey, look, record
 
 
 class KeysPart(Part):

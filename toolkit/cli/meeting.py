@@ -8,7 +8,6 @@ from dataclasses import replace
 from toolkit.cli.asking import Person, on_terminal
 from toolkit.cli.common import say
 from toolkit.cli.trust import settle
-from toolkit.cluster.trust import look
 from toolkit.core.container import Mount
 from toolkit.errors import BadInput, Problem, ToolkitError, Unreachable, UnreachableCause
 from toolkit.hostsfile import fields
@@ -18,6 +17,7 @@ from toolkit.init.draft import Draft, DraftHost, named
 from toolkit.init.meet import Meeting, inventory_of, leave_out, meet
 from toolkit.init.show import aliases_text, met_text, mixed_text, shares_text, variant_text
 from toolkit.init.ssh_aliases import Alias
+from toolkit.init.trust import look
 from toolkit.protocol.host_list import host_list
 
 LEAVE, AGAIN, KEEP = "leave", "try", "keep"

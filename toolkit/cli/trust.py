@@ -10,8 +10,8 @@ import typer
 from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, confirm, put_json, say
 from toolkit.cli.line import CommandLine
-from toolkit.cluster.trust import ShownKey, look, record
 from toolkit.hostsfile.load import choose_hosts
+from toolkit.init.trust import ShownKey, look, record
 from toolkit.protocol.host_list import every_host
 
 
