@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Layout, Place
-from toolkit.cluster.ownership import FIRST_MASTER_PORT, free_port, running
+from toolkit.cluster.ownership import running
+from toolkit.cluster.ports import FIRST_MASTER_PORT, free_port
 from toolkit.core.command import Command, script
 from toolkit.core.container import CONFINED, Container, docker_run_args
 from toolkit.core.image import ImageFacts

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from toolkit.cluster.gpu_usage import refuse_held
 from toolkit.cluster.layout import Layout
-from toolkit.cluster.ownership import master_port
+from toolkit.cluster.ports import master_port
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.cluster.versions import require_programs
 from toolkit.core.code import CodeTree, size_findings
