@@ -42,7 +42,7 @@ _ACTING = {
     "hostsfile": "load",
     "image": ("archive build export_reader layer_reader manage send source"),
     "init": "meet ssh_aliases trust",
-    "jobs": ("build code control exec_mode files id_cache launcher logs records request send_code"),
+    "jobs": ("build code control exec_mode get id_cache launcher logs records request send_code"),
     "lifecycle": "port_race",
     "monitor": "report",
     "plan": "context execute executors fetch_files precheck",

@@ -15,7 +15,7 @@ from toolkit.diagnose.why import Answer, ask_why
 from toolkit.errors import NotReady
 from toolkit.hostsfile.load import choose_hosts
 from toolkit.jobs.control import stop
-from toolkit.jobs.files import (
+from toolkit.jobs.get import (
     Got,
     NoFolder,
     NoSuchFile,

@@ -30,7 +30,7 @@ from toolkit.core.printable import counted, printable_line
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import choose_hosts, is_file
-from toolkit.jobs.files import (
+from toolkit.jobs.get import (
     Found,
     Got,
     NoFolder,
