@@ -55,7 +55,7 @@ from toolkit.image.layer_reader import LayerReader, Unreadable
 from toolkit.image.layers import parse_holdings
 from toolkit.jobs import exec_mode as parts
 from toolkit.jobs import logs, records
-from toolkit.jobs.send_code import _Talk, start_daemons
+from toolkit.jobs.executors import _Talk, start_daemons
 from toolkit.jobs.status import job_json, jobs_table, parse_status, shifted, together
 from toolkit.monitor.job_report import make_report
 from toolkit.monitor.prometheus import prometheus_text
