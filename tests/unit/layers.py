@@ -34,7 +34,7 @@ _ACTING = {
     "bench": "network scaling smoke step_time tune",
     "checks": "preflight run",
     "cleanup": "gc",
-    "cluster": "connect container_probe gauges image_look session",
+    "cluster": "connect container_probe gauges image_probe session",
     "core": "files local_writer runner",
     "data": "manage send source",
     "diagnose": "why",

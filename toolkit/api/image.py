@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.api.connection import Connection, Part
 from toolkit.api.prepared import Notices, PreparedAfterPull, PreparedPlan, closed_on_error, report_silent
-from toolkit.cluster.image_look import inspect_here
+from toolkit.cluster.image_probe import inspect_here
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.look import InspectedImage
 from toolkit.core.report import Report, refuse_failed

@@ -28,7 +28,7 @@ from toolkit.cli.common import (
 )
 from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.plans import carry_out, carry_out_after_pull, exit_with
-from toolkit.cluster.image_look import inspect_here
+from toolkit.cluster.image_probe import inspect_here
 from toolkit.core.printable import without_color
 from toolkit.hostsfile.fields import image as image_name
 from toolkit.hostsfile.load import is_file

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from toolkit.cluster.applied import with_recorded_transport
 from toolkit.cluster.connect import NO_EXECUTORS, Connected, Questions, try_networks
 from toolkit.cluster.container_status import why_not_running
-from toolkit.cluster.image_look import choose_transport
+from toolkit.cluster.image_probe import choose_transport
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.ownership import refuse_foreign
 from toolkit.core.command import Result, script

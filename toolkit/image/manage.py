@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 
-from toolkit.cluster.image_look import image_here, inspect_here
+from toolkit.cluster.image_probe import image_here, inspect_here
 from toolkit.cluster.layout import reference_image
 from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of
