@@ -33,7 +33,7 @@ from toolkit.api.smoke import PreparedSmoke, prepare_smoke
 from toolkit.api.up import PreparedUp, prepare_up
 from toolkit.bench.smoke import Smoke
 from toolkit.bench.step_time import probe_request, probe_step
-from toolkit.checks.run import choose_checks, look
+from toolkit.checks.run import choose_checks, run_checks
 from toolkit.cleanup.gc import collect
 from toolkit.cleanup.gc import questions as leftover_questions
 from toolkit.cluster.applied import change_finding
@@ -129,7 +129,7 @@ class Cluster(Connection):
             only: ids of checks, all by default.
             quick: start no test containers.
         """
-        return look(self.inventory, choose_checks(only), self.trace, quick)
+        return run_checks(self.inventory, choose_checks(only), self.trace, quick)
 
     def up(self, data: bool = True, force: bool = False, check: bool = True) -> Report:
         """Start or repair the cluster: image, keys, containers and data on every host. Safe to call again.

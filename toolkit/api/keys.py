@@ -6,7 +6,7 @@ from pathlib import Path
 
 from toolkit.api.connection import Part
 from toolkit.hostsfile.load import choose_hosts
-from toolkit.init.trust import ShownKey, look, record
+from toolkit.init.trust import ShownKey, record, shown_keys
 
 
 class KeysPart(Part):
@@ -14,7 +14,7 @@ class KeysPart(Part):
 
     def shown(self, *hosts: str) -> list[ShownKey]:
         """Return the current keys of hosts (all by default) and of their jump hosts."""
-        return look(self._cluster.inventory, choose_hosts(self._cluster.inventory, hosts, ()))
+        return shown_keys(self._cluster.inventory, choose_hosts(self._cluster.inventory, hosts, ()))
 
     def record(self, key: ShownKey) -> Path:
         """Record a key as trusted and return the known_hosts file.

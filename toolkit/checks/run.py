@@ -51,7 +51,7 @@ def choose_checks(only: Collection[str]) -> tuple[Check, ...]:
     return tuple(check for check in CHECKS if not only or check.id in only)
 
 
-def look(
+def run_checks(
     inventory: Inventory,
     checks: Iterable[Check] = CHECKS,
     trace: Trace | None = None,

@@ -284,7 +284,7 @@ def test_trust_as_a_dry_run_records_nothing(
         toolkit.init.trust.ShownKey("gpu1", target, "ssh-ed25519", "SHA256:new"),
         toolkit.init.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:same", "SHA256:same", "good"),
     ]
-    monkeypatch.setattr("toolkit.cli.trust.look", lambda inventory, names: findings)
+    monkeypatch.setattr("toolkit.cli.trust.shown_keys", lambda inventory, names: findings)
     status, _, err = run("trust", "--dry-run", "--yes", "-v")
     assert status == 0 and f"would be recorded in {tmp_path / 'known'}" in err
     assert f"queried 10.0.0.1 port 22; recorded keys are in {tmp_path / 'known'}" in err

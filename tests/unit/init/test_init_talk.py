@@ -358,7 +358,7 @@ class Typed(io.StringIO):
 def talk(run: Run, monkeypatch: pytest.MonkeyPatch, ssh_config: Path) -> Iterator[Run]:
     """Call init on a terminal that types the answers; the hosts are those of the recorded scene."""
     ssh_config.write_text("Host gpu1 gpu2 cpu3\n  User alice\n")
-    monkeypatch.setattr(toolkit.cli.meeting, "look", lambda inventory, names: [])
+    monkeypatch.setattr(toolkit.cli.meeting, "shown_keys", lambda inventory, names: [])
     monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(met_scene()))
     monkeypatch.setattr(toolkit.remote.engine.Engine, "find", lambda: None)
 
@@ -537,7 +537,7 @@ def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
         met.append(away)
         return meeting_of(met_scene())
 
-    monkeypatch.setattr(toolkit.cli.meeting, "look", look)
+    monkeypatch.setattr(toolkit.cli.meeting, "shown_keys", look)
     monkeypatch.setattr(toolkit.cli.trust, "record", record)
     monkeypatch.setattr(toolkit.cli.meeting, "meet", meet)
     monkeypatch.setattr("typer.confirm", lambda text, err: True)
