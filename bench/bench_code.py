@@ -27,7 +27,7 @@ import yaml
 
 from toolkit.api.connection import Connection
 from toolkit.core.command import script
-from toolkit.jobs.build import plan_request, read_code
+from toolkit.jobs.make_job import plan_request, read_code
 from toolkit.jobs.plan import plan_job
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job

@@ -42,7 +42,7 @@ _ACTING = {
     "hostsfile": "load",
     "image": ("archive build export_reader layer_reader manage send source"),
     "init": "meet ssh_aliases trust",
-    "jobs": ("build code control exec_mode executors get id_cache launcher logs records request"),
+    "jobs": ("code control exec_mode executors get id_cache launcher logs make_job records request"),
     "lifecycle": "port_race",
     "monitor": "report",
     "plan": "context execute executors fetch_files precheck",

@@ -11,7 +11,9 @@ from toolkit.cluster.applied import change_finding
 from toolkit.cluster.session import Session
 from toolkit.core.finding import Topic
 from toolkit.data.manage import refuse_incomplete_data
-from toolkit.jobs.build import (
+from toolkit.jobs.control import start
+from toolkit.jobs.launcher import launcher_findings
+from toolkit.jobs.make_job import (
     PlannedJob,
     code_findings,
     job_layout,
@@ -19,8 +21,6 @@ from toolkit.jobs.build import (
     private_code,
     read_code,
 )
-from toolkit.jobs.control import start
-from toolkit.jobs.launcher import launcher_findings
 from toolkit.jobs.plan import plan_job
 from toolkit.jobs.request import CheckedRequest, environment_findings, nccl_findings, with_transport
 from toolkit.launchers.job import Job

@@ -25,7 +25,7 @@ from toolkit.cli.network import tune as tune_verb
 from toolkit.cluster.session import Session
 from toolkit.errors import BadInput, NotReady, Unreachable
 from toolkit.hostsfile.load import load_inventory
-from toolkit.jobs.build import PlannedJob, plan_request
+from toolkit.jobs.make_job import PlannedJob, plan_request
 from toolkit.jobs.plan import job_file
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job
