@@ -37,7 +37,7 @@ from toolkit.image.build_plan import (
     wheelhouses_of,
 )
 from toolkit.image.build_values import ImageBuild
-from toolkit.image.inventory import HeldImage, ImageRow, image_rows, parse_held, plan_prune
+from toolkit.image.on_hosts import HeldImage, ImageRow, image_rows, parse_held, plan_prune
 from toolkit.image.wheelhouse import TORCH_CPU_INDEX, Target, beside_torch
 from toolkit.plan.steps import Plan
 from toolkit.remote.local_image import default_cache
