@@ -27,6 +27,7 @@ from toolkit.api.image import ImagePart
 from toolkit.api.job import ClusterJob
 from toolkit.api.keys import KeysPart
 from toolkit.api.network import NetworkPart
+from toolkit.api.prepared import completed
 from toolkit.api.run import PreparedRun, prepare_run
 from toolkit.api.services import ServicesPart
 from toolkit.api.smoke import PreparedSmoke, prepare_smoke
@@ -144,8 +145,7 @@ class Cluster(Connection):
             NotReady: a host has problems that would break or corrupt a job; lists all of them.
             ToolkitError: no host can be used.
         """
-        with self.prepare_up(data, force, check) as prepared:
-            return refuse_failed(prepared.execute(self.listen))
+        return completed(self.prepare_up(data, force, check))
 
     def prepare_up(
         self, data: bool = True, force: bool = False, check: bool = True, prepare: bool = False
@@ -168,8 +168,7 @@ class Cluster(Connection):
         Raises:
             PlanFailed: a step failed on a host; contains the report.
         """
-        with self.prepare_down(save_to, save) as prepared:
-            return refuse_failed(prepared.execute(self.listen))
+        return completed(self.prepare_down(save_to, save))
 
     def prepare_down(self, save_to: str | Path = "", save: bool = True) -> PreparedDown:
         """Plan ``down``: inspect the plan, then execute it. Arguments as for ``down``."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from toolkit.api.connection import Connection, Part
-from toolkit.api.prepared import Notices, PreparedPlan, closed_on_error
-from toolkit.core.report import Report, refuse_failed
+from toolkit.api.prepared import Notices, PreparedPlan, closed_on_error, completed
+from toolkit.core.report import Report
 from toolkit.data.manage import list_data, read_data, require_data
 from toolkit.data.plan import DataRow, plan_data, plan_remove
 from toolkit.network.choose import choose_paths
@@ -56,8 +56,7 @@ class DataPart(Part):
         Raises:
             PlanFailed: a step failed on a host; contains the report.
         """
-        with self.prepare_send() as prepared:
-            return refuse_failed(prepared.execute(self._cluster.listen))
+        return completed(self.prepare_send())
 
     def rows(self) -> tuple[DataRow, ...]:
         """Return the data sets of the hosts file that each host has."""
@@ -74,5 +73,4 @@ class DataPart(Part):
         Raises:
             PlanFailed: a step failed on a host; contains the report.
         """
-        with self.prepare_remove() as prepared:
-            return refuse_failed(prepared.execute(self._cluster.listen))
+        return completed(self.prepare_remove())

@@ -6,11 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolkit.api.connection import Connection, Part
-from toolkit.api.prepared import Notices, PreparedAfterPull, PreparedPlan, closed_on_error, report_silent
+from toolkit.api.prepared import (
+    Notices,
+    PreparedAfterPull,
+    PreparedPlan,
+    closed_on_error,
+    completed,
+    report_silent,
+)
 from toolkit.cluster.image_probe import inspect_here
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.look import InspectedImage
-from toolkit.core.report import Report, refuse_failed
+from toolkit.core.report import Report
 from toolkit.image.build import build_image
 from toolkit.image.build_plan import ImageRecipe
 from toolkit.image.cuda import DEFAULT_CUDA
@@ -112,8 +119,7 @@ class ImagePart(Part):
         Raises:
             PlanFailed: a step failed on a host; contains the report.
         """
-        with self.prepare_prune() as prepared:
-            return refuse_failed(prepared.execute(self._cluster.listen))
+        return completed(self.prepare_prune())
 
     def prepare_send(self) -> PreparedImageSend:
         """Plan ``send``; see ``Prepared``."""
@@ -125,5 +131,4 @@ class ImagePart(Part):
         Raises:
             PlanFailed: a step failed on a host; contains the report.
         """
-        with self.prepare_send() as prepared:
-            return refuse_failed(prepared.execute(self._cluster.listen))
+        return completed(self.prepare_send())
