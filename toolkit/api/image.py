@@ -16,7 +16,7 @@ from toolkit.api.prepared import (
 )
 from toolkit.cluster.image_probe import inspect_here
 from toolkit.cluster.layout import Layout
-from toolkit.cluster.look import InspectedImage
+from toolkit.cluster.probe_containers import InspectedImage
 from toolkit.core.report import Report
 from toolkit.image.build import build_image
 from toolkit.image.build_plan import ImageRecipe

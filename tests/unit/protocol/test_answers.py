@@ -31,10 +31,10 @@ from toolkit.cli.predict_text import text as predict_text
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.container_status import why_not_running
 from toolkit.cluster.gpu_usage import gpus_text
-from toolkit.cluster.look import Look
 from toolkit.cluster.pairs import Ways, parse_ways
 from toolkit.cluster.ports import _held_port
 from toolkit.cluster.probe import LEASE, parse_facts
+from toolkit.cluster.probe_containers import Look
 from toolkit.core.answers import LineStream, Tail, answer_of, read_answer
 from toolkit.core.command import Result, command
 from toolkit.core.disk_space import parse_room

@@ -1,4 +1,4 @@
-"""The start of container/check/container_probe.py on a host, its input and its output."""
+"""Containers that run container_probe.py or image_probe.py: their commands, input and output."""
 
 from __future__ import annotations
 
