@@ -28,8 +28,8 @@ from lab_links import limited, links_of, payload
 from toolkit.api.connection import Connection
 from toolkit.bench.tune import tune
 from toolkit.cluster.session import Session
-from toolkit.jobs.build import plan_request
 from toolkit.jobs.control import run_to_completion
+from toolkit.jobs.make_job import plan_request
 from toolkit.jobs.request import Request
 from toolkit.network.measured import shown_bytes, shown_time
 from toolkit.network.tuning import Tuning

@@ -27,7 +27,8 @@ import yaml
 
 from toolkit.api.connection import Connection
 from toolkit.core.command import script
-from toolkit.jobs.build import plan_request, plan_run, read_code
+from toolkit.jobs.make_job import plan_request, read_code
+from toolkit.jobs.plan import plan_job
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job
 from toolkit.protocol.names import JOBS
@@ -83,7 +84,8 @@ class Hosts:
         """Send the code as `run` does."""
         job: Job = replace(self.planned.job, id=f"{self.planned.job.id}-{len(self.made)}")
         self.made.append(job.id)
-        plan = plan_run(self.planned.layout, job, folder, read_code(self.session.inventory, folder))
+        code = read_code(self.session.inventory, folder)
+        plan = plan_job(self.planned.layout, job, str(folder), code)
         report = self.session.execute(replace(plan, phases=plan.phases[:1]))
         assert report.ok, report.failures
 

@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from toolkit.api.bench import BenchPart
 from toolkit.api.cluster import Cluster
 from toolkit.api.data import DataPart
 from toolkit.api.image import ImagePart
 from toolkit.api.job import ClusterJob
+from toolkit.api.keys import KeysPart
 from toolkit.api.network import NetworkPart
-from toolkit.api.parts import BenchPart, KeysPart, ServicesPart
 from toolkit.api.prepared import Prepared
+from toolkit.api.services import ServicesPart
 
 # Name in user code -> the object.
 PARTS: dict[str, type] = {

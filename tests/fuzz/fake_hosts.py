@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import paramiko
 from rich.live import _RefreshThread
 
-import toolkit.cluster.trust
 import toolkit.hostsfile.load
+import toolkit.init.trust
 import toolkit.remote.container_session
 import toolkit.remote.ssh
 import toolkit.transfer.relay
@@ -569,9 +569,9 @@ def in_place_of_hosts(hosts: Hosts) -> Iterator[None]:
 
     places: tuple[tuple[Any, str, Any], ...] = (
         (toolkit.remote.ssh, "Link", FakeLink),
-        (toolkit.cluster.trust, "Link", FakeLink),
+        (toolkit.init.trust, "Link", FakeLink),
         (toolkit.cluster.connect, "target_of", target),
-        (toolkit.cluster.trust, "target_of", target),
+        (toolkit.init.trust, "target_of", target),
         (toolkit.hostsfile.load, "target_of", target),
         (toolkit.remote.container_session, "queue", Queues),
         (toolkit.transfer.relay, "queue", Queues),

@@ -16,7 +16,7 @@ from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Result
 from toolkit.core.runner import LocalRunner, Sink
 from toolkit.jobs.code import read_tree
-from toolkit.jobs.send_code import send_code
+from toolkit.jobs.executors import send_code
 from toolkit.plan.context import Context, Verdict
 from toolkit.plan.steps import SendCode
 from toolkit.protocol.names import JOBS

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.unit.each import for_each
 from toolkit.checks.engine import OLDEST_ENGINE, OLDEST_PODMAN
 from toolkit.checks.gpu_setup import FIRST_DRIVER, OLDEST_GPU
-from toolkit.cluster.ownership import _MASTER_PORTS, FIRST_MASTER_PORT
+from toolkit.cluster.ports import _MASTER_PORTS, FIRST_MASTER_PORT
 from toolkit.image.build_plan import LIMIT_BYTES
 from toolkit.protocol.names import DEFAULT_WORKER_PORT
 

@@ -12,9 +12,9 @@ from toolkit.checks.gpu_setup import FIRST_DRIVER, OLDEST_GPU
 from toolkit.checks.machine import STOP_AHEAD, WARN_AHEAD
 from toolkit.checks.registry import CHECKS
 from toolkit.cli.common import EXIT_CLOSED_PIPE
-from toolkit.cluster.look import LIFE_SECONDS
-from toolkit.cluster.ownership import _MASTER_PORTS, FIRST_MASTER_PORT
 from toolkit.cluster.pairs import CONNECT_SECONDS
+from toolkit.cluster.ports import _MASTER_PORTS, FIRST_MASTER_PORT
+from toolkit.cluster.probe_containers import LIFE_SECONDS
 from toolkit.container.conventions import HEARTBEAT_S, LEASE_S, LOST_S
 from toolkit.container.job.attempt import FAILED_GRACE_S
 from toolkit.container.job.lease import DEATH_S, LAPSE_GRACE_S

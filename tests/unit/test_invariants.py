@@ -14,8 +14,8 @@ import pytest
 
 import toolkit.api.up
 import toolkit.cluster.session
-import toolkit.jobs.build
 import toolkit.jobs.control
+import toolkit.jobs.make_job
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.hosts_here import FakePrepared, HostHere, execute, hosts, tree
@@ -138,7 +138,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [])
     monkeypatch.setattr(toolkit.jobs.control, "running_jobs", lambda session: [])
     # A job's id is made of the clock and of chance; it is an argument of the plan like any other.
-    monkeypatch.setattr(toolkit.jobs.build, "job_id", lambda *parts: world.JOB_ID)
+    monkeypatch.setattr(toolkit.jobs.make_job, "job_id", lambda *parts: world.JOB_ID)
     return recorder
 
 

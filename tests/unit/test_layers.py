@@ -66,7 +66,7 @@ def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
         ("toolkit.network.x", "from toolkit import cluster"),
         ("toolkit.plan.x", "class X:\n    from toolkit.cluster.layout import Layout"),
         ("toolkit.image.x", "if 1:\n    from toolkit.jobs.status import JobStatus"),
-        ("toolkit.cluster.x", "from toolkit.image.inventory import HeldImage"),
+        ("toolkit.cluster.x", "from toolkit.image.on_hosts import HeldImage"),
         ("toolkit.checks.x", "from toolkit.cleanup.plan import Stray"),
         ("toolkit.api.x", "from toolkit.cli.common import say"),
         ("toolkit.api.x", "from toolkit.lab.files import claim"),

@@ -14,38 +14,58 @@ disconnects: no connection is open between two calls, and each result is current
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from toolkit.api.bench import BenchPart
+from toolkit.api.connection import Connection
 from toolkit.api.data import DataPart
 from toolkit.api.down import PreparedDown, prepare_down
-from toolkit.api.elsewhere import Elsewhere
 from toolkit.api.image import ImagePart
+from toolkit.api.job import ClusterJob
+from toolkit.api.keys import KeysPart
 from toolkit.api.network import NetworkPart
-from toolkit.api.parts import BenchPart, KeysPart, ServicesPart
+from toolkit.api.prepared import completed
+from toolkit.api.run import PreparedRun, prepare_run
+from toolkit.api.services import ServicesPart
 from toolkit.api.smoke import PreparedSmoke, prepare_smoke
 from toolkit.api.up import PreparedUp, prepare_up
 from toolkit.bench.smoke import Smoke
-from toolkit.checks.run import choose_checks, look
+from toolkit.bench.step_time import probe_request, probe_step
+from toolkit.checks.run import choose_checks, run_checks
 from toolkit.cleanup.gc import collect
 from toolkit.cleanup.gc import questions as leftover_questions
 from toolkit.cluster.applied import change_finding
 from toolkit.cluster.container_status import HostState, host_states
 from toolkit.cluster.gauges import Gauges
+from toolkit.cluster.session import observe_layout
 from toolkit.core.command import Result
+from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding
 from toolkit.core.gauges import HostGauges
 from toolkit.core.host_programs import container_programs
 from toolkit.core.report import Report, refuse_failed
 from toolkit.errors import ToolkitError
+from toolkit.export.job import BatchJob
+from toolkit.export.kubernetes import Pods, manifest, manifest_text
+from toolkit.export.prepare import KUBERNETES, SLURM, BatchRequest, prepare_batch_job
+from toolkit.export.slurm import script
+from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import choose_hosts
 from toolkit.init.meet import first_file
+from toolkit.jobs.records import known_jobs
+from toolkit.jobs.request import Request, check_request
+from toolkit.lifecycle.renderings import TARGETS
+from toolkit.network.measured import Measured
+from toolkit.predict.ask import Options, Predicted, predict_training
+from toolkit.predict.model import Probed
 from toolkit.protocol.names import RUNS
 from toolkit.remote.fanout import fan_out
 
 
-class Cluster(Elsewhere):
+class Cluster(Connection):
     """A cluster, given its hosts file; ``Connection`` documents the arguments."""
 
     @cached_property
@@ -110,7 +130,7 @@ class Cluster(Elsewhere):
             only: ids of checks, all by default.
             quick: start no test containers.
         """
-        return look(self.inventory, choose_checks(only), self.trace, quick)
+        return run_checks(self.inventory, choose_checks(only), self.trace, quick)
 
     def up(self, data: bool = True, force: bool = False, check: bool = True) -> Report:
         """Start or repair the cluster: image, keys, containers and data on every host. Safe to call again.
@@ -125,8 +145,7 @@ class Cluster(Elsewhere):
             NotReady: a host has problems that would break or corrupt a job; lists all of them.
             ToolkitError: no host can be used.
         """
-        with self.prepare_up(data, force, check) as prepared:
-            return refuse_failed(prepared.execute(self.listen))
+        return completed(self.prepare_up(data, force, check))
 
     def prepare_up(
         self, data: bool = True, force: bool = False, check: bool = True, prepare: bool = False
@@ -149,8 +168,7 @@ class Cluster(Elsewhere):
         Raises:
             PlanFailed: a step failed on a host; contains the report.
         """
-        with self.prepare_down(save_to, save) as prepared:
-            return refuse_failed(prepared.execute(self.listen))
+        return completed(self.prepare_down(save_to, save))
 
     def prepare_down(self, save_to: str | Path = "", save: bool = True) -> PreparedDown:
         """Plan ``down``: inspect the plan, then execute it. Arguments as for ``down``."""
@@ -228,3 +246,158 @@ class Cluster(Elsewhere):
         with self.connect(questions=leftover_questions()) as session:
             session.require_some()
             return refuse_failed(session.execute(collect(session, days, state).plan, self.listen))
+
+    def predict(
+        self,
+        options: Options,
+        *arguments: str,
+        measured: Measured | None = None,
+        workdir: str | Path = ".",
+    ) -> Predicted:
+        """Return the predicted step time on 1 to N hosts, and the verdict.
+
+        Args:
+            options: as for `toolkit predict`; toolkit contacts hosts only if the options contain a script.
+            arguments: arguments of the script; ``workdir`` is its folder.
+            measured: result of ``bench.network``.
+
+        Raises:
+            BadInput: the options are invalid; lists every problem.
+        """
+
+        def probe(inventory: Inventory, script: str) -> Probed:
+            request = probe_request(inventory, script, arguments, Path(workdir).resolve())
+            with self.connect() as session:
+                session.require_some()
+                return probe_step(session, request, self.listen)
+
+        options = replace(options, measured=measured is not None)
+        return predict_training(self.inventory, options, measured, probe)
+
+    def render(self, target: str) -> dict[str, str]:
+        """Return name and text of files with which other tools start the same containers.
+
+        Args:
+            target: compose, docker or ssh.
+
+        Raises:
+            KeyError: the target is unknown.
+            ToolkitError: a host of the file did not answer.
+        """
+        make = TARGETS[target]
+        with self.connect() as session:
+            files = dict(make(observe_layout(session)))
+            session.all_facts()
+            return files
+
+    def render_slurm(self, batch: BatchRequest, sbatch: Sequence[str] = ()) -> dict[str, str]:
+        """Return name and text of a script for sbatch that runs a job like this cluster.
+
+        Args:
+            batch: the job and its options; toolkit queries hosts only if the number of their GPUs is unknown.
+            sbatch: further options of sbatch.
+
+        Raises:
+            BadInput: lists the settings that Slurm cannot provide.
+        """
+        job = self._batch_job(batch, SLURM)
+        return {f"{job.name}.sh": script(job, batch.runtime, sbatch)}
+
+    def render_kubernetes(self, batch: BatchRequest, pods: Pods | None = None) -> dict[str, str]:
+        """Return name and text of an MPIJob or a TrainJob that runs a job like this cluster.
+
+        Args:
+            batch: as for ``render_slurm``.
+            pods: placement and resources of the pods.
+
+        Raises:
+            BadInput: lists the settings that Kubernetes cannot provide.
+        """
+
+        pods = pods or Pods()
+        batch = replace(batch, resources=bool(pods.resources), host_network=pods.host_network)
+        job = self._batch_job(batch, KUBERNETES)
+        return {f"{job.name}.yaml": manifest_text(manifest(job, pods))}
+
+    def _batch_job(self, batch: BatchRequest, target: str) -> BatchJob:
+        def ask(hosts: tuple[str, ...]) -> Mapping[str, Facts]:
+            with self.connect(hosts) as session:
+                return session.all_facts()
+
+        return prepare_batch_job(self.inventory, batch, target, ask)
+
+    def run(
+        self,
+        *words: str,
+        workdir: str | Path = ".",
+        ranks: int | None = None,
+        launcher: str = "",
+        env: Mapping[str, str] | None = None,
+        only: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        timeout: float | None = None,
+        max_restarts: int = 0,
+        min_hosts: int = 0,
+        elastic: bool = False,
+        stall_after: float | None = None,
+        share: bool = False,
+        check: bool = True,
+    ) -> ClusterJob:
+        """Start a script of ``workdir``, or a command, on all slots, and return while the job runs.
+
+        Args:
+            env: variables for the ranks; these variables override `env` of the hosts file.
+            timeout, stall_after: seconds.
+            check: first check the hosts for problems and the data for completeness.
+            others: see the options of `toolkit run` with the same names; ``ranks`` is ``--np``.
+
+        Raises:
+            BadInput: the request is invalid; lists every problem. No host was contacted.
+            NotReady: the cluster is not up, slots are taken, or hosts have problems; lists each.
+            KeyboardInterrupt: Ctrl-C; if the start had begun, the job runs (see ``jobs``).
+        """
+        request = Request(
+            words=words,
+            workdir=Path(workdir).resolve(),
+            ranks=ranks,
+            launcher=launcher,
+            env=tuple((env or {}).items()),
+            only=tuple(only),
+            exclude=tuple(exclude),
+            timeout=timeout,
+            max_restarts=max_restarts,
+            min_hosts=min_hosts,
+            elastic=elastic,
+            stall_after=stall_after,
+            share=share,
+        )
+        with self.prepare_run(request, check) as prepared:
+            return prepared.execute(self.listen)
+
+    def prepare_run(self, request: Request, check: bool = True) -> PreparedRun[ClusterJob]:
+        """Plan ``run``: inspect the plan, then execute it; see ``Prepared``.
+
+        Args:
+            request: the arguments of ``run``.
+            check: as for ``run``.
+
+        Raises:
+            BadInput, NotReady: as for ``run``, except for problems of the hosts.
+        """
+        checked = check_request(self.inventory, request)
+        return prepare_run(self, checked, lambda job: ClusterJob(self, job), check)
+
+    def jobs(self) -> list[ClusterJob]:
+        """Return the jobs of the cluster, the newest last."""
+
+        with self.connect(self.inventory.answering) as session:
+            session.require_some()
+            return [ClusterJob(self, status.id) for status in known_jobs(session)]
+
+    def job(self, job: str = "") -> ClusterJob:
+        """Return a job by its id or the last part of the id; by default the newest job.
+
+        Raises:
+            NotReady: there is no such job.
+        """
+        return ClusterJob(self, ClusterJob(self, job).status().id)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.api.executors import EXECUTORS
-from toolkit.cluster.session import Questions, Session
+from toolkit.cluster.connect import Questions
+from toolkit.cluster.session import Session
 from toolkit.core.finding import Finding, Notice, Topic
 from toolkit.core.printable import counted
 from toolkit.data.plan import question

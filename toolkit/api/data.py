@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from toolkit.api.connection import Connection, Part
-from toolkit.api.prepared import Notices, PreparedPlan, closed_on_error
-from toolkit.core.report import Report, refuse_failed
-from toolkit.data.manage import list_data, read_data, remove_plan, require_data, send_plan
-from toolkit.data.plan import DataRow
+from toolkit.api.prepared import Notices, PreparedPlan, closed_on_error, completed
+from toolkit.core.report import Report
+from toolkit.data.manage import list_data, read_data, require_data
+from toolkit.data.plan import DataRow, plan_data, plan_remove
+from toolkit.network.choose import choose_paths
 
 
 def prepare_data_send(cluster: Connection) -> PreparedPlan:
@@ -19,7 +20,12 @@ def prepare_data_send(cluster: Connection) -> PreparedPlan:
     data = read_data(cluster.inventory)
     session = cluster.connect()
     with closed_on_error(session):
-        return PreparedPlan(cluster, session, Notices(cluster), send_plan(session, data))
+        session.require_some()
+        session.require_own()
+        inventory, facts = session.inventory, session.facts
+        paths = choose_paths(inventory, facts, session.try_networks())
+        plan = plan_data(inventory, facts, paths, data, inventory.image)
+        return PreparedPlan(cluster, session, Notices(cluster), plan)
 
 
 def prepare_data_remove(cluster: Connection) -> PreparedPlan:
@@ -31,7 +37,10 @@ def prepare_data_remove(cluster: Connection) -> PreparedPlan:
     require_data(cluster.inventory)
     session = cluster.connect()
     with closed_on_error(session):
-        return PreparedPlan(cluster, session, Notices(cluster), remove_plan(session))
+        session.require_some()
+        session.require_own()
+        plan = plan_remove(session.inventory, session.facts)
+        return PreparedPlan(cluster, session, Notices(cluster), plan)
 
 
 class DataPart(Part):
@@ -47,8 +56,7 @@ class DataPart(Part):
         Raises:
             PlanFailed: a step failed on a host; contains the report.
         """
-        with self.prepare_send() as prepared:
-            return refuse_failed(prepared.execute(self._cluster.listen))
+        return completed(self.prepare_send())
 
     def rows(self) -> tuple[DataRow, ...]:
         """Return the data sets of the hosts file that each host has."""
@@ -65,5 +73,4 @@ class DataPart(Part):
         Raises:
             PlanFailed: a step failed on a host; contains the report.
         """
-        with self.prepare_remove() as prepared:
-            return refuse_failed(prepared.execute(self._cluster.listen))
+        return completed(self.prepare_remove())

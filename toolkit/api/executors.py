@@ -41,19 +41,19 @@ def _pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
 
 
 def _send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
-    from toolkit.jobs.send_code import send_code
+    from toolkit.jobs.executors import send_code
 
     return send_code(step, context, advance)
 
 
 def _start_job(step: StartJob, context: Context, advance: Advance) -> Verdict:
-    from toolkit.jobs.send_code import start_job
+    from toolkit.jobs.executors import start_job
 
     return start_job(step, context, advance)
 
 
 def _start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Verdict:
-    from toolkit.jobs.send_code import start_daemons
+    from toolkit.jobs.executors import start_daemons
 
     return start_daemons(step, context, advance)
 

@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolkit.api.connection import Connection, Part
-from toolkit.api.prepared import Notices, PreparedAfterPull, PreparedPlan, closed_on_error, report_silent
-from toolkit.cluster.image_look import inspect_here
-from toolkit.cluster.layout import Layout
-from toolkit.cluster.look import InspectedImage
-from toolkit.core.report import Report, refuse_failed
-from toolkit.image.cuda import DEFAULT_CUDA
-from toolkit.image.inventory import ImageRow
-from toolkit.image.manage import (
-    QUESTIONS,
-    ImageRecipe,
-    build,
-    known_flavor,
-    list_images,
-    make_build,
-    own_arch,
-    prune_plan,
+from toolkit.api.prepared import (
+    Notices,
+    PreparedAfterPull,
+    PreparedPlan,
+    closed_on_error,
+    completed,
+    report_silent,
 )
+from toolkit.cluster.image_probe import inspect_here
+from toolkit.cluster.layout import Layout
+from toolkit.cluster.probe_containers import InspectedImage
+from toolkit.core.report import Report
+from toolkit.image.build import build_image
+from toolkit.image.build_plan import ImageRecipe
+from toolkit.image.cuda import DEFAULT_CUDA
+from toolkit.image.manage import known_flavor, list_images, make_build, own_arch, prune_plan
+from toolkit.image.on_hosts import QUESTIONS, ImageRow
 from toolkit.lifecycle.up import plan_image_send
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
@@ -94,7 +94,7 @@ class ImagePart(Part):
             extras=tuple(extras),
             cuda=cuda,
         )
-        return build(make_build(recipe, str(certificate), str(requirements)), lambda title, line: None)
+        return build_image(make_build(recipe, str(certificate), str(requirements)), lambda title, line: None)
 
     def inspect(self) -> InspectedImage:
         """Run the probe in the image of the hosts file on this machine.
@@ -119,8 +119,7 @@ class ImagePart(Part):
         Raises:
             PlanFailed: a step failed on a host; contains the report.
         """
-        with self.prepare_prune() as prepared:
-            return refuse_failed(prepared.execute(self._cluster.listen))
+        return completed(self.prepare_prune())
 
     def prepare_send(self) -> PreparedImageSend:
         """Plan ``send``; see ``Prepared``."""
@@ -132,5 +131,4 @@ class ImagePart(Part):
         Raises:
             PlanFailed: a step failed on a host; contains the report.
         """
-        with self.prepare_send() as prepared:
-            return refuse_failed(prepared.execute(self._cluster.listen))
+        return completed(self.prepare_send())

@@ -1,4 +1,4 @@
-"""A job of a cluster as an object; see ``toolkit.cluster``."""
+"""A job of a cluster as an object; see ``toolkit.api.cluster``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from queue import Full, Queue
 from threading import Event, Thread
 
 from toolkit.api.connection import Connection
-from toolkit.cluster.session import Session, choose_hosts
+from toolkit.cluster.session import Session
 from toolkit.core.local_writer import destination
 from toolkit.diagnose.why import Answer, ask_why
 from toolkit.errors import NotReady
+from toolkit.hostsfile.load import choose_hosts
 from toolkit.jobs.control import stop
-from toolkit.jobs.files import (
+from toolkit.jobs.get import (
     Got,
     NoFolder,
     NoSuchFile,

@@ -13,7 +13,7 @@ from toolkit.api.connection import Connection
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.session import Session
 from toolkit.core.finding import Finding, Notice, Topic
-from toolkit.core.report import Report
+from toolkit.core.report import Report, refuse_failed
 from toolkit.errors import ToolkitError
 from toolkit.image.pull import plan_pull
 from toolkit.plan.execute import Listener, StepEnded, reported_after, to_do
@@ -105,6 +105,16 @@ class Prepared(ABC, Generic[Result]):
         trace: TracebackType | None,
     ) -> None:
         self.session.close()
+
+
+def completed(prepared: Prepared[Report]) -> Report:
+    """Execute a command, close its connections and return its report.
+
+    Raises:
+        PlanFailed: a step failed on a host; contains the report.
+    """
+    with prepared:
+        return refuse_failed(prepared.execute(prepared.cluster.listen))
 
 
 @contextmanager

@@ -11,17 +11,17 @@ from toolkit.cluster.applied import change_finding
 from toolkit.cluster.session import Session
 from toolkit.core.finding import Topic
 from toolkit.data.manage import refuse_incomplete_data
-from toolkit.jobs.build import (
+from toolkit.jobs.control import start
+from toolkit.jobs.launcher import launcher_findings
+from toolkit.jobs.make_job import (
     PlannedJob,
     code_findings,
     job_layout,
     make_job,
-    plan_run,
     private_code,
     read_code,
 )
-from toolkit.jobs.control import start
-from toolkit.jobs.launcher import launcher_findings
+from toolkit.jobs.plan import plan_job
 from toolkit.jobs.request import CheckedRequest, environment_findings, nccl_findings, with_transport
 from toolkit.launchers.job import Job
 from toolkit.plan.execute import Listener
@@ -97,7 +97,7 @@ def prepare_run(
         job = make_job(session, checked, layout)
         if checked.start.why:
             notices.add(Topic.LAUNCHER, text=f"launcher {checked.start.launcher}: {checked.start.why}")
-        plan = plan_run(layout, job, request.workdir, code.result())
+        plan = plan_job(layout, job, str(request.workdir or ""), code.result())
         if private := private_code(plan, inventory.source):
             text = f"private files are not sent with the code: {', '.join(private)}"
             notices.add(Topic.CODE, text=text)

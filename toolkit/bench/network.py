@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from toolkit.cluster.session import Session
 from toolkit.errors import BadInput, Problem, ToolkitError
-from toolkit.jobs.build import PlannedJob, plan_request
 from toolkit.jobs.control import run_to_completion
+from toolkit.jobs.make_job import PlannedJob, plan_request
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request
 from toolkit.network.measured import Measured, parse_measured

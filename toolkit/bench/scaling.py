@@ -18,9 +18,9 @@ from toolkit.core.gauges import JobGauges, job_gauges
 from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.jobs.build import plan_request
 from toolkit.jobs.control import start, stop
 from toolkit.jobs.logs import Excerpt, follow, show_log
+from toolkit.jobs.make_job import plan_request
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request, chosen_hosts
 from toolkit.jobs.status import JobStatus

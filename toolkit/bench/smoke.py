@@ -20,9 +20,9 @@ from toolkit.core.command import script
 from toolkit.core.printable import counted
 from toolkit.core.report import Report
 from toolkit.errors import Interrupted, NotReady, Problem, ToolkitError
-from toolkit.jobs.build import PlannedJob, plan_request
 from toolkit.jobs.control import run_to_completion
 from toolkit.jobs.launcher import AUTO
+from toolkit.jobs.make_job import PlannedJob, plan_request
 from toolkit.jobs.plan import require_launcher
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request

@@ -9,9 +9,9 @@ from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.jobs.build import plan_request
 from toolkit.jobs.control import run_to_completion
 from toolkit.jobs.launcher import rank_command
+from toolkit.jobs.make_job import plan_request
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request, check_request
 from toolkit.plan.execute import Listener

@@ -12,7 +12,7 @@ from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.answers import read_answer
 from toolkit.core.facts import Facts
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
-from toolkit.jobs.build import PlannedJob, plan_request
+from toolkit.jobs.make_job import PlannedJob, plan_request
 from toolkit.jobs.request import Request
 from toolkit.network.tuning import (
     SIZES,

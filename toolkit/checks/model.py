@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from toolkit.cluster.look import Looked
+from toolkit.cluster.probe_containers import Looked
 from toolkit.core.command import Result
 from toolkit.core.facts import Facts, Link
 from toolkit.core.finding import Finding, Verdict

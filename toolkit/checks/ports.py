@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, warning
-from toolkit.cluster.ownership import FIRST_MASTER_PORT, port_holder
+from toolkit.cluster.ports import FIRST_MASTER_PORT, port_holder
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.protocol.decode import whole

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.checks.ports import KERNEL, firewall_program, kernel_settings
-from toolkit.cluster.ownership import FIRST_MASTER_PORT
 from toolkit.cluster.pairs import CONNECT_SECONDS, FIRST_EPHEMERAL_PORT
+from toolkit.cluster.ports import FIRST_MASTER_PORT
 from toolkit.core.command import quoted
 from toolkit.core.facts import rate_text
 from toolkit.core.finding import Finding

@@ -14,8 +14,8 @@ from toolkit.checks.registry import CHECKS, host_probes, judge
 from toolkit.cluster.connect import try_networks, try_ways
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.layout import Layout, Observed, make_layout
-from toolkit.cluster.look import plan_looks
 from toolkit.cluster.pairs import path_ways, together
+from toolkit.cluster.probe_containers import plan_looks
 from toolkit.cluster.session import Session
 from toolkit.core.command import Result
 from toolkit.core.facts import Facts
@@ -51,7 +51,7 @@ def choose_checks(only: Collection[str]) -> tuple[Check, ...]:
     return tuple(check for check in CHECKS if not only or check.id in only)
 
 
-def look(
+def run_checks(
     inventory: Inventory,
     checks: Iterable[Check] = CHECKS,
     trace: Trace | None = None,

@@ -13,7 +13,7 @@ from toolkit.cluster.ownership import END_LEFT, OWN_PROCESSES
 from toolkit.core.command import Kind, Ref, script
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.printable import counted
-from toolkit.image.inventory import HeldImage, remove_partial_image
+from toolkit.image.on_hosts import HeldImage, remove_partial_image
 from toolkit.lifecycle.down import REMOVE_STATE
 from toolkit.plan.steps import Phase, Plan, Run, Step
 

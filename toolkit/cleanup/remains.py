@@ -20,7 +20,7 @@ from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.cleanup.plan import QUIET, Leftovers, OldJob, State
 from toolkit.core.command import quoted
 from toolkit.core.facts import ContainerFacts
-from toolkit.image.inventory import QUESTIONS, HeldImage, parse_held
+from toolkit.image.on_hosts import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN

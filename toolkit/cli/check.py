@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toolkit.checks.run import choose_checks, look
+from toolkit.checks.run import choose_checks, run_checks
 from toolkit.cleanup.gc import Collection, questions
 from toolkit.cli import complete
 from toolkit.cli.common import (
@@ -70,7 +70,7 @@ def check(
         toolkit check --check docker-version,clock --json
     """
     inventory = load(hosts)
-    findings = look(inventory, choose_checks(listed(only)), trace if verbose else None, quick)
+    findings = run_checks(inventory, choose_checks(listed(only)), trace if verbose else None, quick)
     verdict = worst(findings)
     if not as_json:
         put_text(findings_text(findings, inventory.names, everything=verbose))

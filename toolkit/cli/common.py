@@ -22,7 +22,8 @@ from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
     from toolkit.api.connection import Connection
-    from toolkit.cluster.session import Questions, Session
+    from toolkit.cluster.connect import Questions
+    from toolkit.cluster.session import Session
     from toolkit.core.finding import Finding
     from toolkit.hostsfile.inventory import Inventory
 

@@ -23,9 +23,9 @@ from toolkit.cli.common import (
     to_stdout,
 )
 from toolkit.cli.line import CommandLine
-from toolkit.cluster.session import choose_hosts
 from toolkit.core.command import Result, command
 from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.load import choose_hosts
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.transport import NOT_FOUND
 from toolkit.remote.fanout import fan_out

@@ -23,14 +23,14 @@ from toolkit.cli.common import (
 )
 from toolkit.cli.line import CommandLine
 from toolkit.cli.progress import Progress
-from toolkit.cluster.session import Session, choose_hosts
+from toolkit.cluster.session import Session
 from toolkit.core.disk_space import size
 from toolkit.core.local_writer import Destination, destination
 from toolkit.core.printable import counted, printable_line
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.hostsfile.load import is_file
-from toolkit.jobs.files import (
+from toolkit.hostsfile.load import choose_hosts, is_file
+from toolkit.jobs.get import (
     Found,
     Got,
     NoFolder,

@@ -28,18 +28,18 @@ from toolkit.cli.common import (
 )
 from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.plans import carry_out, carry_out_after_pull, exit_with
-from toolkit.cluster.image_look import inspect_here
+from toolkit.cluster.image_probe import inspect_here
 from toolkit.core.printable import without_color
 from toolkit.hostsfile.fields import image as image_name
 from toolkit.hostsfile.load import is_file
-from toolkit.image.build_plan import FLAVOURS, HOROVOD, NCCL
+from toolkit.image.build import build_image
+from toolkit.image.build_plan import FLAVOURS, HOROVOD, NCCL, ImageRecipe
 from toolkit.image.build_values import ImageBuild, build_progress
 from toolkit.image.capabilities import capabilities_json, capabilities_text
 from toolkit.image.cuda import CUDA_NAMES, DEFAULT_CUDA
-from toolkit.image.inventory import images_text
 from toolkit.image.lock import unlocked_text
-from toolkit.image.manage import ImageRecipe, known_flavor, make_build, make_onto, own_arch
-from toolkit.image.manage import build as build_now
+from toolkit.image.manage import known_flavor, make_build, make_onto, own_arch
+from toolkit.image.on_hosts import images_text
 
 _TORCH_INDEX = "TOOLKIT_TORCH_INDEX"
 
@@ -203,7 +203,7 @@ def _show_plan(subject: ImageBuild, as_json: bool) -> None:
 def _build(subject: ImageBuild, flavor: str, kind: str, verbose: bool, as_json: bool) -> None:
     start = time.monotonic()
     say(f"building {subject.tag} ({kind})")
-    size = build_now(subject, _notifier(verbose))
+    size = build_image(subject, _notifier(verbose))
     seconds = time.monotonic() - start
     limit = f", at most {subject.limit_bytes / 1e6:.0f} MB allowed" if subject.limit_bytes else ""
     say(f"{subject.tag}: {size / 1e6:.0f} MB{limit}; took {seconds:.0f} s")

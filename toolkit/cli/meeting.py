@@ -8,7 +8,6 @@ from dataclasses import replace
 from toolkit.cli.asking import Person, on_terminal
 from toolkit.cli.common import say
 from toolkit.cli.trust import settle
-from toolkit.cluster.trust import look
 from toolkit.core.container import Mount
 from toolkit.errors import BadInput, Problem, ToolkitError, Unreachable, UnreachableCause
 from toolkit.hostsfile import fields
@@ -18,6 +17,7 @@ from toolkit.init.draft import Draft, DraftHost, named
 from toolkit.init.meet import Meeting, inventory_of, leave_out, meet
 from toolkit.init.show import aliases_text, met_text, mixed_text, shares_text, variant_text
 from toolkit.init.ssh_aliases import Alias
+from toolkit.init.trust import shown_keys
 from toolkit.protocol.host_list import host_list
 
 LEAVE, AGAIN, KEEP = "leave", "try", "keep"
@@ -89,7 +89,7 @@ def _settle_keys(
     inventory: Inventory, names: Sequence[str], yes: bool, dry_run: bool
 ) -> dict[str, ToolkitError]:
     """Ask about every SSH key that is not recorded; return the error of each host that showed no key."""
-    shown = look(inventory, tuple(names))
+    shown = shown_keys(inventory, tuple(names))
     if not yes and on_terminal():
         queried: set[str] = set()
         while new := [f for f in shown if f.verdict == "unknown" and not f.error and f.host not in queried]:
@@ -101,7 +101,7 @@ def _settle_keys(
                 break
             shown = [
                 *(found for found in shown if found.error and found.host not in behind),
-                *look(inventory, tuple(behind)),
+                *shown_keys(inventory, tuple(behind)),
             ]
     lost = {found.host: found.failure for found in shown if found.host in names}
     return {

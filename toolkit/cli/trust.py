@@ -10,8 +10,8 @@ import typer
 from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, confirm, put_json, say
 from toolkit.cli.line import CommandLine
-from toolkit.cluster.session import choose_hosts
-from toolkit.cluster.trust import ShownKey, look, record
+from toolkit.hostsfile.load import choose_hosts
+from toolkit.init.trust import ShownKey, record, shown_keys
 from toolkit.protocol.host_list import every_host
 
 
@@ -48,7 +48,7 @@ def trust(
     line = CommandLine()
     inventory = line.hosts(hosts)
     chosen = line.read(choose_hosts, inventory, every_host(names or ()), ()) if inventory else None
-    keys = look(line.accept(inventory), line.accept(chosen))
+    keys = shown_keys(line.accept(inventory), line.accept(chosen))
     trusted = [settle(found, yes, replace, dry_run, verbose) for found in keys]
     if as_json:
         put_json([found.as_json() for found in keys])

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from toolkit.cluster.look import ENDED, Look, Looked, last_words, parse_line, targets_line
+from toolkit.cluster.probe_containers import ENDED, Look, Looked, last_words, parse_line, targets_line
 from toolkit.core.answers import LineStream, answer_of
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.runner import Runner

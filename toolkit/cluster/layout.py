@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from toolkit.cluster.gpus import share_gpus
-from toolkit.cluster.ownership import ours as ours  # job.py takes it from here
-from toolkit.cluster.ownership import refuse_foreign, worker_port
+from toolkit.cluster.ownership import ours, refuse_foreign
+from toolkit.cluster.ports import worker_port
 from toolkit.core.facts import Facts
 from toolkit.core.image import LATE_FIX, ImageFacts, image_arch, missing_fix
 from toolkit.errors import ImageError, NotReady, ToolkitError

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.cluster.ownership import FIRST_MASTER_PORT, free_port
+from toolkit.cluster.ports import FIRST_MASTER_PORT, free_port
 from toolkit.core.command import Command, script
 from toolkit.core.facts import Facts
 from toolkit.network.choose import Answer, DataPath, Evidence, Shared

@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from toolkit.cluster import interfaces, state_folders
+from toolkit.cluster import state_folders
 from toolkit.cluster.applied import parse_applied
 from toolkit.cluster.gpus import SMI, parse_cdi, parse_smi
 from toolkit.cluster.ownership import OWN_PROCESSES
@@ -23,6 +23,7 @@ from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembe
 from toolkit.core.host_programs import packed
 from toolkit.core.image import ImageFacts, image_facts, image_id
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
+from toolkit.network import interfaces
 from toolkit.protocol.decode import MOST, DecodeError, decode, whole
 from toolkit.protocol.engine import (
     ContainerConfig,

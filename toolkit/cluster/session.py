@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from toolkit.cluster.applied import with_recorded_transport
-from toolkit.cluster.connect import NO_EXECUTORS, Connected, Questions, Reply, try_networks
+from toolkit.cluster.connect import NO_EXECUTORS, Connected, Questions, try_networks
 from toolkit.cluster.container_status import why_not_running
-from toolkit.cluster.image_look import choose_transport
+from toolkit.cluster.image_probe import choose_transport
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.ownership import refuse_foreign
 from toolkit.core.command import Result, script
@@ -26,7 +26,6 @@ from toolkit.core.report import PlanFailed, Report
 from toolkit.core.runner import ContainerRunner, Sink
 from toolkit.errors import NotReady
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.hostsfile.load import choose_hosts, load_inventory
 from toolkit.network.choose import Evidence
 from toolkit.plan.context import Executors
 from toolkit.plan.execute import STALE_S, Listener, execute, reported_after
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 
 # Bytes of each output of a command that are kept in memory; all hosts can send theirs at the same time.
 MOST_OUTPUT = 4 << 20
-
-__all__ = ["Questions", "Reply", "Session", "choose_hosts", "load_inventory"]
 
 
 class _Kept:

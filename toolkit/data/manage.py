@@ -1,4 +1,4 @@
-"""Data sets of the hosts file: read on this machine, planned, listed, required before a job starts."""
+"""Data sets of the hosts file: read on this machine, listed, required before a job starts."""
 
 from __future__ import annotations
 
@@ -7,23 +7,11 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from toolkit.cluster.ownership import refuse_foreign
 from toolkit.cluster.session import Session
-from toolkit.data.plan import (
-    QUESTION,
-    DataRow,
-    HeldData,
-    data_rows,
-    lacking,
-    parse_held,
-    plan_data,
-    plan_remove,
-)
+from toolkit.data.plan import QUESTION, DataRow, HeldData, data_rows, lacking, parse_held
 from toolkit.data.source import read_content
 from toolkit.errors import BadInput, NotReady, Problem, together
 from toolkit.hostsfile.inventory import DataSet, Inventory
-from toolkit.network.choose import choose_paths
-from toolkit.plan.steps import Plan
 from toolkit.protocol.shards import Content
 
 Staged = tuple[tuple[DataSet, str, Content], ...]
@@ -77,24 +65,6 @@ def require_data(inventory: Inventory) -> None:
         problem = Problem("data", "has no data set to stage")
         fix = "add to hosts.yaml: data: [{source: ./DATA, path: /scratch/DATA, target: /data}]"
         raise BadInput(inventory.source, (problem,), fix)
-
-
-def send_plan(session: Session, data: Staged) -> Plan:
-    """Return the plan that stages the data to every host that answered."""
-    session.require_some()
-    inventory = session.inventory
-    for facts in session.facts.values():
-        refuse_foreign(inventory.cluster, facts)
-    paths = choose_paths(inventory, session.facts, session.try_networks())
-    return plan_data(inventory, session.facts, paths, data, inventory.image)
-
-
-def remove_plan(session: Session) -> Plan:
-    """Return the plan that removes the data from every host that answered."""
-    session.require_some()
-    for facts in session.facts.values():
-        refuse_foreign(session.inventory.cluster, facts)
-    return plan_remove(session.inventory, session.facts)
 
 
 def list_data(session: Session) -> tuple[DataRow, ...]:

@@ -24,8 +24,7 @@ from toolkit.plan.steps import RemoveData, SendData
 from toolkit.protocol.decode import DecodeError, decode, load_json
 from toolkit.protocol.relay import DataDone, DataSeen, NoProgram
 from toolkit.protocol.shards import Shard
-from toolkit.transfer.host import Brought, Declined, Obstacle
-from toolkit.transfer.host_programs import data_program, data_relay_program
+from toolkit.transfer.host import Brought, Declined, Obstacle, data_program, data_relay_program
 from toolkit.transfer.relay import Relay
 
 T = TypeVar("T")

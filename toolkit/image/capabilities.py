@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.cluster.look import InspectedImage
+from toolkit.cluster.probe_containers import InspectedImage
 from toolkit.launchers import NEEDS
 from toolkit.plan.show import table
 from toolkit.protocol.probes import ImageReport

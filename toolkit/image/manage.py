@@ -10,21 +10,14 @@ import sys
 from dataclasses import replace
 from functools import partial
 
-from toolkit.cluster.image_look import image_here, inspect_here
+from toolkit.cluster.image_probe import image_here, inspect_here
 from toolkit.cluster.layout import reference_image
 from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of
 from toolkit.core.image import ImageFacts
 from toolkit.core.runner import run_here
 from toolkit.errors import BadInput, ImageError, MissingTool, Problem, ToolkitError
-from toolkit.image.build import (
-    Notify,
-    build_image,
-    read_sources,
-    resolve,
-    source_folder,
-    wheelhouse_files,
-)
+from toolkit.image.build import read_sources, resolve, source_folder, wheelhouse_files
 from toolkit.image.build_plan import (
     BUILDER_VARIABLE,
     FLAVOURS,
@@ -44,23 +37,10 @@ from toolkit.image.build_plan import (
     wheelhouses_of,
 )
 from toolkit.image.build_values import ImageBuild
-from toolkit.image.inventory import QUESTIONS, HeldImage, ImageRow, image_rows, parse_held, plan_prune
+from toolkit.image.on_hosts import HeldImage, ImageRow, image_rows, parse_held, plan_prune
 from toolkit.image.wheelhouse import TORCH_CPU_INDEX, Target, beside_torch
 from toolkit.plan.steps import Plan
 from toolkit.remote.local_image import default_cache
-
-__all__ = [
-    "QUESTIONS",
-    "ImageRecipe",
-    "build",
-    "known_flavor",
-    "list_images",
-    "make_build",
-    "make_onto",
-    "own_arch",
-    "pick_flavor",
-    "prune_plan",
-]
 
 
 def pick_flavor() -> str:
@@ -168,11 +148,6 @@ def make_onto(
         certificate=certificate,
         other_builder=BUILDER_VARIABLE in os.environ,
     )
-
-
-def build(subject: ImageBuild, notify: Notify) -> int:
-    """Build the image and return its size in bytes; see ``toolkit.image.build.build_image``."""
-    return build_image(subject, notify)
 
 
 def list_images(session: Session) -> tuple[ImageRow, ...]:

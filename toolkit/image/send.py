@@ -32,8 +32,7 @@ from toolkit.plan.context import Advance, Context, Verdict, counted, failure, ro
 from toolkit.plan.steps import PullImage, SendImage
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.names import image_names, part_name
-from toolkit.transfer.host import Declined
-from toolkit.transfer.host_programs import load_program, relay_program
+from toolkit.transfer.host import Declined, load_program, relay_program
 from toolkit.transfer.relay import GIVEN_UP_AFTER_S, LEAST, Relay
 
 # Slightly less than the computed space, so that an image that barely fits is not refused.

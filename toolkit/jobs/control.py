@@ -48,7 +48,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def start(session: Session, plan: Plan, listen: Listener) -> Report:
-    """Run the plan of ``plan_run``; afterwards the job belongs to the cluster.
+    """Run the plan of ``plan_job``; afterwards the job belongs to the cluster.
 
     Raises:
         ToolkitError: some host did not get the code, so nothing was started.
@@ -93,12 +93,12 @@ def _failed_on(what: str, failed: Sequence[Outcome]) -> ToolkitError:
 
 
 def _job_of(plan: Plan) -> str:
-    """The id of the job that a plan of ``plan_run`` starts."""
+    """The id of the job that a plan of ``plan_job`` starts."""
     return next(step.job for step in plan.steps if isinstance(step, StartJob))
 
 
 def run_to_completion(session: Session, plan: Plan, job: str, listen: Listener) -> str:
-    """Run the plan of ``plan_run``, follow the job to its end and return the end of its merged log.
+    """Run the plan of ``plan_job``, follow the job to its end and return the end of its merged log.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; the job has been ended.

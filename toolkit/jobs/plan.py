@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from toolkit.cluster.container_status import UP, lacks_sshd, why_not_running
 from toolkit.cluster.gpus import ordered_uuids
-from toolkit.cluster.layout import Layout, ours
+from toolkit.cluster.layout import Layout
+from toolkit.cluster.ownership import ours
 from toolkit.core.code import CodeTree
 from toolkit.core.image import OWN
 from toolkit.core.printable import counted
@@ -99,7 +100,7 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
 
     Args:
         source: local folder whose files become the job's snapshot; empty for none.
-        tree: what of it goes.
+        tree: the files of this folder to send.
     """
     cluster = layout.inventory.cluster
     own = (job.main,) if starts_from_main(job.launcher, job.transport) else ()

@@ -9,7 +9,7 @@ from toolkit.core.command import Command, quoted, script
 from toolkit.core.container import CONFINED
 from toolkit.core.facts import Facts
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.image.inventory import PARTS
+from toolkit.image.on_hosts import PARTS
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 from toolkit.protocol.decode import whole
 from toolkit.protocol.names import JOBS, LABEL_PORT

@@ -42,29 +42,6 @@ def bring_up(
         prepare: as the plan was made.
         force: although another port ends a running job.
     """
-    report = _bring_up(session, layout, plan, listen, prepare, force)
-    if report.changes:
-        _keep_times(session)
-    return report
-
-
-def _keep_times(session: Session) -> None:
-    """Store the durations on main for the reports of jobs, which work without them."""
-    main = session.facts.get(session.inventory.main)
-    if main is None:
-        return
-    text = json.dumps({"at": time.time(), "spans": spans_json(session.stopwatch.take())})
-    file = f"{main.state_dir}/conf/{UP_TIMES}"
-    keep = Command(("sh", "-c", 'umask 077; cat >"$1.part" && mv "$1.part" "$1"', "sh", file), text.encode())
-    # Not a step of the plan: its content is known only after the plan has run.
-    if main.host in session.runners:
-        with suppress(ToolkitError):
-            session.runners[main.host].run(keep, 30)
-
-
-def _bring_up(
-    session: Session, layout: Layout, plan: Plan, listen: Listener, prepare: bool, force: bool
-) -> Report:
     lost_ports: frozenset[int] = frozenset()
     report = latest = session.execute(plan, listen, precheck=session.is_up)
     for _ in range(TRIES):
@@ -82,13 +59,30 @@ def _bring_up(
                 if not force:
                     refuse_to_end_jobs(session, layout, prepare)
             except ToolkitError as error:
-                return _blamed(report, lost, error)
+                report = _blamed(report, lost, error)
+                break
             # The data, for one, is in the first plan only. A host without it must not be started.
             repeated = {step_key(phase, step) for phase in again.phases for step in phase.steps}
             undone = {o.host for o in report.outcomes if not o.done and o.key not in repeated}
             latest = session.execute(again, listen, without=undone)
         report = latest.after(report)
+    if report.changes:
+        _keep_times(session)
     return report
+
+
+def _keep_times(session: Session) -> None:
+    """Store the durations on main for the reports of jobs, which work without them."""
+    main = session.facts.get(session.inventory.main)
+    if main is None:
+        return
+    text = json.dumps({"at": time.time(), "spans": spans_json(session.stopwatch.take())})
+    file = f"{main.state_dir}/conf/{UP_TIMES}"
+    keep = Command(("sh", "-c", 'umask 077; cat >"$1.part" && mv "$1.part" "$1"', "sh", file), text.encode())
+    # Not a step of the plan: its content is known only after the plan has run.
+    if main.host in session.runners:
+        with suppress(ToolkitError):
+            session.runners[main.host].run(keep, 30)
 
 
 def _lost(report: Report) -> dict[str, Outcome]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from toolkit.cluster.containers import cluster_container, worker_sshd_config
-from toolkit.cluster.files import ssh_config
+from toolkit.cluster.containers import cluster_container, ssh_config, worker_sshd_config
 from toolkit.cluster.layout import Layout
 from toolkit.core.container import Container, docker_run_script
 from toolkit.core.templates import render_template

@@ -13,17 +13,16 @@ from toolkit import __version__
 from toolkit.cluster.applied import FILE as APPLIED
 from toolkit.cluster.applied import applied_text
 from toolkit.cluster.container_status import REMOVE_OWN, runs_already, start_step
-from toolkit.cluster.containers import SSHD_ARGV, cluster_container, worker_sshd_config
-from toolkit.cluster.files import (
-    CLUSTER_KEY,
-    HOST_KEY,
+from toolkit.cluster.containers import (
+    SSHD_ARGV,
+    cluster_container,
     group_file,
     hosts_file,
-    key_step,
     passwd_file,
     ssh_config,
-    trust_steps,
+    worker_sshd_config,
 )
+from toolkit.cluster.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_steps
 from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.state_folders import known_files
 from toolkit.core.command import Ref, command, script

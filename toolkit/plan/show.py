@@ -1,4 +1,4 @@
-"""Plans, reports and facts as readable text; this module prints nothing."""
+"""Plans, reports and findings as readable text, and tables; this module prints nothing."""
 
 from __future__ import annotations
 

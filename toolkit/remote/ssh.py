@@ -289,14 +289,57 @@ class SshRunner:
         start = time.monotonic()
         errors = bytearray()
         broken: list[BaseException] = []
-
         line, head = words
         if head:
             source = itertools.chain(_pieces(head), source or ())
-        taken = 0
 
         def keep(data: bytes) -> None:
             errors.extend(data[: _MOST_ERRORS - len(errors)])
+
+        out, err = _Framed(sink, self.name), _Framed(error_sink or keep, self.name)
+        # The host ends a late command. This limit is for a host that is silent, and for a process that
+        # outlives the command, holds its output open and prints.
+        deadline = None if timeout is None else start + timeout + _LATE_S
+        try:
+            status = self._exchange(line, source, out, err, broken, hold, deadline, silence)
+        except TimeoutError as error:
+            if error in broken:
+                raise
+            if timeout is not None:
+                why = timeout_text(timeout)
+            else:
+                why = f"the command printed nothing for {silence:g} s"
+            return Result(TIMED_OUT, "", why, time.monotonic() - start)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            if error in broken:
+                raise
+            lost = f"the connection was lost: {self._link.lost or error}"
+            why = "the connection to the host was closed" if self._closed else lost
+            raise Unreachable(why, _AGAIN, self.name) from error
+        if broken:
+            raise broken[0]
+        result = self._ended(status, bytes(errors), timeout, time.monotonic() - start)
+        if not out.begun:
+            raise self._no_shell(out.before + b"\n" + err.before + result.stderr.encode())
+        return result
+
+    def _exchange(
+        self,
+        line: str,
+        source: Iterable[bytes] | None,
+        out: Sink,
+        err: Sink,
+        broken: list[BaseException],
+        hold: bool,
+        deadline: float | None,
+        silence: float | None,
+    ) -> int:
+        """Run a line on a channel of its own: send its input, pass on its output, return its exit status.
+
+        Args:
+            broken: gets what a sink or the source raised; that error is raised, whatever the connection says.
+        """
+        taken = 0
 
         def counted(chunks: Iterable[bytes]) -> Iterator[bytes]:
             nonlocal taken
@@ -304,13 +347,8 @@ class SshRunner:
                 yield chunk
                 taken += 1
 
-        out, err = _Framed(sink, self.name), _Framed(error_sink or keep, self.name)
-        # The host ends a late command. This limit is for a host that is silent, and for a process that
-        # outlives the command, holds its output open and prints.
-        deadline = None if timeout is None else start + timeout + _LATE_S
-        channel: paramiko.Channel | None = None
+        channel = self._link.connection.create_session()
         try:
-            channel = self._link.connection.create_session()
             channel.settimeout(_left(deadline))
             channel.exec_command(line)
             drain = threading.Thread(target=_drain, args=(channel, err, broken), daemon=True)
@@ -335,29 +373,9 @@ class SshRunner:
             status = _exit_code(channel.recv_exit_status())
             # The thread that feeds the command possibly waits for its source. It ends with its next chunk.
             drain.join(_DRAIN_S)
-        except TimeoutError as error:
-            if error in broken:
-                raise
-            if timeout is not None:
-                why = timeout_text(timeout)
-            else:
-                why = f"the command printed nothing for {silence:g} s"
-            return Result(TIMED_OUT, "", why, time.monotonic() - start)
-        except (OSError, EOFError, paramiko.SSHException) as error:
-            if error in broken:
-                raise
-            lost = f"the connection was lost: {self._link.lost or error}"
-            why = "the connection to the host was closed" if self._closed else lost
-            raise Unreachable(why, _AGAIN, self.name) from error
+            return status
         finally:
-            if channel is not None:
-                channel.close()
-        if broken:
-            raise broken[0]
-        result = self._ended(status, bytes(errors), timeout, time.monotonic() - start)
-        if not out.begun:
-            raise self._no_shell(out.before + b"\n" + err.before + result.stderr.encode())
-        return result
+            channel.close()
 
     def _ended(self, status: int, errors: bytes, timeout: float | None, seconds: float) -> Result:
         """Return the result of a command that has ended; -1 is the status of one that has none.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from toolkit import __version__
 from toolkit.cluster.container_status import REMOVE_OWN, start_step
-from toolkit.cluster.files import home_of
+from toolkit.cluster.containers import home_of
 from toolkit.cluster.gpus import CAPABILITIES, NONE_VISIBLE, given_gpus, gpu_access
 from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import services_of

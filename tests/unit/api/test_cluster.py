@@ -31,7 +31,7 @@ from toolkit.api.job import ClusterJob
 from toolkit.bench.scaling import measure_all
 from toolkit.bench.smoke import Smoke
 from toolkit.cli.run import run as run_verb
-from toolkit.cluster.look import InspectedImage
+from toolkit.cluster.probe_containers import InspectedImage
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.finding import Finding
 from toolkit.core.report import Outcome, PlanFailed, Report, refuse_failed

@@ -22,9 +22,10 @@ from tests.unit.test_invariants import recorder as recorder
 from toolkit.api.network import NetworkPart
 from toolkit.bench.tune import DEFAULT_BUDGET_S, check_tune, forget, forget_plan, keep_plan, tune
 from toolkit.cli.network import tune as tune_verb
-from toolkit.cluster.session import Session, load_inventory
+from toolkit.cluster.session import Session
 from toolkit.errors import BadInput, NotReady, Unreachable
-from toolkit.jobs.build import PlannedJob, plan_request
+from toolkit.hostsfile.load import load_inventory
+from toolkit.jobs.make_job import PlannedJob, plan_request
 from toolkit.jobs.plan import job_file
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.unit.checks.recorded import TAIL, card, gpus
 from tests.unit.checks.scenes import Case, info, scene, with_file, with_host, with_image
 from toolkit.checks.model import Scene, Seen
-from toolkit.cluster.look import Looked
+from toolkit.cluster.probe_containers import Looked
 
 _PCI = "pci:0000:11:00.0 nvidia\npci:0000:21:00.0 nvidia\n"
 _MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.144\n"

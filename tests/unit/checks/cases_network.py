@@ -10,7 +10,7 @@ from tests.unit.checks.recorded import place, places
 from tests.unit.checks.scenes import scene, with_host
 from tests.unit.cluster_world import gpu
 from toolkit.checks.model import Scene
-from toolkit.cluster.look import Looked
+from toolkit.cluster.probe_containers import Looked
 from toolkit.core.facts import Interface
 from toolkit.protocol.probes import LookReport
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from toolkit.checks.model import Scene
-from toolkit.cluster.look import Looked
+from toolkit.cluster.probe_containers import Looked
 from toolkit.core.facts import Facts, Gid, Interface, Link, RdmaPort, Route
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import Answer, Evidence, choose

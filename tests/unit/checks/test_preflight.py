@@ -164,7 +164,7 @@ def test_a_session_runs_every_probe() -> None:
 def test_gc_and_its_hidden_alias_remove_the_same(
     recorder: Recorder, saw: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("toolkit.cli.check.look", lambda *_: ())
+    monkeypatch.setattr("toolkit.cli.check.run_checks", lambda *_: ())
     saw(scene())
     assert call(*words)[0] == 0 and recorder.ran.pop().steps == ()
     stopped = replace(world.running("old", "gpu2", "worker"), state="exited")

@@ -27,7 +27,7 @@ from toolkit.cleanup.plan import Leftovers, OldJob, State, plan_gc
 from toolkit.cleanup.remains import STATES, Remains, removable, reported
 from toolkit.cluster.session import Session
 from toolkit.core.facts import ContainerFacts
-from toolkit.image.inventory import HeldImage
+from toolkit.image.on_hosts import HeldImage
 from toolkit.plan.steps import Run
 
 JOB = world.JOB_ID

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 import typer.main
 
-import toolkit.cluster.trust
+import toolkit.init.trust
 from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.cli import app as cli
@@ -279,22 +279,22 @@ def test_hosts_file_without_an_end_and_homes_that_nobody_has(run: Run, hosts: Pa
 def test_trust_as_a_dry_run_records_nothing(
     run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, tmp_path: Path
 ) -> None:
-    target = toolkit.cluster.trust.Target("gpu1", "10.0.0.1", known_hosts=(str(tmp_path / "known"),))
+    target = toolkit.init.trust.Target("gpu1", "10.0.0.1", known_hosts=(str(tmp_path / "known"),))
     findings = [
-        toolkit.cluster.trust.ShownKey("gpu1", target, "ssh-ed25519", "SHA256:new"),
-        toolkit.cluster.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:same", "SHA256:same", "good"),
+        toolkit.init.trust.ShownKey("gpu1", target, "ssh-ed25519", "SHA256:new"),
+        toolkit.init.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:same", "SHA256:same", "good"),
     ]
-    monkeypatch.setattr("toolkit.cli.trust.look", lambda inventory, names: findings)
+    monkeypatch.setattr("toolkit.cli.trust.shown_keys", lambda inventory, names: findings)
     status, _, err = run("trust", "--dry-run", "--yes", "-v")
     assert status == 0 and f"would be recorded in {tmp_path / 'known'}" in err
     assert f"queried 10.0.0.1 port 22; recorded keys are in {tmp_path / 'known'}" in err
     assert not (tmp_path / "known").exists()
     findings.append(
-        toolkit.cluster.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:new", "SHA256:old", "changed")
+        toolkit.init.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:new", "SHA256:old", "changed")
     )
     assert run("trust", "--dry-run", "--yes")[0] == 1
     findings[:] = [
-        toolkit.cluster.trust.ShownKey("gpu2", target, failure=Unreachable("it is off", "ssh gpu2", "gpu2"))
+        toolkit.init.trust.ShownKey("gpu2", target, failure=Unreachable("it is off", "ssh gpu2", "gpu2"))
     ]
     status, out, err = run("trust", "--json")
     assert (status, err) == (1, "gpu2: it is off\n    fix: ssh gpu2\n")

@@ -10,7 +10,7 @@ import pytest
 
 from toolkit.cluster import container_probe
 from toolkit.cluster.container_probe import look_inside
-from toolkit.cluster.look import ENDED, Look
+from toolkit.cluster.probe_containers import ENDED, Look
 from toolkit.core.command import Command, Result, command
 from toolkit.core.runner import Sink
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit import cluster_world as world
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Observed, make_layout
-from toolkit.cluster.ownership import free_port
+from toolkit.cluster.ports import free_port
 from toolkit.core.container import Ulimit
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.image import ImageFacts, missing_fix

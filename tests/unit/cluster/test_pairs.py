@@ -21,8 +21,6 @@ from tests.unit.container_world import PATIENCE_S
 from toolkit.cluster import pairs
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.layout import Observed, make_layout
-from toolkit.cluster.look import Look, Looked, last_words, parse_line, plan_looks
-from toolkit.cluster.ownership import free_port
 from toolkit.cluster.pairs import (
     Ways,
     network_ways,
@@ -32,6 +30,8 @@ from toolkit.cluster.pairs import (
     unanswered,
     ways_command,
 )
+from toolkit.cluster.ports import free_port
+from toolkit.cluster.probe_containers import Look, Looked, last_words, parse_line, plan_looks
 from toolkit.container.bench import network
 from toolkit.core.command import Command, Result
 from toolkit.core.facts import Facts

@@ -1,4 +1,4 @@
-"""The parts of look.py that need no other host and no network."""
+"""The parts of container_probe.py that need no other host and no network."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ from tests.unit.container_world import (
 from toolkit.container.diagnose.inspect_ranks import secrets_of
 from toolkit.container.job import variables
 from toolkit.core.code import CodeTree
+from toolkit.jobs.executors import send_code, start_job
 from toolkit.jobs.plan import plan_job
-from toolkit.jobs.send_code import send_code, start_job
 from toolkit.plan.context import Context
 from toolkit.plan.steps import SendCode, StartJob
 

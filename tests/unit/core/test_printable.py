@@ -25,7 +25,7 @@ from toolkit.core.printable import TerminalFilter, printable, printable_line, wi
 from toolkit.core.remote_files import RemoteFile
 from toolkit.diagnose.known_errors import end_text
 from toolkit.errors import CommandFailed, ToolkitError
-from toolkit.jobs.files import Found
+from toolkit.jobs.get import Found
 from toolkit.jobs.status import JobStatus, jobs_table
 from toolkit.monitor.top import Cell
 from toolkit.plan.execute import StepProgress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.cluster.look import InspectedImage
+from toolkit.cluster.probe_containers import InspectedImage
 from toolkit.core.image import ImageFacts
 from toolkit.image.capabilities import capabilities, capabilities_json, capabilities_text
 from toolkit.protocol.probes import ImageReport

@@ -22,7 +22,7 @@ from toolkit.image.layers import holdings_command, parse_holdings
 from toolkit.plan.steps import Plan
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import EngineInfo, ImageInspect
-from toolkit.transfer import host_programs as programs
+from toolkit.transfer import host as programs
 
 # As Podman 5.4 prints it, cut to what is read.
 INFO = {

@@ -21,7 +21,7 @@ from toolkit.image.layer_reader import Unreadable, verified
 from toolkit.image.layers import Layer, digest
 from toolkit.plan.steps import Phase, Plan, SendImage
 from toolkit.protocol.names import PARTIAL_REPOSITORY
-from toolkit.transfer.host_programs import load_program, relay_program
+from toolkit.transfer.host import load_program, relay_program
 from toolkit.transfer.relay import GIVEN_UP_AFTER_S
 
 

@@ -22,7 +22,6 @@ from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.checks.model import Scene, Seen
 from toolkit.checks.registry import judge
-from toolkit.cluster.trust import ShownKey
 from toolkit.core.container import Mount
 from toolkit.core.facts import ContainerFacts
 from toolkit.errors import NotReady, ToolkitError, Unreachable, UnreachableCause
@@ -38,6 +37,7 @@ from toolkit.init.shares import SHARES, common_shares
 from toolkit.init.show import met_text, variant_text
 from toolkit.init.ssh_aliases import find_aliases, parse_aliases
 from toolkit.init.survey import PODMAN_INFO, engine_of, survey
+from toolkit.init.trust import ShownKey
 from toolkit.network.choose import Evidence
 
 NEEDS_SSH = pytest.mark.skipif(not shutil.which("ssh"), reason="there is no ssh program on this machine")
@@ -358,7 +358,7 @@ class Typed(io.StringIO):
 def talk(run: Run, monkeypatch: pytest.MonkeyPatch, ssh_config: Path) -> Iterator[Run]:
     """Call init on a terminal that types the answers; the hosts are those of the recorded scene."""
     ssh_config.write_text("Host gpu1 gpu2 cpu3\n  User alice\n")
-    monkeypatch.setattr(toolkit.cli.meeting, "look", lambda inventory, names: [])
+    monkeypatch.setattr(toolkit.cli.meeting, "shown_keys", lambda inventory, names: [])
     monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(met_scene()))
     monkeypatch.setattr(toolkit.remote.engine.Engine, "find", lambda: None)
 
@@ -511,7 +511,7 @@ def test_nothing_found_and_none_named_gives_a_file_to_fill_in(
 def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
     talk: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = toolkit.cluster.trust.Target("gate", "10.0.0.1", known_hosts=(str(tmp_path / "known"),))
+    target = toolkit.init.trust.Target("gate", "10.0.0.1", known_hosts=(str(tmp_path / "known"),))
     behind = replace(target, name="gpu2", jump=(target,))
     shown = [
         ShownKey("gate", target, "ssh-ed25519", "SHA256:gate"),
@@ -537,7 +537,7 @@ def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
         met.append(away)
         return meeting_of(met_scene())
 
-    monkeypatch.setattr(toolkit.cli.meeting, "look", look)
+    monkeypatch.setattr(toolkit.cli.meeting, "shown_keys", look)
     monkeypatch.setattr(toolkit.cli.trust, "record", record)
     monkeypatch.setattr(toolkit.cli.meeting, "meet", meet)
     monkeypatch.setattr("typer.confirm", lambda text, err: True)

@@ -35,11 +35,11 @@ from toolkit.jobs import control as jobs
 from toolkit.jobs import exec_mode as exec_jobs
 from toolkit.jobs import logs, records
 from toolkit.jobs.exec_mode import Parts, all_parts
+from toolkit.jobs.executors import start_daemons
 from toolkit.jobs.launcher import Start, without_ssh
 from toolkit.jobs.logs import Excerpt, follow
 from toolkit.jobs.plan import plan_job
 from toolkit.jobs.request import Request, check_request
-from toolkit.jobs.send_code import start_daemons
 from toolkit.jobs.status import shifted, together
 from toolkit.lifecycle.renderings import ssh_files
 from toolkit.lifecycle.up import plan_up

@@ -23,7 +23,7 @@ from toolkit.core.remote_files import Missing, RemoteFile
 from toolkit.core.runner import ContainerRunner
 from toolkit.errors import ToolkitError
 from toolkit.jobs.code import list_files
-from toolkit.jobs.files import (
+from toolkit.jobs.get import (
     FileStream,
     Found,
     Got,

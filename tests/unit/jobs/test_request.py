@@ -9,11 +9,10 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
-from toolkit.cluster.session import choose_hosts, load_inventory
 from toolkit.core.host_programs import container_programs
 from toolkit.errors import BadInput
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.hostsfile.load import read_secrets
+from toolkit.hostsfile.load import choose_hosts, load_inventory, read_secrets
 from toolkit.jobs.launcher import how_to_start, rank_command
 from toolkit.jobs.request import Request, check_request
 

@@ -18,8 +18,8 @@ from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import private_files
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.jobs import code as jobs_code
-from toolkit.jobs.build import private_code
 from toolkit.jobs.code import contents, list_files, read_tree
+from toolkit.jobs.make_job import private_code
 from toolkit.plan.steps import Phase, Plan, SendCode
 
 GIT = shutil.which("git")

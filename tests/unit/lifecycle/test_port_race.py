@@ -12,7 +12,7 @@ import toolkit.jobs.control
 import toolkit.lifecycle.port_race
 from tests.unit import cluster_world as world
 from toolkit.cluster.layout import Layout
-from toolkit.cluster.ownership import FIRST_MASTER_PORT, master_port, worker_port
+from toolkit.cluster.ports import FIRST_MASTER_PORT, master_port, worker_port
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.facts import Facts
 from toolkit.core.host_programs import container_programs

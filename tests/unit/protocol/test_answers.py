@@ -20,7 +20,7 @@ from tests.unit.checks import cases_network
 from tests.unit.cluster import test_probe
 from tests.unit.each import for_each
 from tests.unit.frames_here import NONCE, framed
-from tests.unit.image import test_engines, test_inventory
+from tests.unit.image import test_engines, test_on_hosts
 from tests.unit.protocol.mutations import ends_of_ranges, odd_json, odd_lines
 from toolkit.checks import containers as inside
 from toolkit.checks import reach
@@ -31,10 +31,10 @@ from toolkit.cli.predict_text import text as predict_text
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.container_status import why_not_running
 from toolkit.cluster.gpu_usage import gpus_text
-from toolkit.cluster.look import Look
-from toolkit.cluster.ownership import _held_port
 from toolkit.cluster.pairs import Ways, parse_ways
+from toolkit.cluster.ports import _held_port
 from toolkit.cluster.probe import LEASE, parse_facts
+from toolkit.cluster.probe_containers import Look
 from toolkit.core.answers import LineStream, Tail, answer_of, read_answer
 from toolkit.core.command import Result, command
 from toolkit.core.disk_space import parse_room
@@ -50,12 +50,12 @@ from toolkit.diagnose import why
 from toolkit.diagnose.verdict import judge
 from toolkit.errors import ToolkitError
 from toolkit.image import manage as images
-from toolkit.image.inventory import _row, images_text, parse_held
 from toolkit.image.layer_reader import LayerReader, Unreadable
 from toolkit.image.layers import parse_holdings
+from toolkit.image.on_hosts import _row, images_text, parse_held
 from toolkit.jobs import exec_mode as parts
 from toolkit.jobs import logs, records
-from toolkit.jobs.send_code import _Talk, start_daemons
+from toolkit.jobs.executors import _Talk, start_daemons
 from toolkit.jobs.status import job_json, jobs_table, parse_status, shifted, together
 from toolkit.monitor.job_report import make_report
 from toolkit.monitor.prometheus import prometheus_text
@@ -457,7 +457,7 @@ JSON: tuple[tuple[str, Callable[[str], object], Any], ...] = (
     ("images", section("images"), [IMAGE]),
     ("applied keys", section("applied"), {"image": "0123", "main": "4567"}),
     ("data of a host", data_of_host, {"set": "x", "files": 1, "bytes": 3, "since": 1700000000}),
-    ("images of a host", images_of_host, [test_inventory.inspected("a"), IMAGE]),
+    ("images of a host", images_of_host, [test_on_hosts.inspected("a"), IMAGE]),
     ("layers of images", holdings, [["sha256:a"], ["toolkit.part/x:1"]]),
     *((f"transfer: {next(iter(one))}", transfer, one) for one in TRANSFER),
     ("a folder of data", data_seen, {"missing": [0, 2], "set": "x", "free": 5, "inodes": -1, "block": 4096}),

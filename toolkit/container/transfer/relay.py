@@ -158,7 +158,7 @@ class Loading:
         self.done = threading.Event()
         self.status = -1
         self.process = subprocess.Popen(
-            # The load command of the host's engine; see toolkit/transfer/host_programs.py.
+            # The load command of the host's engine; see toolkit/transfer/host.py.
             os.environ.get("TOOLKIT_LOAD", "docker load --quiet").split(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

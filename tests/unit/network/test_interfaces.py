@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.cluster import interfaces
-from toolkit.cluster.interfaces import parse_links, parse_rdma, parse_routes
 from toolkit.core.facts import Gid, Link, RdmaPort, Route, leaves_by, rate_text
+from toolkit.network import interfaces
+from toolkit.network.interfaces import parse_links, parse_rdma, parse_routes
 from toolkit.protocol.decode import DecodeError
 
 # Debian 13: a bond of two cards under a bridge, WireGuard, a VPN's tap, a card that is switched off.

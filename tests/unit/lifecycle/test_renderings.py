@@ -18,15 +18,8 @@ from tests.golden import check_golden
 from tests.parity import SHOWN, variants
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
-from toolkit.cluster.files import (
-    authorized_keys_line,
-    group_file,
-    hosts_file,
-    known_hosts_line,
-    passwd_file,
-    ssh_config,
-    sshd_config,
-)
+from toolkit.cluster.containers import group_file, hosts_file, passwd_file, ssh_config, sshd_config
+from toolkit.cluster.keys import authorized_keys_line, known_hosts_line
 from toolkit.core.container import Container, Mount, docker_run_args, docker_run_script
 from toolkit.errors import ToolkitError
 from toolkit.lifecycle import renderings

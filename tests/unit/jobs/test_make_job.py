@@ -12,7 +12,7 @@ from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from toolkit.cluster.session import Session
 from toolkit.errors import BadInput, NotReady, Unreachable
-from toolkit.jobs.build import code_findings, plan_request
+from toolkit.jobs.make_job import code_findings, plan_request
 from toolkit.jobs.request import Request
 from toolkit.plan.steps import Plan
 

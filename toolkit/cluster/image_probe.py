@@ -10,7 +10,13 @@ from dataclasses import replace
 
 from toolkit.cluster.applied import with_recorded_transport
 from toolkit.cluster.layout import Layout
-from toolkit.cluster.look import InspectedImage, last_words, look_name, parse_image_look, plan_image_look
+from toolkit.cluster.probe_containers import (
+    InspectedImage,
+    last_words,
+    look_name,
+    parse_image_look,
+    plan_image_look,
+)
 from toolkit.core.answers import answer_of
 from toolkit.core.causes import words_of
 from toolkit.core.command import Command, Result, command

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from toolkit.cluster.gpu_usage import refuse_held
 from toolkit.cluster.layout import Layout
-from toolkit.cluster.ownership import master_port
+from toolkit.cluster.ports import master_port
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.cluster.versions import require_programs
 from toolkit.core.code import CodeTree, size_findings
@@ -59,7 +59,8 @@ def plan_request(
     checked = check_request(session.inventory, request)
     layout = job_layout(session, checked, known)
     job = make_job(session, checked, layout)
-    plan = plan_run(layout, job, request.workdir, read_code(session.inventory, request.workdir))
+    code = read_code(session.inventory, request.workdir)
+    plan = plan_job(layout, job, str(request.workdir or ""), code)
     return PlannedJob(job, plan, layout)
 
 
@@ -189,22 +190,13 @@ def _refuse_lost(session: Session, names: Sequence[str], request: Request) -> No
     raise error
 
 
-def plan_run(layout: Layout, job: Job, workdir: Path | None, tree: CodeTree) -> Plan:
-    """Return the plan that starts the job.
-
-    Args:
-        tree: the code of ``workdir``, from ``read_code``.
-    """
-    return plan_job(layout, job, str(workdir or ""), tree)
-
-
 def read_code(inventory: Inventory, workdir: Path | None) -> CodeTree:
     """Return the files of a local folder to send: all except ignored and private files."""
     return CodeTree() if workdir is None else read_tree(workdir, private=private_files(inventory))
 
 
 def private_code(plan: Plan, hosts_file: str = "") -> tuple[str, ...]:
-    """Return the private files in the folder of the code that a plan of ``plan_run`` does not send.
+    """Return the private files in the folder of the code that a plan of ``plan_job`` does not send.
 
     Args:
         hosts_file: a file that is not reported, because no script reads it.
@@ -217,6 +209,6 @@ def private_code(plan: Plan, hosts_file: str = "") -> tuple[str, ...]:
 
 
 def code_findings(plan: Plan) -> tuple[Finding, ...]:
-    """Return warnings about what a plan of ``plan_run`` sends: big files, or a big total."""
+    """Return warnings about what a plan of ``plan_job`` sends: big files, or a big total."""
     trees = [step.tree for step in plan.steps if isinstance(step, SendCode)]
     return size_findings(trees[0]) if trees else ()

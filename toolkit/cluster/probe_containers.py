@@ -1,4 +1,4 @@
-"""The start of container/check/container_probe.py on a host, its input and its output."""
+"""Containers that run container_probe.py or image_probe.py: their commands, input and output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Layout, Place
-from toolkit.cluster.ownership import FIRST_MASTER_PORT, free_port, running
+from toolkit.cluster.ownership import running
+from toolkit.cluster.ports import FIRST_MASTER_PORT, free_port
 from toolkit.core.command import Command, script
 from toolkit.core.container import CONFINED, Container, docker_run_args
 from toolkit.core.image import ImageFacts

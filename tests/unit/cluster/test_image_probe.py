@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit import cluster_world as world
 from toolkit.cluster.applied import applied_text, parse_applied, with_recorded_transport
-from toolkit.cluster.image_look import choose_transport, image_here, image_report
+from toolkit.cluster.image_probe import choose_transport, image_here, image_report
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.core.command import Command, Result
 from toolkit.errors import BadInput, ImageError, MissingTool, ToolkitError, Unreachable

@@ -85,7 +85,7 @@ class ShownKey:
         }
 
 
-def look(inventory: Inventory, names: tuple[str, ...]) -> list[ShownKey]:
+def shown_keys(inventory: Inventory, names: tuple[str, ...]) -> list[ShownKey]:
     """Return the key that each host presents, jump hosts first; one connection each, without a login.
 
     A host behind a jump host that is not trusted yet cannot be queried: it has an error.

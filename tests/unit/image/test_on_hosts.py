@@ -16,11 +16,12 @@ from tests.unit import cluster_world as world
 from tests.unit.container_world import sleeping
 from tests.unit.frames_here import NONCE
 from tests.unit.hosts_here import execute, hosts
+from toolkit.cluster.connect import Reply
 from toolkit.cluster.probe import parse_facts, probe_command
-from toolkit.cluster.session import Reply, Session
+from toolkit.cluster.session import Session
 from toolkit.errors import Unreachable
-from toolkit.image.inventory import QUESTIONS, HeldImage, image_rows, images_text, parse_held, plan_prune
 from toolkit.image.manage import list_images, prune_plan
+from toolkit.image.on_hosts import QUESTIONS, HeldImage, image_rows, images_text, parse_held, plan_prune
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan, Run
 from toolkit.protocol.frames import read_frames
