@@ -174,7 +174,9 @@ def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]
         what = f"the image {name} cannot be probed: no host has it, and this machine has no docker command"
         raise ImageError(what, "in hosts.yaml: set transport to exec or ssh; or install docker")
     if not here:
-        raise ImageError(f"no host that answers has the image {name}", "toolkit up  # with all hosts")
+        raise ImageError(
+            f"no host that answers has the image {name}", "toolkit up  # when all hosts answer again"
+        )
     return _report_here(name, layout.image.id)
 
 

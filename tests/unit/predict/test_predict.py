@@ -393,7 +393,7 @@ def test_the_verdict_without_a_step_time() -> None:
     fast = assemble([("a", 8), ("b", 8)], Given(1e13, inside=1e9))[0]
     assert (
         predict(fast, load(compute=None)).verdict
-        == "2 hosts would be faster than 1 host with any computing time per step"
+        == "2 hosts would be faster than 1 host at any compute time per step"
     )
 
 
