@@ -90,7 +90,10 @@ class Scaling:
             return f"{what}: {slower}; measure the links with toolkit bench network"
         if best is not last:
             gain = self.speedup(best)
-            return f"{what}: {counted(best.hosts, 'host')} are faster, with {gain:.2f} times the throughput"
+            more = (
+                f"{counted(best.hosts, 'host')} are faster and have {gain:.2f} times the throughput of {few}"
+            )
+            return f"{what}: {more}"
         if share < _FAIR:
             return f"{what}: the efficiency is poor; measure the links with toolkit bench network"
         return what if share >= _GOOD else f"{what}: the efficiency is fair"

@@ -200,7 +200,7 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
             what = f"{mount.source} contains symbolic links that are broken in a container: {astray[0]}{many}"
             folder = posixpath.dirname(astray[0].partition(" -> ")[2]) or "/"
             entry = quoted(f"{folder}:{folder}:ro")
-            fix = f"in hosts.yaml, under mounts: - {entry}"
+            fix = f"in hosts.yaml: add under mounts: - {entry}"
             yield warning(what, fix, subject=mount.source)
 
 

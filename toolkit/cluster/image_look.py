@@ -63,7 +63,7 @@ def image_report(name: str, image: str, user: Sequence[str], run: Run) -> ImageR
     report = parse_image_look(name, done.raw or done.stdout.encode(), nonce)
     if report.python[:2] < LEAST_PYTHON:
         found, least = (".".join(map(str, version)) for version in (report.python, LEAST_PYTHON))
-        what = f"the python3 of the image {name} is {found}, but toolkit needs {least} or newer"
+        what = f"the python3 of the image {name} has the version {found}, but toolkit needs {least} or newer"
         raise ImageError(what, "put a newer python3 first on the PATH of the image, or: toolkit image build")
     return report
 
