@@ -4,7 +4,7 @@
 #   status  print whether an engine answers, and whether `ensure` started it
 #   stop    stop the engine that `ensure` started, and no other; its images are kept
 #   wake    restart an engine that `ensure` had started; otherwise do nothing
-#   clean   stop it, and remove its data if no data existed before and no other program uses it
+#   clean   stop this engine, and remove its data if no data existed before and no other program uses it
 set -eu
 
 state=${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/toolkit/engine
@@ -63,7 +63,7 @@ remember() {
 
 install_packages() {
     have apt-get || fail "Docker is not installed, and this is neither Debian nor Ubuntu" \
-                         "install it: https://docs.docker.com/engine/install/"
+                         "install Docker: https://docs.docker.com/engine/install/"
     say "Docker is not installed: installing the packages docker.io and iptables with apt-get"
     export DEBIAN_FRONTEND=noninteractive
     packages="docker.io iptables"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the unit tests on every Python from 3.10 on that is here, in an environment of its own. usage: pythons.sh [3.N...]
+# Runs the unit tests with every installed Python from 3.10 on, each in a separate environment. usage: pythons.sh [3.N...]
 set -eu
 
 versions=${*:-3.10 3.11 3.12 3.13}

@@ -78,7 +78,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     failed = any(terminalreporter.stats.get(kind) for kind in ("failed", "error"))
     if failed and getattr(config.option, "randomly_reorganize", False):
         seed = config.option.randomly_seed
-        terminalreporter.write_line(f"The order was random. To repeat it: make unit SEED={seed}")
+        terminalreporter.write_line(f"The order was random. To repeat this order: make unit SEED={seed}")
 
 
 @pytest.hookimpl(tryfirst=True)

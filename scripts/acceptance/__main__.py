@@ -228,7 +228,7 @@ def main() -> int:
     for item in chosen:
         left = args.seconds - (time.monotonic() - began)
         reason = reason_to_skip(item, len(names), args.cpu, bool(about), trouble)
-        reason = reason or ("" if left > 5 else f"the {args.seconds} s of this run are used up")
+        reason = reason or ("" if left > 5 else f"the time limit of this run ({args.seconds} s) is over")
         result = Result(item.name, item.title, "skipped", reason, 0) if reason else perform(item, words, left)
         results.append(result)
         print(f"{result.state:8} {item.name:15} {result.seconds:4.0f} s  {result.detail}", flush=True)

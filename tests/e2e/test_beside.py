@@ -139,7 +139,7 @@ def test_shares_that_take_root_for_nobody(two: Toolkit, tmp_path: Path) -> None:
         cold = cluster(two, tmp_path, "squash", "squashed", mounts=mounts, **only)
         refused = cold.run("up")
         assert refused.status == 3 and refused.err.count("[engine-sees]") == 2
-        assert "in hosts.yaml: state_dir: FOLDER" in refused.err
+        assert "in hosts.yaml: set state_dir: FOLDER" in refused.err
         assert f"cannot read {home}/closed/deep" in refused.err and "chmod o+x" in refused.err
         assert sh(host, f"find {disk} -name toolkit") == "", "told before anything is made"
 

@@ -182,7 +182,7 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
         {},
         f"case N in 2) {BIND} & echo $! >/run/fault;; esac",
         "case N in 2) kill $(cat /run/fault); rm /run/fault;; esac",
-        {"in-listen": "cannot listen on DATA2, MASTER_PORT: Address already in use"},
+        {"in-listen": "cannot listen on DATA2 (MASTER_PORT): Address already in use"},
     ),
 }  # fmt: skip
 
@@ -214,14 +214,14 @@ UP: Mapping[str, Sequence[Fault]] = {
             # bash reads it in sessions over ssh too, which is how ranks start there.
             "echo 'ulimit -n 512' >STATE/home/.bashrc",
             "rm STATE/home/.bashrc",
-            "ranks can open 512 files",
+            "ranks can open only 512 files",
             "warning",
         ),
         Fault(
             "in-memlock",
             "mkdir /dev/infiniband; mknod /dev/infiniband/uverbs0 c 231 192",
             "rm -r /dev/infiniband",
-            "ranks can lock",
+            "ranks can lock only",
         ),
         Fault(
             "in-gpus",

@@ -1,4 +1,4 @@
-"""Measured scaling of a training script: speed-up, efficiency and summary, as JSON, table and HTML page."""
+"""Measured scaling of a training script: speedup, efficiency and summary, as JSON, table and HTML page."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Scaling:
         return more * point.steps_per_s / first.steps_per_s
 
     def efficiency(self, point: Point) -> float:
-        """Return the speed-up as a share of the ideal speed-up by ranks."""
+        """Return the speedup as a share of the ideal speedup by ranks."""
         return self.speedup(point) * self.points[0].ranks / point.ranks
 
     def expected(self, point: Point) -> float | None:
@@ -90,7 +90,10 @@ class Scaling:
             return f"{what}: {slower}; measure the links with toolkit bench network"
         if best is not last:
             gain = self.speedup(best)
-            return f"{what}: {counted(best.hosts, 'host')} are faster, with {gain:.2f} times the throughput"
+            more = (
+                f"{counted(best.hosts, 'host')} are faster and have {gain:.2f} times the throughput of {few}"
+            )
+            return f"{what}: {more}"
         if share < _FAIR:
             return f"{what}: the efficiency is poor; measure the links with toolkit bench network"
         return what if share >= _GOOD else f"{what}: the efficiency is fair"
@@ -98,7 +101,7 @@ class Scaling:
     def rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the head and the cells of the printed table."""
         hoped = ("predicted",) if self.predicted else ()
-        head = ("hosts", "ranks", "steps/s", "step", "speed-up", "efficiency", *hoped)
+        head = ("hosts", "ranks", "steps/s", "step", "speedup", "efficiency", *hoped)
         rows = []
         for point in self.points:
             share = self.expected(point)
@@ -184,13 +187,13 @@ def scaling_values(scaling: Scaling) -> dict[str, Any]:
     return {
         "verdict": scaling.verdict,
         "curve": _curve(scaling) if scaling.points else None,
-        "table": Table(*scaling.rows(), "speed-up by number of hosts", text=()),
+        "table": Table(*scaling.rows(), "speedup by number of hosts", text=()),
         "faults": scaling.faults,
     }
 
 
 def _curve(scaling: Scaling) -> dict[str, Any]:
-    """Return speed-up over the number of ranks: measured, predicted, and ideal."""
+    """Return speedup over the number of ranks: measured, predicted, and ideal."""
     first = scaling.points[0]
     most = max(point.ranks for point in scaling.points) / first.ranks
     top = max(most, *(scaling.speedup(point) for point in scaling.points)) * 1.05

@@ -130,7 +130,7 @@ def _unused(layout: Layout, place: Place) -> Problem | None:
     if place.gpus or declared or not trouble or is_absent(trouble):
         return None
     cause, fix = explain(trouble, place.name)
-    fix = f"{fix}; or, for ranks on the CPU, in hosts.yaml: gpus: 0"
+    fix = f"{fix}; or, for ranks on the CPU, in hosts.yaml: set hosts/{place.name}/gpus to 0"
     return gpu_problem(place.name, f"the host uses no GPU: {cause}", fix)
 
 

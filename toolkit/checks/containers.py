@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from toolkit.checks.engine import RESTART
 from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.model import Check, Scene, Seen, error, fine, grouped, groups_text, unchecked, warning
 from toolkit.checks.mounts import access, lost_source, unwritable
@@ -36,7 +37,7 @@ _NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 # Launchers that fixes propose, in order of preference.
 _BY_EXEC = ("mpirun", "torchrun", "python")
 _BY_SSH = ("horovodrun", *_BY_EXEC)
-_SHM_FIX = "in hosts.yaml: shm_size: 8g, then: toolkit up"
+_SHM_FIX = "in hosts.yaml: set shm_size: 8g, then: toolkit up"
 
 
 def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -60,7 +61,7 @@ def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _build(scene: Scene) -> str:
     """Return the command that builds an image with all tools, and the line of hosts.yaml that names it."""
     flavor = "gpu" if any(facts.gpus for facts in scene.facts.values()) else "cpu"
-    return f"toolkit image build --flavor {flavor}  # then in hosts.yaml: image: toolkit:{flavor}"
+    return f"toolkit image build --flavor {flavor}  # then in hosts.yaml: set image: toolkit:{flavor}"
 
 
 def _programs(scene: Scene) -> Iterator[Finding]:
@@ -94,15 +95,15 @@ def _programs(scene: Scene) -> Iterator[Finding]:
         what = f"the image {file.image} has no {' and no '.join(missing)}, which transport: ssh needs"
         yield error(what, without_sshd(file.image, launcher), subject="transport")
     if transport == EXEC != file.transport and file.launcher not in (*WITHOUT_SSH, "auto"):
-        what = f"launcher: {file.launcher} needs SSH, and transport is {transport_text(EXEC)}"
-        fix = f"in hosts.yaml: launcher: {exec_launcher}; or toolkit image build --onto {file.image}"
+        what = f"launcher: {file.launcher} requires SSH, but transport is {transport_text(EXEC)}"
+        fix = f"in hosts.yaml: set launcher: {exec_launcher}; or: toolkit image build --onto {file.image}"
         yield error(what, fix, subject="launcher")
     elif missing := [name.removeprefix("python:") for name in NEEDS.get(file.launcher, ()) if name in lacks]:
         what = (
             f"the image {file.image} has no {' and no '.join(missing)}, which launcher: {file.launcher} needs"
         )
         other = instead(_BY_EXEC if transport == EXEC else _BY_SSH, named)
-        yield error(what, f"in hosts.yaml: launcher: {other}; or {_build(scene)}", subject="launcher")
+        yield error(what, f"in hosts.yaml: set launcher: {other}; or: {_build(scene)}", subject="launcher")
 
 
 def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -113,10 +114,12 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for kind, fault in report.faults.items():
         port = {"worker": str(scene.port), "any": "any port"}.get(kind, "MASTER_PORT")
         address = scene.paths[seen.host].address
-        what = f"a container cannot listen on {address}, {port}: {fault}"
+        what = f"a container cannot listen on {address} ({port}): {fault}"
         if kind in report.taken:
             # The port was free a moment ago: another `toolkit check` can use it, or a program only bound it.
-            yield warning(what, f"toolkit check  # on {seen.host}, ss -tanp lists the ports", subject=port)
+            yield warning(
+                what, f"toolkit check  # to list the used ports, on {seen.host}: ss -tanp", subject=port
+            )
         else:
             yield error(
                 what, f"on {seen.host}: ip -4 addr; sysctl net.ipv4.ip_unprivileged_port_start", subject=port
@@ -179,9 +182,9 @@ def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     size = _limits(scene, seen.host).memlock
     if size >= 0:
-        what = f"ranks can lock {size // 1024} KiB of memory; RDMA needs an unlimited memlock limit"
+        what = f"ranks can lock only {size // 1024} KiB of memory, but RDMA needs an unlimited memlock limit"
         limit = '"default-ulimits": {"memlock": {"Name": "memlock", "Soft": -1, "Hard": -1}}'
-        fix = f"on {seen.host}: add {limit} to /etc/docker/daemon.json, restart docker, then: toolkit up"
+        fix = f"on {seen.host}: add {limit} to /etc/docker/daemon.json, {RESTART}  # then: toolkit up"
         yield error(what, fix)
 
 
@@ -191,9 +194,9 @@ def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     number = _limits(scene, seen.host).nofile
     if 0 <= number < LEAST_FILES:
-        what = f"ranks can open {number} files; data loaders and connections need at least {LEAST_FILES}"
-        fix = f'on {seen.host}: set "default-ulimits" with nofile in /etc/docker/daemon.json, restart docker'
-        yield warning(what, fix)
+        least = f"data loaders and connections need at least {LEAST_FILES}"
+        what = f"ranks can open only {number} files, but {least}"
+        yield warning(what, "in hosts.yaml: set ulimits: {nofile: 65536}, then: toolkit up")
 
 
 def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:

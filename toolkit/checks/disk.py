@@ -99,7 +99,7 @@ def _inodes(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     there, wanted, user = place(seen, "state"), seen.facts.state_dir, seen.facts.user
-    elsewhere = "in hosts.yaml: state_dir: FOLDER  # a folder on the hosts' local disks"
+    elsewhere = "in hosts.yaml: set state_dir: FOLDER  # a folder on the hosts' local disks"
     if isinstance(seen.error, UnsafeState):
         yield error(seen.error.what, seen.error.fix)
     elif there is None or not there.kind:

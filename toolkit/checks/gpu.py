@@ -382,7 +382,8 @@ def _alike(scene: Scene) -> Iterator[Finding]:
             f"ranks compute on the CPU of {', '.join(without)} (no GPU), but on GPUs of "
             f"{', '.join(with_gpus)}"
         )
-        yield warning(what, "in hosts.yaml: set slots: 0 for hosts without a GPU, or gpus: 0 for all hosts")
+        fix = f"toolkit run --exclude {','.join(without)} ...  # or in hosts.yaml: set gpus: 0 for every host"
+        yield warning(what, fix)
     for title, fix, words in (
         (
             "the GPU models differ between hosts",

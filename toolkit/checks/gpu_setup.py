@@ -149,7 +149,7 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif bus and not report.cards:
         drivers = ", ".join(sorted({driver for _, driver in bus if driver})) or "no driver"
         what = f"{len(bus)} NVIDIA GPUs are on the PCI bus, but nvidia-smi is missing ({drivers})"
-        fix = f"on {seen.host}: install the NVIDIA driver; or in hosts.yaml: gpus: 0 to leave the GPUs unused"
+        fix = f"on {seen.host}: install the NVIDIA driver; or in hosts.yaml: set hosts/{seen.host}/gpus to 0"
         yield warning(what, fix)
 
 
@@ -231,7 +231,7 @@ def _needed(scene: Scene) -> Iterator[Finding]:
         yield unchecked(f"{host_list(missing)} did not answer, and no other host has a GPU")
     else:
         what = f"the image {scene.inventory.image} is built for CUDA, but no host has an NVIDIA GPU"
-        yield warning(what, f"{CPU_BUILD}  # then in hosts.yaml: image: {CPU_IMAGE}")
+        yield warning(what, f"{CPU_BUILD}  # then in hosts.yaml: set image: {CPU_IMAGE}")
 
 
 def _shows_gpu(seen: Seen) -> bool:
@@ -256,7 +256,7 @@ def _other_variant(scene: Scene) -> str:
     fits = fitting_variant(scene)
     if fits is None or (cuda and fits.major == cuda[0]):
         return ""
-    return f"{fits.build}  # then in hosts.yaml: image: {fits.image}"
+    return f"{fits.build}  # then in hosts.yaml: set image: {fits.image}"
 
 
 def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -291,7 +291,10 @@ def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("docker cannot be used")
     # https://github.com/NVIDIA/nvidia-container-toolkit/issues/48 and opencontainers/runc#3708.
     elif info.cgroup_driver == "systemd" and not report.tagged("chars"):
-        what = "running containers lose their GPUs at the next `systemctl daemon-reload` (systemd cgroups)"
+        what = (
+            "running containers lose their GPUs at the next `systemctl daemon-reload`, "
+            "because the engine uses systemd cgroups"
+        )
         fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all  # at every boot, by a udev rule"
         yield warning(what, f"on {seen.host}: {fix}")
 
@@ -315,8 +318,8 @@ def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
     newer = [k for k in report.tagged("kernel") if _order(k) > _order(running) and k.endswith(flavor)]
     if newer and (last := max(newer, key=_order)) not in modules:
         what = f"kernel {last} is installed without an NVIDIA driver: the GPUs are missing after a reboot"
-        fix = f"on {seen.host}: sudo dkms autoinstall -k {quoted(last)}  # or install the driver for it"
-        yield warning(what, fix)
+        fix = f"sudo dkms autoinstall -k {quoted(last)}  # or install the driver for this kernel"
+        yield warning(what, f"on {seen.host}: {fix}")
 
 
 def _order(kernel: str) -> tuple[int, ...]:

@@ -59,9 +59,11 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(f"the image {tag} is missing, and {scene.local_silence}", LATE_FIX)
     elif not scene.sendable:
         what = f"the image {tag} is missing, and the engine of your machine has no copy to send"
-        yield error(what, f"{missing_fix(tag)}, or load it on {seen.host}: docker load")
+        yield error(what, f"{missing_fix(tag)}, or load the image on {seen.host}: docker load")
     elif held is not None:
-        yield fine(f"`up` replaces the different image {tag} on this host ({held.identity})")
+        yield fine(
+            f"`toolkit up` replaces the image {tag} on this host, which has other content ({held.identity})"
+        )
     else:
         yield fine(f"`toolkit up` sends {tag} to this host")
 

@@ -186,7 +186,8 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(what, "toolkit gc  # removes the container", subject=container.name)
     for container in own_containers(seen, scene):
         if container.state != "running" and container not in gone:
-            what = f"container {container.name} does not run ({container.state}, {container.exit_code})"
+            state = f"{container.state}, exit code {container.exit_code}"
+            what = f"container {container.name} does not run ({state})"
             again = "toolkit up  # recreates the container; `toolkit down` removes it"
             fix = fix_of(container, scene.inventory.image) if lacks_sshd(container) else again
             yield warning(what, fix, subject=container.name)
@@ -216,8 +217,10 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 f"the host has SSH keys and job records of cluster {cluster}, "
                 "but no container of this cluster"
             )
-            fix = f"on {seen.host}: rm -rf {quoted(folder)}  # or `toolkit down` with its hosts.yaml"
-            yield warning(what, fix, subject=folder)
+            fix = (
+                f"rm -rf {quoted(folder)}  # or run `toolkit down` with the hosts.yaml of the removed cluster"
+            )
+            yield warning(what, f"on {seen.host}: {fix}", subject=folder)
 
 
 def _version(seen: Seen, scene: Scene) -> Iterator[Finding]:

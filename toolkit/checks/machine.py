@@ -72,7 +72,7 @@ def _arch(seen: Seen, scene: Scene) -> Iterator[Finding]:
     own = image_arch(seen.facts.arch)
     if scene.image is not None and scene.image.arch and scene.image.arch != own:
         what = f"the processor is {own}, but the image {scene.inventory.image} is for {scene.image.arch}"
-        yield error(what, f"in hosts.yaml: remove {seen.host}, or name an image for {own}")
+        yield error(what, f"in hosts.yaml: remove {seen.host}, or set image: to an image for {own}")
     elif scene.image is None or not scene.image.arch:
         others = sorted({image_arch(facts.arch) for facts in scene.facts.values()} - {own})
         if others:
@@ -133,7 +133,9 @@ def _limits(seen: Seen, scene: Scene) -> Iterator[Finding]:
         number = whole(value)
         if number is not None and number < least:
             what = f"the limit '{name.lower()}' of SSH sessions is {value}, so docker commands can fail"
-            yield warning(what, f"on {seen.host}: raise the limit in /etc/security/limits.conf, log in again")
+            yield warning(
+                what, f"on {seen.host}: raise the limit in /etc/security/limits.conf, then log in again"
+            )
 
 
 def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:

@@ -72,7 +72,7 @@ def unwritable(seen: Seen, mount: Mount, reason: str, fix: str = "") -> Finding:
     user = seen.facts.user
     fix = fix or f"on {seen.host}: sudo chown {quoted(user, mount.source)}"
     entry = quoted(f"{mount.source}:{mount.target}:ro")
-    fix = f"{fix}  # or, if ranks only read the folder, in hosts.yaml: - {entry}"
+    fix = f"{fix}  # or, if ranks only read the folder, in hosts.yaml, under mounts: - {entry}"
     what = f"ranks run as user {user} and cannot write to {mount.source}: {reason}"
     return warning(what, fix, subject=mount.source)
 
@@ -112,7 +112,8 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
             )
         elif where.inodes and where.inodes_free < 1000:
             what = f"{mount.source} has room for only {where.inodes_free} more files"
-            yield warning(what, f"on {seen.host}: df -i {source}", subject=mount.source)
+            inodes = f"on {seen.host}: df -i {source}  # then remove files that are not needed"
+            yield warning(what, inodes, subject=mount.source)
 
 
 def _same(scene: Scene) -> Iterator[Finding]:
@@ -165,7 +166,7 @@ def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...
         "a network file system that all hosts of the job share"
     )
     fix = (
-        "in hosts.yaml: mounts: [/SHARED/FOLDER:/checkpoints], then: toolkit up; write checkpoints to "
+        "in hosts.yaml: set mounts: [/SHARED/FOLDER:/checkpoints], then: toolkit up; write checkpoints to "
         "/checkpoints, or let rank 0 read the checkpoints and broadcast the contents"
     )
     return (Finding("restart-checkpoints", "warning", what, fix, subject="--max-restarts"),)
@@ -199,7 +200,7 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
             what = f"{mount.source} contains symbolic links that are broken in a container: {astray[0]}{many}"
             folder = posixpath.dirname(astray[0].partition(" -> ")[2]) or "/"
             entry = quoted(f"{folder}:{folder}:ro")
-            fix = f"in hosts.yaml, under mounts: - {entry}"
+            fix = f"in hosts.yaml: add under mounts: - {entry}"
             yield warning(what, fix, subject=mount.source)
 
 
@@ -252,20 +253,22 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for role, path in shut:
         if role == "state":
             what = (
-                f"the engine (root) cannot access the state directory in {path}: "
-                "the share denies access by root"
+                f"the engine (root) cannot access the state directory in {path}, "
+                "because the share denies access to root (root_squash)"
             )
             yield error(
-                what, "in hosts.yaml: state_dir: FOLDER, a folder on the hosts' local disks", subject=path
+                what,
+                "in hosts.yaml: set state_dir: FOLDER  # a folder on the hosts' local disks",
+                subject=path,
             )
         else:
             what = (
-                f"the engine (root) cannot read {path}: "
-                "the share denies access by root to a folder above this path"
+                f"the engine (root) cannot read {path}, "
+                "because the share denies access to root in a folder above this path (root_squash)"
             )
             fix = (
-                f"on {seen.host}: namei -l {quoted(path)}  # run chmod o+x on the folders above, or mount "
-                "the first folder that denies access by root"
+                f"on {seen.host}: namei -l {quoted(path)}  # then run chmod o+x on the folders above, or "
+                "list under mounts: the first folder that root cannot open"
             )
             yield error(what, fix, subject=path)
 

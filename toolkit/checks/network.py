@@ -43,7 +43,7 @@ def _conflict(scene: Scene) -> Iterator[Finding]:
             if one.conflict and one.address not in reported:
                 reported.add(one.address)
                 who = host_list((name, *one.twins))
-                fix = f"on {name}: ip -4 addr  # give each host a different address, or remove the unused one"
+                fix = f"on {name}: ip -4 addr  # give each host a different address, or remove one address"
                 if any(path.address == one.address for path in scene.paths.values()):
                     yield error(
                         f"the hosts {who} all have the address {one.address}, which reaches only one of them",

@@ -13,6 +13,7 @@ from toolkit.protocol.host_list import host_list
 # Bytes. A RoCE packet of 4096 bytes has up to 96 bytes of headers (iboe_get_mtu in include/rdma/ib_addr.h);
 # NVIDIA's article "MTU Considerations for RoCE based Applications" rounds the sum to 4200.
 _ROCE_MTU = 4200
+_TO_TCP = "toolkit network explain  # lists the RDMA ports; to use TCP, set network: ethernet in hosts.yaml"
 _LOOK = "ls /sys/class/infiniband; cat /sys/class/infiniband/*/ports/*/state"
 
 
@@ -21,7 +22,7 @@ def _common(scene: Scene) -> Iterator[Finding]:
     if fabric.required and fabric.lacking:
         what = "EFA device" if fabric.kind == "efa" else "active InfiniBand or RoCE port that all hosts share"
         for name in fabric.lacking:
-            fix = f"on {name}: {_LOOK}  # or in hosts.yaml: network: auto"
+            fix = f"on {name}: {_LOOK}  # or in hosts.yaml: set network: auto"
             yield error(
                 f"hosts.yaml requires network: {scene.inventory.network}, but the host has no {what}",
                 fix,
@@ -29,7 +30,7 @@ def _common(scene: Scene) -> Iterator[Finding]:
             )
     elif fabric.kind == "tcp only" and scene.inventory.network == "auto":
         who = host_list(fabric.lacking) or "all hosts together"
-        fix = f"on {fabric.lacking[0]}: {_LOOK}" if fabric.lacking else "in hosts.yaml: set network:"
+        fix = f"on {fabric.lacking[0]}: {_LOOK}" if fabric.lacking else _TO_TCP
         yield warning(f"{fabric.reason}, so all hosts use TCP", fix, "", who)
 
 
@@ -54,7 +55,9 @@ def _rates(scene: Scene) -> Iterator[Finding]:
     if len(set(rates.values())) > 1:
         rows = ", ".join(f"{name} {text}" for name, text in rates.items())
         what = f"NCCL can fail or use the slowest port, because RDMA ports differ between hosts: {rows}"
-        yield warning(what, "in hosts.yaml: set NCCL_IB_HCA under hosts/NAME/env to ports that match")
+        yield warning(
+            what, "in hosts.yaml: set NCCL_IB_HCA in hosts/NAME/env to ports that are equal on all hosts"
+        )
 
 
 def _mtu(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -63,7 +66,7 @@ def _mtu(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for name in sorted({name for port in ports for name in port.interfaces}):
         link = seen.facts.link(name)
         if link and 0 < link.mtu < _ROCE_MTU:
-            what = f"{name} has MTU {link.mtu}: RoCE packets of 4096 bytes need {_ROCE_MTU} or more"
+            what = f"{name} has MTU {link.mtu}: RoCE packets of 4096 bytes need MTU {_ROCE_MTU} or more"
             line = f"sudo ip link set {quoted(name)} mtu 9000"
             yield warning(what, f"on {seen.host}: {line}  # on all hosts and on the switch", subject=name)
 

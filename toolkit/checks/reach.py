@@ -109,7 +109,7 @@ def _route(scene: Scene) -> Iterator[Finding]:
                 what = (
                     f"the host sends to {where} through {by}{slow}, but its data interface is {own.interface}"
                 )
-                fix = f"on {source}: {look}  # then delete this route: sudo ip route del"
+                fix = f"on {source}: {look}  # then delete this route: sudo ip route del ROUTE"
                 yield warning(what, fix, source, target)
 
 
@@ -248,7 +248,8 @@ def _let_in(scene: Scene, pair: _Pair) -> str:
         "iptables": f"sudo iptables -I INPUT -p tcp -s {network} -j ACCEPT",
     }
     line = lines[firewall_program(scene.seen.get(pair.target))]
-    return f"on {pair.target}: {line}  # or open OUTPUT on {pair.source}, or a firewall between the hosts"
+    also = f"in the OUTPUT chain of {pair.source} or in a firewall between the hosts"
+    return f"on {pair.target}: {line}  # or allow these connections {also}"
 
 
 def _from_containers(scene: Scene) -> dict[str, dict[str, dict[str, Tried]]]:

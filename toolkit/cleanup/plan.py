@@ -176,7 +176,7 @@ def _end_step(stray: Stray) -> Step:
         f"end remaining processes of job {stray.job}",
         script(_END, *_said(stray)),
         unless=script(_NONE_LEFT, stray.job),
-        fix=f"on {stray.host}: ps -o pid,stat,cmd {' '.join(map(str, stray.pids))}; "
+        fix=f"on {stray.host}: ps -o pid,stat,cmd {' '.join(map(str, stray.pids))}  # "
         "only a reboot ends processes in state D",
     )
 

@@ -47,7 +47,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
              old={"--only": "--check"}),
         group("image", "Build, inspect, send, list and remove images.",
               Verb("build", "image:build", "Build the image on this machine.", old={"--flavour": "--flavor"}),
-              Verb("inspect", "image:inspect", "Show what jobs can do with an image."),
+              Verb("inspect", "image:inspect", "Show the launchers, libraries and compilers of an image."),
               Verb("send", "image:send", "Copy the image to every host, or let hosts pull it."),
               Verb("ls", "image:list_", "Show which host has which image."),
               Verb("prune", "image:prune", "Remove old images that toolkit sent to the hosts.")),
@@ -73,7 +73,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
         Verb("jobs", "jobs:jobs", "List the jobs of the cluster."),
         Verb("attach", "jobs:attach", "Follow a running job, as `toolkit run` does."),
         Verb("logs", "logs:logs", "Print the output of a job, a rank or a service."),
-        Verb("wait", "jobs:wait", "Wait until a job ends, without output."),
+        Verb("wait", "jobs:wait", "Wait until a job ends, and print only its result."),
         Verb("stop", "jobs:stop", "Stop a job on every host."),
     ),
     *panel(
@@ -88,7 +88,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     *panel(
         "Performance",
         group("network", "Explain and tune the network that ranks use.",
-              Verb("explain", "network:explain", "Show the network choice of each host and its reasons."),
+              Verb("explain", "network:explain", "Show the address of each host for ranks, and the reason."),
               _TUNE),
         _PREDICT,
         group("bench", "Measure and predict the speed of the cluster.",

@@ -97,6 +97,6 @@ def remove_leftovers(
 
 def _ask(state: State) -> bool:
     """Ask the user whether to remove the folder of a cluster; Enter means no."""
-    holds = f"its keys and {jobs_text(state.records)}" if state.records else "its keys"
+    holds = f"the SSH keys and {jobs_text(state.records)}" if state.records else "the SSH keys"
     what = f"{state.host}: cluster {state.cluster} has no container. Remove {holds} ({state.path})?"
     return confirm(what)

@@ -33,7 +33,7 @@ from toolkit.core.printable import without_color
 from toolkit.hostsfile.fields import image as image_name
 from toolkit.hostsfile.load import is_file
 from toolkit.image.build import build_image
-from toolkit.image.build_plan import FLAVOURS, HOROVOD, NCCL, ImageRecipe
+from toolkit.image.build_plan import EXTRAS, FLAVOURS, HOROVOD, NCCL, ImageRecipe
 from toolkit.image.build_values import ImageBuild, build_progress
 from toolkit.image.capabilities import capabilities_json, capabilities_text
 from toolkit.image.cuda import CUDA_NAMES, DEFAULT_CUDA
@@ -90,7 +90,7 @@ def build(
         typer.Option(
             "--with",
             metavar="NAME[,NAME]",
-            help="Add frameworks: deepspeed, transformers …",
+            help=f"Add frameworks to the image: {', '.join(EXTRAS)}",
             autocompletion=complete.extras,
         ),
     ] = None,
@@ -236,11 +236,10 @@ def inspect(
     hosts: HostsFile = DEFAULT_HOSTS,
     as_json: Json = False,
 ) -> None:
-    """Show what jobs can do with an image.
+    """Show the launchers, libraries and compilers of an image.
 
     toolkit starts one short-lived container of the image on this machine, without network and without the
-    image's ENTRYPOINT. The output lists launchers, transport, libraries and compilers, with a fix for each
-    missing part.
+    image's ENTRYPOINT. The output also contains the transport, and a fix for each missing part.
 
     Examples:
         toolkit image inspect

@@ -197,7 +197,11 @@ def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force:
     if as_json:
         put_json(result | {"file": str(path)})
         return
-    many = f" with {counted(len(hosts), 'host')}, image {draft.image}" if hosts else "; add your hosts to it"
+    many = (
+        f" with {counted(len(hosts), 'host')}, image {draft.image}"
+        if hosts
+        else "; add your hosts to the file"
+    )
     say(f"wrote {path}{many}")
     if hostfile and (bare := [host.name for host in hosts if host.slots is None]):
         say(f"  {hostfile} sets no slots for {', '.join(bare)}; the default is one slot per GPU")

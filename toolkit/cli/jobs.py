@@ -114,7 +114,7 @@ def wait(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Wait until a job ends, without output.
+    """Wait until a job ends, and print only its result.
 
     The command exits with the exit code of the job.
 

@@ -30,7 +30,8 @@ def up(
         str,
         typer.Option(
             metavar="KIND[,KIND]",
-            help="Container engine of the hosts: old, new, containerd or podman; a list sets one per host",
+            help="Container engine of the hosts: old (Docker 20.10), new (Docker 26.1), containerd (new, "
+            "with the containerd image store) or podman; a list sets the engine of each host",
             autocompletion=complete.list_of(*ENGINES),
         ),
     ] = "new",
@@ -164,7 +165,7 @@ def down(
     for each in names:
         report = lab_down(each, keep_images, _folder(folder, each), say)
         reports.append(report.as_json())
-        done = "nothing to remove" if report.changes == 0 else "removed everything"
+        done = "nothing to remove" if report.changes == 0 else "removed the hosts and files"
         if keep_images:
             done += " except the volumes with the hosts' images"
         say(f"lab {each}: {done} ({report.seconds:.1f} s)")

@@ -34,7 +34,7 @@ from toolkit.network.tuning import tuning_json
 
 
 def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
-    """Show the network choice of each host and its reasons.
+    """Show the address of each host for ranks, and the reason.
 
     For each host, toolkit prints the chosen address, the rejected addresses, and the environment
     variables that ranks receive. To test the network, the hosts connect to each other. The command exits
@@ -119,8 +119,6 @@ def tune(
     if as_json:
         put_json({"forgotten" if forget else "tuned": [tuning_json(tuning) for tuning in found]})
     elif forget:
-        put_text(
-            f"removed {counted(len(found), 'tuned setting')}; MPI and NCCL choose their own defaults again"
-        )
+        put_text(f"removed {counted(len(found), 'tuned setting')}; MPI and NCCL use their defaults again")
     else:
         put_text(tuning_text(found[0]))

@@ -38,7 +38,7 @@ def predict(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Read this JSON file of `toolkit bench network`",
+            help="Read the network from FILE, the output of `toolkit bench network --json`",
             rich_help_panel=_NET,
         ),
     ] = None,
@@ -134,7 +134,11 @@ def predict(
     ] = "",
     batch: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Samples per slot and step", rich_help_panel=_LOAD),
+        typer.Option(
+            metavar="N",
+            help="Samples per slot and step, to predict samples/s instead of batches/s",
+            rich_help_panel=_LOAD,
+        ),
     ] = None,
     algorithm: Annotated[
         str,

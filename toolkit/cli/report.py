@@ -38,7 +38,8 @@ def report(
         ),
     ] = "",
     scaling: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Include this JSON file of `toolkit bench scaling`")
+        Path | None,
+        typer.Option(metavar="FILE", help="Include FILE, the output of `toolkit bench scaling --json`"),
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,

@@ -49,7 +49,10 @@ def scaling(
         ),
     ] = "rank",
     predicted: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Compare with this JSON file of `toolkit predict`")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Compare the measurement with FILE, the output of `toolkit predict --json`"
+        ),
     ] = None,
     launcher: Annotated[
         str,

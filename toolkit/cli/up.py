@@ -29,7 +29,8 @@ def up(
     prepare: Annotated[
         bool,
         typer.Option(
-            "--prepare", help="Write SSH keys and configurations only. You start the containers yourself"
+            "--prepare",
+            help="Copy the image and data, write SSH keys and configurations, and start no container",
         ),
     ] = False,
     force: Annotated[

@@ -116,7 +116,7 @@ def why_not_running(container: ContainerFacts, facts: Facts) -> str:
     if not container.started:
         return "the container never started"
     if container.started < facts.booted:
-        return f"the host rebooted after the start of the container, at {_clock(facts.booted)}"
+        return f"the host rebooted at {_clock(facts.booted)}, after the start of the container"
     if container.state in ("exited", "dead"):
         when = f" at {_clock(container.ended)}" if container.ended else ""
         return f"the container exited{when} with exit code {container.exit_code}"

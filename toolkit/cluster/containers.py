@@ -116,7 +116,8 @@ def start_failures(container: Container, host: str) -> tuple[Failure, ...]:
             rf"rlimit type {ULIMITS[limit.name]}\b|RLIMIT_{limit.name.upper()}\b",
             f"the engine cannot set the limit {limit.name} ({_ends(limit)})",
             f"on {host}: cat /proc/$(pidof dockerd)/limits"
-            f"  # then in hosts.yaml: ulimits: {{{limit.name}: N}}, with N at most the limit of the engine",
+            f"  # then in hosts.yaml: set ulimits: {{{limit.name}: N}}"
+            ", with N at most the limit of the engine",
         )
         for limit in container.ulimits
     )

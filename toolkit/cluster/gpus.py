@@ -43,13 +43,13 @@ _MIG_LINE = re.compile(r"MIG (\S+) +Device +(\d+): \(UUID: (MIG-[^)]+)\)")
 _TROUBLES: tuple[tuple[str, str, str], ...] = (
     (
         r"version mismatch",
-        "the NVIDIA driver was updated, and the kernel still runs the old one",
+        "the NVIDIA driver was updated, and the kernel still runs the old driver",
         "on {host}: sudo reboot",
     ),
     (
         r"communicate with the NVIDIA driver",
         "the NVIDIA driver is not loaded",
-        "on {host}: sudo modprobe nvidia  # if that fails, as after a new kernel, reinstall the driver",
+        "on {host}: sudo modprobe nvidia  # if modprobe fails, reinstall the driver",
     ),
     (
         r"No devices",
@@ -64,7 +64,7 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
     (
         r"Failed to initialize NVML: Unknown Error|Insufficient Permissions",
         "the SSH user cannot use the NVIDIA device nodes",
-        "on {host}: ls -l /dev/nvidia*",
+        "on {host}: ls -l /dev/nvidia*  # the SSH user must be able to read and write these files",
     ),
     (
         r"libnvidia-ml",
@@ -74,7 +74,7 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
     (
         r"no answer within",
         "nvidia-smi hangs",
-        "on {host}: sudo dmesg | grep -i nvrm  # usually a reboot is needed",
+        "on {host}: sudo dmesg | grep -i nvrm  # then reboot the host, which is usually necessary",
     ),
     (re.escape(_ABSENT), "nvidia-smi is missing", "on {host}: install the NVIDIA driver"),
 )
@@ -161,7 +161,10 @@ _INSTALL = (
     "on {host}: install the NVIDIA Container Toolkit (package nvidia-container-toolkit), then"
     " sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 )
-_REINSTALL = "on {host}: nvidia-smi -L  # then reinstall the NVIDIA Container Toolkit and restart docker"
+_REINSTALL = (
+    "on {host}: nvidia-smi -L"
+    "  # then reinstall the NVIDIA Container Toolkit, and run: sudo systemctl restart docker"
+)
 _GENERATE = "on {host}: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 
 # Error messages of engines and NVIDIA's tools that cannot give GPUs to a container.
@@ -169,7 +172,8 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"could not select device driver \"cdi\"",
         "CDI is disabled in the container engine",
-        'on {host}: add "features": {{"cdi": true}} to /etc/docker/daemon.json, then restart docker',
+        'on {host}: add "features": {{"cdi": true}} to /etc/docker/daemon.json, '
+        "then: sudo systemctl restart docker",
     ),
     (
         r"could not select device driver|failed to discover GPU vendor from CDI|"
@@ -185,12 +189,12 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"nvidia-container-cli.*(driver not loaded|driver error|initialization error|nvml error)",
         "the NVIDIA driver and the NVIDIA Container Toolkit are incompatible",
-        "on {host}: nvidia-smi  # if that works, reinstall the NVIDIA Container Toolkit",
+        "on {host}: nvidia-smi  # if this command works, reinstall the NVIDIA Container Toolkit",
     ),
     (
         r"nvidia-container-cli.*(device error|unknown device)",
         "the engine cannot give the container a GPU that nvidia-smi listed earlier",
-        "on {host}: nvidia-smi -L",
+        "on {host}: nvidia-smi -L  # if a GPU is missing, reboot the host",
     ),
     (
         r"nvidia-container-cli.*(requirement error|unsatisfied condition)",
@@ -226,7 +230,7 @@ def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
         parts = [mig.uuid for mig in gpu.migs if mig.uuid in host.gpu_ids]
         if parts and gpu.uuid in host.gpu_ids:
             what = f"{parts[0]} is a part of {gpu.uuid}, and hosts.yaml declares both"
-            raise NotReady(what, f"in hosts.yaml: keep one of them in {key}", host.name)
+            raise NotReady(what, f"in hosts.yaml: keep only one of the two ids in {key}", host.name)
     return host.gpu_ids
 
 
@@ -239,7 +243,7 @@ def renewal(facts: Facts) -> str:
 def _missing(declared: str, facts: Facts, key: str) -> NotReady:
     if not facts.gpus:
         what, fix = explain(facts.gpu_trouble, facts.host)
-        fix = f"{fix}; or in hosts.yaml: gpus: 0 to use no GPU"
+        fix = f"{fix}; or in hosts.yaml: set {key} to 0"
         return NotReady(f"{declared}, but {what}", fix, facts.host)
     listed = ", ".join(
         f"{gpu.index} {gpu.uuid}" + (f" (split: {', '.join(gpu.usable)})" if gpu.migs else "")

@@ -69,7 +69,7 @@ def image_report(name: str, image: str, user: Sequence[str], run: Run) -> ImageR
     report = parse_image_look(name, done.raw or done.stdout.encode(), nonce)
     if report.python[:2] < LEAST_PYTHON:
         found, least = (".".join(map(str, version)) for version in (report.python, LEAST_PYTHON))
-        what = f"the python3 of the image {name} is {found}, but toolkit needs {least} or newer"
+        what = f"the python3 of the image {name} has the version {found}, but toolkit needs {least} or newer"
         raise ImageError(what, "put a newer python3 first on the PATH of the image, or: toolkit image build")
     return report
 
@@ -180,7 +180,9 @@ def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]
         what = f"the image {name} cannot be probed: no host has it, and this machine has no docker command"
         raise ImageError(what, "in hosts.yaml: set transport to exec or ssh; or install docker")
     if not here:
-        raise ImageError(f"no host that answers has the image {name}", "toolkit up  # with all hosts")
+        raise ImageError(
+            f"no host that answers has the image {name}", "toolkit up  # when all hosts answer again"
+        )
     return _report_here(name, layout.image.id)
 
 

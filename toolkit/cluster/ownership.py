@@ -62,7 +62,7 @@ def foreign(cluster: str, facts: Facts) -> Iterator[tuple[ContainerFacts, str, s
         owner = container.labels.get(LABEL_OWNER, facts.user)
         if owner != facts.user:
             what = f"a cluster named {cluster} of user {printable_line(owner)} already exists on the host"
-            yield container, what, "in hosts.yaml: set another cluster: name"
+            yield container, what, "in hosts.yaml: set cluster: to another name"
 
 
 def refuse_foreign(cluster: str, facts: Facts) -> None:

@@ -131,10 +131,10 @@ def refuse_unsafe_state(facts: Facts) -> None:
 
 def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
     on, path = f"on {facts.host}: ", shlex.quote(folder.path)
-    elsewhere = "  # or in hosts.yaml: another state_dir:"
+    elsewhere = "  # or in hosts.yaml: set another state_dir:"
     aside = f"{on}sudo mv {path} {shlex.quote(f'{folder.path}.unsafe')}{elsewhere}"
     if stat.S_ISLNK(folder.mode):
-        return "is a symbolic link", f"{on}rm {path}  # for another disk, set state_dir: in hosts.yaml"
+        return "is a symbolic link", f"{on}rm {path}  # to use another disk, set state_dir: in hosts.yaml"
     if not stat.S_ISDIR(folder.mode):
         return "is not a directory", aside
     shared = bool(folder.mode & _SHARED_WRITE)

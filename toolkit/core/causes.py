@@ -59,8 +59,8 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         r"invalid mount config for type \"bind\": (l?stat|mkdir) (?P<path>[^\n|]+): permission denied|"
         r"mounting \"(?P<path2>[^\"]+)\" to .*: permission denied",
         "the docker engine cannot enter a folder to be mounted, for example on NFS with root_squash",
-        "on HOST: namei -l {path}  # run chmod o+x on the folders above it, or use a local disk; for the"
-        " state of toolkit, set state_dir: in hosts.yaml",
+        "on HOST: namei -l {path}  # run chmod o+x on the folders above this folder, or use a local disk; for"
+        " the state of toolkit, set state_dir: in hosts.yaml",
     ),
     (
         r"could not select device driver .*gpu|unknown or invalid runtime name: nvidia|"

@@ -74,7 +74,7 @@ def refuse_file(path: str | Path, replace: bool) -> None:
     if there and not replace:
         raise _there(path)
     if folder or not around:
-        why = "it is a folder" if folder else f"the folder {path.parent} does not exist"
+        why = "the path is a folder" if folder else f"the folder {path.parent} does not exist"
         raise BadInput(str(path), (Problem("", f"cannot be written: {why}"),))
 
 
@@ -83,7 +83,7 @@ def _there(path: str | Path) -> BadInput:
     return BadInput(
         str(path),
         (problem,),
-        "repeat the command with --force to overwrite the file, or with -o to write another file",
+        "repeat the command with --force to overwrite the file, or with -o FILE to write another file",
     )
 
 

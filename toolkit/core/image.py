@@ -15,7 +15,7 @@ from toolkit.protocol.engine import ImageConfig, ImageInspect, OciConfig
 # The user's own requirements among the additions in a toolkit image.
 OWN = "own"
 # The fix if the engine of the user's machine did not respond in time.
-LATE_FIX = "docker info  # if it gives no answer either: sudo systemctl restart docker"
+LATE_FIX = "docker info  # if this command prints no answer: sudo systemctl restart docker"
 
 
 def missing_fix(tag: str) -> str:

@@ -63,7 +63,7 @@ def require_data(inventory: Inventory) -> None:
     """
     if not inventory.data:
         problem = Problem("data", "has no data set to stage")
-        fix = "add to hosts.yaml: data: [{source: ./DATA, path: /scratch/DATA, target: /data}]"
+        fix = "in hosts.yaml: set data: [{source: ./DATA, path: /scratch/DATA, target: /data}]"
         raise BadInput(inventory.source, (problem,), fix)
 
 

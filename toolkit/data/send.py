@@ -95,7 +95,8 @@ class _Sending:
             seen = self._ask(DataSeen, "adopt", {"wanted": self.wanted, "entries": packed})
         missing = frozenset(seen.missing)
         if unknown := [number for number in missing if number >= len(self.wanted)]:
-            what = f"the host reports shard {unknown[0]} as missing, but the data set has {len(self.wanted)}"
+            has = f"the data set has {len(self.wanted)} shards"
+            what = f"the host reports shard {unknown[0]} as missing, but {has}"
             raise ToolkitError(what, _AGAIN, step.host)
         if not missing and seen.set == step.content.identity:
             return Verdict("skipped")

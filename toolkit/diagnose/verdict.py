@@ -46,7 +46,7 @@ FIXES: Mapping[str, str] = {
     "handler": "change the handler to raise the exception again before it calls a collective or waits",
     "sleep": "check why the rank sleeps at this line",
     "lock": "check which thread or process of the rank should release the lock or fill the queue",
-    "child": "on HOST: sudo dmesg | grep -i 'out of memory' # then set a timeout for the queue",
+    "child": "on HOST: sudo dmesg | grep -i 'out of memory'  # then set a timeout for the queue",
     "file": "check the file on HOST: a full disk, a stalled share, or a pipe without a reader or writer",
     "network": "toolkit check  # tests whether hosts reach each other; also check the address in your code",
     "spin": "check this line for an endless loop, or for more work than the other ranks have",

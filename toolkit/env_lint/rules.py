@@ -143,9 +143,10 @@ def _torch_errors(settings: Settings) -> Iterator[Conflict]:
 def _open_mpi(settings: Settings) -> Iterator[Conflict]:
     if (out := settings.get("OMPI_MCA_btl_tcp_if_exclude")) and out.value:
         what = (
-            "Open MPI uses no TCP between hosts if if_exclude and if_include are set; toolkit sets if_include"
+            "Open MPI uses no TCP between hosts if btl_tcp_if_exclude and btl_tcp_if_include are both set, "
+            "and toolkit sets btl_tcp_if_include"
         )
-        fix = f"remove {out.name}; ranks use only the data network anyway"
+        fix = f"remove {out.name}  # ranks use only the data network"
         yield _conflict("error", what, fix, out)
     btl = settings.get("OMPI_MCA_btl")
     chosen = btl.value if btl and btl.value else _BTL

@@ -79,7 +79,7 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
         chosen = f"auto chose {launcher} because {start.why}; " if start.why else ""
         what = f"{chosen}{_CALLED[target]} does not support {launcher}, only {known}"
         problems.append(Problem("--launcher", what))
-        fixes.append(f"--launcher NAME, one of {known}")
+        fixes.append(f"add --launcher NAME, one of {known}")
     if target == KUBERNETES and batch.host_network and KIND_OF.get(launcher) == "TrainJob":
         what = "a TrainJob cannot request the node's network; set hostNetwork in its TrainingRuntime instead"
         problems.append(Problem("--host-network", what))
@@ -95,7 +95,7 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
             problems.append(Problem(f"--leave-out {path}", what))
     refused = [each for each in found if not any(_below(each.path, path) for path in batch.leave_out)]
     if refused:
-        fixes.append("--leave-out PATH, for each part that the job does not need")
+        fixes.append("add --leave-out PATH for each key that the job does not need")
     if problems or refused:
         source = inventory.source or "hosts file"
         raise BadInput(source, (*problems, *refused), "; ".join(fixes))
@@ -195,7 +195,7 @@ def _refuse_unequal(inventory: Inventory, nodes: Sequence[BatchNode], called: st
             )
             for node in unequal
         ]
-        fix = "--slots N --gpus N for all hosts, or --only HOST for hosts that are equal"
+        fix = "add --slots N --gpus N for all hosts, or --only HOST for each of several equal hosts"
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
 
 

@@ -115,7 +115,11 @@ _FORMS = {
 # Values below these keys can be secrets, also by mistake: they are never shown.
 _HIDDEN = {
     "env": ("a mapping such as NAME: 'value'", "text", "; write '' for an empty value"),
-    "secrets": ("a mapping such as NAME: path/of/file", "the path of a file", "; write one or remove it"),
+    "secrets": (
+        "a mapping such as NAME: path/of/file",
+        "the path of a file",
+        "; write a path or remove the key",
+    ),
 }
 
 
@@ -182,7 +186,9 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
         )
         return f"should be {item if depth else form}, found {kind(value)}{hint if depth else ''}"
     if sort in ("union_tag_not_found", "union_tag_invalid"):
-        hint = "; write a value or remove it" if value is None and key not in ("hosts", "mounts") else ""
+        hint = (
+            "; write a value or remove the entry" if value is None and key not in ("hosts", "mounts") else ""
+        )
         if key == "image" and isinstance(value, int | float):
             hint = "; put the value in quotes"
         return f"should be {_FORMS[key, depth]}, found {shown(value)}{hint}"

@@ -150,7 +150,7 @@ def user(text: str) -> str:
 
 def jump(text: str) -> str:
     _not_an_option(text)
-    require(fits(JUMP, text), "[user@]host[:port], several with ',' between", text)
+    require(fits(JUMP, text), "[user@]host[:port], or several of them separated by ','", text)
     return text
 
 

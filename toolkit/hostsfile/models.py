@@ -273,7 +273,8 @@ class HostsFile(_Strict):
         default="8g", description="Size of /dev/shm, through which data loaders pass batches."
     )
     log_size: LogSize = Field(
-        default="64m", description="Maximum size of a log file: of each rank, and of the merged log of a job."
+        default="64m",
+        description="Maximum size of the log file of each rank, and of the merged log of a job.",
     )
     launcher: Launcher = Field(
         default="auto",

@@ -112,7 +112,9 @@ class _Reader:
             line = self.text.count("\n", 0, self.text.index("\r")) + 1
             raise _Stop(
                 Problem(
-                    "", "a carriage return without a line feed; save the file with Unix line endings", line
+                    "",
+                    "contains a carriage return without a line feed; save the file with Unix line endings",
+                    line,
                 )
             )
         if not _BAD_IN_TEXT.search(self.text):
@@ -137,7 +139,11 @@ class _Reader:
             return data
         if () not in self.opaque:
             needs = "write at least cluster, image and hosts"
-            found = f"the top level should be keys, found {shown(data)}" if data else "the file is empty"
+            found = (
+                f"the top level should be a mapping of keys, found {shown(data)}"
+                if data
+                else "the file is empty"
+            )
             hint = "; write a space after each colon" if isinstance(data, str) and ":" in data else ""
             self.problems.append(Problem("", f"{found}; {needs}{hint}"))
         return None
@@ -199,7 +205,7 @@ class _Reader:
             here = (*path, key)
             if key in entries:
                 first = self.lines[here]
-                self._say(here, event, f"written twice, first in line {first}; keep one of them")
+                self._say(here, event, f"written twice, first in line {first}; keep one of the two keys")
                 self._node(value_event, here)
                 continue
             self.lines.setdefault(here, event.start_mark.line + 1)

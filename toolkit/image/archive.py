@@ -170,7 +170,9 @@ class _Bytes:
 
     def end(self) -> None:
         if self._rest or next(self._pieces, b""):
-            raise ImageError("the image source returned more than the layers", "run the same command again")
+            raise ImageError(
+                "the image source returned more bytes than the layers have", "run the same command again"
+            )
 
 
 class ImagePayload:

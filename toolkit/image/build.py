@@ -108,7 +108,7 @@ def resolve(command: Command, requirements: str) -> str:
     detail = "".join(f"\n    {line}" for line in errors[-8:])
     raise ImageError(
         f"pip finds no versions for {requirements} that are compatible with the image{detail}",
-        "change the versions in that file, or those of the image, such as --build-arg NUMPY_VERSION=…",
+        f"change the versions in {requirements}, or versions of the image, as in --build-arg NUMPY_VERSION=…",
     )
 
 
@@ -154,7 +154,7 @@ def refuse_altered(build: ImageBuild, checked: frozenset[Path]) -> frozenset[Pat
     if wrong := [path for path, digests in expected.items() if digests and _digest(path) not in digests]:
         names = "".join(f"\n    {path}" for path in wrong)
         raise ImageError(
-            f"{counted(len(wrong), 'package file')} with a SHA-256 that is not in {LOCK_FILE}:{names}",
+            f"the SHA-256 of {counted(len(wrong), 'package file')} is not in {LOCK_FILE}:{names}",
             f"rm {quoted(*map(str, wrong))}  # the next build downloads the packages again",
         )
     return frozenset(files)
@@ -181,7 +181,7 @@ def assemble_context(build: ImageBuild) -> None:
         except OSError as error:
             raise ImageError(
                 f"the certificate {build.certificate} cannot be read: {error.strerror}",
-                "pass a file with certificates in PEM format",
+                "set --certificate to a file with certificates in PEM format",
             ) from error
 
 

@@ -119,7 +119,7 @@ class ExportReader:
     def _export(self) -> None:
         needed, folder = int(self._image.size * _SPARE), _export_folder()
         if shutil.disk_usage(folder).free < needed:
-            raise Unreadable(f"the image export needs {size_text(needed)}, which {folder} does not have")
+            raise Unreadable(f"the image export needs {size_text(needed)} of free space in {folder}")
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by `close`)
         for piece in self._save(self._image.id):
             try:

@@ -95,7 +95,8 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
             if wrong := of_another_torch(own):
                 what = f"{', '.join(wrong)} needs torch's CUDA build, but the image has the CPU build"
                 raise ImageError(
-                    what, f"--torch-index {TORCH_CPU_INDEX}  # or another index or folder with +cpu wheels"
+                    what,
+                    f"add --torch-index {TORCH_CPU_INDEX}  # or another index or folder with +cpu wheels",
                 )
         recipe = replace(recipe, own=own)
     return plan_image(

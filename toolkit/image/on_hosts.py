@@ -301,7 +301,7 @@ def _prune_step(host: str, image: HeldImage, why: str) -> Step:
         f"remove image {names[0]}",
         script(_REMOVE, image.id, *names),
         unless=script(_GONE, *names),
-        fix=f"on {host}: docker ps --all --filter ancestor={names[0]}  # lists the containers that use it",
+        fix=f"on {host}: docker ps --all --filter ancestor={names[0]}  # lists the containers of the image",
         why=why,
     )
 

@@ -100,7 +100,7 @@ def plan_pull(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
     arches = {image_arch(f.arch): f.host for f in facts.values()}
     if to_pull and len(arches) > 1:
         who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in facts.values())
-        fix = "remove the hosts with one of the processors from hosts.yaml"
+        fix = "in hosts.yaml: keep only hosts with the same processor architecture"
         raise ImageError(f"the hosts have different processors, and a cluster has one image: {who}", fix)
     steps = tuple(PullImage(f.host, f"pull {tag}", tag, pull_failures(f.host, tag)) for f in to_pull)
     return Plan(f"pull {tag}", (Phase("pull", steps),) if steps else ())

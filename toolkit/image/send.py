@@ -40,7 +40,8 @@ _LEAST_ROOM = 0.95
 _AGAIN = "run the same command again"
 _RESTART = {
     DOCKER: "sudo systemctl restart docker  # then run the command again",
-    PODMAN: "podman info  # often the disk below ~/.local/share/containers hangs; then run the command again",
+    PODMAN: "podman info  # often the cause is a hung disk below ~/.local/share/containers; "
+    "then run the command again",
 }
 _ASK_S = 120.0  # seconds for an answer of a host's engine
 _PULLED_BYTES = 64  # more than the last line of _PULL
@@ -341,7 +342,7 @@ class Sending:
         if room is None or room.free >= _LEAST_ROOM * needed:
             return
         what = f"{room.path} has too little space for the image: {room.line()}; loading needs {size(needed)}"
-        raise ImageError(what, f"{room_fix(host, room.mount)}; or load the image manually on that host", host)
+        raise ImageError(what, f"{room_fix(host, room.mount)}; or load the image manually on {host}", host)
 
     def _look(self, name: str) -> _Arrived:
         output = self._ask(script(_LOOK, name))

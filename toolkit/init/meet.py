@@ -136,7 +136,7 @@ def fill(
     """
     for host, owner in meeting.strangers(cluster).items():
         what = f"a cluster named {cluster} of user {printable_line(owner)} already exists on the host"
-        raise NotReady(what, "another --cluster", host)
+        raise NotReady(what, "repeat the command with --cluster and another name", host)
     met = meeting.met
     usable = [met[host.name] for host in named(draft.hosts) if met[host.name].usable]
     choice = choice_of(draft, meeting.scene, met, meeting.evidence)

@@ -190,7 +190,8 @@ def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
             # Python takes a name with a leading dash for an option.
             return ("python", f"./{relative}" if relative.startswith("-") else relative, *rest)
         if not local.stat().st_mode & 0o111:
-            what = f"is not executable; run chmod +x {quoted(str(local))}, or put its interpreter before it"
+            run = f"run chmod +x {quoted(str(local))}"
+            what = f"is not executable; {run}, or name an interpreter before the file"
             raise BadInput("command line", (Problem(first, what),))
         return (f"./{relative}", *rest)
     # A word without a slash can be a program of the image.

@@ -388,7 +388,7 @@ class _Part(threading.Thread):
             ago = time.monotonic() - self._heard + _ON_THE_WAY_S
             self._what = replace(self._what, tail=None, since=None, ago=ago)
             self._sink.close()
-            note = f"[toolkit] the connection to {self.host} is restored; its last lines can appear twice\n"
+            note = f"[toolkit] the connection to {self.host} is restored; the last lines can appear twice\n"
             self._sink(note.encode())
 
     def _put(self, data: bytes) -> None:

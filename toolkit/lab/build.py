@@ -222,8 +222,7 @@ def greet(host: LabHost, port: int = 22) -> None:
                 time.sleep(_REFUSED_PAUSE)
     raise LabError(
         f"the practice host runs, but your machine cannot reach {host.address} port {port}",
-        "use rootful Docker on Linux outside a virtual machine such as Docker Desktop's, "
-        "so that your machine reaches Docker's bridge networks",
+        "use a Linux machine on which Docker runs as root and not in a virtual machine (Docker Desktop)",
         host.name,
     )
 

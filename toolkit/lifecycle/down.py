@@ -112,7 +112,7 @@ for identity; do
   [ -n "$names" ] || continue
   doubt=$(doubt "$identity")
   if [ -n "$doubt" ]; then doubts=${doubts:+$doubts; }$doubt
-  else left="$left parts of an image: $(echo $names);"; fi
+  else left="$left partial transfers of an image: $(echo $names);"; fi
 done
 [ -z "$left" ] || { echo "leftovers on the host:$left" >&2; exit 1; }
 [ -z "$doubts" ] || refuse "$doubts"

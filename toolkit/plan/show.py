@@ -79,7 +79,9 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
     if isinstance(step, WaitFor):
         return [f"until: {_one_line(step.ready, engine)} (at most {step.deadline:g} s)"]
     if isinstance(step, SendImage):
-        return [f"send the missing layers of {step.reference} to `{engine} load`; {step.identity}"]
+        return [
+            f"send the missing layers of {step.reference} to `{engine} load` (content digest {step.identity})"
+        ]
     if isinstance(step, PullImage):
         return [f"{engine} pull {step.reference}"]
     if isinstance(step, SendCode):

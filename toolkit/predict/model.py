@@ -237,7 +237,7 @@ def verdict(rows: Sequence[Row]) -> str:
     many = f"{row.hosts} hosts"
     if row.speedup is None or row.efficiency is None:
         if row.even is None:
-            return f"{many} would be faster than 1 host with any computing time per step"
+            return f"{many} would be faster than 1 host at any compute time per step"
         nine = f" (90 % of ideal from {seconds_text(row.ninety)} on)" if row.ninety else ""
         return (
             f"{many} would be faster than 1 host if a step computes for more than "

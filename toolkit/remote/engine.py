@@ -41,7 +41,8 @@ def connect_client(timeout: float) -> docker.DockerClient:
         context = None if host else ContextAPI.get_context(name)
         if name and not host and context is None:
             raise MissingTool(
-                f"DOCKER_CONTEXT names the context {name}, which is missing", "docker context ls"
+                f"DOCKER_CONTEXT names the context {name}, which is missing",
+                "unset DOCKER_CONTEXT  # or set it to a context that `docker context ls` lists",
             )
         if context is not None and context.Host:
             client = docker.DockerClient(

@@ -58,11 +58,11 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         what = f"{host} port {port} accepts the connection but sends nothing; the host is hung or overloaded"
         return Unreachable(
             what,
-            f"{by_hand}  # check the console of the host; to continue without it: --exclude {name}",
+            f"{by_hand}  # check the console of the host; to continue without the host, add --exclude {name}",
             name,
         )
     if "banner" in str(error) or isinstance(error, EOFError):
-        what = f"{host} port {port} is not an sshd, or closes connections immediately: {error}"
+        what = f"the program on {host} port {port} is not an sshd, or closes connections immediately: {error}"
         return Unreachable(
             what.removesuffix(": "), f"{by_hand}  # check that port: in hosts.yaml is correct", name
         )

@@ -29,13 +29,6 @@ from toolkit.services.status import health_command
 
 # Its ports are not published: only the host reaches them, and no port of the host is used.
 NETWORK = "bridge"
-_NO_BRIDGE = (
-    Failure(
-        r"network bridge not found",
-        'the engine has no bridge network ("bridge": "none"), which services require',
-        'remove "bridge": "none" from /etc/docker/daemon.json, then restart docker',
-    ),
-)
 _PULL_SECONDS = 3600.0
 
 
@@ -123,7 +116,14 @@ def _stale_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
 
 
 def _start_steps(layout: Layout, place: Place, service: Service) -> tuple[Step, ...]:
-    start = start_step(service_of(layout, place, service), place.facts, f"service {service.name}", _NO_BRIDGE)
+    no_bridge = Failure(
+        r"network bridge not found",
+        'the engine has no bridge network ("bridge": "none"), which services require',
+        f'on {place.name}: remove "bridge": "none" from /etc/docker/daemon.json, '
+        "then: sudo systemctl restart docker",
+    )
+    container = service_of(layout, place, service)
+    start = start_step(container, place.facts, f"service {service.name}", (no_bridge,))
     if not service.image:
         return (start,)
     name = service.image

@@ -189,7 +189,7 @@ class Member:
                     self._moved(what.at, what.limit, what.wire)
                 if len(self.messages) >= _MOST_REPORTS:
                     raise ToolkitError(
-                        "the transfer program of the host reports without end", _AGAIN, self.host
+                        "the transfer program of the host sends reports without end", _AGAIN, self.host
                     )
                 self.messages.append(what)
         if lines:

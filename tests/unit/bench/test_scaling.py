@@ -62,7 +62,7 @@ def test_a_batch_in_all_is_the_same_work_with_more_ranks() -> None:
         ),
         (
             (10.0, 9.0, 4.0),
-            "3 hosts have 1.20 times the throughput of 1 host (efficiency 40%): 2 hosts are faster, with",
+            "3 hosts have 1.20 times the throughput of 1 host (efficiency 40%): 2 hosts are faster and have",
         ),
     ],
 )

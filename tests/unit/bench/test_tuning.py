@@ -507,7 +507,7 @@ def test_a_dry_run_shows_what_would_run(recorder: Recorder, monkeypatch: pytest.
     _, printed = invoke("network", "tune", "--forget", "--dry-run")
     assert recorder.ran == [] and printed == plan_text(keep_plan("demo", held["gpu1"], ()))
     _, said = invoke("network", "tune", "--forget")
-    assert said == "removed 1 tuned setting; MPI and NCCL choose their own defaults again\n"
+    assert said == "removed 1 tuned setting; MPI and NCCL use their defaults again\n"
     assert [plan_text(plan) for plan in recorder.ran] == [printed]
 
 

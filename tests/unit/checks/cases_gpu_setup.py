@@ -102,7 +102,7 @@ CASES = (
         CUDA_WITHOUT_GPU,
         "is built for CUDA, but no host has an NVIDIA GPU",
         host="",
-        fix="toolkit image build --flavor cpu  # then in hosts.yaml: image: toolkit:cpu",
+        fix="toolkit image build --flavor cpu  # then in hosts.yaml: set image: toolkit:cpu",
     ),
     Case("gpu-cuda", "not checked", scene(), "does not declare its CUDA version"),
     Case("gpu-cuda", "not checked", replace(scene(), image=None), "no host has the image"),
@@ -133,7 +133,7 @@ CASES = (
         "gpu-cuda",
         "error",
         _asks(NVIDIA_REQUIRE_CUDA="cuda>=13.0", TOOLKIT_WITH=""),
-        fix="toolkit image build --cuda 12  # then in hosts.yaml: image: toolkit:gpu-cuda12; or on gpu2",
+        fix="toolkit image build --cuda 12  # then in hosts.yaml: set image: toolkit:gpu-cuda12; or on gpu2",
     ),
     Case(
         "gpu-cuda",
@@ -151,7 +151,7 @@ CASES = (
         "error",
         _asks(_says(gpus(card(0, compute_cap="7.0", name="Tesla V100"))), CUDA_VERSION="13.0.1"),
         "Tesla V100 (compute capability 7.0) is too old for CUDA 13",
-        fix="toolkit image build --cuda 12  # then in hosts.yaml: image: toolkit:gpu-cuda12",
+        fix="toolkit image build --cuda 12  # then in hosts.yaml: set image: toolkit:gpu-cuda12",
     ),
     # Kepler: no variant fits.
     Case(
@@ -169,7 +169,7 @@ CASES = (
             TOOLKIT_WITH="",
         ),
         "no code for RTX 5090 (compute capability 12.0): its torch supports 5.0 to 9.x",
-        fix="toolkit image build --flavor gpu  # then in hosts.yaml: image: toolkit:gpu",
+        fix="toolkit image build --flavor gpu  # then in hosts.yaml: set image: toolkit:gpu",
     ),
     # The CUDA 12 of another image can have code for newer GPUs.
     Case(

@@ -72,7 +72,12 @@ CASES = (
     ),
     Case("image", "not checked", _SILENT, "no host answered", host=""),
     Case("image-there", "ok", scene(), "`toolkit up` sends toolkit:cpu to this host", host="cpu3"),
-    Case("image-there", "ok", _DIFFERENT, "replaces the different image"),
+    Case(
+        "image-there",
+        "ok",
+        _DIFFERENT,
+        "replaces the image toolkit:cpu on this host, which has other content",
+    ),
     Case("image-there", "error", _unsendable(scene()), "is missing", host="cpu3"),
     Case("image-there", "not checked", _unsendable(_DIFFERENT), "different images with the tag"),
     Case("image-there", "not checked", _NOWHERE, "no host has the image"),

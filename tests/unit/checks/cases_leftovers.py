@@ -36,8 +36,8 @@ CASES = (
         for check in ("left-containers", "left-processes", "left-state", "cluster-version")
     ),
     Case("left-containers", "ok", _holds(running("demo", "gpu2", "worker"))),
-    Case("left-containers", "warning", _holds(_STOPPED), "does not run (exited, 137)"),
-    Case("left-containers", "warning", _holds(_NO_SSHD), "does not run (exited, 127)"),
+    Case("left-containers", "warning", _holds(_STOPPED), "does not run (exited, exit code 137)"),
+    Case("left-containers", "warning", _holds(_NO_SSHD), "does not run (exited, exit code 127)"),
     Case("left-containers", "warning", _holds(_ABANDONED), "belongs to a removed cluster"),
     # Its state directory is there: that cluster's own `up` starts it again.
     Case("left-containers", "ok", _holds(_ABANDONED, base=_OTHER_STATE)),

@@ -122,17 +122,17 @@ def test_a_mount_finding_from_a_container_has_the_same_severity_and_fix() -> Non
 @pytest.mark.parametrize(
     ("launcher", "lacks", "fixes"),
     [
-        ("horovodrun", "/usr/sbin/sshd", ("in hosts.yaml: transport: exec and launcher: mpirun;",)),
-        ("mpirun", "ssh", ("in hosts.yaml: transport: exec;",)),
+        ("horovodrun", "/usr/sbin/sshd", ("in hosts.yaml: set transport: exec and launcher: mpirun;",)),
+        ("mpirun", "ssh", ("in hosts.yaml: set transport: exec;",)),
         (
             "horovodrun",
             "ssh mpirun horovodrun",
-            ("transport: exec and launcher: torchrun;", "in hosts.yaml: launcher: torchrun;"),
+            ("transport: exec and launcher: torchrun;", "in hosts.yaml: set launcher: torchrun;"),
         ),
         (
             "mpirun",
             "/usr/sbin/sshd ssh mpirun horovodrun torchrun",
-            ("transport: exec and launcher: python;", "in hosts.yaml: launcher: python;"),
+            ("transport: exec and launcher: python;", "in hosts.yaml: set launcher: python;"),
         ),
     ],
 )

@@ -81,7 +81,7 @@ def test_up_warns_of_a_cuda_image_for_hosts_without_gpus(recorder: Recorder, saw
     saw(CUDA_WITHOUT_GPU)
     status, _, err = call("up")
     assert status == 0 and err.count("is built for CUDA, but no host has an NVIDIA GPU  [gpu-image]") == 1
-    assert "fix: toolkit image build --flavor cpu  # then in hosts.yaml: image: toolkit:cpu\n" in err
+    assert "fix: toolkit image build --flavor cpu  # then in hosts.yaml: set image: toolkit:cpu\n" in err
 
 
 def test_warnings_are_printed_by_up_and_by_run(recorder: Recorder, saw: Any) -> None:
@@ -228,7 +228,7 @@ def test_run_warns_of_checkpoints_that_a_restart_would_not_find(
     found = [w for w in json.loads(out)["warnings"] if w["check"] == "restart-checkpoints"]
     assert len(found) == warned == ("warning: --max-restarts: after a restart" in err)
     assert not warned or (
-        err.index("no writable mount") < err.index("job 2026") and "fix: in hosts.yaml: mounts:" in err
+        err.index("no writable mount") < err.index("job 2026") and "fix: in hosts.yaml: set mounts:" in err
     )
     status, out, err = call(*words[:5], "train.py")
     assert status == 0 and "no writable mount" not in err

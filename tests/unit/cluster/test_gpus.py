@@ -118,11 +118,11 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
         (host(number=4), PLAIN, "", "in hosts.yaml, but nvidia-smi on the host lists 2", "hosts/gpu1/gpus"),
         (host(number=2), said("gpu-lost-of-two")[0], said("gpu-lost-of-two")[1], "Unknown Error", "-L"),
         (host(number=1), (), said("no-driver")[1], "but the NVIDIA driver is not loaded", "modprobe nvidia"),
-        (host("0"), (), said("mismatch-550")[1], "runs the old one", "reboot; or in hosts.yaml: gpus: 0"),
+        (host("0"), (), said("mismatch-550")[1], "runs the old driver", "set hosts/gpu1/gpus to 0"),
         (host(number=1), (), said("no-devices")[1], "the NVIDIA driver finds no GPU", "lspci"),
         (host(number=1), (), said("absent")[1], "nvidia-smi is missing", "install the NVIDIA driver"),
         (host(number=1), (), said("hangs")[1], "nvidia-smi hangs", "reboot"),
-        (host(SPLIT[0].uuid, SPLIT[0].migs[0].uuid), SPLIT, "", "declares both", "keep one of them"),
+        (host(SPLIT[0].uuid, SPLIT[0].migs[0].uuid), SPLIT, "", "declares both", "keep only one"),
     ],
 )  # fmt: skip
 def test_gpus_that_are_not_there(
@@ -317,7 +317,7 @@ def test_a_container_without_nvidia_smi_or_with_a_driver_in_trouble() -> None:
     problem = judged("nvidia-smi is not on the PATH", ALL)[0]
     assert "lists 0 of them" in problem and "nvidia-smi is not on the PATH" in problem and "fix:" in problem
     problem = judged((SAID / "mismatch-550.txt").read_text(), ALL)[0]
-    assert "the kernel still runs the old one" in problem and "on gpu1: sudo reboot" in problem
+    assert "the kernel still runs the old driver" in problem and "on gpu1: sudo reboot" in problem
 
 
 def test_a_driver_in_trouble_is_told_where_nobody_declared_gpus() -> None:
@@ -327,7 +327,10 @@ def test_a_driver_in_trouble_is_told_where_nobody_declared_gpus() -> None:
     made = make_layout(world.inventory(), Observed(hosts))
     _, problems = judge_gpus(made, Report("smoke", ()))
     (text,) = map(str, problems)
-    assert text.startswith("gpu1: the host uses no GPU: the NVIDIA driver is not") and "gpus: 0" in text
+    assert (
+        text.startswith("gpu1: the host uses no GPU: the NVIDIA driver is not")
+        and "set hosts/gpu1/gpus to 0" in text
+    )
     quiet = world.inventory(world.HOSTS.replace("address: 10.77.0.2", "gpus: 0\n    address: 10.77.0.2"))
     assert judge_gpus(make_layout(quiet, Observed(hosts)), Report("smoke", ())) == ((), ())
 

@@ -175,7 +175,7 @@ def test_a_banner_is_not_an_answer() -> None:
     [
         (Image(status=127), "has no python3 on its PATH"),
         (Image(status=125), "the runtime failed"),
-        (Image(python=[3, 9, 2]), "is 3.9.2, but toolkit needs 3.10"),
+        (Image(python=[3, 9, 2]), "has the version 3.9.2, but toolkit needs 3.10"),
         (Image(python="3.12"), "no valid report"),
         (Image(lacks=("a\0b",)), "no valid report"),
     ],

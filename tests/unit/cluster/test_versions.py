@@ -191,7 +191,7 @@ def test_the_digest_changes_with_every_place_of_a_container() -> None:
         (
             {"state": "exited", "exit_code": 255},
             9000.0,
-            "the host rebooted after the start of the container, at 1970-01-01 02:30 UTC",
+            "the host rebooted at 1970-01-01 02:30 UTC, after the start of the container",
         ),
         (
             {"state": "exited", "exit_code": 137, "ended": 5400.0},
@@ -227,7 +227,7 @@ def test_up_says_why_it_starts_a_container_in_the_place_of_another() -> None:
     there = ContainerFacts("c" * 64, wanted.name, "running", dict(wanted.labels), started=2000.0)
     assert _why_start(there) == ""
     assert _why_start(replace(there, name="another")) == ""
-    assert _why_start(replace(there, state="exited", started=500.0)).startswith("the host rebooted after")
+    assert _why_start(replace(there, state="exited", started=500.0)).startswith("the host rebooted at")
     other = {**there.labels, "toolkit.digest": "0" * 16}
     assert _why_start(replace(there, labels=other)) == "recreated: the container settings changed"
     older = {**other, LABEL_VERSION: "0.0.9"}
@@ -250,7 +250,7 @@ def test_status_of_every_kind_of_host() -> None:
     rows = {r.host: r for r in standing.host_states(world.inventory(), said, errors, container_programs())}
     assert (rows["gpu1"].state, rows["gpu1"].note, rows["gpu1"].version) == ("running", "", __version__)
     assert rows["gpu2"].state == "exited (255)" and not rows["gpu2"].ok
-    assert rows["gpu2"].note == "the host rebooted after the start of the container, at 1970-01-01 00:16 UTC"
+    assert rows["gpu2"].note == "the host rebooted at 1970-01-01 00:16 UTC, after the start of the container"
     assert rows["gpu2"].fix == "toolkit up" and not rows["gpu1"].fix
     assert (rows["cpu3"].state, rows["cpu3"].note) == ("unreachable", "no answer")
 

@@ -106,7 +106,7 @@ def test_an_altered_wheel_is_refused_by_name_before_anything_uses_it(tmp_path: P
     with pytest.raises(ImageError) as caught:
         build_image(build, quiet)
     file = tmp_path / "wheels/a_b-1.0-py3-none-any.whl"
-    assert caught.value.what == f"1 package file with a SHA-256 that is not in image/wheels.lock:\n    {file}"
+    assert caught.value.what == f"the SHA-256 of 1 package file is not in image/wheels.lock:\n    {file}"
     assert caught.value.fix.startswith(f"rm {file}  #")
     assert file.exists() and not mark.exists() and not Path(build.context).exists()
 
@@ -122,7 +122,7 @@ def test_a_file_that_a_fetch_brings_is_checked_as_well(tmp_path: Path) -> None:
     fetch = Fetch("thing", (python(f"open({str(file)!r}, 'w').write('evil')"),), "", "")
     wheels = locked_house(tmp_path, "good", fetches=(fetch,))
     file.unlink()
-    with pytest.raises(ImageError, match="1 package file with a SHA-256"):
+    with pytest.raises(ImageError, match="SHA-256 of 1 package file"):
         fill_wheelhouse(build_in(tmp_path, wheelhouses=(wheels,)), quiet)
 
 

@@ -493,7 +493,7 @@ def test_nothing_found_and_none_named_gives_a_file_to_fill_in(
 ) -> None:
     ssh_config.write_text("Host *\n  User alice\n")
     status, _, err = talk(typed=["", ""])
-    assert status == 0 and "trying" not in err and "add your hosts to it" in err
+    assert status == 0 and "trying" not in err and "add your hosts to the file" in err
     assert parse_inventory((tmp_path / "hosts.yaml").read_text(), "x").names == ("gpu1", "gpu2")
     seen: list[Draft] = []
 

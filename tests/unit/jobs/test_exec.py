@@ -459,7 +459,7 @@ def test_output_that_a_broken_connection_has_lost_is_repeated(monkeypatch: pytes
     seen = list[bytes]()
     follow(session, JOB, seen.append, Excerpt(tail=50, fold=True))
     assert b"".join(seen) == (
-        b"step 1\nst\n[toolkit] the connection to gpu2 is restored; its last lines can appear twice\n"
+        b"step 1\nst\n[toolkit] the connection to gpu2 is restored; the last lines can appear twice\n"
         b"step 1\nstep 2\n"
     )
     first, second = (words[words.index(JOB) + 1 :] for words in asked)

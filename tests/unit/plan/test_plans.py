@@ -347,7 +347,7 @@ def test_a_worker_without_sshd_is_not_answered_with_another_up() -> None:
         require_running(make_layout(world.inventory(), Observed(said)), ["gpu1", "gpu2"])
     (row,) = (r for r in host_states(world.inventory(), said, {}, container_programs()) if r.host == "gpu2")
     for fix in (caught.value.fix, row.fix):
-        assert fix.startswith(f"in hosts.yaml: transport: exec; or add sshd to the image: {_ONTO}")
+        assert fix.startswith(f"in hosts.yaml: set transport: exec; or add sshd to the image: {_ONTO}")
 
 
 def test_up_names_the_missing_sshd_by_the_status_of_the_container(

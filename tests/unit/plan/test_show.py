@@ -103,7 +103,7 @@ def test_an_interrupted_report() -> None:
         ),
         (
             SendImage("a", "t", "x:1", "0123"),
-            ["send the missing layers of x:1 to `docker load`; 0123"],
+            ["send the missing layers of x:1 to `docker load` (content digest 0123)"],
         ),
         (
             SendCode("a", "t", "c", "/jobs/1", "/src", CODE, "s3cret"),

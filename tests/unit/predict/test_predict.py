@@ -69,7 +69,7 @@ def test_measured_pairs_tell_whose_link_it_is() -> None:
     made, source = assemble(HOSTS3, Given(), found)
     assert made.neck().text == "the link of gpu2 has 9.4 Mb/s"
     assert made.latency == pytest.approx(50e-6)
-    assert source == "rates of 6 measured pairs of hosts"
+    assert source == "measured rates of 6 pairs of hosts"
     assert made.first(2).neck().text == "the link of gpu2 has 9.4 Mb/s"
     # With only two hosts, the slow end cannot be identified.
     two = measured(hosts=["gpu1", "gpu2"], pairs=all_pairs({"gpu1": 941, "gpu2": 9.4}))
@@ -97,7 +97,7 @@ def test_what_if_one_link_were_another() -> None:
     found = measured(pairs=all_pairs({"gpu1": 941, "gpu2": 9.4, "gpu3": 941}))
     made, source = assemble(HOSTS3, Given(rates={"gpu2": 1e9}), found)
     assert made.neck().rate == pytest.approx(941e6)
-    assert source.endswith("; rate of the command line for gpu2")
+    assert source.endswith("; rate from the command line for gpu2")
     # A rate for all applies to hosts without a measurement.
     made, _ = assemble([*HOSTS3, ("gpu4", 1)], Given(rate=1e8), found)
     assert [round(m.rate / 1e5) for m in made.members] == [9410, 94, 9410, 941]
@@ -393,7 +393,7 @@ def test_the_verdict_without_a_step_time() -> None:
     fast = assemble([("a", 8), ("b", 8)], Given(1e13, inside=1e9))[0]
     assert (
         predict(fast, load(compute=None)).verdict
-        == "2 hosts would be faster than 1 host with any computing time per step"
+        == "2 hosts would be faster than 1 host at any compute time per step"
     )
 
 

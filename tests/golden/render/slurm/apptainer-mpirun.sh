@@ -67,7 +67,7 @@ if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
     echo "rank ${RANK:-?} on $(hostname): the launcher started a world of ${WORLD_SIZE:-0} ranks, but the job requires 4" >&2
     exit 64
 fi
-# Interfaces differ from node to node, so these are never passed from one node to another.
+# Interfaces differ from node to node, so each node sets its own variables.
 peer=$MASTER_ADDR
 [ "$SLURM_NODEID" -ne 0 ] || peer=${SECOND:-127.0.0.1}
 device=$(ip -o -4 route get "$peer" | sed -n 's/.* dev \([^ ]*\).*/\1/p')

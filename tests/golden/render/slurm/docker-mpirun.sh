@@ -92,7 +92,8 @@ exit "$ended"
 END-OF-RANK
     cat > "$folder/agent" << 'END-OF-AGENT'
 #!/bin/sh
-# Open MPI calls this instead of ssh. It passes the command to the script outside, which runs it through srun.
+# Open MPI calls this program instead of ssh. The program passes the command to the script outside the container,
+# which runs the command through srun.
 node=$1
 shift
 printf '%s' "$*" > "/run/toolkit/ask/.$node"
@@ -119,7 +120,7 @@ node() {
     device=$(ip -o -4 route get "$peer" | sed -n 's/.* dev \([^ ]*\).*/\1/p')
     network=$(ip -o -4 addr show dev "$device" | sed -n '1s/.* inet \([^ ]*\).*/\1/p')
     [ -n "$network" ] || fail "this node has no route to $peer; to check the address, run: ip route get $peer"
-    # Interfaces differ from node to node, so these are never passed from one node to another.
+    # Interfaces differ from node to node, so each node sets its own variables.
     cat > "$folder/network" << END-OF-NETWORK
 export GLOO_SOCKET_IFNAME=$device
 export HOROVOD_GLOO_IFACE=$device

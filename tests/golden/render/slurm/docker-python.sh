@@ -120,7 +120,7 @@ node() {
     device=$(ip -o -4 route get "$peer" | sed -n 's/.* dev \([^ ]*\).*/\1/p')
     network=$(ip -o -4 addr show dev "$device" | sed -n '1s/.* inet \([^ ]*\).*/\1/p')
     [ -n "$network" ] || fail "this node has no route to $peer; to check the address, run: ip route get $peer"
-    # Interfaces differ from node to node, so these are never passed from one node to another.
+    # Interfaces differ from node to node, so each node sets its own variables.
     cat > "$folder/network" << END-OF-NETWORK
 export GLOO_SOCKET_IFNAME=$device
 export HOROVOD_GLOO_IFACE=$device
