@@ -37,6 +37,7 @@ _NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 _BY_EXEC = ("mpirun", "torchrun", "python")
 _BY_SSH = ("horovodrun", *_BY_EXEC)
 _SHM_FIX = "in hosts.yaml: shm_size: 8g, then: toolkit up"
+_DAEMON = "/etc/docker/daemon.json"
 
 
 def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -181,7 +182,7 @@ def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if size >= 0:
         what = f"ranks can lock {size // 1024} KiB of memory; RDMA needs an unlimited memlock limit"
         limit = '"default-ulimits": {"memlock": {"Name": "memlock", "Soft": -1, "Hard": -1}}'
-        fix = f"on {seen.host}: add {limit} to /etc/docker/daemon.json, restart docker, then: toolkit up"
+        fix = f"on {seen.host}: add {limit} to {_DAEMON}, then restart docker and run toolkit up"
         yield error(what, fix)
 
 
@@ -192,7 +193,7 @@ def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
     number = _limits(scene, seen.host).nofile
     if 0 <= number < LEAST_FILES:
         what = f"ranks can open {number} files; data loaders and connections need at least {LEAST_FILES}"
-        fix = f'on {seen.host}: set "default-ulimits" with nofile in /etc/docker/daemon.json, restart docker'
+        fix = f'on {seen.host}: set "default-ulimits" with nofile in {_DAEMON}, then restart docker'
         yield warning(what, fix)
 
 

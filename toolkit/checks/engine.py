@@ -78,7 +78,7 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(what, f"{fix}, then: podman system reset  # removes all images and containers")
     elif driver in _SLOW_DRIVERS:
         what = f"docker uses the slow storage driver {driver}, which copies or loop-mounts every layer"
-        fix = f'on {seen.host}: add {{"storage-driver": "overlay2"}} to {_DAEMON}, restart docker'
+        fix = f'on {seen.host}: add {{"storage-driver": "overlay2"}} to {_DAEMON}, then restart docker'
         yield warning(what, fix)
 
 
@@ -92,7 +92,7 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
             "docker maps user ids (userns-remap), so ranks can neither read their SSH keys "
             "nor write files as your user"
         )
-        yield error(what, f"on {seen.host}: remove userns-remap from {_DAEMON}, restart docker")
+        yield error(what, f"on {seen.host}: remove userns-remap from {_DAEMON}, then restart docker")
     elif "name=rootless" in options and info.engine != PODMAN:
         what = "docker runs in rootless mode, and toolkit was not tested in this mode"
         fix = f"on {seen.host}: docker context use default  # selects the engine that runs as root"
@@ -132,7 +132,7 @@ def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # Since 20.10 an engine keeps a readable copy with every logging driver except "none".
     elif driver == "none":
         what = "docker keeps no container logs, but toolkit reads the log of each worker container"
-        yield error(what, f'on {seen.host}: remove "log-driver": "none" from {_DAEMON}, restart docker')
+        yield error(what, f'on {seen.host}: remove "log-driver": "none" from {_DAEMON}, then restart docker')
 
 
 def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -142,7 +142,7 @@ def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("docker cannot be used")
     elif runtime not in _RUNTIMES:
         what = f"containers run under the runtime {runtime}, and toolkit was not tested with this runtime"
-        fix = f'remove "default-runtime" from {_DAEMON}, restart docker'
+        fix = f'remove "default-runtime" from {_DAEMON}, then restart docker'
         fix = f"remove runtime from {_CONTAINERS_CONF}" if info.engine == PODMAN else fix
         yield warning(what, f"on {seen.host}: {fix}")
 
