@@ -296,7 +296,7 @@ def test_the_reason_with_which_an_sshd_ends_a_connection(ssh: Ssh) -> None:
     try:
         runner.open()
         runner._link.transport._send_user_message(message)  # type: ignore[attr-defined]
-        with pytest.raises(Unreachable, match=r"its sshd ended it: ieof .* nonexistent channel 99"):
+        with pytest.raises(Unreachable, match=r"ended the connection: ieof .* nonexistent channel 99"):
             for _ in range(100):
                 runner.run(command("true"), 20)
     finally:

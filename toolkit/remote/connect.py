@@ -207,7 +207,7 @@ class Link:
         if self._pulse is None:
             return ""
         words = getattr(self.transport, "last_words", "")
-        return self._pulse.lost or (words and f"its sshd ended it: {words}")
+        return self._pulse.lost or (words and f"sshd of the host ended the connection: {words}")
 
     def shown_key(self) -> Any:
         """Return the key that the host presents, without a login.
