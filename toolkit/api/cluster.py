@@ -161,7 +161,7 @@ class Cluster(Elsewhere):
         """Test the GPUs in a container on every host, then run one checked all-reduce over all slots.
 
         Args:
-            launcher: launcher of the all-reduce; by default that of hosts.yaml, or one that the image has.
+            launcher: launcher of the all-reduce; by default that of hosts.yaml, if it is in the image.
         """
         with self.prepare_smoke(launcher) as prepared:
             return prepared.execute(self.listen)

@@ -31,7 +31,7 @@ class Elsewhere(Runs):
         measured: Measured | None = None,
         workdir: str | Path = ".",
     ) -> Predicted:
-        """Return the predicted step time on 1 to N hosts, and the verdict.
+        """Return the predicted step time on 1 to N hosts, and the conclusion.
 
         Args:
             options: as for `toolkit predict`; toolkit contacts hosts only if the options contain a script.
