@@ -119,7 +119,7 @@ def _look_at(target: Target, gateways: Gateways) -> ShownKey:
     recorded = ", ".join(e.fingerprint for e in known.keys if e.kind == key.get_name())
     failure = None
     if verdict == "revoked":
-        what = f"its SSH host key {key.fingerprint} is REVOKED, so toolkit does not record the key"
+        what = f"the SSH host key {key.fingerprint} is REVOKED, so toolkit does not record the key"
         failure = ToolkitError(what, host=target.name)
     return ShownKey(target.name, target, key.get_name(), key.fingerprint, recorded, verdict, failure, key=key)
 

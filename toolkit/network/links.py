@@ -236,7 +236,7 @@ def _given_text(given: Given) -> str:
     overhead = _or_assumed(given.overhead, OVERHEAD, "overhead per message")
     share = f"{wire_efficiency(given.mtu):.1%}".replace("%", " %")
     return (
-        f"rates of the command line with {share} payload (TCP/IP, Ethernet, MTU {given.mtu}), "
+        f"rates from the command line with {share} payload (TCP/IP, Ethernet, MTU {given.mtu}), "
         f"{latency}, {overhead}"
     )
 
@@ -257,5 +257,5 @@ def _measured_text(measured: Measured, fit: Fit | None, changed: Sequence[str]) 
     if measured.pairs:
         parts.append(f"rates of {len(measured.pairs)} measured pairs of hosts")
     if changed:
-        parts.append(f"rate of the command line for {', '.join(changed)}")
+        parts.append(f"rate from the command line for {', '.join(changed)}")
     return "; ".join(parts)

@@ -97,7 +97,7 @@ def test_what_if_one_link_were_another() -> None:
     found = measured(pairs=all_pairs({"gpu1": 941, "gpu2": 9.4, "gpu3": 941}))
     made, source = assemble(HOSTS3, Given(rates={"gpu2": 1e9}), found)
     assert made.neck().rate == pytest.approx(941e6)
-    assert source.endswith("; rate of the command line for gpu2")
+    assert source.endswith("; rate from the command line for gpu2")
     # A rate for all applies to hosts without a measurement.
     made, _ = assemble([*HOSTS3, ("gpu4", 1)], Given(rate=1e8), found)
     assert [round(m.rate / 1e5) for m in made.members] == [9410, 94, 9410, 941]
@@ -248,7 +248,7 @@ def test_a_file_of_measurements() -> None:
                 "pairs/0/to: should be one of a, b, found 'c'",
                 "pairs/0/latency_us: should be a number from 1e-9 to 1e15, found -1",
                 "pairs/0/mbit: should be a number from 1e-9 to 1e15, found 0",
-                "pairs/1/to: should be a different host than from, found 'b'",
+                "pairs/1/to: should be a different host than 'from', found 'b'",
                 "pairs/1/latency_us: should be a number from 1e-9 to 1e15, found nothing",
                 "pairs/1/mbit: should be a number from 1e-9 to 1e15, found nothing",
             ],
