@@ -5,7 +5,7 @@
     python bench/bench_many.py --hosts 64 --jump
 
 As root, with the program sshd; see many_hosts.py. All hosts share the processors of this machine, so the
-time contains the work of all hosts; "client" is the processor time of the command alone. The anchor is one
+time contains the work of all hosts; "client" is the processor time of the command alone. The baseline is one
 `ssh HOST true` to each host, all at once, with the key exchange that toolkit uses; "ssh cpu" is the processor
 time of these programs.
 """
@@ -96,7 +96,7 @@ def measured(cluster: Cluster, words: list[str]) -> Run:
     return Run(seconds, client, memory, most[0], most[1], (cluster.received() - before) / 1024)
 
 
-def anchor(cluster: Cluster) -> tuple[float, float]:
+def baseline(cluster: Cluster) -> tuple[float, float]:
     """Return the seconds of one `ssh HOST true` to every host, all at once, and their processor time."""
     start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     ssh = ["ssh", "-F", str(cluster.config)]
@@ -111,7 +111,7 @@ def anchor(cluster: Cluster) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hosts", default="8,32,64")
-    parser.add_argument("--rounds", type=int, default=3, help="pairs of the anchor and each command")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of the baseline and each command")
     parser.add_argument("--until", default="down", choices=COMMANDS, help="the last command of a round")
     parser.add_argument("--jump", action="store_true", help="reach all hosts through a jump host")
     options = parser.parse_args()
@@ -128,7 +128,8 @@ def main() -> None:
             found: dict[str, list[tuple[tuple[float, float], Run]]] = {}
             for _ in range(options.rounds):
                 for command, words in COMMANDS.items():
-                    found.setdefault(command, []).append((anchor(cluster), measured(cluster, words.split())))
+                    pair = baseline(cluster), measured(cluster, words.split())
+                    found.setdefault(command, []).append(pair)
                     if command == options.until:
                         break
             for command, pairs in found.items():

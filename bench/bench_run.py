@@ -1,7 +1,7 @@
 """S5: seconds that `toolkit run` adds to the same command typed by hand, on a warm cluster.
 
-The floor is the smallest program that opens the same connections and starts the same Python programs: it
-connects to all hosts, starts a session and a lease on each, and on main the supervisor, the start program,
+The lower bound is the smallest program that opens the same connections and starts the same Python programs:
+it connects to all hosts, starts a session and a lease on each, and on main the supervisor, the start program,
 the launcher and the ranks. It has no probe, sends no code and writes no record.
 """
 

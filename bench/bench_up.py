@@ -1,7 +1,7 @@
-"""S2 and S3: connections, duration and floor of an `up` that changes nothing, on a practice cluster.
+"""S2 and S3: connections, duration and lower bound of an `up` that changes nothing, on a practice cluster.
 
-The floor is a program that opens the same connections with the same library and runs `true`, with and without
-the modules that `up` imports.
+The lower bound is a program that opens the same connections with the same library and runs `true`, with and
+without the modules that `up` imports.
 """
 
 from __future__ import annotations

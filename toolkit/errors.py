@@ -14,7 +14,7 @@ EXIT_CODES: dict[int, str] = {
     0: "success",
     1: "a failure on a host or on this machine; the message contains the reason",
     2: "an invalid hosts.yaml, local file or command line, usually found before toolkit contacts a host",
-    3: "the cluster is not in the state that the command requires (not up, partly up, no such job)",
+    3: "the cluster or a host is not in the required state (not up, refused by a check, no such job)",
     4: "a program or service that the command requires is missing on this machine",
     130: "interrupted; 143 after SIGTERM, 129 after the terminal was closed",
 }
@@ -72,7 +72,7 @@ class BadInput(ToolkitError):
 
 
 class NotReady(ToolkitError):
-    """The cluster is not in the state that the command requires."""
+    """The cluster or a host is not in the state that the command requires."""
 
     exit_code = 3
 

@@ -179,7 +179,7 @@ class Cluster(Connection):
         """Test the GPUs in a container on every host, then run one checked all-reduce over all slots.
 
         Args:
-            launcher: launcher of the all-reduce; by default that of hosts.yaml, or one that the image has.
+            launcher: launcher of the all-reduce; by default that of hosts.yaml, if it is in the image.
         """
         with self.prepare_smoke(launcher) as prepared:
             return prepared.execute(self.listen)
@@ -254,7 +254,7 @@ class Cluster(Connection):
         measured: Measured | None = None,
         workdir: str | Path = ".",
     ) -> Predicted:
-        """Return the predicted step time on 1 to N hosts, and the verdict.
+        """Return the predicted step time on 1 to N hosts, and the conclusion.
 
         Args:
             options: as for `toolkit predict`; toolkit contacts hosts only if the options contain a script.

@@ -114,7 +114,10 @@ class ImagePart(Part):
         return prepare_image_prune(self._cluster)
 
     def prune(self) -> Report:
-        """Remove unused toolkit images from every host, except images that you named.
+        """Remove old images that toolkit sent from every host.
+
+        The two newest images of each name, images with a tag that you set, and images that a container uses
+        stay on the hosts.
 
         Raises:
             PlanFailed: a step failed on a host; contains the report.

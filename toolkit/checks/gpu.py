@@ -408,7 +408,7 @@ def _alike(scene: Scene) -> Iterator[Finding]:
 CHECKS = (
     Check("gpu-memory", "GPU memory has no errors", host=_memory, probes=(GPUS,)),
     Check("gpu-xid", "the kernel log has no GPU hardware errors", host=_xid, probes=(GPUS,)),
-    Check("gpu-throttle", "GPUs can run at full clock", host=_throttled, probes=(GPUS,)),
+    Check("gpu-throttle", "GPUs can run at full clock speed", host=_throttled, probes=(GPUS,)),
     Check("gpu-busy", "no other process uses the GPUs", host=_busy, probes=(GPUS, MARKS)),
     Check("gpu-mode", "programs can use the GPUs", host=_mode, probes=(GPUS,)),
     Check("gpu-persistence", "the GPU driver stays loaded", host=_persistence, probes=(GPUS,)),

@@ -159,7 +159,7 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
     given = found if host.gpus is None else min(host.gpus, found)
     if host.gpus is not None and host.gpus > found:
         what = f"{host.gpus} GPUs are declared in hosts.yaml, but nvidia-smi on the host lists {found}"
-        yield error(what, f"on {seen.host}: nvidia-smi  # or correct gpus: in hosts.yaml")
+        yield error(what, f"on {seen.host}: nvidia-smi  # or change gpus: in hosts.yaml")
     elif given and host.slots is not None and host.slots > given:
         what = f"{host.slots} slots share {given} GPUs, but NCCL refuses two ranks on one GPU"
         yield warning(what, f"in hosts.yaml: set hosts/{seen.host}/slots to {given}, or remove slots")

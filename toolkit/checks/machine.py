@@ -209,7 +209,7 @@ def _governor(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not governor:
         yield unchecked("the kernel does not control the processor clock (usual in virtual machines)")
     elif lowest:
-        what = f"the processors run at their lowest clock (governor {governor}, driver {driver})"
+        what = f"the processors run at their lowest clock speed (governor {governor}, driver {driver})"
         yield warning(what, f"on {seen.host}: sudo cpupower frequency-set -g performance")
 
 
@@ -254,7 +254,7 @@ _HOST = (
     Check("memory-pressure", "no program waits for memory", host=_pressure, probes=(MACHINE,)),
     Check("memory-errors", "the memory has no errors", host=_memory_faults, probes=(MACHINE,)),
     Check("load", "no other program uses much of the host", host=_load, probes=(MACHINE,)),
-    Check("cpu-governor", "the processors can run at full clock", host=_governor, probes=(MACHINE,)),
+    Check("cpu-governor", "the processors can run at full clock speed", host=_governor, probes=(MACHINE,)),
     Check(
         "numa-balancing", "the kernel does not move memory between NUMA nodes", host=_numa, probes=(MACHINE,)
     ),

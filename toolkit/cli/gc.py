@@ -49,8 +49,8 @@ def gc(
     """Remove leftovers of interrupted runs from the hosts.
 
     toolkit removes processes, containers and files of all your clusters on these hosts, not only of the
-    cluster in hosts.yaml. toolkit keeps running jobs, and files and processes of other users. On a
-    terminal, toolkit asks before it removes SSH keys and job records of another cluster.
+    cluster in hosts.yaml. toolkit does not affect running jobs, or files and processes of other
+    users. On a terminal, toolkit asks before it removes SSH keys and job records of another cluster.
 
     Examples:
         toolkit gc --dry-run

@@ -77,7 +77,9 @@ def get(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="DIR", help="Local folder (default: ./runs/JOB)")
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace local files that differ")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace local files that differ from the files on the host")
+    ] = False,
     keep_modes: Annotated[
         bool,
         typer.Option("--keep-modes", help="Keep the execute permission of files (default: off)"),

@@ -251,7 +251,7 @@ def _missing(declared: str, facts: Facts, key: str) -> NotReady:
     )
     trouble = f"; nvidia-smi also reports: {facts.gpu_trouble}" if facts.gpu_trouble else ""
     what = f"{declared}, but nvidia-smi on the host lists {len(facts.gpus)}: {listed}{trouble}"
-    fix = f"on {facts.host}: nvidia-smi -L  # then correct {key} in hosts.yaml"
+    fix = f"on {facts.host}: nvidia-smi -L  # then change {key} in hosts.yaml"
     return NotReady(what, fix, facts.host)
 
 

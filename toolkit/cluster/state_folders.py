@@ -77,7 +77,8 @@ def parse_state_folders(host: str, state_dir: str, text: str) -> tuple[StateFold
         if numbers:
             found.append(StateFolder(path, int(numbers[1]), int(numbers[2], 16), outer=index >= _OWN))
         elif line != "-":
-            raise ToolkitError(f"cannot read the owners of {state_dir}: {line[:60]!r}", "", host)
+            what = f"toolkit cannot read the owners of {state_dir} that the host sent: {line[:60]!r}"
+            raise ToolkitError(what, "toolkit status -v", host)
         path = path.rpartition("/")[0] or "/"
     return tuple(found)
 

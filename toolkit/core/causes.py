@@ -53,7 +53,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"bind source path does not exist: (?P<path>[^\n|]+)",
         "a folder to be mounted does not exist",
-        "on HOST: mkdir -p {path}  # or correct mounts: in hosts.yaml",
+        "on HOST: mkdir -p {path}  # or change mounts: in hosts.yaml",
     ),
     (
         r"invalid mount config for type \"bind\": (l?stat|mkdir) (?P<path>[^\n|]+): permission denied|"

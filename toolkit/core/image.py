@@ -22,7 +22,7 @@ def missing_fix(tag: str) -> str:
     """Return the command that provides an image that neither your machine nor a host has.
 
     >>> missing_fix("toolkit:gpu-cuda12")
-    'toolkit image build --cuda 12  # or correct image: in hosts.yaml'
+    'toolkit image build --cuda 12  # or change image: in hosts.yaml'
     """
     name, _, kind = tag.partition(":")
     command = f"toolkit image build --tag {tag}"
@@ -32,7 +32,7 @@ def missing_fix(tag: str) -> str:
         command = f"toolkit image build --flavor {kind}"
     elif kind.startswith("gpu-cuda"):
         command = f"toolkit image build --cuda {kind.removeprefix('gpu-cuda')}"
-    return f"{command}  # or correct image: in hosts.yaml"
+    return f"{command}  # or change image: in hosts.yaml"
 
 
 @dataclass(frozen=True)

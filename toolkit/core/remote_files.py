@@ -128,14 +128,16 @@ def _answer_of(host: str) -> Iterator[None]:
     try:
         yield
     except DecodeError as error:
-        raise ToolkitError(f"the answer of send_files is not valid: {error}", _FIX, host) from error
+        what = f"toolkit cannot read the answer about result files that the host sent: {error}"
+        raise ToolkitError(what, _FIX, host) from error
 
 
 def bad_answer(field: str, value: object, host: str) -> ToolkitError:
     """Return the error for an answer that is not as send_files writes it."""
     shown = ascii(value)
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-    return ToolkitError(f"the answer of send_files is not valid: {field} is {shown}", _FIX, host)
+    what = f"toolkit cannot read the answer about result files that the host sent: {field} is {shown}"
+    return ToolkitError(what, _FIX, host)
 
 
 def leads_out(name: str, target: str) -> bool:

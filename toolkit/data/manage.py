@@ -32,7 +32,7 @@ def read_data(inventory: Inventory) -> Staged:
     ]
     if problems:
         fix = (
-            "correct source: in hosts.yaml, or run `toolkit data send` on the machine that has the data and "
+            "change source: in hosts.yaml, or run `toolkit data send` on the machine that has the data and "
             "`toolkit up --no-data` on this machine"
         )
         raise BadInput(inventory.source, tuple(problems), fix)

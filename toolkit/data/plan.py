@@ -199,7 +199,7 @@ def folder_steps(inventory: Inventory, host: str) -> tuple[Step, ...]:
     make = script('umask 022; for d; do mkdir -p "$d" || exit; done', *folders)
     there = script('for d; do [ -d "$d" ] || exit 1; done', *folders)
     words = command(*folders).line()
-    fix = f"on {host}: sudo install -d -o $(id -un) {words}  # or correct data: in hosts.yaml"
+    fix = f"on {host}: sudo install -d -o $(id -un) {words}  # or change data: in hosts.yaml"
     return (Run(host, "create the folders for data", make, unless=there, fix=fix),)
 
 

@@ -34,7 +34,7 @@ def read_content(source: Path) -> Content:
         return pack([_file(source.name, source.stat())])
     except OSError as error:
         what = f"cannot read the data {error.filename or source}: {error.strerror or error}"
-        raise ToolkitError(what, "make the source readable, or correct data: in hosts.yaml") from error
+        raise ToolkitError(what, "make the source readable, or change data: in hosts.yaml") from error
 
 
 def _walk(folder: str, prefix: str) -> Iterator[Entry]:

@@ -68,7 +68,7 @@ def _notes(evidence: Evidence) -> list[str]:
     for host in evidence.hosts:
         if host.oom_kills:
             killed = "1 process" if host.oom_kills == 1 else f"{host.oom_kills} processes"
-            notes.append(f"the kernel of {host.name} killed {killed} because memory ran out")
+            notes.append(f"the kernel of {host.name} killed {killed} because the host ran out of memory")
     return notes
 
 

@@ -257,7 +257,7 @@ def _container_words(session: Session, name: str) -> str:
     if state.running:
         return ""
     words = f"the container {place} exited with exit code {state.exit_code}"
-    words += " because its memory ran out" if state.out_of_memory else ""
+    words += " because it ran out of memory" if state.out_of_memory else ""
     return f"{words}: {state.error}" if state.error else words
 
 

@@ -284,7 +284,7 @@ class HostsFile(_Strict):
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
         default=AUTO,
-        description="How the launcher starts ranks on workers: ssh, or exec without sshd and without SSH "
+        description="Method to start ranks on workers: ssh, or exec without sshd and without SSH "
         "keys in containers. auto selects ssh if the image contains sshd and ssh.",
     )
     network: Network = Field(default="auto", description="Network between ranks: only TCP, or also RDMA.")

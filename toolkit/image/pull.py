@@ -48,7 +48,7 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"manifest unknown|no such manifest|not found|name unknown|does not exist",
         "the registry does not contain the image",
-        "correct image: in hosts.yaml, or push the image",
+        "change image: in hosts.yaml, or push the image",
     ),
 )
 

@@ -234,7 +234,7 @@ hosts:
 # Other values: torchrun, horovodrun, horovodrun-gloo, mpirun, accelerate, deepspeed, ray, python.
 # launcher: auto
 
-# How the launcher starts ranks on workers: ssh, or exec (no sshd and no SSH key in containers). auto selects
+# Method to start ranks on workers: ssh, or exec (no sshd and no SSH key in containers). auto selects
 # ssh if the image contains sshd and ssh, otherwise exec.
 # transport: auto
 

@@ -302,7 +302,7 @@ def transport_problems(launcher: str, max_restarts: int, why: str = "") -> list[
 _GLOO_ELASTIC = (
     "Horovod's rendezvous listens on main without authentication and unpickles worker addresses that it "
     "receives: every client that reaches main can run programs as you (CVE-2024-10190), and can read and "
-    "replace the store's other entries (CVE-2026-31234)"
+    "replace the other entries of its key-value store (CVE-2026-31234)"
 )
 _GLOO_STATIC = (
     "Horovod's rendezvous listens on main without authentication: every client that reaches main can read "

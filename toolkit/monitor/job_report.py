@@ -223,7 +223,7 @@ def _rank(host: str, account: RankAccount, since: Callable[[str, float | None], 
     code = account.exit_code
     how = ""
     if account.oom:
-        how = "killed because memory ran out"
+        how = "killed for lack of memory"
     elif account.signal:
         how = f"killed by signal {account.signal}"
     elif code:

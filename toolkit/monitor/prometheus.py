@@ -28,8 +28,8 @@ Samples = list[tuple[tuple[tuple[str, str], ...], float]]
 _MIB = 2.0**20
 _OF_HOST = (
     ("host_processors", "Number of processors of the host.", "cores"),
-    ("host_processors_busy", "Number of processors of the host in use.", "busy"),
-    ("host_memory_used_bytes", "Memory of the host in use.", "memory_used"),
+    ("host_processors_busy", "Number of processors in use on the host.", "busy"),
+    ("host_memory_used_bytes", "Memory in use on the host.", "memory_used"),
     ("host_memory_bytes", "Total memory of the host.", "memory_total"),
     ("host_received_bytes_per_second", "Bytes per second that the data interface receives.", "received"),
     ("host_sent_bytes_per_second", "Bytes per second that the data interface sends.", "sent"),
@@ -43,7 +43,7 @@ _OF_HOST = (
 )
 _OF_GPU = (
     ("gpu_utilization_ratio", "Share of time in which the GPU ran a kernel.", "utilization", 0.01),
-    ("gpu_memory_used_bytes", "Memory of the GPU in use.", "memory_used", _MIB),
+    ("gpu_memory_used_bytes", "GPU memory in use.", "memory_used", _MIB),
     ("gpu_memory_bytes", "Total memory of the GPU.", "memory_total", _MIB),
     ("gpu_power_watts", "Power draw of the GPU.", "power", 1.0),
     ("gpu_temperature_celsius", "Temperature of the GPU.", "temperature", 1.0),

@@ -237,7 +237,7 @@ class _Reader:
                 self._bad(f"{place}/{key}", f"one of {', '.join(hosts)}", name)
             ends.append(str(name))
         if ends[0] == ends[1]:
-            self._bad(f"{place}/to", "a different host than from", ends[1])
+            self._bad(f"{place}/to", "a different host than 'from'", ends[1])
         latency = row.get("latency_us")
         seconds = 0.0 if latency == 0 else self.number(place, row, "latency_us") / 1e6
         return Pair(ends[0], ends[1], self.number(place, row, "mbit") * 1e6, seconds)

@@ -118,5 +118,5 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
             fix = "set identity_file in hosts.yaml, so that toolkit offers only that key"
     unsupported = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if unsupported:
-        tried = [*tried, f"toolkit does not support {' and '.join(unsupported)} of the SSH configuration"]
+        tried = [*tried, f"toolkit does not support {' or '.join(unsupported)} of the SSH configuration"]
     return Unreachable(f"the SSH login of {target.login} was refused: {'; '.join(tried)}", fix, target.name)

@@ -210,6 +210,6 @@ def test_the_fix_of_a_missing_image_provides_this_image() -> None:
     """Without --flavor, the build chooses by the user's own machine, which often has no GPU."""
     known = [(CPU_IMAGE, CPU_BUILD), *((one.image, one.build) for one in CUDA_VARIANTS)]
     for image, build in known:
-        assert missing_fix(image) == f"{build}  # or correct image: in hosts.yaml"
+        assert missing_fix(image) == f"{build}  # or change image: in hosts.yaml"
     assert missing_fix("toolkit:mine").startswith("toolkit image build --tag toolkit:mine  #")
     assert missing_fix("lab/train:v3").startswith("docker pull lab/train:v3  #")

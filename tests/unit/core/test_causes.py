@@ -45,7 +45,7 @@ CASES = [
         + 'invalid mount config for type "bind": bind source path does not exist: /data/my sets.'
         + HINT,
         "a folder to be mounted does not exist",
-        "on gpu1: mkdir -p '/data/my sets'  # or correct mounts: in hosts.yaml",
+        "on gpu1: mkdir -p '/data/my sets'  # or change mounts: in hosts.yaml",
     ),
     (
         DAEMON + 'invalid mount config for type "bind": stat /home/alice/.local/state: permission denied.',
@@ -137,7 +137,7 @@ def test_a_failure_keeps_the_words_and_names_host_and_cure() -> None:
     assert str(error) == (
         "gpu1: a folder to be mounted does not exist: "
         "bind source path does not exist: /data.\n"
-        "  fix: on gpu1: mkdir -p /data  # or correct mounts: in hosts.yaml"
+        "  fix: on gpu1: mkdir -p /data  # or change mounts: in hosts.yaml"
     )
     plain = failure(Result(1, "", "odd"), HostHere("gpu1"), "ask the administrator")
     assert (plain.what, plain.fix) == ("odd", "ask the administrator")

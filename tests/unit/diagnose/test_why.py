@@ -177,7 +177,7 @@ def test_a_host_that_fails_is_evidence() -> None:
     paper.runners["gpu2"].said = ToolkitError("the connection was lost")
     paper.runners["gpu2"].state = {"Running": False, "ExitCode": 137, "OOMKilled": True}
     words = ask(paper).verdict.what
-    assert "the container toolkit-demo-worker exited with exit code 137 because its memory ran out" in words
+    assert "the container toolkit-demo-worker exited with exit code 137 because it ran out of memory" in words
     # The program's own words decide nothing: its data may lack a file as well.
     paper.runners["gpu2"].said = "inspect_ranks.py: No such file or directory"
     assert "gpu2 does not answer: inspect_ranks.py: No such file" in ask(paper).verdict.what
@@ -287,7 +287,7 @@ def test_the_table_lists_missing_evidence() -> None:
     assert "gpu1: GPU 0: 100 % busy, 71.3 W, 1024 MiB" in text
     assert "cannot read stacks on gpu2: the image has no py-spy" in text
     assert "cannot read the stack of process 52 on cpu3: Permission denied" in text
-    assert "the kernel of gpu2 killed 2 processes because memory ran out" in text
+    assert "the kernel of gpu2 killed 2 processes because the host ran out of memory" in text
 
 
 def test_the_page_names_every_kind_of_verdict() -> None:

@@ -248,7 +248,7 @@ def test_a_file_of_measurements() -> None:
                 "pairs/0/to: should be one of a, b, found 'c'",
                 "pairs/0/latency_us: should be a number from 1e-9 to 1e15, found -1",
                 "pairs/0/mbit: should be a number from 1e-9 to 1e15, found 0",
-                "pairs/1/to: should be a different host than from, found 'b'",
+                "pairs/1/to: should be a different host than 'from', found 'b'",
                 "pairs/1/latency_us: should be a number from 1e-9 to 1e15, found nothing",
                 "pairs/1/mbit: should be a number from 1e-9 to 1e15, found nothing",
             ],
