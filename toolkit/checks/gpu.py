@@ -382,8 +382,12 @@ def _alike(scene: Scene) -> Iterator[Finding]:
             f"ranks compute on the CPU of {', '.join(without)} (no GPU), but on GPUs of "
             f"{', '.join(with_gpus)}"
         )
-        fix = f"toolkit run --exclude {','.join(without)} ...  # or in hosts.yaml: set gpus: 0 for every host"
-        yield warning(what, fix)
+        # Only the main host can have 0 slots.
+        main = scene.inventory.main
+        fixes = [f"in hosts.yaml: set hosts/{main}/slots to 0"] if main in without else []
+        if others := [name for name in without if name != main]:
+            fixes.append(f"toolkit run --exclude {','.join(others)} ...")
+        yield warning(what, f"{'; '.join(fixes)}  # or in hosts.yaml: set gpus: 0 for every host")
     for title, fix, words in (
         (
             "the GPU models differ between hosts",

@@ -148,7 +148,7 @@ ready() {
             exit 3
         fi
         if [ "$(date +%s)" -ge "$deadline" ]; then
-            echo "neither sshd nor dockerd may be missing after $1 s: sshd $(pidof sshd || echo down)," \
+            echo "sshd or the container engine did not start within $1 s: sshd $(pidof sshd || echo down)," \
                  "dockerd $(pidof dockerd || echo down)" >&2
             exit 4
         fi

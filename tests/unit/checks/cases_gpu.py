@@ -130,7 +130,18 @@ CASES = (
     Case("gpu-alike", "ok", scene()),
     Case("gpu-alike", "ok", _with_gpus(gpu1=(), gpu2=(), cpu3=()), "no host has GPUs"),
     Case(
-        "gpu-alike", "warning", _with_gpus(cpu3=()), "on the CPU of cpu3 (no GPU), but on GPUs of gpu1, gpu2"
+        "gpu-alike",
+        "warning",
+        _with_gpus(cpu3=()),
+        "on the CPU of cpu3 (no GPU), but on GPUs of gpu1, gpu2",
+        fix="toolkit run --exclude cpu3 ...  #",
+    ),
+    Case(
+        "gpu-alike",
+        "warning",
+        _with_gpus(gpu1=(), cpu3=()),
+        "on the CPU of gpu1, cpu3 (no GPU), but on GPUs of gpu2",
+        fix="in hosts.yaml: set hosts/gpu1/slots to 0; toolkit run --exclude cpu3 ...  #",
     ),
     Case("gpu-alike", "ok", with_file(_with_gpus(cpu3=()), "cpu3", slots=0)),
     Case("gpu-alike", "warning", _with_gpus(gpu2=_NEWER), "550.54.14 on gpu1, cpu3; 580.65.06 on gpu2"),
