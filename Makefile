@@ -46,6 +46,7 @@ lint: venv       ## ruff, mypy and the prose check
 	$(BIN)/ruff check toolkit tests bench scripts examples
 	$(BIN)/ruff format --check toolkit tests bench scripts examples
 	$(BIN)/mypy
+	MYPYPATH=bench $(BIN)/mypy bench
 	$(BIN)/mypy scripts/reference.py
 	$(BIN)/mypy scripts/mutants.py
 	$(BIN)/mypy scripts/site/hook.py

@@ -15,8 +15,12 @@ import sys
 import time
 from collections.abc import Callable
 
+# The number of the rank, and functions that prepare an all-reduce of N bytes, wait for all ranks, and return
+# the largest value of all ranks.
+Backend = tuple[int, Callable[[int], Callable[[], None]], Callable[[], None], Callable[[float], float]]
 
-def mpi() -> tuple[int, Callable, Callable, Callable]:
+
+def mpi() -> Backend:
     import numpy
     from mpi4py import MPI
 
@@ -29,7 +33,7 @@ def mpi() -> tuple[int, Callable, Callable, Callable]:
     return comm.rank, prepare, comm.Barrier, lambda value: comm.allreduce(value, op=MPI.MAX)
 
 
-def gloo() -> tuple[int, Callable, Callable, Callable]:
+def gloo() -> Backend:
     import torch
     import torch.distributed as dist
 

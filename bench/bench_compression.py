@@ -100,7 +100,7 @@ def main() -> None:
                     made = images.make(base, f"{kind}{size}", [layer])
                     part = hosts_file(Path(given), data, len(links), made.tag)
                     with limited_here(network, rate):
-                        runs = {way: [] for way in WAYS}
+                        runs: dict[str, list[float]] = {way: [] for way in WAYS}
                         for _ in range(options.rounds):
                             for way, found in runs.items():
                                 found.append(seconds(part, links, way)[0])

@@ -43,7 +43,8 @@ class Port:
 
     def __init__(self, bytes_per_second: float) -> None:
         self.rate, self.free, self.lock, self.sent = bytes_per_second, 0.0, threading.Lock(), 0
-        self.due, self.then = float("inf"), lambda: None
+        self.due = float("inf")
+        self.then: Callable[[], None] = lambda: None
 
     def at(self, count: int, then: Callable[[], None]) -> None:
         """Call a function once N bytes have been sent."""
@@ -77,13 +78,19 @@ class Linked(Streaming):
         self.number = int(name[3:])
         self.address = f"{NET}.{self.number}"
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         inside = command.within("ip", "netns", "exec", f"{NAME}-{self.number}")
         if source is not None:
             if self.number == self.slow:
                 source = Port(self.port.rate / 10).through(source)
             source = self.port.through(source)
-        return super().stream(inside, sink, source)
+        return super().stream(inside, sink, source, silence)
 
 
 def ip(words: str) -> None:

@@ -50,7 +50,8 @@ def measure(names: list[str], task: dict[str, Any]) -> dict[str, Any]:
     found = [line.partition("bench ")[2] for line in done.stdout.splitlines() if "] bench {" in line]
     if done.returncode or not found:
         sys.exit(f"{' '.join(argv)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return json.loads(found[0])
+    measured: dict[str, Any] = json.loads(found[0])
+    return measured
 
 
 def cell(names: list[str], mbit: int, parameters: list[float]) -> list[tuple[str, ...]]:

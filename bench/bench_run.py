@@ -91,6 +91,11 @@ def in_container(data: dict[str, Any], role: str, words: Sequence[str]) -> str:
     return shlex.join(["docker", "exec", *agent, f"toolkit-{data['cluster']}-{role}", *words])
 
 
+def typed_command(data: dict[str, Any], launcher: str, words: Sequence[str]) -> list[str]:
+    """Return the command that a user types to start these words on every host, without toolkit."""
+    return [*ssh_to_main(data), in_container(data, "main", launch_words(data, launcher, words))]
+
+
 def floor_command(data: dict[str, Any], launcher: str) -> list[str]:
     """Return the smallest program with the connections and processes of `toolkit run`."""
     ranks = launch_words(data, launcher, ["python3", "-c", RANK, "true"])
@@ -114,7 +119,7 @@ def main() -> None:
     ssh = ssh_to_main(data)
     print(f"S5  {len(data['hosts'])} hosts, one rank each, medians of {ROUNDS} interleaved rounds")
     for launcher in LAUNCHERS:
-        typed = [*ssh, in_container(data, "main", launch_words(data, launcher, ["true"]))]
+        typed = typed_command(data, launcher, ["true"])
         floor = floor_command(data, launcher)
         ours = [TOOLKIT, "run", "--launcher", launcher, "--no-check", "--workdir", "examples", "--", "true"]
         rows: dict[str, list[float]] = {"interpreter": [], "ssh": [], "typed": [], "floor": [], "ours": []}

@@ -12,6 +12,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -19,28 +20,28 @@ import torch.distributed as dist
 FORWARD = 1 / 3  # as toolkit/predict/model.py has it
 
 
-def timed(work, *args) -> float:
+def timed(work: Callable[..., None], *args: object) -> float:
     """Return the seconds of the slowest rank: a step ends when all ranks have finished."""
     dist.barrier()
     start = time.perf_counter()
     work(*args)
     slowest = torch.tensor([time.perf_counter() - start])
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return slowest.item()
+    return float(slowest.item())
 
 
-def reduce_all(buckets) -> None:
+def reduce_all(buckets: Sequence[torch.Tensor]) -> None:
     for bucket in buckets:
         dist.all_reduce(bucket)
 
 
-def plain(compute: float, buckets) -> None:
+def plain(compute: float, buckets: Sequence[torch.Tensor]) -> None:
     """Compute, then send all buckets."""
     time.sleep(compute)
     reduce_all(buckets)
 
 
-def hidden(compute: float, buckets) -> None:
+def hidden(compute: float, buckets: Sequence[torch.Tensor]) -> None:
     """Send each bucket as soon as the backward pass has filled it, as DistributedDataParallel does."""
     total = sum(bucket.numel() for bucket in buckets)
     start, ready, pending = time.perf_counter(), 0, []
