@@ -26,7 +26,7 @@ import yaml
 from tests.e2e import waiting
 from tests.e2e.world import CLUSTERS, STARTED, Toolkit, outer, sh
 from toolkit.errors import LabError, ToolkitError
-from toolkit.lab.manage import lab_down, lab_names, lab_up
+from toolkit.lab.lifecycle import lab_down, lab_names, lab_up
 from toolkit.lab.spec import LabSpec
 
 # What a test can change on a host and a later test can stumble over. Interfaces and mounts of Docker's own

@@ -13,7 +13,7 @@ from tests.e2e.care import practice_cluster
 from toolkit.errors import LabError, MissingTool
 from toolkit.lab import build
 from toolkit.lab.engine import LabEngine
-from toolkit.lab.manage import lab_down, lab_status, lab_up
+from toolkit.lab.lifecycle import lab_down, lab_status, lab_up
 from toolkit.lab.spec import LabSpec
 
 pytestmark = pytest.mark.lab

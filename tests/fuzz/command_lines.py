@@ -29,7 +29,7 @@ typer.main.get_command = functools.cache(typer.main.get_command)  # type: ignore
 COMMAND = typer.main.get_command(cli.app)
 # What is imported late: some packages open a socket at that moment, only to see whether there is IPv6.
 docs_check.verbs()
-for _name in ("image.manage", "bench.smoke"):
+for _name in ("image.make_build", "bench.smoke"):
     importlib.import_module(f"toolkit.{_name}")
 SECONDS = 10
 

@@ -13,7 +13,7 @@ from docker.models.volumes import Volume
 
 from toolkit.errors import LabError
 from toolkit.lab.engine import Found, LabEngine
-from toolkit.lab.manage import _remove
+from toolkit.lab.lifecycle import _remove
 from toolkit.remote import engine
 from toolkit.remote.engine import Engine
 

@@ -54,7 +54,7 @@ from toolkit.export.prepare import KUBERNETES, SLURM, BatchRequest, prepare_batc
 from toolkit.export.slurm import script
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import choose_hosts
-from toolkit.init.meet import first_file
+from toolkit.init.probe_hosts import first_file
 from toolkit.jobs.records import known_jobs
 from toolkit.jobs.request import Request, check_request
 from toolkit.lifecycle.renderings import TARGETS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolkit.api.connection import Connection, Part
 from toolkit.api.prepared import Notices, PreparedPlan, closed_on_error, completed
 from toolkit.core.report import Report
-from toolkit.data.manage import list_data, read_data, require_data
+from toolkit.data.data_sets import list_data, read_data, require_data
 from toolkit.data.plan import DataRow, plan_data, plan_remove
 from toolkit.network.choose import choose_paths
 

@@ -21,7 +21,8 @@ from toolkit.core.report import Report
 from toolkit.image.build import build_image
 from toolkit.image.build_plan import ImageRecipe
 from toolkit.image.cuda import DEFAULT_CUDA
-from toolkit.image.manage import known_flavor, list_images, make_build, own_arch, prune_plan
+from toolkit.image.list_and_prune import list_images, prune_plan
+from toolkit.image.make_build import known_flavor, make_build, own_arch
 from toolkit.image.on_hosts import QUESTIONS, ImageRow
 from toolkit.lifecycle.up import plan_image_send
 from toolkit.plan.execute import Listener

@@ -10,7 +10,7 @@ from toolkit.checks.preflight import preflight, questions, raise_if_errors, rest
 from toolkit.cluster.applied import change_finding
 from toolkit.cluster.session import Session
 from toolkit.core.finding import Topic
-from toolkit.data.manage import refuse_incomplete_data
+from toolkit.data.data_sets import refuse_incomplete_data
 from toolkit.jobs.control import start
 from toolkit.jobs.launcher import launcher_findings
 from toolkit.jobs.make_job import (

@@ -13,10 +13,10 @@ from toolkit.cluster.versions import refuse_newer
 from toolkit.core.finding import Finding, Topic, graver_first
 from toolkit.core.host_programs import container_programs
 from toolkit.core.report import Report
-from toolkit.data.manage import Staged, read_data
+from toolkit.data.data_sets import Staged, read_data
 from toolkit.env_lint.lint import lint_inventory
 from toolkit.jobs.control import refuse_to_end_jobs
-from toolkit.lifecycle.port_race import bring_up
+from toolkit.lifecycle.port_retry import bring_up
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan

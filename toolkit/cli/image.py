@@ -38,7 +38,7 @@ from toolkit.image.build_values import ImageBuild, build_progress
 from toolkit.image.capabilities import capabilities_json, capabilities_text
 from toolkit.image.cuda import CUDA_NAMES, DEFAULT_CUDA
 from toolkit.image.lock import unlocked_text
-from toolkit.image.manage import known_flavor, make_build, make_onto, own_arch
+from toolkit.image.make_build import known_flavor, make_build, make_onto, own_arch
 from toolkit.image.on_hosts import images_text
 
 _TORCH_INDEX = "TOOLKIT_TORCH_INDEX"

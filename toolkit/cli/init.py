@@ -11,8 +11,8 @@ import typer
 from toolkit.cli.asking import Person, on_terminal, undone_if_interrupted
 from toolkit.cli.common import DryRun, Json, put_json, put_text, say
 from toolkit.cli.failure import error_json
+from toolkit.cli.init_questions import pick_cluster, pick_hosts, pick_mounts, survey_and_ask
 from toolkit.cli.line import CommandLine
-from toolkit.cli.meeting import meet_hosts, pick_cluster, pick_hosts, pick_mounts
 from toolkit.core.files import refuse_file, write_file
 from toolkit.core.printable import counted
 from toolkit.errors import ToolkitError
@@ -20,7 +20,7 @@ from toolkit.hostsfile import fields
 from toolkit.init.answers import cluster_name, read_choice
 from toolkit.init.draft import Draft, DraftHost, faults_between, hosts_file, named, read_host
 from toolkit.init.filling import build_of
-from toolkit.init.meet import Meeting, fill, read_hostfile
+from toolkit.init.probe_hosts import Survey, fill, read_hostfile
 from toolkit.init.show import essence
 from toolkit.init.ssh_aliases import find_aliases
 
@@ -36,7 +36,7 @@ def init(
         ),
     ] = None,
     find: Annotated[bool, typer.Option("--find", help="Use all SSH hosts in ~/.ssh/config")] = False,
-    meet: Annotated[
+    try_hosts: Annotated[
         bool,
         typer.Option(
             "--try", help="Connect to the hosts to detect settings, and ask only about SSH host keys"
@@ -89,19 +89,19 @@ def init(
     if find and named_here:
         line.refuse("--find", "cannot be combined with HOST or --from-hostfile")
     draft = line.accept(_draft(line, words or [], from_hostfile, cluster, image, user))
-    talk = not (named_here or find or meet or yes or as_json) and on_terminal()
+    talk = not (named_here or find or try_hosts or yes or as_json) and on_terminal()
     to_file = not dry_run and output != "-"
-    if to_file and (talk or meet or yes):
+    if to_file and (talk or try_hosts or yes):
         refuse_file(output, force)  # before the questions, so that no answer is lost
     result: dict[str, Any] = {}
     with undone_if_interrupted(_NOTHING):
         person = Person(talk)
-        if talk or find or (not named_here and (meet or yes)):
+        if talk or find or (not named_here and (try_hosts or yes)):
             draft = replace(draft, hosts=_found(person, user))
-        if (talk or meet or yes) and draft.hosts:
-            draft, meeting = meet_hosts(person, draft, yes, dry_run)
-            _require_some(meeting, as_json)
-            draft, result = _filled(person, draft, meeting, cluster, image, output)
+        if (talk or try_hosts or yes) and draft.hosts:
+            draft, survey = survey_and_ask(person, draft, yes, dry_run)
+            _require_some(survey, as_json)
+            draft, result = _filled(person, draft, survey, cluster, image, output)
         if talk:
             _show(person, draft, output if to_file else "")
     _write(draft, result, from_hostfile, output if to_file else "", force, as_json)
@@ -136,36 +136,36 @@ def _found(person: Person, user: str) -> tuple[DraftHost, ...]:
     return pick_hosts(person, find_aliases(), user)
 
 
-def _require_some(meeting: Meeting, as_json: bool) -> None:
+def _require_some(survey: Survey, as_json: bool) -> None:
     """Exit if none of the hosts can be used.
 
     Raises:
         ToolkitError: no host can be used; with ``--json``, the state of every host is printed instead.
     """
-    if any(met.usable for met in meeting.met.values()):
+    if any(surveyed.usable for surveyed in survey.hosts.values()):
         return
-    error = ToolkitError(f"no host is usable, so {_NOTHING}", next(iter(meeting.met.values())).fix)
+    error = ToolkitError(f"no host is usable, so {_NOTHING}", next(iter(survey.hosts.values())).fix)
     if as_json:
-        put_json({**error_json(error), "found": [met.as_json() for met in meeting.met.values()]})
+        put_json({**error_json(error), "found": [surveyed.as_json() for surveyed in survey.hosts.values()]})
         raise typer.Exit(error.exit_code)
     raise error
 
 
 def _filled(
-    person: Person, draft: Draft, meeting: Meeting, cluster: str | None, image: str | None, output: str
+    person: Person, draft: Draft, survey: Survey, cluster: str | None, image: str | None, output: str
 ) -> tuple[Draft, dict[str, Any]]:
     """Return the draft with the reports of its hosts, and the same as JSON; the command line has priority."""
-    met = meeting.met
-    usable = [host.name for host in named(draft.hosts) if met[host.name].usable]
-    mounts = pick_mounts(person, meeting, usable)
+    surveyed = survey.hosts
+    usable = [host.name for host in named(draft.hosts) if surveyed[host.name].usable]
+    mounts = pick_mounts(person, survey, usable)
     if cluster is None:
         place = Path(output).absolute()
-        cluster = pick_cluster(person, meeting, cluster_name(Path(output).stem, place.parent.name))
-    draft, choice = fill(draft, meeting, cluster, image or "", mounts)
+        cluster = pick_cluster(person, survey, cluster_name(Path(output).stem, place.parent.name))
+    draft, choice = fill(draft, survey, cluster, image or "", mounts)
     found = [
         one.as_json()
         | ({"data_address": path.address, "interface": path.interface, "why": path.reason} if path else {})
-        for one in met.values()
+        for one in surveyed.values()
         for path in [choice.paths.get(one.host)]
     ]
     return draft, {

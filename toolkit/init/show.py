@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from toolkit.image.cuda import CUDA_VARIANTS, CudaVariant
 from toolkit.init.filling import gpus_text, machine_text
 from toolkit.init.shares import CommonShare
-from toolkit.init.survey import Met
+from toolkit.init.survey import SurveyedHost
 from toolkit.protocol.host_list import host_list
 
 
@@ -23,11 +23,11 @@ def aliases_text(usable: Sequence[tuple[str, str]], barred: Iterable[tuple[str, 
     return "\n".join(lines + ([f"  left out: {', '.join(left)}"] if left else []))
 
 
-def met_text(met: Mapping[str, Met]) -> str:
+def survey_text(surveyed: Mapping[str, SurveyedHost]) -> str:
     """Return one line for each host, followed by its problems with fixes."""
-    wide = max(map(len, met), default=0)
+    wide = max(map(len, surveyed), default=0)
     lines: list[str] = []
-    for name, one in met.items():
+    for name, one in surveyed.items():
         if not one.usable:
             lines += [f"  {name.ljust(wide)}  CANNOT BE USED: {_more(one.what)}", *_fix(one.fix, wide)]
             continue
@@ -38,32 +38,32 @@ def met_text(met: Mapping[str, Met]) -> str:
     return "\n".join(lines)
 
 
-def mixed_text(met: Sequence[Met]) -> str:
+def mixed_text(surveyed: Sequence[SurveyedHost]) -> str:
     """Return a text about differences between the hosts; empty if there are none."""
-    bare = [one.host for one in met if not one.gpus]
+    bare = [one.host for one in surveyed if not one.gpus]
     lines = []
-    if bare and len(bare) < len(met):
+    if bare and len(bare) < len(surveyed):
         verb = "has" if len(bare) == 1 else "have"
         lines.append(
             f"  {host_list(bare)} {verb} no GPU, unlike the other hosts; to use only hosts with GPUs:"
             f" toolkit run --exclude {bare[0]}"
         )
-    if len({one.arch for one in met}) > 1:
-        each = ", ".join(f"{one.host} {one.arch}" for one in met)
+    if len({one.arch for one in surveyed}) > 1:
+        each = ", ".join(f"{one.host} {one.arch}" for one in surveyed)
         lines.append(
             f"  processors differ ({each}), and an image supports one kind: create a cluster for each kind"
         )
     return "\n".join(lines)
 
 
-def variant_text(met: Sequence[Met], fits: CudaVariant | None) -> str:
+def variant_text(surveyed: Sequence[SurveyedHost], fits: CudaVariant | None) -> str:
     """Return a text about the CUDA version that these hosts need; empty for the default version.
 
     Args:
         fits: the CUDA variant that fits drivers and GPUs; None if no variant does.
     """
     newest = CUDA_VARIANTS[0]
-    if fits is newest or not any(one.gpus for one in met):
+    if fits is newest or not any(one.gpus for one in surveyed):
         return ""
     if fits is None:
         return "  no toolkit GPU image fits the drivers and GPUs of all hosts; toolkit check names the hosts"

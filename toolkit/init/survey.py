@@ -30,7 +30,7 @@ _NOT_YET = frozenset(("cluster-name", *(check.id for check in image.CHECKS)))
 
 
 @dataclass(frozen=True)
-class Met:
+class SurveyedHost:
     """The result for one host.
 
     Args:
@@ -86,7 +86,7 @@ def _engine(seen: Seen) -> str:
     return PODMAN if engine_info(seen, PODMAN_INFO).version else ""
 
 
-def survey(scene: Scene, findings: Iterable[Finding]) -> dict[str, Met]:
+def summarize(scene: Scene, findings: Iterable[Finding]) -> dict[str, SurveyedHost]:
     """Return the result for every host of the scene.
 
     Args:
@@ -96,15 +96,15 @@ def survey(scene: Scene, findings: Iterable[Finding]) -> dict[str, Met]:
     for finding in findings:
         if finding.verdict == "error" and finding.host in errors and finding.check not in _NOT_YET:
             errors[finding.host].append(finding)
-    return {name: _met(seen, scene, errors[name]) for name, seen in scene.seen.items()}
+    return {name: _surveyed(seen, scene, errors[name]) for name, seen in scene.seen.items()}
 
 
-def _met(seen: Seen, scene: Scene, errors: list[Finding]) -> Met:
+def _surveyed(seen: Seen, scene: Scene, errors: list[Finding]) -> SurveyedHost:
     facts = seen.facts
     if facts is None:
         error = without_file(seen.error or ToolkitError("the host reported nothing"), scene)
-        return Met(seen.host, error.what, error.fix)
-    met = Met(
+        return SurveyedHost(seen.host, error.what, error.fix)
+    surveyed = SurveyedHost(
         host=seen.host,
         engine=f"{facts.engine} {facts.docker}" if facts.docker else "",
         gpus=tuple(gpu.name for gpu in facts.gpus),
@@ -117,12 +117,12 @@ def _met(seen: Seen, scene: Scene, errors: list[Finding]) -> Met:
         other = _engine(seen)
         if other and other != scene.inventory.engine:
             what = f"{seen.error.what}; the host has {other}, but a cluster requires one engine"
-            return replace(met, what=what, fix=seen.error.fix)
-        return replace(met, what=seen.error.what, fix=seen.error.fix)
+            return replace(surveyed, what=what, fix=seen.error.fix)
+        return replace(surveyed, what=seen.error.what, fix=seen.error.fix)
     shut = next((finding for finding in errors if finding.check in _SHUT), None)
     if shut is not None:
-        return replace(met, what=shut.what, fix=shut.fix)
-    return replace(met, faults=tuple(dict.fromkeys(errors)))
+        return replace(surveyed, what=shut.what, fix=shut.fix)
+    return replace(surveyed, faults=tuple(dict.fromkeys(errors)))
 
 
 def without_file(error: ToolkitError, scene: Scene) -> ToolkitError:

@@ -312,7 +312,7 @@ def test_the_layout_of_a_command_is_made_once(
         made.append(words)
         return make_layout(*words)
 
-    for module in ("cluster.session", "api.prepared", "lifecycle.port_race"):
+    for module in ("cluster.session", "api.prepared", "lifecycle.port_retry"):
         monkeypatch.setattr(f"toolkit.{module}.make_layout", count)
     with COMMANDS[name](cluster()) as prepared:
         _ = prepared.plans

@@ -26,7 +26,7 @@ from toolkit.cluster.connect import Reply
 from toolkit.cluster.containers import cluster_container
 from toolkit.container.transfer.unpack import SYNC_BYTES, Shelf
 from toolkit.core.command import Result
-from toolkit.data.manage import read_data, refuse_incomplete_data, require_data
+from toolkit.data.data_sets import read_data, refuse_incomplete_data, require_data
 from toolkit.data.plan import (
     DataRow,
     HeldData,

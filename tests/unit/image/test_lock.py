@@ -8,7 +8,7 @@ import pytest
 
 from scripts.lock import locked_targets, reported_files
 from toolkit.image.lock import LOCK_FILE, lock_text, locked_pins, parse_lock
-from toolkit.image.manage import base_digest
+from toolkit.image.make_build import base_digest
 from toolkit.image.wheelhouse import runs_on
 
 TEXT = (Path(__file__).resolve().parents[3] / LOCK_FILE).read_text()

@@ -20,7 +20,7 @@ from toolkit.cluster.connect import Reply
 from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.cluster.session import Session
 from toolkit.errors import Unreachable
-from toolkit.image.manage import list_images, prune_plan
+from toolkit.image.list_and_prune import list_images, prune_plan
 from toolkit.image.on_hosts import QUESTIONS, HeldImage, image_rows, images_text, parse_held, plan_prune
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan, Run

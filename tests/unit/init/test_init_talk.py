@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import toolkit.cli.meeting
+import toolkit.cli.init_questions
 import toolkit.cli.trust
 import toolkit.remote.engine
 from tests.golden import check_golden
@@ -32,11 +32,11 @@ from toolkit.init import ssh_aliases
 from toolkit.init.answers import cluster_name, free_name, read_choice, read_hosts, read_some
 from toolkit.init.draft import Draft, DraftHost, hosts_file
 from toolkit.init.filling import choice_of, filled, image_for
-from toolkit.init.meet import Meeting
+from toolkit.init.probe_hosts import Survey
 from toolkit.init.shares import SHARES, common_shares
-from toolkit.init.show import met_text, variant_text
+from toolkit.init.show import survey_text, variant_text
 from toolkit.init.ssh_aliases import find_aliases, parse_aliases
-from toolkit.init.survey import PODMAN_INFO, engine_of, survey
+from toolkit.init.survey import PODMAN_INFO, engine_of, summarize
 from toolkit.init.trust import ShownKey
 from toolkit.network.choose import Evidence
 
@@ -144,16 +144,16 @@ def test_names_for_a_cluster() -> None:
 # What hosts say
 
 
-def met_scene(**answers: str) -> Scene:
+def scene_of_hosts(**answers: str) -> Scene:
     base = scenes.scene(**answers)
     seen = {name: replace(one, answers={**one.answers, SHARES.name: NFS}) for name, one in base.seen.items()}
     return replace(base, seen=seen)
 
 
-def meeting_of(scene: Scene, engine: str = "docker") -> Meeting:
+def survey_of(scene: Scene, engine: str = "docker") -> Survey:
     heard = {name: seen for name, seen in scene.seen.items() if seen.facts is not None}
-    met = survey(scene, judge(replace(scene, seen=heard), ("host",)))
-    return Meeting(met, scene, engine)
+    surveyed = summarize(scene, judge(replace(scene, seen=heard), ("host",)))
+    return Survey(surveyed, scene, engine)
 
 
 def away(scene: Scene, host: str, error: ToolkitError) -> Scene:
@@ -161,29 +161,29 @@ def away(scene: Scene, host: str, error: ToolkitError) -> Scene:
 
 
 def test_hosts_that_can_be_used() -> None:
-    met = meeting_of(met_scene()).met
-    assert [one.usable for one in met.values()] == [True] * 3
-    assert met["gpu1"].gpus and met["gpu1"].processors and met["gpu1"].memory
+    surveyed = survey_of(scene_of_hosts()).hosts
+    assert [one.usable for one in surveyed.values()] == [True] * 3
+    assert surveyed["gpu1"].gpus and surveyed["gpu1"].processors and surveyed["gpu1"].memory
     newest, older = CUDA_VARIANTS
-    assert image_for(list(met.values()), newest) == "toolkit:gpu"
-    assert image_for(list(met.values()), older) == "toolkit:gpu-cuda12"
-    assert image_for(list(met.values()), None) == "toolkit:gpu"
-    assert image_for([replace(one, gpus=()) for one in met.values()], newest) == "toolkit:cpu"
+    assert image_for(list(surveyed.values()), newest) == "toolkit:gpu"
+    assert image_for(list(surveyed.values()), older) == "toolkit:gpu-cuda12"
+    assert image_for(list(surveyed.values()), None) == "toolkit:gpu"
+    assert image_for([replace(one, gpus=()) for one in surveyed.values()], newest) == "toolkit:cpu"
 
 
 def test_the_image_fits_drivers_and_gpus_of_the_hosts_that_are_kept() -> None:
-    scene = met_scene()
-    meeting = meeting_of(scene)
-    hosts = list(meeting.met)
+    scene = scene_of_hosts()
+    survey = survey_of(scene)
+    hosts = list(survey.hosts)
     assert {gpu.driver for facts in scene.facts.values() for gpu in facts.gpus} == {"550.54.14"}
-    older = meeting.cuda_variant(hosts)
+    older = survey.cuda_variant(hosts)
     assert older is not None and older.major == 12
-    text = variant_text(list(meeting.met.values()), older)
+    text = variant_text(list(survey.hosts.values()), older)
     assert "the image toolkit:gpu-cuda12: CUDA 13 requires driver 580" in text
-    assert "no toolkit GPU image fits" in variant_text(list(meeting.met.values()), None)
-    assert meeting.cuda_variant([]) is CUDA_VARIANTS[0]
-    assert variant_text(list(meeting.met.values()), CUDA_VARIANTS[0]) == ""
-    assert variant_text([replace(one, gpus=()) for one in meeting.met.values()], None) == ""
+    assert "no toolkit GPU image fits" in variant_text(list(survey.hosts.values()), None)
+    assert survey.cuda_variant([]) is CUDA_VARIANTS[0]
+    assert variant_text(list(survey.hosts.values()), CUDA_VARIANTS[0]) == ""
+    assert variant_text([replace(one, gpus=()) for one in survey.hosts.values()], None) == ""
 
 
 @pytest.mark.parametrize(
@@ -205,27 +205,27 @@ def test_the_image_fits_drivers_and_gpus_of_the_hosts_that_are_kept() -> None:
     ],
 )
 def test_a_host_that_cannot_be_reached_has_a_fix_that_needs_no_file(error: ToolkitError, words: str) -> None:
-    met = meeting_of(away(met_scene(), "gpu2", error)).met
-    assert not met["gpu2"].usable and met["gpu1"].usable
-    text = met_text(met)
+    surveyed = survey_of(away(scene_of_hosts(), "gpu2", error)).hosts
+    assert not surveyed["gpu2"].usable and surveyed["gpu1"].usable
+    text = survey_text(surveyed)
     assert f"CANNOT BE USED: {error.what}" in text and words in text
     assert "toolkit trust" not in text and "hosts.yaml" not in text
 
 
 def test_docker_that_is_forbidden_shuts_a_host_and_missing_gpu_support_does_not() -> None:
     denied = NotReady("user alice cannot use docker", "on gpu2: sudo usermod -aG docker alice", "gpu2")
-    met = meeting_of(scenes.with_host(met_scene(), "gpu2", error=denied)).met
-    assert (met["gpu2"].what, met["gpu2"].fix) == (denied.what, denied.fix)
+    surveyed = survey_of(scenes.with_host(scene_of_hosts(), "gpu2", error=denied)).hosts
+    assert (surveyed["gpu2"].what, surveyed["gpu2"].fix) == (denied.what, denied.fix)
     without = {"docker": scenes.info("gpu2", Runtimes={"runc": {}}), "gpu_health": recorded.gpus(tail="")}
-    met = meeting_of(met_scene(**without)).met
-    text = met_text(met)
-    assert met["gpu2"].usable and "to fix: docker cannot give GPUs to containers" in text
+    surveyed = survey_of(scene_of_hosts(**without)).hosts
+    text = survey_text(surveyed)
+    assert surveyed["gpu2"].usable and "to fix: docker cannot give GPUs to containers" in text
     assert "fix: on gpu2: install nvidia-container-toolkit" in text
 
 
 def test_the_engine_that_more_hosts_have_is_the_cluster_s() -> None:
     podman = json.dumps({"host": {}, "store": {}, "version": {"Version": "5.4.2"}})
-    scene, none = met_scene(), NotReady("docker is not installed", "install it")
+    scene, none = scene_of_hosts(), NotReady("docker is not installed", "install it")
     assert engine_of(scene) == "docker"
     for name in ("gpu2", "cpu3"):
         had = {**scene.seen[name].answers, "docker": "", PODMAN_INFO.name: podman}
@@ -233,7 +233,7 @@ def test_the_engine_that_more_hosts_have_is_the_cluster_s() -> None:
     assert engine_of(scene) == "podman"
     one = replace(scene, seen={n: s for n, s in scene.seen.items() if n != "cpu3"})
     assert engine_of(one) == "docker"
-    assert "the host has podman, but a cluster requires one engine" in meeting_of(one).met["gpu2"].what
+    assert "the host has podman, but a cluster requires one engine" in survey_of(one).hosts["gpu2"].what
 
 
 # Shared file systems
@@ -241,8 +241,8 @@ def test_the_engine_that_more_hosts_have_is_the_cluster_s() -> None:
 
 def shared(*texts: str) -> list[str]:
     seen = []
-    for name, text in zip(met_scene().seen, texts, strict=False):
-        one = met_scene().seen[name]
+    for name, text in zip(scene_of_hosts().seen, texts, strict=False):
+        one = scene_of_hosts().seen[name]
         seen.append(replace(one, answers={**one.answers, SHARES.name: text}))
     return [f"{s.mount.source}{':ro' if s.mount.read_only else ''}" for s in common_shares(seen)]
 
@@ -287,8 +287,8 @@ def draft() -> Draft:
 
 
 def test_the_file_that_comes_of_it() -> None:
-    meeting = meeting_of(met_scene())
-    made = filled(draft(), meeting.met, choice_of(draft(), meeting.scene, meeting.met, Evidence()))
+    survey = survey_of(scene_of_hosts())
+    made = filled(draft(), survey.hosts, choice_of(draft(), survey.scene, survey.hosts, Evidence()))
     made = replace(made, mounts=(Mount("/data", "/data", True),), left_out=(("box", "no answer\nat all"),))
     text = hosts_file(replace(made, engine="podman"))
     check_golden("init/found.yaml", text)
@@ -298,30 +298,30 @@ def test_the_file_that_comes_of_it() -> None:
 
 
 def test_slots_that_somebody_wrote_stay_and_split_gpus_are_left_to_the_default() -> None:
-    split = replace(meeting_of(met_scene()).met["gpu2"], split=True)
-    meeting = meeting_of(met_scene())
-    met = {**meeting.met, "gpu2": split}
+    split = replace(survey_of(scene_of_hosts()).hosts["gpu2"], split=True)
+    survey = survey_of(scene_of_hosts())
+    surveyed = {**survey.hosts, "gpu2": split}
     given = replace(draft(), hosts=(replace(draft().hosts[0], slots=1), *draft().hosts[1:]))
-    made = filled(given, met, choice_of(given, meeting.scene, met, Evidence()))
+    made = filled(given, surveyed, choice_of(given, survey.scene, surveyed, Evidence()))
     assert [host.slots for host in made.hosts] == [1, None, 2]
 
 
 def test_a_main_without_slots_gets_its_own_back_when_the_others_are_left_out() -> None:
-    meeting = meeting_of(met_scene())
+    survey = survey_of(scene_of_hosts())
     alone = Draft(hosts=(DraftHost("10.77.0.2", "gpu1", slots=0),))
-    made = filled(alone, meeting.met, choice_of(alone, meeting.scene, meeting.met, Evidence()))
+    made = filled(alone, survey.hosts, choice_of(alone, survey.scene, survey.hosts, Evidence()))
     assert [host.slots for host in made.hosts] == [None]
     assert parse_inventory(hosts_file(made), "hosts.yaml").names == ("gpu1",)
 
 
 def test_an_address_that_the_toolkit_cannot_choose_becomes_a_setting() -> None:
-    scene = met_scene()
+    scene = scene_of_hosts()
     facts = scene.seen["gpu2"].facts
     assert facts is not None
     moved = tuple(replace(i, address="198.51.100.7", prefix=32) for i in facts.interfaces[-1:])
     scene = scenes.with_host(scene, "gpu2", {"interfaces": moved, "ssh_address": "", "links": ()})
-    meeting = meeting_of(scene)
-    made = filled(draft(), meeting.met, choice_of(draft(), scene, meeting.met, Evidence()))
+    survey = survey_of(scene)
+    made = filled(draft(), survey.hosts, choice_of(draft(), scene, survey.hosts, Evidence()))
     assert [host.data_address for host in made.hosts if host.name == "gpu2"] == ["198.51.100.7"]
     assert "cannot confirm" in hosts_file(made)
 
@@ -358,13 +358,15 @@ class Typed(io.StringIO):
 def talk(run: Run, monkeypatch: pytest.MonkeyPatch, ssh_config: Path) -> Iterator[Run]:
     """Call init on a terminal that types the answers; the hosts are those of the recorded scene."""
     ssh_config.write_text("Host gpu1 gpu2 cpu3\n  User alice\n")
-    monkeypatch.setattr(toolkit.cli.meeting, "shown_keys", lambda inventory, names: [])
-    monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(met_scene()))
+    monkeypatch.setattr(toolkit.cli.init_questions, "shown_keys", lambda inventory, names: [])
+    monkeypatch.setattr(
+        toolkit.cli.init_questions, "survey_hosts", lambda draft, away: survey_of(scene_of_hosts())
+    )
     monkeypatch.setattr(toolkit.remote.engine.Engine, "find", lambda: None)
 
     def call(*words: str, typed: Sequence[str | BaseException] = ()) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", Typed(typed))
-        monkeypatch.setattr("toolkit.cli.meeting.on_terminal", lambda: True)
+        monkeypatch.setattr("toolkit.cli.init_questions.on_terminal", lambda: True)
         monkeypatch.setattr("toolkit.cli.init.on_terminal", lambda: True)
         return run("init", *words)
 
@@ -422,9 +424,11 @@ def test_no_to_the_file_and_a_file_that_is_there(talk: Run, tmp_path: Path) -> N
 def test_a_host_that_cannot_be_used_is_left_out_kept_or_tried_again(
     talk: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = away(met_scene(), "gpu2", Unreachable("no answer from it", "look at it", "gpu2"))
-    told = [lost, met_scene(), lost, lost]
-    monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(told.pop(0)))
+    lost = away(scene_of_hosts(), "gpu2", Unreachable("no answer from it", "look at it", "gpu2"))
+    told = [lost, scene_of_hosts(), lost, lost]
+    monkeypatch.setattr(
+        toolkit.cli.init_questions, "survey_hosts", lambda draft, away: survey_of(told.pop(0))
+    )
     assert talk(typed=["", "try", "", "a", ""])[0] == 0
     text = (tmp_path / "hosts.yaml").read_text()
     assert parse_inventory(text, "x").names == ("gpu1", "gpu2", "cpu3") and "no answer" not in text
@@ -445,8 +449,8 @@ def test_without_questions(talk: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     assert status == 0 and said["cluster"] == "lab" and said["hosts"] == ["gpu1", "gpu2", "cpu3"]
     assert said["mounts"] == ["/data"] and [one["usable"] for one in said["found"]] == [True] * 3
     assert said["found"][0]["data_address"] and "[all]" not in err
-    lost = away(met_scene(), "gpu2", Unreachable("no answer from it", "look at it", "gpu2"))
-    monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(lost))
+    lost = away(scene_of_hosts(), "gpu2", Unreachable("no answer from it", "look at it", "gpu2"))
+    monkeypatch.setattr(toolkit.cli.init_questions, "survey_hosts", lambda draft, away: survey_of(lost))
     named = ("gpu1", "gpu2", "cpu3", "--try", "--cluster", "x", "--image", "a:b")
     status, out, _ = talk(*named, "--json", "--force")
     assert status == 1 and json.loads(out)["left_out"] == [{"host": "gpu2", "what": "no answer from it"}]
@@ -459,10 +463,10 @@ def test_without_questions(talk: Run, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_when_no_host_can_be_used_nothing_is_written(
     talk: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = met_scene()
+    scene = scene_of_hosts()
     for name in scene.seen:
         scene = away(scene, name, Unreachable("no answer", f"look at {name}", name))
-    monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(scene))
+    monkeypatch.setattr(toolkit.cli.init_questions, "survey_hosts", lambda draft, away: survey_of(scene))
     status, out, err = talk(typed=["", ""])
     assert status == 1 and "no host is usable, so toolkit wrote no hosts.yaml" in err
     status, out, err = talk("--yes", "--json")
@@ -477,8 +481,8 @@ def test_a_name_that_another_user_of_the_hosts_has(
 ) -> None:
     labels = {"toolkit.cluster": "mine", "toolkit.owner": "bob"}
     theirs = ContainerFacts("1", "toolkit-mine-main", "running", labels)
-    scene = scenes.with_host(met_scene(), "gpu2", {"containers": (theirs,)})
-    monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(scene))
+    scene = scenes.with_host(scene_of_hosts(), "gpu2", {"containers": (theirs,)})
+    monkeypatch.setattr(toolkit.cli.init_questions, "survey_hosts", lambda draft, away: survey_of(scene))
     status, _, err = talk("-o", "mine.yaml", typed=["", "", "mine", "", ""])
     assert status == 0 and "user bob has a cluster with this name on gpu2" in err and "[mine-2]" in err
     status, _, err = talk("-o", "x.yaml", "--yes", "--cluster", "mine")
@@ -497,11 +501,11 @@ def test_nothing_found_and_none_named_gives_a_file_to_fill_in(
     assert parse_inventory((tmp_path / "hosts.yaml").read_text(), "x").names == ("gpu1", "gpu2")
     seen: list[Draft] = []
 
-    def meet(draft: Draft, away: object) -> Meeting:
+    def survey_hosts(draft: Draft, away: object) -> Survey:
         seen.append(draft)
-        return meeting_of(met_scene())
+        return survey_of(scene_of_hosts())
 
-    monkeypatch.setattr(toolkit.cli.meeting, "meet", meet)
+    monkeypatch.setattr(toolkit.cli.init_questions, "survey_hosts", survey_hosts)
     words = ("--force", "--user", "carol", "--cluster", "x")
     assert talk(*words, typed=["gpu1 bob@gpu2 cpu3", "", ""])[0] == 0
     assert [host.user for host in seen[0].hosts] == ["carol", "bob", "carol"]
@@ -523,7 +527,7 @@ def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
     rounds = [shown, again]
     asked: list[tuple[str, ...]] = []
     recorded: list[str] = []
-    met: list[dict[str, ToolkitError]] = []
+    surveyed: list[dict[str, ToolkitError]] = []
 
     def look(inventory: Inventory, names: tuple[str, ...]) -> list[ShownKey]:
         asked.append(names)
@@ -533,18 +537,18 @@ def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
         recorded.append(found.host)
         return Path("known")
 
-    def meet(draft: Draft, away: dict[str, ToolkitError]) -> Meeting:
-        met.append(away)
-        return meeting_of(met_scene())
+    def survey_hosts(draft: Draft, away: dict[str, ToolkitError]) -> Survey:
+        surveyed.append(away)
+        return survey_of(scene_of_hosts())
 
-    monkeypatch.setattr(toolkit.cli.meeting, "shown_keys", look)
+    monkeypatch.setattr(toolkit.cli.init_questions, "shown_keys", look)
     monkeypatch.setattr(toolkit.cli.trust, "record", record)
-    monkeypatch.setattr(toolkit.cli.meeting, "meet", meet)
+    monkeypatch.setattr(toolkit.cli.init_questions, "survey_hosts", survey_hosts)
     monkeypatch.setattr("typer.confirm", lambda text, err: True)
     status, _, err = talk("gpu1", "gpu2", "cpu3", "--try")
     assert status == 0 and "gate: ssh-ed25519 SHA256:gate (new)" in err and "gpu1: " not in err
     assert asked == [("gpu1", "gpu2", "cpu3"), ("gpu2",)] and recorded == ["gate", "gpu2"]
-    (error,) = met[0].values()
+    (error,) = surveyed[0].values()
     assert isinstance(error, Unreachable) and error.cause is UnreachableCause.UNKNOWN_NAME
     assert (error.host, error.what, error.fix) == ("cpu3", "off; fix: no", "on")
     asked.clear()
@@ -570,8 +574,8 @@ def test_found_hosts_are_written_without_being_contacted(run: Run, tmp_path: Pat
 
 
 def test_gpu_names_are_counted() -> None:
-    met = replace(meeting_of(met_scene()).met["gpu1"], gpus=("A", "B", "A"))
-    assert "2 x A, 1 x B" in met_text({"gpu1": met})
+    surveyed = replace(survey_of(scene_of_hosts()).hosts["gpu1"], gpus=("A", "B", "A"))
+    assert "2 x A, 1 x B" in survey_text({"gpu1": surveyed})
 
 
 def test_a_configuration_that_includes_itself_is_read_once(

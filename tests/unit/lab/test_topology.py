@@ -16,7 +16,7 @@ from toolkit.lab import commands as cmd
 from toolkit.lab import files
 from toolkit.lab.engine import Found
 from toolkit.lab.files import render_hosts_yaml, render_known_hosts
-from toolkit.lab.manage import missing
+from toolkit.lab.lifecycle import missing
 from toolkit.lab.spec import ENGINES, LabSpec
 from toolkit.lab.topology import (
     LABEL_LAB_SETTINGS,

@@ -171,7 +171,7 @@ MAKERS = {
     "cluster/session.py",
     "bench/smoke.py",
     "lab/build.py",
-    "lifecycle/port_race.py",
+    "lifecycle/port_retry.py",
 }
 
 

@@ -49,7 +49,7 @@ from toolkit.data.plan import parse_held as parse_data
 from toolkit.diagnose import why
 from toolkit.diagnose.verdict import judge
 from toolkit.errors import ToolkitError
-from toolkit.image import manage as images
+from toolkit.image import list_and_prune as images
 from toolkit.image.layer_reader import LayerReader, Unreadable
 from toolkit.image.layers import parse_holdings
 from toolkit.image.on_hosts import _row, images_text, parse_held

@@ -1,4 +1,4 @@
-"""Images: build on this machine, list and clean up on the hosts."""
+"""The build of an image on this machine: the recipe, resolved and completed with what this machine has."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ from dataclasses import replace
 from functools import partial
 
 from toolkit.cluster.image_probe import image_here, inspect_here
-from toolkit.cluster.layout import reference_image
-from toolkit.cluster.session import Session
-from toolkit.core.answers import answer_of
-from toolkit.core.image import ImageFacts
 from toolkit.core.runner import run_here
-from toolkit.errors import BadInput, ImageError, MissingTool, Problem, ToolkitError
+from toolkit.errors import BadInput, ImageError, MissingTool, Problem
 from toolkit.image.build import read_sources, resolve, source_folder, wheelhouse_files
 from toolkit.image.build_plan import (
     BUILDER_VARIABLE,
@@ -37,9 +33,7 @@ from toolkit.image.build_plan import (
     wheelhouses_of,
 )
 from toolkit.image.build_values import ImageBuild
-from toolkit.image.on_hosts import HeldImage, ImageRow, image_rows, parse_held, plan_prune
 from toolkit.image.wheelhouse import TORCH_CPU_INDEX, Target, beside_torch
-from toolkit.plan.steps import Plan
 from toolkit.remote.local_image import default_cache
 
 
@@ -149,47 +143,3 @@ def make_onto(
         certificate=certificate,
         other_builder=BUILDER_VARIABLE in os.environ,
     )
-
-
-def list_images(session: Session) -> tuple[ImageRow, ...]:
-    """Return the images on every host that toolkit created; the session was opened with ``QUESTIONS``."""
-    wanted, name = _wanted(session), session.inventory.image
-    identity, diff_ids = (wanted.identity, wanted.diff_ids) if wanted else ("", ())
-    held = _held(session)
-    rows: list[ImageRow] = []
-    for host in session.inventory.names:
-        if host in held:
-            rows += image_rows(host, held[host], name, identity, diff_ids)
-        elif host in session.errors:
-            rows.append(
-                ImageRow(host, "wanted", (name,), identity, "unreachable", note=session.errors[host].what)
-            )
-    return tuple(rows)
-
-
-def prune_plan(session: Session) -> Plan:
-    """Return the plan that removes unneeded images; the session was opened with ``QUESTIONS``."""
-    session.require_some()
-    wanted = _wanted(session)
-    return plan_prune(_held(session), wanted.identity if wanted else "")
-
-
-def _held(session: Session) -> dict[str, tuple[HeldImage, ...]]:
-    found: dict[str, tuple[HeldImage, ...]] = {}
-    for host in session.facts:
-        try:
-            with answer_of(host, "the image list"):
-                found[host] = parse_held(session.replies[host].sections)
-        except ToolkitError as error:
-            session.errors[host] = error
-    return found
-
-
-def _wanted(session: Session) -> ImageFacts | None:
-    """Return the image that the hosts file names, None if it is unknown."""
-    pulled = session.inventory.pull != "never"
-    try:
-        local = None if pulled else session.find_local_image()
-        return reference_image(session.inventory, session.facts, local, by_name=pulled)
-    except ImageError:
-        return None

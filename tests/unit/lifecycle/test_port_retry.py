@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import toolkit.jobs.control
-import toolkit.lifecycle.port_race
+import toolkit.lifecycle.port_retry
 from tests.unit import cluster_world as world
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.ports import FIRST_MASTER_PORT, master_port, worker_port
@@ -18,7 +18,7 @@ from toolkit.core.facts import Facts
 from toolkit.core.host_programs import container_programs
 from toolkit.core.report import FailureCause, Outcome, Report, Status
 from toolkit.errors import NotReady
-from toolkit.lifecycle.port_race import TRIES, bring_up
+from toolkit.lifecycle.port_retry import TRIES, bring_up
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.execute import PlanInterrupted
 from toolkit.plan.steps import Plan, WaitFor
@@ -154,7 +154,7 @@ def test_ctrl_c_between_two_plans_reports_the_first(
     def press(session: Session, layout: Layout, prepare: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(toolkit.lifecycle.port_race, "refuse_to_end_jobs", press)
+    monkeypatch.setattr(toolkit.lifecycle.port_retry, "refuse_to_end_jobs", press)
     with pytest.raises(PlanInterrupted) as caught:
         up(session, Hosts({"gpu2": {12345}}), monkeypatch)
     assert caught.value.report.changes and [o.host for o in caught.value.report.failures] == ["gpu2"]
@@ -187,7 +187,7 @@ def test_another_port_ends_no_running_job(session: Session, monkeypatch: pytest.
     def refuse(session: Session, layout: Layout, prepare: bool) -> None:
         raise NotReady("job j1 is running, and its container would be recreated", "toolkit stop j1")
 
-    monkeypatch.setattr(toolkit.lifecycle.port_race, "refuse_to_end_jobs", refuse)
+    monkeypatch.setattr(toolkit.lifecycle.port_retry, "refuse_to_end_jobs", refuse)
     hosts = Hosts({"gpu2": {12345}})
     (failed,) = up(session, hosts, monkeypatch).failures
     assert hosts.tried == [12345] and failed.detail.startswith("job j1 is running")

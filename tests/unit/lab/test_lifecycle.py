@@ -10,7 +10,7 @@ from docker.errors import APIError, NotFound
 from requests.exceptions import ReadTimeout
 
 from toolkit.errors import LabError
-from toolkit.lab import manage
+from toolkit.lab import lifecycle
 from toolkit.lab.engine import Found, LabEngine
 
 
@@ -39,7 +39,7 @@ def found(error: Exception | None, removed: list[str]) -> Found:
 def test_objects_that_another_removal_has_removed_are_no_error() -> None:
     removed: list[str] = []
     gone = NotFound("no such volume")
-    manage._remove(engine(), "lab", found(gone, removed), set())
+    lifecycle._remove(engine(), "lab", found(gone, removed), set())
     assert sorted(removed) == ["box2", "disk2"]
 
 
@@ -54,7 +54,7 @@ def test_an_object_that_cannot_be_removed_is_named_with_the_command_to_repeat(
     error: Exception, reason: str
 ) -> None:
     with pytest.raises(LabError) as caught:
-        manage._remove(engine(), "lab", found(error, []), set())
+        lifecycle._remove(engine(), "lab", found(error, []), set())
     assert caught.value.what == f"cannot remove all of practice cluster lab: {reason}"
     assert caught.value.fix == "toolkit lab down --name lab"
 

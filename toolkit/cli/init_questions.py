@@ -14,8 +14,8 @@ from toolkit.hostsfile import fields
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.init.answers import ALL, NONE, free_name, read_choice, read_hosts, read_some
 from toolkit.init.draft import Draft, DraftHost, named
-from toolkit.init.meet import Meeting, inventory_of, leave_out, meet
-from toolkit.init.show import aliases_text, met_text, mixed_text, shares_text, variant_text
+from toolkit.init.probe_hosts import Survey, inventory_of, leave_out, survey_hosts
+from toolkit.init.show import aliases_text, mixed_text, shares_text, survey_text, variant_text
 from toolkit.init.ssh_aliases import Alias
 from toolkit.init.trust import shown_keys
 from toolkit.protocol.host_list import host_list
@@ -56,7 +56,7 @@ def pick_hosts(person: Person, aliases: Sequence[Alias], user: str) -> tuple[Dra
     return tuple(h if h.address in known else replace(h, user=h.user or user) for h in hosts)
 
 
-def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[Draft, Meeting]:
+def survey_and_ask(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[Draft, Survey]:
     """Probe the draft's hosts, print the result of each, and return the draft without the hosts left out.
 
     Args:
@@ -66,23 +66,23 @@ def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[
         hosts = named(draft.hosts)
         say(f"trying {len(hosts)} hosts …" if len(hosts) > 1 else f"trying {hosts[0].name} …")
         away = _settle_keys(inventory_of(draft), [host.name for host in hosts], yes, dry_run)
-        meeting = meet(draft, away)
-        say(met_text(meeting.met))
-        lost = [name for name, met in meeting.met.items() if not met.usable]
+        survey = survey_hosts(draft, away)
+        say(survey_text(survey.hosts))
+        lost = [name for name, surveyed in survey.hosts.items() if not surveyed.usable]
         if not lost:
             break
         question = f"unusable hosts {host_list(lost)} (leave out, try all again, keep anyway)?"
         answer = person.ask(question, LEAVE, lambda text: read_choice(text, (LEAVE, AGAIN, KEEP)))
         if answer == LEAVE:
-            draft = leave_out(draft, meeting, lost)
+            draft = leave_out(draft, survey, lost)
         if answer != AGAIN:
             break
-    kept = [met for name, met in meeting.met.items() if met.usable]
+    kept = [surveyed for name, surveyed in survey.hosts.items() if surveyed.usable]
     if mixed := mixed_text(kept):
         say(mixed)
-    if variant := variant_text(kept, meeting.cuda_variant([met.host for met in kept])):
+    if variant := variant_text(kept, survey.cuda_variant([surveyed.host for surveyed in kept])):
         say(variant)
-    return draft, meeting
+    return draft, survey
 
 
 def _settle_keys(
@@ -116,9 +116,9 @@ def _settle_keys(
     }
 
 
-def pick_mounts(person: Person, meeting: Meeting, hosts: Sequence[str]) -> tuple[Mount, ...]:
+def pick_mounts(person: Person, survey: Survey, hosts: Sequence[str]) -> tuple[Mount, ...]:
     """Return mounts for the file systems that all hosts share and that the user picks (default: all)."""
-    shares = meeting.shares(hosts)
+    shares = survey.shares(hosts)
     if not shares:
         return ()
     say("file systems that all hosts share:")
@@ -129,16 +129,16 @@ def pick_mounts(person: Person, meeting: Meeting, hosts: Sequence[str]) -> tuple
     return tuple(share.mount for share in shares if share.mount.source in picked)
 
 
-def pick_cluster(person: Person, meeting: Meeting, default: str) -> str:
+def pick_cluster(person: Person, survey: Survey, default: str) -> str:
     """Return a name for the cluster that no other user of these hosts has taken."""
 
     def read(text: str) -> str:
         name = fields.cluster(text)
-        for host, user in meeting.strangers(name).items():
+        for host, user in survey.other_owners(name).items():
             raise ValueError(f"user {user} has a cluster with this name on {host}; choose another name")
         return name
 
-    name = person.ask("name of the cluster?", free_name(default, meeting.foreign_names()), read)
-    if own := meeting.owners(name):
+    name = person.ask("name of the cluster?", free_name(default, survey.foreign_names()), read)
+    if own := survey.owners(name):
         say(f"  you have a cluster {name} on {host_list(own)}: this hosts.yaml will control that cluster")
     return name

@@ -26,22 +26,22 @@ from toolkit.init.draft import Draft, DraftHost, faults_between, hosts_file, nam
 from toolkit.init.filling import choice_of, filled, image_for
 from toolkit.init.hostfile import parse_hostfile
 from toolkit.init.shares import SHARES, CommonShare, common_shares
-from toolkit.init.survey import PODMAN_INFO, Met, engine_of, survey
+from toolkit.init.survey import PODMAN_INFO, SurveyedHost, engine_of, summarize
 from toolkit.network.choose import Choice, Evidence
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Survey:
     """The answers of the hosts of a draft.
 
     Args:
-        met: of every host of the draft, by its name there.
+        hosts: every host of the draft, by its name in the draft.
         engine: docker or podman, for all of them.
         evidence: results of connections between the hosts, if they share several networks.
     """
 
-    met: Mapping[str, Met]
+    hosts: Mapping[str, SurveyedHost]
     scene: Scene
     engine: str = DOCKER
     evidence: Evidence = field(default_factory=Evidence)
@@ -50,7 +50,7 @@ class Meeting:
         """Return the users who have a cluster of this name, by host."""
         return {host: user for host, name, user in self._clusters() if name == cluster}
 
-    def strangers(self, cluster: str) -> dict[str, str]:
+    def other_owners(self, cluster: str) -> dict[str, str]:
         """Return the other users who have a cluster of this name, by host."""
         return {host: u for host, name, u in self._clusters() if name == cluster and u != self._me(host)}
 
@@ -85,7 +85,7 @@ def inventory_of(draft: Draft) -> Inventory:
     return parse_inventory(hosts_file(draft), "the draft of toolkit init")
 
 
-def meet(draft: Draft, away: Mapping[str, ToolkitError]) -> Meeting:
+def survey_hosts(draft: Draft, away: Mapping[str, ToolkitError]) -> Survey:
     """Connect to the draft's hosts at once and query each; change nothing on the hosts.
 
     If more hosts have Podman than Docker, toolkit queries the hosts again with Podman commands.
@@ -93,14 +93,14 @@ def meet(draft: Draft, away: Mapping[str, ToolkitError]) -> Meeting:
     Args:
         away: hosts that are known not to answer, and why; they are not tried.
     """
-    meeting = _meet(inventory_of(draft), away)
-    if meeting.engine != draft.engine:
-        again = _meet(inventory_of(replace(draft, engine=meeting.engine)), away)
-        meeting = replace(again, engine=meeting.engine)
-    return meeting
+    survey = _survey(inventory_of(draft), away)
+    if survey.engine != draft.engine:
+        again = _survey(inventory_of(replace(draft, engine=survey.engine)), away)
+        survey = replace(again, engine=survey.engine)
+    return survey
 
 
-def _meet(inventory: Inventory, away: Mapping[str, ToolkitError]) -> Meeting:
+def _survey(inventory: Inventory, away: Mapping[str, ToolkitError]) -> Survey:
     questions = [(p.name, p.text) for p in (*host_probes(), SHARES, PODMAN_INFO)]
     names = [name for name in inventory.names if name not in away]
     with Session.open(inventory, names, questions=questions) as session:
@@ -111,19 +111,19 @@ def _meet(inventory: Inventory, away: Mapping[str, ToolkitError]) -> Meeting:
         evidence = session.try_networks() if session.facts else Evidence()
     answered = {name: seen for name, seen in scene.seen.items() if seen.facts is not None}
     findings = judge(replace(scene, seen=answered), ("host",))
-    return Meeting(survey(scene, findings), scene, engine_of(scene), evidence)
+    return Survey(summarize(scene, findings), scene, engine_of(scene), evidence)
 
 
-def leave_out(draft: Draft, meeting: Meeting, hosts: Collection[str]) -> Draft:
+def leave_out(draft: Draft, survey: Survey, hosts: Collection[str]) -> Draft:
     """Return the draft without these hosts, with the reasons as notes."""
     # Named before any is removed: those that stay keep their names.
     all_ = named(draft.hosts)
-    why = tuple((h.address, meeting.met[h.name].what) for h in all_ if h.name in hosts)
+    why = tuple((h.address, survey.hosts[h.name].what) for h in all_ if h.name in hosts)
     return replace(draft, hosts=tuple(h for h in all_ if h.name not in hosts), left_out=why)
 
 
 def fill(
-    draft: Draft, meeting: Meeting, cluster: str, image: str, mounts: tuple[Mount, ...]
+    draft: Draft, survey: Survey, cluster: str, image: str, mounts: tuple[Mount, ...]
 ) -> tuple[Draft, Choice]:
     """Return the draft with the facts about its hosts and their data addresses.
 
@@ -134,20 +134,20 @@ def fill(
     Raises:
         NotReady: another user has a cluster of that name there.
     """
-    for host, owner in meeting.strangers(cluster).items():
+    for host, owner in survey.other_owners(cluster).items():
         what = f"a cluster named {cluster} of user {printable_line(owner)} already exists on the host"
         raise NotReady(what, "repeat the command with --cluster and another name", host)
-    met = meeting.met
-    usable = [met[host.name] for host in named(draft.hosts) if met[host.name].usable]
-    choice = choice_of(draft, meeting.scene, met, meeting.evidence)
+    surveyed = survey.hosts
+    usable = [surveyed[host.name] for host in named(draft.hosts) if surveyed[host.name].usable]
+    choice = choice_of(draft, survey.scene, surveyed, survey.evidence)
     draft = replace(
         draft,
         cluster=cluster,
-        image=image or image_for(usable, meeting.cuda_variant([one.host for one in usable])),
+        image=image or image_for(usable, survey.cuda_variant([one.host for one in usable])),
         mounts=mounts,
-        engine=meeting.engine,
+        engine=survey.engine,
     )
-    return filled(draft, met, choice), choice
+    return filled(draft, surveyed, choice), choice
 
 
 def first_file(
@@ -173,17 +173,17 @@ def first_file(
     """
     refuse_file(path, replace_it)
     draft = Draft(cluster or "demo", image or CPU_IMAGE, _drafted(hosts, user))
-    meeting = meet(draft, {})
-    lost = [name for name, one in meeting.met.items() if not one.usable]
-    if len(lost) == len(meeting.met):
-        first = meeting.met[lost[0]]
+    survey = survey_hosts(draft, {})
+    lost = [name for name, one in survey.hosts.items() if not one.usable]
+    if len(lost) == len(survey.hosts):
+        first = survey.hosts[lost[0]]
         raise ToolkitError(f"no host can be used: {first.host}: {first.what}", first.fix)
-    draft = leave_out(draft, meeting, lost)
-    shares = meeting.shares([host.name for host in draft.hosts])
+    draft = leave_out(draft, survey, lost)
+    shares = survey.shares([host.name for host in draft.hosts])
     name = cluster or free_name(
-        cluster_name(Path(path).stem, Path(path).absolute().parent.name), meeting.foreign_names()
+        cluster_name(Path(path).stem, Path(path).absolute().parent.name), survey.foreign_names()
     )
-    draft, _ = fill(draft, meeting, name, image, tuple(share.mount for share in shares))
+    draft, _ = fill(draft, survey, name, image, tuple(share.mount for share in shares))
     return write_file(path, hosts_file(draft), replace=replace_it)
 
 
