@@ -375,7 +375,8 @@ _MACHINES = (
         {
             **_in(UP, _MAY_FAIL),
             # While it is away nothing ends; the limit holds from when it has ended the containers.
-            "step": replace(_NAMED, notice=20, end=25, gone=25, own=25),
+            # On main it ends the supervisor too, so that the job has no exit record.
+            "step": replace(_NAMED, states=("failed", "lost"), notice=20, end=25, gone=25, own=25),
             **_in(END, _MAY_FAIL),
         },
         hold=3,
