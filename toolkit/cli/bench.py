@@ -26,9 +26,9 @@ from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
 from toolkit.core.files import write_file
+from toolkit.core.printable import table
 from toolkit.jobs.request import Request, check_request
 from toolkit.network.measured import Measured, shown_bytes, shown_rate, shown_share, shown_time
-from toolkit.plan.show import table
 
 
 def network(

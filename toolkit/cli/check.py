@@ -24,10 +24,10 @@ from toolkit.cli.common import (
 )
 from toolkit.cli.gc import remove_leftovers
 from toolkit.cli.line import listed
-from toolkit.core.finding import worst
+from toolkit.core.finding import findings_text, worst
 from toolkit.core.report import Report
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.plan.show import findings_text, plan_text, report_text
+from toolkit.plan.show import plan_text, report_text
 
 
 def check(

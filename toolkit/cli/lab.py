@@ -11,12 +11,11 @@ import typer
 from toolkit.cli import complete
 from toolkit.cli.common import DryRun, Json, put_json, put_text, say
 from toolkit.cli.line import CommandLine
-from toolkit.core.printable import counted
+from toolkit.core.printable import counted, table
 from toolkit.errors import NotReady
 from toolkit.lab.lifecycle import lab_down, lab_names, lab_up, preview_down, preview_up
 from toolkit.lab.spec import ENGINES, SSH_USERS, LabSpec, lab_name
 from toolkit.lab.status import lab_status
-from toolkit.plan.show import table
 
 Name = Annotated[
     str, typer.Option(metavar="NAME", help="Name of the practice cluster; several can run at once")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from toolkit.core.printable import table
 from toolkit.network.cost import DTYPE_BYTES
 from toolkit.network.links import Network
 from toolkit.network.units import bytes_text, count_text, number_text, rate_text, seconds_text
-from toolkit.plan.show import table
 from toolkit.predict.ask import Ask
 from toolkit.predict.model import COMPARED, Load, Prediction, Probed, Row, fill
 from toolkit.protocol.host_list import host_list

@@ -33,11 +33,10 @@ from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import ON_INTERRUPT, watch
-from toolkit.core.finding import Notice, Topic
+from toolkit.core.finding import Notice, Topic, alarms_text, warnings_text
 from toolkit.core.printable import counted
 from toolkit.jobs.logs import Excerpt
 from toolkit.jobs.request import Request, check_request
-from toolkit.plan.show import alarms_text, warnings_text
 from toolkit.protocol.host_list import host_list, slots_list
 
 

@@ -19,8 +19,8 @@ from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.progress import Progress
 from toolkit.cluster.session import Session
 from toolkit.core.files import write_file
+from toolkit.core.printable import table
 from toolkit.jobs.request import Request, check_request
-from toolkit.plan.show import table
 
 
 def scaling(

@@ -23,8 +23,8 @@ from toolkit.cli.common import (
 from toolkit.cli.line import CommandLine
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
+from toolkit.core.printable import table
 from toolkit.jobs.request import Request, check_request
-from toolkit.plan.show import table
 
 
 def smoke(

@@ -24,10 +24,10 @@ from toolkit.cluster.container_status import host_states
 from toolkit.cluster.gpu_usage import gpus_json, gpus_text
 from toolkit.cluster.session import Session
 from toolkit.core.host_programs import container_programs
+from toolkit.core.printable import table
 from toolkit.errors import ToolkitError
 from toolkit.jobs.records import job_statuses
 from toolkit.jobs.status import JobStatus, job_json, jobs_table
-from toolkit.plan.show import table
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.transport import transport_text
 from toolkit.services.control import states as service_states

@@ -20,8 +20,7 @@ from toolkit.cli.common import (
     show_notice,
 )
 from toolkit.cli.plans import carry_out_after_pull, exit_with
-from toolkit.core.finding import Notice, Topic
-from toolkit.plan.show import alarms_text
+from toolkit.core.finding import Notice, Topic, alarms_text
 
 
 def up(

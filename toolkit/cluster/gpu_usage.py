@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from toolkit.core.facts import Claim, Facts, GpuProcess
+from toolkit.core.printable import table
 from toolkit.errors import NotReady
-from toolkit.plan.show import table
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER
 
 # The server of NVIDIA's Multi-Process Service computes nothing itself, and its clients are listed too. Every

@@ -1,15 +1,21 @@
-"""Findings: results of checks of hosts, files or measurements; notices: reports before a command's plan."""
+"""Findings: results of checks of hosts, files or measurements, and their text; notices before a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from toolkit.core.printable import counted, printable_line, table
+from toolkit.protocol.host_list import host_list
+
 # "not checked" means that a check could not run; it is never "ok".
 Verdict = Literal["ok", "warning", "error", "not checked"]
 _WORST_FIRST: tuple[Verdict, ...] = ("error", "warning", "not checked", "ok")
+_VERDICT = {"error": "ERROR", "warning": "warning", "not checked": "not checked", "ok": "ok"}
+# Replaces the host's name while equal fixes of several hosts are grouped.
+_HOST = "\0"
 
 
 @dataclass(frozen=True)
@@ -76,3 +82,75 @@ class Notice:
     topic: Topic
     findings: tuple[Finding, ...] = ()
     text: str = ""
+
+
+def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything: bool = False) -> str:
+    """Return findings as text: the most severe first, equal ones as one, then a count by host.
+
+    Args:
+        hosts: all hosts, in the order in which they are to be counted.
+        everything: also what is in order, and why something was not checked.
+    """
+    findings = tuple(findings)
+    lines = _finding_lines(findings if everything else alarms(findings))
+    rows = [(name, *_counts([f for f in findings if f.host == name])) for name in hosts]
+    rows.append(("cluster", *_counts([f for f in findings if not f.host])))
+    skipped = any(f.verdict == "not checked" for f in findings) and not everything
+    more = "; -v lists the skipped checks and their reasons" if skipped else ""
+    conclusion = {"error": "not ready", "warning": "ready, with warnings"}.get(worst(findings), "ready")
+    head = "\n".join(lines) + "\n\n" if lines else ""
+    return f"{head}{table(('host', 'errors', 'warnings', 'not checked', 'ok'), rows)}\n{conclusion}{more}\n"
+
+
+def alarms_text(findings: Iterable[Finding]) -> str:
+    """Return errors and warnings alone, equal ones as one; empty when there are none."""
+    return "".join(f"{line}\n" for line in _finding_lines(alarms(findings)))
+
+
+def warnings_text(findings: Iterable[Finding], everything: str, at_most: int = 5) -> str:
+    """Return the first warnings, equal ones as one, and a line that counts the others.
+
+    Args:
+        everything: the command that prints all of them.
+    """
+    entries = _finding_entries(finding for finding in findings if finding.verdict == "warning")
+    lines = [line for entry in entries[:at_most] for line in entry]
+    if (more := len(entries) - at_most) > 0:
+        lines.append(f"{counted(more, 'more warning')}: {everything}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _finding_lines(findings: Iterable[Finding]) -> list[str]:
+    return [line for entry in _finding_entries(findings) for line in entry]
+
+
+def _finding_entries(findings: Iterable[Finding]) -> list[tuple[str, ...]]:
+    """Return the lines of each finding; findings that differ only in the host share one entry."""
+    together: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for one in findings:
+        key = (one.verdict, one.check, one.what, without_host(one.fix, one.host), one.subject)
+        together.setdefault(key, []).append(one.host)
+    entries: list[tuple[str, ...]] = []
+    for (verdict, check, what, fix, subject), names in together.items():
+        where = host_list(name for name in names if name)
+        who = f"{where}: " if where else ""
+        about = f"{subject}: " if subject and subject not in what else ""
+        line = printable_line(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
+        shown = printable_line(with_hosts(fix, names))
+        entries.append((line, f"             fix: {shown}") if fix else (line,))
+    return entries
+
+
+def without_host(fix: str, host: str) -> str:
+    """Return a fix with a placeholder for its host, which is equal for all hosts with this fix."""
+    return fix.replace(f"on {host}:", f"on {_HOST}:") if host else fix
+
+
+def with_hosts(fix: str, hosts: Iterable[str]) -> str:
+    """Return the result of ``without_host`` with a list of hosts in it."""
+    return fix.replace(_HOST, host_list(hosts))
+
+
+def _counts(findings: Sequence[Finding]) -> tuple[str, ...]:
+    verdicts = [finding.verdict for finding in findings]
+    return tuple(str(verdicts.count(v) or "") for v in ("error", "warning", "not checked", "ok"))

@@ -1,9 +1,10 @@
-"""Text for a terminal: that of hosts, containers and ranks, escaped or filtered as a stream; and counts."""
+"""Text for a terminal: that of hosts, containers and ranks, escaped or filtered as a stream; tables."""
 
 from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from enum import Enum
 
 # Bytes of file names that were no UTF-8 when they were decoded; several of them can be a character together.
@@ -187,3 +188,11 @@ class TerminalFilter:
             if len(self._open) > self.MOST_OPEN:
                 del self._open[next(iter(self._open))]
         return color
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows in aligned columns; each cell is one line."""
+    cells = [[printable_line(str(cell)) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(lines) + "\n"

@@ -12,9 +12,9 @@ from toolkit.cluster.ownership import ours
 from toolkit.core.command import command, script
 from toolkit.core.disk_space import size
 from toolkit.core.facts import Facts
+from toolkit.core.printable import table
 from toolkit.hostsfile.inventory import DataSet, Inventory
 from toolkit.network.choose import DataPath
-from toolkit.plan.show import table
 from toolkit.plan.steps import Phase, Plan, RemoveData, Run, SendData, Step
 from toolkit.protocol.decode import DecodeError, Number, Text, decode_json
 from toolkit.protocol.frames import CELL, rows

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from toolkit.core.printable import without_color
+from toolkit.core.printable import table, without_color
 from toolkit.diagnose.evidence import Evidence
 from toolkit.diagnose.known_errors import KnownError
 from toolkit.diagnose.rank_activity import Doing, lead
 from toolkit.diagnose.verdict import Verdict, doings
 from toolkit.jobs.status import JobStatus, length
-from toolkit.plan.show import table
 
 _LINE = 60
 # Of a thousand ranks only the ranks to blame and some of the others are listed.

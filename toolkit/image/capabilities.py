@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.cluster.probe_containers import InspectedImage
+from toolkit.core.printable import table
 from toolkit.launchers import NEEDS
-from toolkit.plan.show import table
 from toolkit.protocol.probes import ImageReport
 from toolkit.protocol.transport import EXEC, WITHOUT_SSH, transport_for, transport_text
 

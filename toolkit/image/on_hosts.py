@@ -15,8 +15,8 @@ from toolkit.core.command import script
 from toolkit.core.disk_space import size
 from toolkit.core.engines import seconds_of
 from toolkit.core.image import image_facts, image_id, image_names
+from toolkit.core.printable import table
 from toolkit.image.layers import held
-from toolkit.plan.show import table
 from toolkit.plan.steps import CANNOT_TELL, Phase, Plan, Run, Step
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.frames import CELL, rows

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from toolkit.core.printable import counted
+from toolkit.core.printable import counted, table
 from toolkit.errors import NotReady
-from toolkit.plan.show import table
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Record, Status
 from toolkit.protocol.outcomes import FINAL_STATES

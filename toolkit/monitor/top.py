@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.core.disk_space import size
 from toolkit.core.gauges import HostGauges, JobGauges, job_gauges
-from toolkit.plan.show import table
+from toolkit.core.printable import table
 
 _LINE = 60
 # A host that uses a larger share of its memory gets an alarm.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from toolkit.core.facts import rate_text
+from toolkit.core.printable import table
 from toolkit.network.explain import Explanation, HostExplanation
 from toolkit.network.measured import shown_bytes, shown_time
 from toolkit.network.tuning import Tuning
-from toolkit.plan.show import table
 from toolkit.protocol.host_list import slots_list
 
 _ANSWERS = {"open": "reachable", "refused": "reachable", "timeout": "NO ANSWER", "unreachable": "UNREACHABLE"}

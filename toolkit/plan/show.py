@@ -1,14 +1,14 @@
-"""Plans, reports and findings as readable text, and tables; this module prints nothing."""
+"""Plans and reports as readable text; this module prints nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from toolkit.core.command import Command
 from toolkit.core.disk_space import size
 from toolkit.core.engines import DOCKER, translate_engine
-from toolkit.core.finding import Finding, alarms, worst
-from toolkit.core.printable import counted, printable_line
+from toolkit.core.finding import with_hosts, without_host
+from toolkit.core.printable import counted
 from toolkit.core.report import FailureCause, Outcome, Report
 from toolkit.plan.steps import (
     Fetch,
@@ -151,12 +151,12 @@ def report_text(report: Report) -> str:
     same: dict[tuple[str, str], list[str]] = {}
     for host in hosts:
         what, fix = _end_on(report.of(host))
-        same.setdefault((what, _everywhere(fix, host)), []).append(host)
+        same.setdefault((what, without_host(fix, host)), []).append(host)
     lines = []
     for (what, fix), names in same.items():
         lines.append(f"  {host_list(names)}: {what}")
         if fix:
-            lines.append(f"      fix: {fix.replace(_HOST, host_list(names))}")
+            lines.append(f"      fix: {with_hosts(fix, names)}")
     failures = len({o.host for o in report.failures})
     how = f"failed on {counted(failures, 'host')} of {len(hosts)}" if failures else "not finished"
     head = f"{report.title}: {how} ({report.seconds:.1f} s{_sent(report)})"
@@ -184,82 +184,3 @@ def _sent(report: Report) -> str:
     here, came = (sum(one.get(name, 0) for one in amounts) for name in ("from_here", "bytes"))
     passed = f", {size(came - here)} from host to host" if came > here else ""
     return f", {size(here)} sent{passed}" if came else ""
-
-
-def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything: bool = False) -> str:
-    """Return findings as text: the most severe first, equal ones as one, then a count by host.
-
-    Args:
-        hosts: all hosts, in the order in which they are to be counted.
-        everything: also what is in order, and why something was not checked.
-    """
-    findings = tuple(findings)
-    lines = _finding_lines(findings if everything else alarms(findings))
-    rows = [(name, *_counts([f for f in findings if f.host == name])) for name in hosts]
-    rows.append(("cluster", *_counts([f for f in findings if not f.host])))
-    skipped = any(f.verdict == "not checked" for f in findings) and not everything
-    more = "; -v lists the skipped checks and their reasons" if skipped else ""
-    conclusion = {"error": "not ready", "warning": "ready, with warnings"}.get(worst(findings), "ready")
-    head = "\n".join(lines) + "\n\n" if lines else ""
-    return f"{head}{table(('host', 'errors', 'warnings', 'not checked', 'ok'), rows)}\n{conclusion}{more}\n"
-
-
-def alarms_text(findings: Iterable[Finding]) -> str:
-    """Return errors and warnings alone, equal ones as one; empty when there are none."""
-    return "".join(f"{line}\n" for line in _finding_lines(alarms(findings)))
-
-
-def warnings_text(findings: Iterable[Finding], everything: str, at_most: int = 5) -> str:
-    """Return the first warnings, equal ones as one, and a line that counts the others.
-
-    Args:
-        everything: the command that prints all of them.
-    """
-    entries = _finding_entries(finding for finding in findings if finding.verdict == "warning")
-    lines = [line for entry in entries[:at_most] for line in entry]
-    if (more := len(entries) - at_most) > 0:
-        lines.append(f"{counted(more, 'more warning')}: {everything}")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _finding_lines(findings: Iterable[Finding]) -> list[str]:
-    return [line for entry in _finding_entries(findings) for line in entry]
-
-
-def _finding_entries(findings: Iterable[Finding]) -> list[tuple[str, ...]]:
-    """Return the lines of each finding; findings that differ only in the host share one entry."""
-    together: dict[tuple[str, str, str, str, str], list[str]] = {}
-    for one in findings:
-        key = (one.verdict, one.check, one.what, _everywhere(one.fix, one.host), one.subject)
-        together.setdefault(key, []).append(one.host)
-    entries: list[tuple[str, ...]] = []
-    for (verdict, check, what, fix, subject), names in together.items():
-        where = host_list(name for name in names if name)
-        who = f"{where}: " if where else ""
-        about = f"{subject}: " if subject and subject not in what else ""
-        line = printable_line(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
-        shown = printable_line(fix.replace(_HOST, host_list(names)))
-        entries.append((line, f"             fix: {shown}") if fix else (line,))
-    return entries
-
-
-_VERDICT = {"error": "ERROR", "warning": "warning", "not checked": "not checked", "ok": "ok"}
-# Replaces the host's name while equal fixes of several hosts are grouped.
-_HOST = "\0"
-
-
-def _everywhere(fix: str, host: str) -> str:
-    return fix.replace(f"on {host}:", f"on {_HOST}:") if host else fix
-
-
-def _counts(findings: Sequence[Finding]) -> tuple[str, ...]:
-    verdicts = [finding.verdict for finding in findings]
-    return tuple(str(verdicts.count(v) or "") for v in ("error", "warning", "not checked", "ok"))
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows in aligned columns; each cell is one line."""
-    cells = [[printable_line(str(cell)) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
-    return "\n".join(lines) + "\n"

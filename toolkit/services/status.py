@@ -9,9 +9,9 @@ from toolkit.cluster.container_status import why_not_running
 from toolkit.cluster.ownership import services_of
 from toolkit.core.command import Command, command, script
 from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.printable import table
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory, Service
-from toolkit.plan.show import table
 from toolkit.protocol.names import container_name, program, service_container
 
 # The address of the container on the engine's bridge, which changes with each start.

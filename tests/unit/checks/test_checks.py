@@ -19,8 +19,7 @@ from tests.unit.each import for_each
 from toolkit.checks.machine import clock_offset
 from toolkit.checks.model import Check
 from toolkit.checks.registry import CHECKS, STAGES, host_probes, judge
-from toolkit.core.finding import Finding, alarms, graver_first, worst
-from toolkit.plan.show import findings_text
+from toolkit.core.finding import Finding, alarms, findings_text, graver_first, worst
 
 CASES = (*HOST_CASES, *NETWORK_CASES)
 _SAYS = {"error": "error(", "warning": "warning(", "not checked": "unchecked("}

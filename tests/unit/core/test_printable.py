@@ -19,9 +19,9 @@ from tests.unit.each import for_each
 from toolkit.cli import common, enter, get, progress, top
 from toolkit.cli.failure import tell
 from toolkit.cluster.gpu_usage import GpuUse, Holder, gpus_text
-from toolkit.core.finding import Finding
+from toolkit.core.finding import Finding, findings_text
 from toolkit.core.local_writer import Destination
-from toolkit.core.printable import TerminalFilter, printable, printable_line, without_color
+from toolkit.core.printable import TerminalFilter, printable, printable_line, table, without_color
 from toolkit.core.remote_files import RemoteFile
 from toolkit.diagnose.known_errors import end_text
 from toolkit.errors import CommandFailed, ToolkitError
@@ -29,7 +29,6 @@ from toolkit.jobs.get import Found
 from toolkit.jobs.status import JobStatus, jobs_table
 from toolkit.monitor.top import Cell
 from toolkit.plan.execute import StepProgress
-from toolkit.plan.show import findings_text, table
 
 # A title, a cleared screen, a C1 control sequence, and text that is shown from right to left.
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202etxt"

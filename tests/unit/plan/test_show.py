@@ -9,8 +9,9 @@ import pytest
 from tests.unit.each import for_each
 from toolkit.core.code import CodeTree, Entry
 from toolkit.core.command import Ref, command, script
+from toolkit.core.printable import table
 from toolkit.core.report import Outcome, Report
-from toolkit.plan.show import outcome_line, report_text, step_lines, table
+from toolkit.plan.show import outcome_line, report_text, step_lines
 from toolkit.plan.steps import (
     Fetch,
     File,
