@@ -7,7 +7,8 @@
 As root, with the program sshd; see many_hosts.py. All hosts share the processors of this machine, so the
 time contains the work of all hosts; "client" is the processor time of the command alone. The baseline is one
 `ssh HOST true` to each host, all at once, with the key exchange that toolkit uses; "ssh cpu" is the processor
-time of these programs.
+time of these programs. The lower bounds of `status` are connect_all.py with `true`, and with the probe of
+toolkit, whose output it discards.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from many_hosts import Cluster, many, why_not
+import connect_all
+from many_hosts import IMAGE, Cluster, address, many, why_not
+
+from toolkit.cluster.probe import probe_command
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 # In this order, in every round.
@@ -42,6 +46,7 @@ COMMANDS = {
     "top": "top --once",
     "down": "down",
 }
+LOWER_BOUNDS = (("connect, true", False), ("connect, probe", True))
 # `status` without a cluster returns 3, and `check` reports what is missing.
 EXPECTED = {"status": (0, 3), "check": (0, 1)}
 
@@ -64,16 +69,14 @@ class Run:
     to_main: float
 
 
-def measured(cluster: Cluster, words: list[str]) -> Run:
-    """Run a command, and sample its threads and descriptors until it ends."""
+def measured(cluster: Cluster, *argv: str) -> Run:
+    """Run a program, and sample its threads and descriptors until it ends."""
     env = {**os.environ, "TOOLKIT_HOSTS": str(cluster.file), "DOCKER_HOST": "unix:///nonexistent"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     before, start = cluster.received(), time.perf_counter()
     here = cluster.folder / "code"  # empty: `run` sends it
     here.mkdir(exist_ok=True)
-    process = subprocess.Popen(
-        [TOOLKIT, *words], env=env, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    process = subprocess.Popen(argv, env=env, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     proc, most = Path(f"/proc/{process.pid}"), [0, 0]
 
     def sample() -> None:
@@ -89,7 +92,7 @@ def measured(cluster: Cluster, words: list[str]) -> Run:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.perf_counter() - start
-    assert process.returncode in EXPECTED.get(words[0], (0,)), said.decode()[-2000:]
+    assert process.returncode in EXPECTED.get(argv[1], (0,)), said.decode()[-2000:]
     bad = [name for name in cluster.names if f"{name}: cannot" in said.decode()]
     assert not bad and b"unreachable" not in said, said.decode()[-2000:]
     client, memory = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
@@ -106,6 +109,17 @@ def baseline(cluster: Cluster) -> tuple[float, float]:
         print(f"{len(every):>5}  ssh HOST true failed on {failed} hosts", flush=True)
     seconds, usage = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     return seconds, usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime
+
+
+def lower_bound(cluster: Cluster, probe: bool) -> Run:
+    """Connect to every host at once with toolkit's library, and run `true` or toolkit's probe on each."""
+    commands = []
+    for number, name in enumerate(cluster.names, 1):
+        command = probe_command(IMAGE, "many", name, "0123456789abcdef").shell() if probe else "true"
+        commands.append((address(number), command))
+    login = str(cluster.folder / "known_hosts"), str(cluster.folder / "login"), "root"
+    with connect_all.program(*login, commands) as argv:
+        return measured(cluster, *argv)
 
 
 def main() -> None:
@@ -127,8 +141,10 @@ def main() -> None:
         with many(count, options.jump) as cluster:
             found: dict[str, list[tuple[tuple[float, float], Run]]] = {}
             for _ in range(options.rounds):
+                for name, probe in () if options.jump else LOWER_BOUNDS:
+                    found.setdefault(name, []).append((baseline(cluster), lower_bound(cluster, probe)))
                 for command, words in COMMANDS.items():
-                    pair = baseline(cluster), measured(cluster, words.split())
+                    pair = baseline(cluster), measured(cluster, TOOLKIT, *words.split())
                     found.setdefault(command, []).append(pair)
                     if command == options.until:
                         break
@@ -143,7 +159,7 @@ def main() -> None:
                 )
             if options.jump:
                 before = cluster.logins()
-                measured(cluster, ["status"])
+                measured(cluster, TOOLKIT, "status")
                 print(f"{count:>5}  logins on the jump host during status: {cluster.logins() - before}")
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import connect_all
 import yaml
 
 ROUNDS = int(os.environ.get("ROUNDS", "20"))
@@ -27,27 +28,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 LAUNCHERS = ("mpirun", "horovodrun")
 
 # What `run` imports before and while it connects.
-IMPORTS = "import toolkit.cli.app, toolkit.cli.run, toolkit.remote.ssh, toolkit.hostsfile.models, jinja2"
-# Arguments: known_hosts, key, user, then an address and its command by turns.
-CONNECT = """
-import sys, threading
-import paramiko
-known, key, user, *rest = sys.argv[1:]
-own = paramiko.Ed25519Key.from_private_key_file(key)
-failed = []
-def connect(address, command):
-    client = paramiko.SSHClient()
-    client.load_host_keys(known)
-    client.connect(address, username=user, pkey=own, look_for_keys=False, allow_agent=False)
-    _, out, _ = client.exec_command(command)
-    if out.channel.recv_exit_status():
-        failed.append(address)
-    client.close()
-threads = [threading.Thread(target=connect, args=each) for each in zip(rest[::2], rest[1::2])]
-for each in threads: each.start()
-for each in threads: each.join()
-sys.exit(bool(failed))
-"""
+MODULES = ("toolkit.cli.app", "toolkit.cli.run", "toolkit.remote.ssh", "toolkit.hostsfile.models", "jinja2")
 # Programs without work, in the place of toolkit's own. The session starts the lease beside its command.
 SESSION = """
 import subprocess, sys
@@ -96,17 +77,23 @@ def typed_command(data: dict[str, Any], launcher: str, words: Sequence[str]) -> 
     return [*ssh_to_main(data), in_container(data, "main", launch_words(data, launcher, words))]
 
 
-def floor_command(data: dict[str, Any], launcher: str) -> list[str]:
-    """Return the smallest program with the connections and processes of `toolkit run`."""
+def login_of(data: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the known_hosts file, key and user of the login; they are the same for all practice hosts."""
+    first = next(iter(data["hosts"].values()))
+    return data["known_hosts"], first["identity_file"], first["user"]
+
+
+def floor_commands(data: dict[str, Any], launcher: str) -> list[tuple[str, str]]:
+    """Return the addresses, and the commands with the processes of `toolkit run`."""
     ranks = launch_words(data, launcher, ["python3", "-c", RANK, "true"])
     start = ["python3", "-c", START]
     main = data.get("main") or next(iter(data["hosts"]))
-    words = [data["known_hosts"], data["hosts"][main]["identity_file"], data["hosts"][main]["user"]]
+    commands = []
     for name, about in data["hosts"].items():
         work = [*start, *start, *ranks] if name == main else ["true"]
         role = "main" if name == main else "worker"
-        words += [about["address"], in_container(data, role, ["python3", "-c", SESSION, *work])]
-    return [sys.executable, "-c", IMPORTS + CONNECT, *words]
+        commands.append((about["address"], in_container(data, role, ["python3", "-c", SESSION, *work])))
+    return commands
 
 
 def main() -> None:
@@ -120,15 +107,15 @@ def main() -> None:
     print(f"S5  {len(data['hosts'])} hosts, one rank each, medians of {ROUNDS} interleaved rounds")
     for launcher in LAUNCHERS:
         typed = typed_command(data, launcher, ["true"])
-        floor = floor_command(data, launcher)
         ours = [TOOLKIT, "run", "--launcher", launcher, "--no-check", "--workdir", "examples", "--", "true"]
         rows: dict[str, list[float]] = {"interpreter": [], "ssh": [], "typed": [], "floor": [], "ours": []}
-        for _ in range(ROUNDS):
-            rows["interpreter"].append(timed([TOOLKIT, "--version"]))
-            rows["ssh"].append(timed([*ssh, "true"]))
-            rows["typed"].append(timed(typed))
-            rows["floor"].append(timed(floor))
-            rows["ours"].append(timed(ours))
+        with connect_all.program(*login_of(data), floor_commands(data, launcher), *MODULES) as floor:
+            for _ in range(ROUNDS):
+                rows["interpreter"].append(timed([TOOLKIT, "--version"]))
+                rows["ssh"].append(timed([*ssh, "true"]))
+                rows["typed"].append(timed(typed))
+                rows["floor"].append(timed(floor))
+                rows["ours"].append(timed(ours))
         middle = {name: statistics.median(seconds) for name, seconds in rows.items()}
         by_hand = middle["typed"] - middle["ssh"]
         added, added_floor = (

@@ -1,7 +1,7 @@
 """S2 and S3: connections, duration and lower bound of an `up` that changes nothing, on a practice cluster.
 
 The lower bound is a program that opens the same connections with the same library and runs `true`, with and
-without the modules that `up` imports.
+without the modules that `up` imports, or the probe of `up`, whose output it discards.
 """
 
 from __future__ import annotations
@@ -17,32 +17,21 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import connect_all
 import yaml
+from bench_run import login_of
+
+from toolkit.checks.preflight import questions
+from toolkit.cluster.probe import probe_command
 
 ROUNDS = int(os.environ.get("ROUNDS", "20"))
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 # If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+NONCE = "0123456789abcdef"  # it ends the sections of a probe's output
 # What `up` imports before and while it connects.
-IMPORTS = "import toolkit.cli.app, toolkit.cli.up, toolkit.remote.ssh, toolkit.hostsfile.models, jinja2"
-# Arguments: known_hosts, key, user, addresses.
-CONNECT = """
-import sys, threading
-import paramiko
-known, key, user, *addresses = sys.argv[1:]
-own = paramiko.Ed25519Key.from_private_key_file(key)
-def connect(address):
-    client = paramiko.SSHClient()
-    client.load_host_keys(known)
-    client.connect(address, username=user, pkey=own, look_for_keys=False, allow_agent=False)
-    _, out, _ = client.exec_command("true")
-    assert out.channel.recv_exit_status() == 0
-    client.close()
-threads = [threading.Thread(target=connect, args=(each,)) for each in addresses]
-for each in threads: each.start()
-for each in threads: each.join()
-"""
+MODULES = ("toolkit.cli.app", "toolkit.cli.up", "toolkit.remote.ssh", "toolkit.hostsfile.models", "jinja2")
 
 
 def logins(container: str) -> int:
@@ -98,7 +87,12 @@ def main() -> None:
     subprocess.run([TOOLKIT, "up"], check=True, stderr=subprocess.DEVNULL)
     names = {host: f"toolkit-lab-{lab}-{host}" for host in data["hosts"]}
     hosts = list(data["hosts"].values())
-    floor = [data["known_hosts"], hosts[0]["identity_file"], hosts[0]["user"], *(h["address"] for h in hosts)]
+    login = login_of(data)
+    true = [(host["address"], "true") for host in hosts]
+    probes = [
+        (about["address"], probe_command(data["image"], data["cluster"], name, NONCE, questions()).shell())
+        for name, about in data["hosts"].items()
+    ]
 
     def up() -> None:
         done = subprocess.run([TOOLKIT, "up", "--json"], check=True, capture_output=True)
@@ -114,23 +108,27 @@ def main() -> None:
         with ThreadPoolExecutor(len(names)) as pool:
             list(pool.map(ssh, hosts))
 
-    def python(text: str, *argv: str) -> Callable[[], object]:
-        return lambda: subprocess.run([sys.executable, "-c", text, *argv], check=True)
+    def start(*argv: str) -> Callable[[], object]:
+        return lambda: subprocess.run(argv, check=True)
 
     before = {host: logins(container) for host, container in names.items()}
     started = forks()
     up()
     started = forks() - started
     used = {host: logins(container) - before[host] for host, container in names.items()}
-    rows: dict[str, Callable[[], object]] = {
-        "ssh HOST docker ps, all at once": plain,
-        "interpreter and imports of up, no connection": python(IMPORTS),
-        "connect and run true, without these imports": python(CONNECT, *floor),
-        "connect and run true, with these imports": python(IMPORTS + CONNECT, *floor),
-        "toolkit up": up,
-    }
     files = [usage_file(container) for container in names.values()]
-    rounds = [[timed(work, files) for work in rows.values()] for _ in range(ROUNDS)]
+    with connect_all.program(*login, true) as connect, connect_all.program(*login, probes) as probe:
+        rows: dict[str, Callable[[], object]] = {
+            "ssh HOST docker ps, all at once": plain,
+            "interpreter and imports of up, no connection": start(
+                sys.executable, "-c", f"import {', '.join(MODULES)}"
+            ),
+            "connect and run true, without these imports": start(*connect),
+            "connect and run true, with these imports": start(*connect, *MODULES),
+            "connect and run the probe, with these imports": start(*probe, *MODULES),
+            "toolkit up": up,
+        }
+        rounds = [[timed(work, files) for work in rows.values()] for _ in range(ROUNDS)]
     print(f"S2  SSH connections during one `up`, by host: {used} (target 1)")
     load = os.getloadavg()[0]
     print(f"S3  {len(names)} hosts, median of {ROUNDS} interleaved rounds, 0 changes, load {load:.1f}")
