@@ -14,7 +14,8 @@ MOST_UNENDED = 1 << 16  # bytes of a launcher's line that are kept until its end
 
 BAR_S = 5.0  # interval at which a progress bar, which overwrites its line, is printed
 
-LINE_END = re.compile(rb"\r\n|\n|\r")
+LINE_END = re.compile(rb"\r\n|\n|\r|\x08+")
+NEWLINES = (b"\r\n", b"\n")
 # `mpirun --tag-output` writes such a tag at the start of each line, and where the line continues after a cut:
 # it cuts output every 4096 bytes at any position, and sends output of other ranks in between. horovodrun with
 # Gloo writes `[1]<stdout>:`. Open MPI 5 adds a blank after it.
@@ -44,8 +45,8 @@ class Stream:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the lines that `data` completes; an overlong line is split.
 
-        A \r also ends a line, which the next one overwrites: of such lines only one in BAR_S seconds is
-        printed.
+        A carriage return or a backspace also ends a line, which the next one overwrites: of such lines only
+        one in BAR_S seconds is printed. In a terminal, both could overwrite the prefix.
         """
         lines: list[bytes] = []
         start = 0
@@ -55,11 +56,11 @@ class Stream:
                 break  # the first half of \r\n, perhaps
             line = text[start : end.start()]
             start = end.end()
-            self._is_bar = end.group() == b"\r"
+            self._is_bar = end.group() not in NEWLINES
             if self._is_bar and line and self._is_too_soon():
                 self._cut = False
                 continue
-            # two line ends in a row are an empty line, but not after \r or a line already printed
+            # two line ends in a row are an empty line, but not after a bar or a line already printed
             if line or not (self._is_bar or self._cut):
                 lines += self._fold(line)
             self._cut = False
