@@ -62,7 +62,8 @@ def version_note(cluster: str, facts: Facts, inside: Mapping[str, str]) -> tuple
         )
     note = ""
     if not facts.version:
-        note = "created by an older toolkit that recorded no version"
+        # `up` writes the version after all other files.
+        note = "toolkit up did not complete on this host"
     elif facts.version != __version__:
         note = f"created by toolkit {facts.version}, but your version is {__version__}"
     elif other_programs((facts,), inside):

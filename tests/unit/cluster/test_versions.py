@@ -77,7 +77,7 @@ def test_the_latest_of_none_is_nothing() -> None:
     [
         (host(), ""),
         (world.facts(), ""),  # nothing of the cluster is there
-        (host("", OTHERS, ""), "created by an older toolkit that recorded no version"),
+        (host("", OTHERS, ""), "toolkit up did not complete on this host"),
         (host("0.0.9", OTHERS), f"created by toolkit 0.0.9, but your version is {__version__}"),
         # Only the programs are from elsewhere: two checkouts of one version.
         (
