@@ -261,8 +261,7 @@ def main() -> None:
     subprocess.run([toolkit, "up"], check=True, capture_output=True)
     hosts = {}
     for host in data["hosts"]:
-        lab = Path(data["known_hosts"]).parent.name
-        asked = ["docker", "inspect", "-f", "{{.State.Pid}}", f"toolkit-lab-{lab}-{host}"]
+        asked = ["docker", "inspect", "-f", "{{.State.Pid}}", f"toolkit-lab-{data['cluster']}-{host}"]
         hosts[host] = int(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
     addresses = {host: about["address"] for host, about in data["hosts"].items()}
     for launcher in options.launcher.split(","):

@@ -83,9 +83,8 @@ def main() -> None:
         print("S2, S3  skipped: no practice cluster; toolkit lab up, then set TOOLKIT_HOSTS")
         return
     data = yaml.safe_load(Path(hosts_file).read_text())
-    lab = Path(hosts_file).parent.name
     subprocess.run([TOOLKIT, "up"], check=True, stderr=subprocess.DEVNULL)
-    names = {host: f"toolkit-lab-{lab}-{host}" for host in data["hosts"]}
+    names = {host: f"toolkit-lab-{data['cluster']}-{host}" for host in data["hosts"]}
     hosts = list(data["hosts"].values())
     login = login_of(data)
     true = [(host["address"], "true") for host in hosts]
