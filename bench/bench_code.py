@@ -54,7 +54,7 @@ class Hosts:
         data: dict[str, Any] = yaml.safe_load(hosts_file.read_text())
         self.session = stack.enter_context(Connection(hosts_file).connect(container_sessions=True))
         self.session.require_some()
-        self.containers = [f"toolkit-lab-{data["cluster"]}-{name}" for name in data["hosts"]]
+        self.containers = [f"toolkit-lab-{data['cluster']}-{name}" for name in data["hosts"]]
         self.planned = plan_request(self.session, Request(("true",), Path.cwd()))
         self.made: list[str] = []
         control = stack.enter_context(tempfile.TemporaryDirectory())
