@@ -19,10 +19,11 @@ OLDEST_ENGINE = (20, 10)
 OLDEST_PODMAN = (4, 3)
 
 INFO = Probe("docker")
-# Only systemd-logind stops containers at a logout. Without it, the probe prints nothing.
+# Only systemd-logind stops containers at a logout. Without it, the probe prints nothing. Nor does it with the
+# default data root, which a rootless engine cannot use.
 LINGER = Probe(
     "linger",
-    "! command -v loginctl >/dev/null ||"
+    '[ "$root" = /var/lib/docker ] || ! command -v loginctl >/dev/null ||'
     ' timeout -s KILL 3 loginctl show-user "$(id -un)" -p Linger 2>/dev/null',
 )
 # The end of a fix that changes the configuration of the Docker engine.

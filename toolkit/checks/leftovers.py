@@ -30,7 +30,9 @@ MARKS = Probe(
     + ADDRESS_IN
     + r"""
 tags='^TOOLKIT_\(CLUSTER\|JOB\|SUPERVISOR\)='
-printf '%s\n' /proc/[0-9]*/environ | of_this_user | xargs -r grep -asHz "$tags" | tr '\0\n' '\n '
+tagged=$(printf '%s\n' /proc/[0-9]*/environ | xargs grep -alsz "$tags")
+[ -z "$tagged" ] ||
+  printf '%s\n' "$tagged" | of_this_user | xargs -r grep -asHz "$tags" | tr '\0\n' '\n '
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
 for d in "$mine"/*/*; do
   [ -d "$d" ] || continue

@@ -67,6 +67,9 @@ def test_lingering_is_known_only_if_logind_knows_the_user(tmp_path: Path) -> Non
         (tmp_path / "bin" / "loginctl").write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / "bin" / "loginctl").chmod(0o755)
         assert ask(LINGER, tmp_path).answer(LINGER) == answer
+    (tmp_path / "bin" / "loginctl").write_text("#!/bin/sh\necho Linger=no\n")
+    system = '{"ID": "x", "DockerRootDir":"/var/lib/docker", "Name": "y"}'
+    assert ask(LINGER, tmp_path, engine=system).answer(LINGER) == "", "not rootless"
 
 
 def test_folders_are_reported_correctly(tmp_path: Path) -> None:
