@@ -2,7 +2,8 @@
 
 A fifth of the N sentences (default 200) comes from README.md, two fifths from other pages (not generated
 ones, not decisions), a fifth from help texts, and a fifth from messages: strings of five words or more in
-`toolkit/`. The same seed (default 1) draws the same sentences as long as the texts do not change.
+`toolkit/`, causes and fixes of its tables included. The same seed (default 1) draws the same sentences as
+long as the texts do not change.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import typer.main
+import yaml
 
 from scripts.prose import markdown_texts
 from toolkit.cli.app import app
@@ -23,6 +25,8 @@ from toolkit.cli.lazy import loaded
 ROOT = Path(__file__).resolve().parents[1]
 _GENERATED = ("cli.md", "hosts-yaml.md", "api.md", "known-errors.md", "porting.md", "messages.md")
 _LEAST_WORDS = 5
+# Keys of the tables in toolkit/diagnose.
+_PROSE = frozenset(("about", "cause", "fix", "what"))
 _END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[]|toolkit\b)")
 # Shell text, regular expressions and formats are strings too, but not prose.
 _CODE = re.compile(r"[\\$\n<>]|\|\||&&|^\s*(--|%|\(\?)")
@@ -75,6 +79,21 @@ def of_messages() -> Iterator[str]:
                     yield from _END.split(ast.unparse(node)[2:-1])
                 case ast.Constant(value=str(text)) if id(node) not in inner:
                     yield from _END.split(text)
+    for path in sorted((ROOT / "toolkit" / "diagnose").glob("*.yaml")):
+        yield from of_table(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def of_table(value: object) -> Iterator[str]:
+    """Yield the sentences of the tables of messages and known errors, but not what they match."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if isinstance(inner, str) and key in _PROSE:
+                yield from _END.split(inner)
+            else:
+                yield from of_table(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from of_table(inner)
 
 
 def sample(count: int, seed: int) -> Iterator[tuple[str, str]]:
