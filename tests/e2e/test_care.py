@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.rare]
 
 def test_the_test_after_a_failed_one_has_healthy_hosts(tmp_path: Path) -> None:
     name = f"{LAB}-care"
-    env = {**os.environ, "TOOLKIT_TEST_LAB": name, "TOOLKIT_KEEP_LAB": "0"}
+    # The tests below are in no share.
+    env = {**os.environ, "TOOLKIT_TEST_LAB": name, "TOOLKIT_KEEP_LAB": "0", "TOOLKIT_TEST_SHARE": ""}
     words = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-v", "--basetemp", str(tmp_path / "own")]
     done = subprocess.run(
         [*words, str(Path(__file__).with_name("spoils.py"))], env=env, capture_output=True, text=True
