@@ -111,7 +111,11 @@ CLAIMS = [
     (MATRIX, f"Driver older than {FIRST_DRIVER[MAJOR]}, compute capability below {OLDEST}"),
     (MATRIX, f"Docker {'.'.join(map(str, OLDEST_ENGINE))} or Podman {'.'.join(map(str, OLDEST_PODMAN))}"),
     (MATRIX, f"Horovod {dockerfile('Dockerfile.cpu', 'HOROVOD_VERSION')} | not supported"),
-    (CHECK, f"Docker before {'.'.join(map(str, OLDEST_ENGINE))}, Podman before 4.3"),
+    (
+        CHECK,
+        f"Docker older than {'.'.join(map(str, OLDEST_ENGINE))},"
+        f" or Podman older than {'.'.join(map(str, OLDEST_PODMAN))}",
+    ),
     (CHECK, f"by more than {WARN_AHEAD:g} s (warning) or {STOP_AHEAD:g} s (error)"),
     (CHECK, f"`/dev/shm` below {shown_bytes(LEAST_SHM)}"),
     (CHECK, f"fewer than {LEAST_FILES} open files for ranks"),
