@@ -243,7 +243,8 @@ LEFTOVERS = (
             f"su trainer -c 'mkdir -p {STATE}/{name}/box2'\n" for name in ("gone-too", "kept", "checked")
         )
         + _container("toolkit-kept-worker", "kept")
-        + _container("toolkit-checked-worker", "checked", more="--label toolkit.version=0.0.1"),
+        + _container("toolkit-checked-worker", "checked")
+        + f"su trainer -c 'echo 0.0.1 >{STATE}/checked/box2/version'\n",
         "docker rm -f toolkit-gone-mallory toolkit-kept-worker toolkit-checked-worker toolkit-gone-worker\n"
         "docker rm -f bystander\n"
         f"cd {STATE} && rm -rf gone-too kept checked",

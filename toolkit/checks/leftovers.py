@@ -9,12 +9,13 @@ from toolkit import __version__
 from toolkit.checks.model import Check, Probe, Scene, Seen, unchecked, warning
 from toolkit.cluster.container_status import fix_of, lacks_sshd
 from toolkit.cluster.ownership import OWN_PROCESSES, ours, services_of
+from toolkit.cluster.versions import is_newer, made_by
 from toolkit.core.command import quoted
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.finding import Finding
 from toolkit.protocol.decode import whole
 from toolkit.protocol.frames import CELL, rows
-from toolkit.protocol.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER
 
 # Print the data address in a state directory, $1, as a cell; `up` has written it.
 ADDRESS_IN = r"""
@@ -226,11 +227,19 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _version(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    for container in own_containers(seen, scene):
-        version = container.labels.get(LABEL_VERSION, "")
-        if version and version != __version__:
-            what = f"toolkit {version} created container {container.name}, but you run toolkit {__version__}"
-            yield warning(what, "toolkit up  # recreates the container", subject=container.name)
+    facts = seen.facts
+    if facts is None or not own_containers(seen, scene):
+        return
+    latest = made_by(scene.inventory.cluster, facts)
+    if is_newer(latest, __version__):
+        what = f"toolkit {latest} created the cluster on this host, but you run toolkit {__version__}"
+        yield warning(what, f"use toolkit {latest} or later")
+    elif facts.version and facts.version != __version__:
+        # Containers keep the label of the version that created them if `up` did not have to recreate them.
+        what = (
+            f"toolkit {facts.version} installed the programs on this host, but you run toolkit {__version__}"
+        )
+        yield warning(what, "toolkit up")
 
 
 CHECKS = (

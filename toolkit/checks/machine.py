@@ -120,7 +120,7 @@ def _programs(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the host did not report its programs")
     if missing := files(seen).get("missing"):
         what = f"the PATH of SSH sessions has no {', '.join(missing)}"
-        yield error(what, f"on {seen.host}: install coreutils and grep")
+        yield error(what, f"on {seen.host}: install coreutils, grep, gzip, sed and tar")
 
 
 def _limits(seen: Seen, scene: Scene) -> Iterator[Finding]:

@@ -21,6 +21,11 @@ def _holds(*containers: object, base: Scene | None = None) -> Scene:
     return with_host(base or scene(), "gpu2", {"containers": containers})
 
 
+def _of_version(container: str, files: str) -> Scene:
+    worker = running("demo", "gpu2", "worker", version=container)
+    return with_host(scene(), "gpu2", {"containers": (worker,), "version": files})
+
+
 def _marked(gpu1: str, gpu2: str) -> Scene:
     base = scene(marks=gpu2)
     one = base.seen["gpu1"]
@@ -61,10 +66,9 @@ CASES = (
     Case("left-state", "ok", _holds(running("old", "gpu2", "worker"), base=_OTHER_STATE)),
     Case("left-state", "not checked", scene(marks=""), "did not report its clusters"),
     Case("cluster-version", "ok", _holds(running("demo", "gpu2", "worker", version=__version__))),
+    Case("cluster-version", "ok", _of_version("0.0.9", __version__)),
+    Case("cluster-version", "warning", _of_version("0.0.9", "0.0.9"), "toolkit 0.0.9", fix="toolkit up"),
     Case(
-        "cluster-version",
-        "warning",
-        _holds(running("demo", "gpu2", "worker", version="0.0.9")),
-        "toolkit 0.0.9",
+        "cluster-version", "warning", _of_version("99.0.0", __version__), "99.0.0", fix="use toolkit 99.0.0 "
     ),
 )
