@@ -196,7 +196,7 @@ def test_parts_of_a_gpu_by_cdi(names: tuple[str, ...]) -> None:
 
 
 def test_a_specification_that_does_not_know_a_gpu() -> None:
-    with pytest.raises(NotReady, match="its CDI specification does not contain 1") as caught:
+    with pytest.raises(NotReady, match="its CDI specification does not contain GPU 1") as caught:
         gpu_access(("0", "1"), replace(facts(), nvidia_runtime=False, cdi=("0",)))
     assert "nvidia-ctk cdi generate" in caught.value.fix
 
@@ -247,7 +247,7 @@ def test_a_list_reaches_the_container() -> None:
         ("unknown or invalid runtime name: nvidia.", "Toolkit is missing", "restart docker"),
         ('could not select device driver "cdi" with capabilities: [].', "is disabled", '{"cdi": true}'),
         ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=7.", "outdated", "generate"),
-        ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "incompatible", "smi"),
+        ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "cannot use", "smi"),
         ("nvidia-container-cli: device error: GPU-1: unknown device: unknown", "cannot give", "smi -L"),
         ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8", "newer", "CUDA"),
     ],

@@ -236,7 +236,7 @@ def test_up_says_why_it_starts_a_container_in_the_place_of_another() -> None:
         == "recreated: toolkit 0.0.9 created the container with other settings"
     )
     del older[LABEL_VERSION]
-    assert "an earlier toolkit created the container" in _why_start(replace(there, labels=older))
+    assert "an older toolkit created the container" in _why_start(replace(there, labels=older))
 
 
 def test_status_of_every_kind_of_host() -> None:
