@@ -128,7 +128,7 @@ class LayerReader:
                 ],
             )
         else:
-            raise Unreadable(f"layers of the storage driver {driver or '(unknown)'} cannot be read")
+            raise Unreadable(f"toolkit cannot read layers of the storage driver {driver or '(unknown)'}")
 
     def read(self, numbers: Sequence[int]) -> Iterator[bytes]:
         """Yield the concatenated plain tars of some layers, each checked against its diff id.
