@@ -247,7 +247,9 @@ def renewal(facts: Facts) -> str:
 def _missing(declared: str, facts: Facts, key: str) -> NotReady:
     if not facts.gpus:
         what, fix = explain(facts.gpu_trouble, facts.host)
-        fix = f"{fix}; or in hosts.yaml: set {key} to 0"
+        # The alternative is a comment, so that a paste of the fix does not run it.
+        other = f"or in hosts.yaml: set {key} to 0"
+        fix = f"{fix}; {other}" if "#" in fix else f"{fix}  # {other}"
         return NotReady(f"{declared}, but {what}", fix, facts.host)
     listed = ", ".join(
         f"{gpu.index} {gpu.uuid}" + (f" (split: {', '.join(gpu.usable)})" if gpu.migs else "")

@@ -202,7 +202,10 @@ def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, F
     others = [f for f in facts.values() if image.arch and image_arch(f.arch) != image.arch]
     if others:
         who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in others)
-        fix = "in hosts.yaml: keep only hosts with the architecture of the image, or set another image:"
+        fix = (
+            "in hosts.yaml: keep only hosts with the architecture of the image, "
+            "or set image: to an image for all hosts"
+        )
         raise ImageError(f"the image {name} is for {image.arch}, but {who}", fix, others[0].host)
 
 

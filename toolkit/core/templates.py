@@ -95,7 +95,10 @@ def _line(value: Any) -> str:
 def _setenv(pair: tuple[str, str]) -> str:
     name, value = pair
     if not value.isprintable() or '"' in value or "\\" in value:
-        what = f"sshd cannot set the variable {name} of the image: the value contains a special character"
-        fix = f"in the image: set {name} to a value without quotation marks and backslashes"
+        what = (
+            f"sshd cannot set the variable {name} of the image, because the value contains "
+            "a quotation mark, a backslash or a control character"
+        )
+        fix = f"in the image: set {name} to a value without quotation marks, backslashes and line breaks"
         raise ToolkitError(what, fix)
     return f'"{word(name)}={value}"'

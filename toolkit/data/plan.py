@@ -297,7 +297,7 @@ def lacking(held: Mapping[str, Mapping[str, HeldData]], inventory: Inventory) ->
         common = max(dict.fromkeys(seen), key=seen.count, default="")
         for name, own in sets.items():
             if not own.identity:
-                found.setdefault(name, f"{one.path}: data set {one.target} is incomplete")
+                found.setdefault(name, f"{one.path}: data set {one.target} is incomplete or missing")
             elif own.identity != common:
                 what = f"{one.path}: data set {one.target} differs from the copy on other hosts"
                 found.setdefault(name, what)

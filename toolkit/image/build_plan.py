@@ -601,7 +601,7 @@ def resolved_pins(report: str, held: Collection[Pin]) -> str:
         found = [each["metadata"] for each in json.loads(report)["install"]]
         pins = [Pin(each["name"], each["version"], f"{each['name']}=={each['version']}") for each in found]
     except (ValueError, KeyError, TypeError) as error:
-        fix = "python3 -m pip install --upgrade pip  # version 23 or newer prints this report"
+        fix = "python3 -m pip install --upgrade pip  # pip 23 or newer prints an installation report"
         raise ImageError("pip printed no installation report", fix) from error
     own = {pin.key for pin in held}
     return "".join(f"{pin.line}\n" for pin in sorted(pins, key=lambda pin: pin.key) if pin.key not in own)

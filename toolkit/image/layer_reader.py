@@ -210,7 +210,7 @@ def verified(pieces: Iterator[bytes], layers: Sequence[Layer]) -> Iterator[bytes
             yield piece
     # Do not wait for more bytes.
     if rest:
-        raise Unreadable("the engine returned more bytes than the layers have")
+        raise Unreadable("the engine returned more data than the layers of the image contain")
 
 
 class _Output:

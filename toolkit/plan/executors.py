@@ -136,9 +136,7 @@ def _saved(step: Run, context: Context, answer: str) -> str:
         value = step.kind.parse(answer)
     except ValueError as error:
         fix = _by_hand(step.host, _own(step.reads or step.command, context))
-        raise ToolkitError(
-            f"the host returned an invalid value for {step.saves}: {error}", fix, step.host
-        ) from None
+        raise ToolkitError(f"the host returned an invalid value: {error}", fix, step.host) from None
     if step.kind is not Kind.REPORT:
         context.outputs[step.host, step.saves] = value
     return value

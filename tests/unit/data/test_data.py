@@ -249,7 +249,7 @@ def test_jobs_need_one_whole_set_on_all_of_their_hosts() -> None:
     assert lacking(held(gpu1="a", gpu2="a"), inventory) == {}
     found = lacking(held(gpu1="a", gpu2="", cpu3="b"), inventory)
     assert found == {
-        "gpu2": "/scratch/set: data set /set is incomplete",
+        "gpu2": "/scratch/set: data set /set is incomplete or missing",
         "cpu3": "/scratch/set: data set /set differs from the copy on other hosts",
     }
     assert list(lacking(held(gpu1="a", gpu2="b", cpu3="b"), inventory)) == ["gpu1"]

@@ -393,7 +393,7 @@ def test_a_host_that_is_not_read_in_time_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("toolkit.cluster.gauges._PATIENCE_S", 0.0)
     gauges = Gauges(session, 0.0)
     gauges.wait_for_rates()
-    assert gauges.now() == ((), {"gpu1": "the host did not report in time"})
+    assert gauges.now() == ((), {"gpu1": "the host sent no gauges within 0 s"})
 
 
 def test_a_silent_host_does_not_cost_more_threads_with_every_try(monkeypatch: pytest.MonkeyPatch) -> None:
