@@ -87,7 +87,7 @@ def test_hosts_and_ranks_as_they_go(up: Toolkit, tmp_path: Path) -> None:
     said = up.run("top", "--json", "--interval", "1", check=True).json
     (found,) = said["jobs"]
     assert (found["id"], found["world_size"], found["launcher"]) == (job, 2, "torchrun")
-    assert list(found["behind"]) == ["1"] and "the other ranks at step" in found["behind"]["1"]
+    assert list(found["behind"]) == ["1"] and "the fastest rank is at step" in found["behind"]["1"]
     ranks = {rank["rank"]: rank for host in said["hosts"] for rank in host["ranks"]}
     assert ranks[0]["step"] > ranks[1]["step"] > 0 and ranks[0]["line"].startswith("step ")
     assert all(host["busy"] is not None and host["received"] is not None for host in said["hosts"])

@@ -140,4 +140,6 @@ def test_a_connection_that_this_side_has_closed_is_not_lost(sshd: tuple[SshRunne
     host.asked.get(timeout=10).sendall(f"{MARK}\n".encode())
     runner.close()
     thread.join(10)
-    assert [str(error).splitlines()[0] for error in found] == ["gpu1: the connection to the host was closed"]
+    assert [str(error).splitlines()[0] for error in found] == [
+        "gpu1: toolkit closed the connection to the host"
+    ]

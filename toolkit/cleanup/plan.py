@@ -177,7 +177,7 @@ def _end_step(stray: Stray) -> Step:
         script(_END, *_said(stray)),
         unless=script(_NONE_LEFT, stray.job),
         fix=f"on {stray.host}: ps -o pid,stat,cmd {' '.join(map(str, stray.pids))}  # "
-        "only a reboot ends processes in state D",
+        "processes in state D end after their I/O or with a reboot",
     )
 
 
@@ -198,7 +198,7 @@ def _state_step(state: State, at_once: bool) -> Step:
         f"remove SSH keys and configuration of cluster {state.cluster}",
         script(_REMOVE_STATE, state.path, state.cluster),
         unless=script(_STAYS, state.path, "0" if at_once else str(QUIET)),
-        why=f"{state.path}: the cluster has no container on this host, and the folder has {records}",
+        why=f"{state.path}: the cluster has no container on this host, and the folder contains {records}",
     )
 
 

@@ -20,6 +20,7 @@ from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.cleanup.plan import QUIET, Leftovers, OldJob, State
 from toolkit.core.command import quoted
 from toolkit.core.facts import ContainerFacts
+from toolkit.core.printable import counted
 from toolkit.image.on_hosts import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.frames import CELL, rows
@@ -216,7 +217,9 @@ class Remains:
                     why = "the job never started, because the transfer of its code did not finish"
                     yield OldJob(*about, why, main, folder.cluster, quiet=True)
                 elif self.days is not None and age is not None and age > self.days:
-                    yield OldJob(*about, f"the job ended {age:.0f} days ago", main, folder.cluster)
+                    yield OldJob(
+                        *about, f"the job ended {counted(round(age), 'day')} ago", main, folder.cluster
+                    )
 
     def kept(self, states: tuple[State, ...]) -> tuple[Kept, ...]:
         """Return possible leftovers that are kept.
@@ -227,13 +230,15 @@ class Remains:
         rows = []
         for state in self.states():
             if state not in states:
-                what = f"keys and configuration of cluster {state.cluster} ({_age(state.quiet)} old)"
+                what = (
+                    f"keys and configuration of cluster {state.cluster} (unchanged for {_age(state.quiet)})"
+                )
                 why = (
                     f"the folder contains {jobs_text(state.records)}"
                     if state.records
-                    else "the folder changed recently"
+                    else f"the folder changed in the last {QUIET} minutes"
                 )
-                fix = "toolkit down --hosts FILE  # downloads the records; toolkit gc --state removes them"
+                fix = "toolkit down --hosts FILE  # downloads the records; toolkit gc --state deletes them"
                 if state.elsewhere:
                     why = f"{state.elsewhere} is not an address of this host: another host can use the folder"
                     fix = f"on {state.host}: rm -rf {quoted(state.path)}  # if no other host uses the folder"

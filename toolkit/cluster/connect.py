@@ -247,7 +247,7 @@ def allow_open_files(number: int, least: int) -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < least:
-        what = f"this machine allows {hard} open files in a process, but the connections need {least}"
+        what = f"this machine allows {hard} open files per process, but the connections to hosts need {least}"
         raise NotReady(what, f"sudo prlimit --pid $$ --nofile={least}:{least}  # or use fewer hosts")
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

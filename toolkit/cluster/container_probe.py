@@ -65,8 +65,8 @@ class _Round:
 
         def sink(data: bytes) -> None:
             if time.monotonic() > self.report_by + _EXIT_SECONDS:
-                fix = "toolkit image inspect  # tests whether Python in the image prints more than its answer"
-                raise ToolkitError("the test container prints without end", fix, look.host)
+                fix = "toolkit image inspect  # also fails if Python in the image does not stop printing"
+                raise ToolkitError("the test container does not stop printing", fix, look.host)
             for line in came.take(data):
                 with answer_of(look.host, "the report of the test container"):
                     self._hear(look.host, line, lines)

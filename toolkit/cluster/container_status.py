@@ -12,6 +12,7 @@ from toolkit.core.command import Kind, command, script
 from toolkit.core.container import Container, docker_run_args
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.printable import counted
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, choose_paths
@@ -103,7 +104,9 @@ def _host_state(inventory: Inventory, facts: Facts, address: str, inside: Mappin
         docker=facts.docker,
         version=facts.version,
         note="; ".join(
-            filter(None, (why, version, f"{others} containers of other clusters" if others else ""))
+            filter(
+                None, (why, version, f"{counted(others, 'container')} of other clusters" if others else "")
+            )
         ),
         fix=fix or ("" if state == "running" else fix_of(found, inventory.image)),
     )
@@ -153,7 +156,7 @@ def _why_start(container: Container, facts: Facts) -> str:
         return ""
     by = found.labels.get(LABEL_VERSION, "")
     if by != dict(container.labels).get(LABEL_VERSION):
-        creator = f"toolkit {by}" if by else "an earlier toolkit"
+        creator = f"toolkit {by}" if by else "an older toolkit"
         return f"recreated: {creator} created the container with other settings"
     return "recreated: the container settings changed"
 
@@ -203,6 +206,6 @@ def start_step(
         again=ENGINE_FAILED,
         failures=(*failures, *start_failures(container, facts.host)),
         fix=f"on {facts.host}: sudo journalctl -u docker -n 20"
-        "  # toolkit render docker -o DIR writes the command as a script",
+        "  # toolkit render docker -o DIR writes the start command of the container to a script",
         why=_why_start(container, facts),
     )

@@ -73,13 +73,14 @@ class Gauges:
 
     def wait_for_rates(self) -> None:
         """Wait until every host has enough readings, or is late."""
-        until = time.monotonic() + _ENOUGH * self._seconds + _PATIENCE_S
+        patience = _ENOUGH * self._seconds + _PATIENCE_S
+        until = time.monotonic() + patience
         with self._changed:
             while self._are_few() and self._changed.wait(max(0.0, until - time.monotonic())):
                 pass
             for name in self._session.facts:
                 if name not in self._latest:
-                    self._silent.setdefault(name, "the host did not report in time")
+                    self._silent.setdefault(name, f"the host sent no gauges within {patience:g} s")
 
     def _are_few(self) -> bool:
         names = [name for name in self._session.facts if name not in self._silent]

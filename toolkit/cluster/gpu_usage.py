@@ -158,7 +158,9 @@ def _sentence(held: Iterable[tuple[GpuUse, Holder]]) -> str:
         f"GPU {', '.join(gpus)}{f' on {host}' if several else ''} is held by {holder}"
         for (host, holder), gpus in reasons.items()
     ]
-    more = f"; and {len(texts) - _MOST} more users" if len(texts) > _MOST else ""
+    left = len(texts) - _MOST
+    noun = "job or process" if left == 1 else "jobs or processes"
+    more = f"; and {left} more {noun}" if left > 0 else ""
     return "; ".join(texts[:_MOST]) + more
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from toolkit.core.facts import Facts, Gpu, Mig
+from toolkit.core.printable import counted
 from toolkit.errors import NotReady, together
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.plan.steps import Failure
@@ -49,7 +50,7 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
     (
         r"communicate with the NVIDIA driver",
         "the NVIDIA driver is not loaded",
-        "on {host}: sudo modprobe nvidia  # if modprobe fails, reinstall the driver",
+        "on {host}: sudo modprobe nvidia  # if modprobe fails, reinstall the NVIDIA driver",
     ),
     (
         r"No devices",
@@ -69,7 +70,7 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
     (
         r"libnvidia-ml",
         "a part of the NVIDIA driver is missing",
-        "on {host}: reinstall the driver",
+        "on {host}: reinstall the NVIDIA driver",
     ),
     (
         r"no answer within",
@@ -158,7 +159,7 @@ CAPABILITIES = ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility")
 NONE_VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "void")
 
 _INSTALL = (
-    "on {host}: install the NVIDIA Container Toolkit (package nvidia-container-toolkit), then"
+    "on {host}: install the NVIDIA Container Toolkit (package nvidia-container-toolkit), then:"
     " sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 )
 _REINSTALL = (
@@ -178,17 +179,18 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"could not select device driver|failed to discover GPU vendor from CDI|"
         r"nknown( or invalid)? runtime (name|specified):? ?nvidia|nvidia-container-runtime-hook.*not found",
-        "the engine cannot give GPUs to a container: the NVIDIA Container Toolkit is missing",
+        "the engine cannot give GPUs to a container: "
+        "the NVIDIA Container Toolkit is missing or not configured",
         _INSTALL,
     ),
     (
         r"unresolvable CDI devices|CDI device injection failed",
-        "the engine's CDI specification is outdated and does not contain these GPUs",
+        "the engine's CDI specification is outdated and does not contain the requested GPUs",
         _GENERATE,
     ),
     (
         r"nvidia-container-cli.*(driver not loaded|driver error|initialization error|nvml error)",
-        "the NVIDIA driver and the NVIDIA Container Toolkit are incompatible",
+        "the NVIDIA Container Toolkit cannot use the NVIDIA driver",
         "on {host}: nvidia-smi  # if this command works, reinstall the NVIDIA Container Toolkit",
     ),
     (
@@ -199,7 +201,8 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"nvidia-container-cli.*(requirement error|unsatisfied condition)",
         "the image requires a newer NVIDIA driver than the host has",
-        "on {host}: update the driver, or use an image with an older CUDA",
+        "on {host}: update the NVIDIA driver; "
+        "or in hosts.yaml: set image: to an image with an older CUDA version",
     ),
 )
 
@@ -220,7 +223,8 @@ def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
     """
     key = key or f"hosts/{host.name}/gpus"
     if host.gpus is not None and host.gpus > len(facts.gpus) and not host.gpu_ids:
-        raise _missing(f"{host.gpus} GPUs are declared in hosts.yaml", facts, key)
+        are = "is" if host.gpus == 1 else "are"
+        raise _missing(f"{counted(host.gpus, 'GPU')} {are} declared in hosts.yaml", facts, key)
     if not host.gpu_ids:
         return tuple(str(gpu.index) for gpu in facts.gpus[: host.gpus])
     known = _names(facts.gpus)
@@ -243,7 +247,9 @@ def renewal(facts: Facts) -> str:
 def _missing(declared: str, facts: Facts, key: str) -> NotReady:
     if not facts.gpus:
         what, fix = explain(facts.gpu_trouble, facts.host)
-        fix = f"{fix}; or in hosts.yaml: set {key} to 0"
+        # The alternative is a comment, so that a paste of the fix does not run it.
+        other = f"or in hosts.yaml: set {key} to 0"
+        fix = f"{fix}; {other}" if "#" in fix else f"{fix}  # {other}"
         return NotReady(f"{declared}, but {what}", fix, facts.host)
     listed = ", ".join(
         f"{gpu.index} {gpu.uuid}" + (f" (split: {', '.join(gpu.usable)})" if gpu.migs else "")
@@ -293,9 +299,8 @@ def gpu_access(given: tuple[str, ...], facts: Facts) -> tuple[str, tuple[str, ..
         return "", (f"{_CDI_KIND}=all",)
     found = [next((n for n in names if n in facts.cdi), "") for names in _cdi_names(given, facts)]
     if absent := [name for name, cdi in zip(given, found, strict=True) if not cdi]:
-        what = (
-            f"the container engine uses CDI, but its CDI specification does not contain {', '.join(absent)}"
-        )
+        names = ", ".join(absent)
+        what = f"the container engine uses CDI, but its CDI specification does not contain GPU {names}"
         raise NotReady(what, _GENERATE.format(host=facts.host), facts.host)
     return "", tuple(f"{_CDI_KIND}={name}" for name in found)
 

@@ -60,7 +60,7 @@ def image_report(name: str, image: str, user: Sequence[str], run: Run) -> ImageR
     if done.status in ENGINE_FAILED and done.status != NOT_FOUND:
         done = _run_look(look, nonce, run)
     if done.status == NOT_FOUND:
-        what = f"the image {name} has no python3 on its PATH, which every container needs"
+        what = f"the image {name} has no python3 on its PATH, but toolkit needs python3 in every container"
         raise ImageError(what, "use an image with Python 3.10 or newer, or: toolkit image build")
     if not done.ok:
         words = last_words(done.stderr.split("\n"))
@@ -177,8 +177,13 @@ def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]
         if held and place.name in runners:
             return image_report(name, held, place.facts.as_user, runners[place.name].run)
     if here and not is_here(DOCKER):
-        what = f"the image {name} cannot be probed: no host has it, and this machine has no docker command"
-        raise ImageError(what, "in hosts.yaml: set transport to exec or ssh; or install docker")
+        what = (
+            f"the image {name} cannot be probed: no host that answers has the image, "
+            "and this machine has no docker command"
+        )
+        raise ImageError(
+            what, "in hosts.yaml: set transport: to exec or ssh; or install docker on this machine"
+        )
     if not here:
         raise ImageError(
             f"no host that answers has the image {name}", "toolkit up  # when all hosts answer again"

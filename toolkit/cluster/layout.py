@@ -21,9 +21,9 @@ from toolkit.protocol.names import container_user, identity_reference
 # The fix for hosts with different images, by the file's ``pull``.
 _SAME = {
     "never": "toolkit image send",
-    "missing": "in hosts.yaml: set pull: always, or an image name with @sha256:…",
+    "missing": "in hosts.yaml: set pull: always, or set image: to a name with @sha256:…",
     "always": "run the same command again, because the tag moved during the pull; "
-    "or set an image name with @sha256:…",
+    "or in hosts.yaml: set image: to a name with @sha256:…",
 }
 
 
@@ -202,7 +202,10 @@ def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, F
     others = [f for f in facts.values() if image.arch and image_arch(f.arch) != image.arch]
     if others:
         who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in others)
-        fix = "in hosts.yaml: remove these hosts, or set an image for their architecture"
+        fix = (
+            "in hosts.yaml: keep only hosts with the architecture of the image, "
+            "or set image: to an image for all hosts"
+        )
         raise ImageError(f"the image {name} is for {image.arch}, but {who}", fix, others[0].host)
 
 

@@ -32,7 +32,7 @@ for signal in TERM 0 0 0 0 KILL KILL; do
   [ -n "$(left)" ] || exit 0
   sleep 1
 done
-[ -z "$(left)" ] || { echo "still alive:" $(left_pids) >&2; exit 1; }
+[ -z "$(left)" ] || { echo "processes still run after SIGKILL:" $(left_pids) >&2; exit 1; }
 """
 
 

@@ -79,7 +79,8 @@ def worker_port(
         ):
             return port
     raise NotReady(
-        "no port is free on all hosts", "in hosts.yaml: set worker_port: to a port that is free on all hosts"
+        f"no port from {inventory.worker_port} to 65535 is free on every worker host",
+        "in hosts.yaml: set worker_port: to a port that is free on all hosts",
     )
 
 
@@ -101,7 +102,7 @@ def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> 
         if c.state == "running" and c.labels.get(LABEL_PORT) == str(port):
             whose = f"cluster {c.labels.get(LABEL_CLUSTER, '?')} of user {c.labels.get(LABEL_OWNER, '?')}"
             return printable_line(f"{whose} (container {c.name})")
-    return f"another program (on {facts.host}: ss -ltnp 'sport = :{port}')"
+    return f"another program (to list the program, on {facts.host}: sudo ss -ltnp 'sport = :{port}')"
 
 
 def _held_port(cluster: str, facts: Facts) -> int:

@@ -22,6 +22,7 @@ from toolkit.core.engines import DOCKER, PODMAN, parse_info, seconds_of
 from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered, StateFile
 from toolkit.core.host_programs import packed
 from toolkit.core.image import ImageFacts, image_facts, image_id
+from toolkit.core.printable import counted
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
 from toolkit.network import interfaces
 from toolkit.protocol.decode import MOST, DecodeError, decode, whole
@@ -376,7 +377,7 @@ def _named_lines(text: str, section: str, names: Sequence[str]) -> dict[str, str
     """Return the lines of a section by name; more can follow."""
     lines = lines_of(text)
     if len(lines) < len(names):
-        raise DecodeError(section, f"{len(lines)} lines, not {len(names)}")
+        raise DecodeError(section, f"should have at least {counted(len(names), 'line')}, found {len(lines)}")
     return dict(zip(names, lines, strict=False))
 
 

@@ -276,9 +276,7 @@ class Session(Connected):
         if host in self.errors:
             raise self.errors[host]
         if host not in self.inventory.names:  # a job's record can name any host
-            raise NotReady(
-                f"{host} is not in hosts.yaml", "toolkit jobs  # or add the host to hosts.yaml", host
-            )
+            raise NotReady(f"{host} is not in hosts.yaml", f"in hosts.yaml: add the host {host}", host)
         name = container_name(self.inventory.cluster, self.inventory.role(host))
         facts = self.facts[host]
         found = next((c for c in facts.containers if c.name == name), None)

@@ -151,6 +151,6 @@ def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
         return f"belongs to user ID {folder.uid} instead of {facts.user} ({facts.uid})", aside
     if shared:
         theirs = f"find {path} ! -user {facts.uid}"
-        fix = f"{on}{theirs}; chmod go-w {path}  # first remove the listed files of other users"
+        fix = f"{on}chmod go-w {path}; {theirs}  # then remove the listed files, which belong to other users"
         return f"is writable by other users ({mode})", fix
     return "", ""

@@ -47,7 +47,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"docker: (command )?not found|failed to run command \S?docker\S?: |unknown command: docker",
         "docker is not installed",
-        "on HOST: bash -lc 'command -v docker'  # if it prints a path, add that folder to the PATH of"
+        "on HOST: bash -lc 'command -v docker'  # if the output is a path, add its folder to the PATH of"
         " non-interactive logins; otherwise install Docker: https://docs.docker.com/engine/install/",
     ),
     (
@@ -59,8 +59,8 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         r"invalid mount config for type \"bind\": (l?stat|mkdir) (?P<path>[^\n|]+): permission denied|"
         r"mounting \"(?P<path2>[^\"]+)\" to .*: permission denied",
         "the docker engine cannot enter a folder to be mounted, for example on NFS with root_squash",
-        "on HOST: namei -l {path}  # run chmod o+x on the folders above this folder, or use a local disk; for"
-        " the state of toolkit, set state_dir: in hosts.yaml",
+        "on HOST: namei -l {path}  # run chmod o+x on the parent folders of this folder, or use a local disk;"
+        " for the state of toolkit, set state_dir: in hosts.yaml",
     ),
     (
         r"could not select device driver .*gpu|unknown or invalid runtime name: nvidia|"
@@ -77,8 +77,8 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"exec: \"?(?P<program>[^\":]+)\"?: (executable file not found|stat .*: no such file)",
         "the image does not contain {program}",
-        "toolkit image build  # or use an image with python3, openssh-client and openssh-server; without"
-        " the last two, set transport: exec in hosts.yaml",
+        "toolkit image build  # or use an image with python3, openssh-client and openssh-server; for an"
+        " image with only python3, set transport: exec in hosts.yaml",
     ),
     (
         # runc cannot enter the container's working folder, which is in the state directory.

@@ -96,9 +96,9 @@ def size_findings(tree: CodeTree) -> tuple[Finding, ...]:
     names = ", ".join(f"{entry.path} ({size(entry.size)})" for entry in shown)
     more = f" and {len(big) - len(shown)} more" if len(big) > len(shown) else ""
     what = (
-        f"every host receives {size(tree.total)} of code; the largest files: {names}{more}"
+        f"the code that toolkit sends to every host has {size(tree.total)}; the largest files: {names}{more}"
         if tree.total > BIG_TREE
-        else f"every host receives large files with the code: {names}{more}"
+        else f"the code that toolkit sends to every host contains large files: {names}{more}"
     )
-    fix = "list these files in .toolkitignore; for data on the hosts, use mounts: or data: in hosts.yaml"
+    fix = "add files that ranks do not need to .toolkitignore; for data, set data: or mounts: in hosts.yaml"
     return (Finding("code-size", "warning", what, fix, subject="code"),)

@@ -169,10 +169,10 @@ class Kind(Enum):
     lists all hosts.
     """
 
-    PUBLIC_KEY = "a public key: one line ssh-ed25519 BASE64"
-    CONTAINER_ID = "a container ID: 64 hexadecimal digits"
+    PUBLIC_KEY = "a public key in the form 'ssh-ed25519 BASE64'"
+    CONTAINER_ID = "a container ID with 64 hexadecimal digits"
     ADDRESS = "an IPv4 or IPv6 address"
-    ENDED_JOBS = "one line over: /JOB//JOB/"
+    ENDED_JOBS = "a line in the form 'over: /JOB//JOB/'"
     # For the report of the same plan alone, so any text will do. Later steps cannot name it.
     REPORT = "text"
 

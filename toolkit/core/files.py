@@ -15,6 +15,8 @@ from toolkit.core.command import quoted
 from toolkit.core.local_writer import Destination, LocalWriter, split_name
 from toolkit.errors import BadInput, Problem, ToolkitError
 
+_WRITABLE = "choose a file in an existing folder that you can write to"
+
 
 def write_file(path: str | Path, text: str, replace: bool = True, program: bool = False) -> Path:
     """Write an output file into an existing folder and return its path.
@@ -37,7 +39,7 @@ def write_file(path: str | Path, text: str, replace: bool = True, program: bool 
         raise _there(path) from error
     except (OSError, ValueError) as error:
         problem = Problem("", f"cannot be written: {getattr(error, 'strerror', None) or error}")
-        raise BadInput(str(path), (problem,)) from error
+        raise BadInput(str(path), (problem,), _WRITABLE) from error
     return path
 
 
@@ -56,7 +58,9 @@ def write_page(name: str, text: str) -> Path:
             page.commit()
     except (OSError, ToolkitError) as error:
         problem = Problem("", f"cannot be written: {getattr(error, 'strerror', None) or error}")
-        raise BadInput(name, (problem,)) from error
+        raise BadInput(
+            name, (problem,), "run the same command again in a folder that you can write to"
+        ) from error
     return Path(name)
 
 
@@ -75,7 +79,7 @@ def refuse_file(path: str | Path, replace: bool) -> None:
         raise _there(path)
     if folder or not around:
         why = "the path is a folder" if folder else f"the folder {path.parent} does not exist"
-        raise BadInput(str(path), (Problem("", f"cannot be written: {why}"),))
+        raise BadInput(str(path), (Problem("", f"cannot be written: {why}"),), _WRITABLE)
 
 
 def _there(path: str | Path) -> BadInput:
@@ -83,7 +87,7 @@ def _there(path: str | Path) -> BadInput:
     return BadInput(
         str(path),
         (problem,),
-        "repeat the command with --force to overwrite the file, or with -o FILE to write another file",
+        "run the same command again with --force to overwrite the file, or with -o and another file",
     )
 
 
@@ -105,7 +109,7 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
             Path(name).unlink()
         raise ToolkitError(
             f"cannot write {path}: {error.strerror}",
-            f"df -h {quoted(str(path.absolute().parent))}  # free some space, or use another file",
+            f"df -h {quoted(str(path.absolute().parent))}  # free disk space, or use another file",
         ) from error
 
 
@@ -138,5 +142,5 @@ def write_bundle(path: Path, files: Mapping[str, bytes], mtime: float, replace: 
     except OSError as error:
         raise ToolkitError(
             f"cannot write {path}: {error.strerror or error}",
-            "repeat the command with --save and another file",
+            "run the same command again with --save and another file",
         ) from error

@@ -147,10 +147,11 @@ def _behind(ranks: Sequence[RankGauge]) -> dict[int, str]:
     talking = [rank.silent for rank in ranks if rank.silent is not None and _has_throughput(rank)]
     for rank in ranks:
         if len(steps) > 1 and rank.step is not None and rank.step < median(steps) - 1:
-            found[rank.rank] = f"at step {rank.step}, the other ranks at step {steps[-1]}"
+            found[rank.rank] = f"at step {rank.step}, but the fastest rank is at step {steps[-1]}"
         elif len(throughputs) > 1 and rank.steps_per_s and rank.steps_per_s < _SLOW * median(throughputs):
+            middle = median(throughputs)
             found[rank.rank] = (
-                f"{rank.steps_per_s:.3g} steps/s, the other ranks {median(throughputs):.3g} steps/s"
+                f"{rank.steps_per_s:.3g} steps/s, but the median of ranks is {middle:.3g} steps/s"
             )
         elif (
             len(talking) > 1 and _has_throughput(rank) and (rank.silent or 0) > _SILENT_S + 10 * min(talking)

@@ -84,7 +84,7 @@ def split_name(name: str, host: str = "") -> tuple[str, ...]:
     """
     parts = tuple(name.split("/"))
     if "\0" in name or any(part in ("", ".", "..") for part in parts):
-        raise UnsafeName(f"{name!r} is not the name of a file below the folder", "", host)
+        raise UnsafeName(f"{name!r} is not a valid name of a file below the destination folder", "", host)
     return parts
 
 
@@ -273,7 +273,8 @@ class LocalWriter:
                 if stat.S_ISDIR(about.st_mode):
                     where = self.place.path.joinpath(*parts)
                     what = f"{where} is a folder, so toolkit cannot write a file of this name"
-                    raise ToolkitError(what, "move the folder, or repeat the command with -o DIR", self.host)
+                    fix = "move the folder, or run the same command again with -o DIR"
+                    raise ToolkitError(what, fix, self.host)
                 if not replace:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), parts[-1])
             if not replace:
@@ -317,7 +318,7 @@ class LocalWriter:
                         raise BlockedPath(what, f"rm {shlex.quote(str(path))}", self.host) from None
                     if make:
                         what = f"{path} is a file, so toolkit cannot create a folder of this name"
-                        fix = "move the file, or repeat the command with -o DIR"
+                        fix = "move the file, or run the same command again with -o DIR"
                         raise BlockedPath(what, fix, self.host) from None
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from None
                 os.close(at)
@@ -425,7 +426,7 @@ class TarHeaders:
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MOST_HEADER:
-            raise tarfile.ReadError(f"a header of the archive has {size} bytes")
+            raise tarfile.ReadError(f"a header has {size} bytes, but the limit is {_MOST_HEADER} bytes")
         return self._file.read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:

@@ -128,7 +128,7 @@ def _answer_of(host: str) -> Iterator[None]:
     try:
         yield
     except DecodeError as error:
-        what = f"toolkit cannot read the answer about result files that the host sent: {error}"
+        what = f"the host sent an invalid answer about result files: {error}"
         raise ToolkitError(what, _FIX, host) from error
 
 
@@ -136,7 +136,7 @@ def bad_answer(field: str, value: object, host: str) -> ToolkitError:
     """Return the error for an answer that is not as send_files writes it."""
     shown = ascii(value)
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-    what = f"toolkit cannot read the answer about result files that the host sent: {field} is {shown}"
+    what = f"the host sent an invalid answer about result files: {field} is {shown}"
     return ToolkitError(what, _FIX, host)
 
 

@@ -79,7 +79,8 @@ def word(value: Any) -> str:
     """
     text = str(value)
     if not text or any(c.isspace() or c in "\"'\\#" or not c.isprintable() for c in text):
-        raise ToolkitError(f"{text!r} cannot be used in an OpenSSH configuration file", "choose another name")
+        what = f"{text!r} cannot be used in an OpenSSH configuration file"
+        raise ToolkitError(what, "choose a name without spaces, quotation marks, backslashes and #")
     return text
 
 
@@ -94,5 +95,10 @@ def _line(value: Any) -> str:
 def _setenv(pair: tuple[str, str]) -> str:
     name, value = pair
     if not value.isprintable() or '"' in value or "\\" in value:
-        raise ToolkitError(f"sshd cannot pass on the image's variable {name}", f"unset {name} in the image")
+        what = (
+            f"sshd cannot set the variable {name} of the image, because the value contains "
+            "a quotation mark, a backslash or a control character"
+        )
+        fix = f"in the image: set {name} to a value without quotation marks, backslashes and line breaks"
+        raise ToolkitError(what, fix)
     return f'"{word(name)}={value}"'

@@ -200,7 +200,7 @@ def folder_steps(inventory: Inventory, host: str) -> tuple[Step, ...]:
     there = script('for d; do [ -d "$d" ] || exit 1; done', *folders)
     words = command(*folders).line()
     fix = f"on {host}: sudo install -d -o $(id -un) {words}  # or change data: in hosts.yaml"
-    return (Run(host, "create the folders for data", make, unless=there, fix=fix),)
+    return (Run(host, "create the data folders", make, unless=there, fix=fix),)
 
 
 def plan_remove(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
@@ -282,7 +282,9 @@ def data_text(rows: Iterable[DataRow]) -> str:
 def _state(row: DataRow) -> str:
     if row.state == "part":
         return "incomplete" if row.share is None else f"incomplete, {row.share} %"
-    return {"other": "complete, differs from this machine", "whole": "complete"}.get(row.state, row.state)
+    return {"other": "complete, but differs from the copy on this machine", "whole": "complete"}.get(
+        row.state, row.state
+    )
 
 
 def lacking(held: Mapping[str, Mapping[str, HeldData]], inventory: Inventory) -> dict[str, str]:
@@ -295,8 +297,8 @@ def lacking(held: Mapping[str, Mapping[str, HeldData]], inventory: Inventory) ->
         common = max(dict.fromkeys(seen), key=seen.count, default="")
         for name, own in sets.items():
             if not own.identity:
-                found.setdefault(name, f"{one.path}: data set {one.target} is incomplete")
+                found.setdefault(name, f"{one.path}: data set {one.target} is incomplete or missing")
             elif own.identity != common:
-                what = f"{one.path}: data set {one.target} differs from the copy on the other hosts"
+                what = f"{one.path}: data set {one.target} differs from the copy on other hosts"
                 found.setdefault(name, what)
     return found

@@ -167,10 +167,10 @@ class _Sending:
         step, host = self.step, self.step.host
         room = next((one for one in rooms_of(self.runner, step.path) if one.path == step.path), None)
         where = room.mount if room else step.path
-        lacks = counted(files, "more file") if few and seen.free >= needed else size(needed)
+        lacks = counted(files, "inode") if few and seen.free >= needed else size(needed)
         left = room.line() if room else f"{size(seen.free)} free"
         what = f"the free space in {step.path} is too small: {left}; the missing data needs {lacks}"
-        raise NotReady(what, f"{room_fix(host, where)}; or set another path in data:", host)
+        raise NotReady(what, f"{room_fix(host, where)}; or in hosts.yaml: set another path: in data:", host)
 
     def _failure(self, result: Result) -> ToolkitError:
         return _failure(result, self.runner, self.step.path)

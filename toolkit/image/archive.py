@@ -162,7 +162,7 @@ class _Bytes:
             piece = self._rest or next(self._pieces, b"")
             if not piece:
                 raise ImageError(
-                    "the image source ended before the end of a layer", "run the same command again"
+                    "the engine returned only a part of the image data", "run the same command again"
                 )
             self._rest = piece[count:]
             count -= min(count, len(piece))
@@ -171,7 +171,8 @@ class _Bytes:
     def end(self) -> None:
         if self._rest or next(self._pieces, b""):
             raise ImageError(
-                "the image source returned more bytes than the layers have", "run the same command again"
+                "the engine returned more data than the layers of the image contain",
+                "run the same command again",
             )
 
 

@@ -108,7 +108,7 @@ def resolve(command: Command, requirements: str) -> str:
     detail = "".join(f"\n    {line}" for line in errors[-8:])
     raise ImageError(
         f"pip finds no versions for {requirements} that are compatible with the image{detail}",
-        f"change the versions in {requirements}, or versions of the image, as in --build-arg NUMPY_VERSION=…",
+        f"change the versions in {requirements}, or in the image with --build-arg, such as NUMPY_VERSION=…",
     )
 
 
@@ -127,7 +127,7 @@ def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
     checked = refuse_altered(build, frozenset())
     if build.fetches and importlib.util.find_spec("pip") is None:
         raise MissingTool(
-            "toolkit fetches the wheels of the image with pip, but this Python has no pip",
+            "toolkit needs pip to fetch the wheels of the image, but the Python that runs toolkit has no pip",
             "python3 -m ensurepip  # or recreate the virtual environment with python3 -m venv",
         )
     for house in build.wheelhouses:

@@ -64,7 +64,7 @@ _ALL = (
         "DeepSpeed with prebuilt operators",
         source="deepspeed",
         cudas=(13,),
-        reason="its operators need nvcc of CUDA 12, which neither PyPI nor Debian has",
+        reason="the operators of DeepSpeed need nvcc of CUDA 12, which neither PyPI nor Debian has",
     ),
     Extra("jupyterlab", "JupyterLab"),
     Extra("lightning", "PyTorch Lightning"),
@@ -208,7 +208,9 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
     openmpi = {**known, **dict(recipe.arguments)}.get("OPENMPI", "")
     if not re.fullmatch(r"4\.1|5\.\d+\.\d+", openmpi):
         problems.append(
-            Problem("OPENMPI", f"should be 4.1 (of the base image) or a release of 5, found '{openmpi}'")
+            Problem(
+                "OPENMPI", f"should be 4.1 (in the base image) or a release such as 5.0.8, found '{openmpi}'"
+            )
         )
     problems += extra_problems(recipe.extras, recipe.flavor, recipe.cuda)
     problems += _cuda_problems(recipe)
@@ -599,7 +601,7 @@ def resolved_pins(report: str, held: Collection[Pin]) -> str:
         found = [each["metadata"] for each in json.loads(report)["install"]]
         pins = [Pin(each["name"], each["version"], f"{each['name']}=={each['version']}") for each in found]
     except (ValueError, KeyError, TypeError) as error:
-        fix = "python3 -m pip install --upgrade pip  # version 23 or newer prints this report"
+        fix = "python3 -m pip install --upgrade pip  # pip 23 or newer prints an installation report"
         raise ImageError("pip printed no installation report", fix) from error
     own = {pin.key for pin in held}
     return "".join(f"{pin.line}\n" for pin in sorted(pins, key=lambda pin: pin.key) if pin.key not in own)

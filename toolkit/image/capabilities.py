@@ -65,7 +65,7 @@ def capabilities_text(image: InspectedImage) -> str:
     facts, found = image.facts, capabilities(image.name, image.report)
     cells = [(one.part, "yes" if one.works else "no", one.found, one.fix) for one in found]
     unused = [
-        f"{part} {text} of the image is not used."
+        f"toolkit does not use {part} {text} of the image."
         for part, text in (("ENTRYPOINT", " ".join(facts.entrypoint)), ("USER", facts.user))
         if text
     ]

@@ -134,7 +134,7 @@ class ExportReader:
         with tarfile.TarFile(fileobj=cast("IO[bytes]", TarHeaders(self._file))) as tar:
             for count, member in enumerate(tar):
                 if count >= _MOST_MEMBERS:
-                    raise Unreadable("the engine's export has too many files")
+                    raise Unreadable(f"the engine's export contains more than {_MOST_MEMBERS} files")
                 if member.isfile():
                     self._places[member.name] = (member.offset_data, member.size)
                 elif member.issym():
@@ -146,7 +146,7 @@ class ExportReader:
 
     def _small(self, name: str) -> bytes:
         if self._places[name][1] > _MOST_JSON:
-            raise Unreadable(f"{name} in the engine's export is too large")
+            raise Unreadable(f"{name} in the engine's export is larger than {_MOST_JSON} bytes")
         return b"".join(self._stored(name))
 
     def _stored(self, name: str) -> Iterator[bytes]:
@@ -154,7 +154,7 @@ class ExportReader:
         offset, left = self._places[name]
         while left:
             if self._file is None:
-                raise Unreadable("the export is closed")
+                raise Unreadable("toolkit has closed the image export")
             data = os.pread(self._file.fileno(), min(_CHUNK, left), offset)
             if not data:
                 raise EOFError("a layer is truncated")
@@ -172,7 +172,7 @@ class ExportReader:
         pieces = self._stored(name)
         first = next(pieces, b"")
         if first.startswith(_ZSTD):
-            raise Unreadable("a layer is compressed with zstd")
+            raise Unreadable("a layer is compressed with zstd, which toolkit cannot read")
         if not first.startswith(_GZIP):
             yield first
             yield from pieces

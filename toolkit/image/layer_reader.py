@@ -128,7 +128,7 @@ class LayerReader:
                 ],
             )
         else:
-            raise Unreadable(f"layers of the storage driver {driver or '(unknown)'} cannot be read")
+            raise Unreadable(f"toolkit cannot read layers of the storage driver {driver or '(unknown)'}")
 
     def read(self, numbers: Sequence[int]) -> Iterator[bytes]:
         """Yield the concatenated plain tars of some layers, each checked against its diff id.
@@ -210,7 +210,7 @@ def verified(pieces: Iterator[bytes], layers: Sequence[Layer]) -> Iterator[bytes
             yield piece
     # Do not wait for more bytes.
     if rest:
-        raise Unreadable("the engine returned more bytes than the layers have")
+        raise Unreadable("the engine returned more data than the layers of the image contain")
 
 
 class _Output:

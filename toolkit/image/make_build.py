@@ -87,7 +87,8 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         if recipe.flavor == "cpu" and of_another_torch(own):
             own = resolved_pins(resolve(resolver(beside_torch(recipe.torch_index)), requirements), held)
             if wrong := of_another_torch(own):
-                what = f"{', '.join(wrong)} needs torch's CUDA build, but the image has the CPU build"
+                names = ", ".join(wrong)
+                what = f"the image has the CPU build of torch, which is incompatible with {names}"
                 raise ImageError(
                     what,
                     f"add --torch-index {TORCH_CPU_INDEX}  # or another index or folder with +cpu wheels",

@@ -175,7 +175,9 @@ def image_rows(
     others = [i for i in images if i not in wanted and (i.own_names or name in i.names)]
     for image in sorted(others, key=lambda i: (bool(i.part_of), -i.since, i.id)):
         row = _row(host, "part" if image.part_of else "other", image)
-        note = f"partial transfer of {image.part_of}, in progress or interrupted" if image.part_of else ""
+        note = (
+            f"partial transfer of image {image.part_of}, in progress or interrupted" if image.part_of else ""
+        )
         rows.append(replace(row, note=note))
     return tuple(rows)
 
@@ -230,7 +232,7 @@ def _state(row: ImageRow) -> str:
 _REMOVE = r"""
 id=$1; shift
 used=$(docker ps --all --quiet --filter "ancestor=$id") || exit
-[ -z "$used" ] || { echo "a container is made from the image: $used" >&2; exit 1; }
+[ -z "$used" ] || { echo "a container uses the image: $used" >&2; exit 1; }
 for name; do ! docker image inspect "$name" >/dev/null 2>&1 || docker rmi "$name" >/dev/null || exit; done
 """
 _GONE = 'for name; do ! docker image inspect "$name" >/dev/null 2>&1 || exit 1; done'
@@ -312,13 +314,13 @@ def remove_partial_image(host: str, identity: str, names: Sequence[str], again: 
     Args:
         identity: content digest of the image.
         names: names of the partial image.
-        again: the command to repeat after such a transfer.
+        again: the command to run again after such a transfer.
     """
     return Run(
         host,
         f"remove image {names[0]}",
         script(_REMOVE_PART, identity, *names),
         unless=script(_GONE, *names),
-        unsure=f"{again}  # after that transfer has ended",
+        unsure=f"{again}  # after the transfer of the image has ended",
         why=f"left by an incomplete transfer of image {identity}",
     )

@@ -21,12 +21,12 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"no matching manifest|no match for platform",
         "the registry has the image, but not for the processor of the host",
-        "build and push the image for that processor, or remove {host} from hosts.yaml",
+        "build and push an image for the processor of {host}; or in hosts.yaml: remove {host}",
     ),
     (
         r"toomanyrequests|Too Many Requests",
-        "the registry limits the number of pulls",
-        "on {host}: docker login {registry}  # or try again later",
+        "the rate limit of the registry is exceeded",
+        "on {host}: docker login {registry}  # or wait, then run the same command again",
     ),
     (
         r"no space left on device",
@@ -35,15 +35,15 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"HTTP response to HTTPS client|not look like a TLS handshake|x509:|certificate",
-        "the engine of the host does not trust the certificate of the registry",
+        "the engine of the host does not trust the certificate of the registry, or the registry uses HTTP",
         "on {host}: install the registry's CA as /etc/docker/certs.d/{registry}/ca.crt, or set"
         " insecure-registries in /etc/docker/daemon.json",
     ),
     (
         r"dial tcp|no such host|connection refused|timeout|deadline exceeded|unreachable|EOF",
         "the host cannot reach the registry",
-        "check the registry name, network, proxy and firewall of {host}; or set pull: never, so that toolkit"
-        " sends the image from this machine",
+        "check the registry name, network, proxy and firewall of {host}; or in hosts.yaml: set pull: never,"
+        " so that toolkit sends the image from this machine",
     ),
     (
         r"manifest unknown|no such manifest|not found|name unknown|does not exist",
@@ -101,7 +101,8 @@ def plan_pull(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
     if to_pull and len(arches) > 1:
         who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in facts.values())
         fix = "in hosts.yaml: keep only hosts with the same processor architecture"
-        raise ImageError(f"the hosts have different processors, and a cluster has one image: {who}", fix)
+        what = f"the hosts have different processors ({who}), but a cluster has only one image"
+        raise ImageError(what, fix)
     steps = tuple(PullImage(f.host, f"pull {tag}", tag, pull_failures(f.host, tag)) for f in to_pull)
     return Plan(f"pull {tag}", (Phase("pull", steps),) if steps else ())
 

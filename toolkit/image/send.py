@@ -39,9 +39,9 @@ from toolkit.transfer.relay import GIVEN_UP_AFTER_S, LEAST, Relay
 _LEAST_ROOM = 0.95
 _AGAIN = "run the same command again"
 _RESTART = {
-    DOCKER: "sudo systemctl restart docker  # then run the command again",
+    DOCKER: "sudo systemctl restart docker  # then run the same command again",
     PODMAN: "podman info  # often the cause is a hung disk below ~/.local/share/containers; "
-    "then run the command again",
+    "then run the same command again",
 }
 _ASK_S = 120.0  # seconds for an answer of a host's engine
 _PULLED_BYTES = 64  # more than the last line of _PULL
@@ -201,7 +201,7 @@ class Sending:
             except Unreadable as error:
                 self.source.give_up(error.what)
         self._name(self._whole(holdings), earlier)
-        return f"as a single archive, because its layers cannot be read: {self.source.why_whole}"
+        return f"as a single archive, because the layers of the image cannot be read: {self.source.why_whole}"
 
     # Layer by layer
 
@@ -245,7 +245,7 @@ class Sending:
             fix=self.restart,
         )
         if isinstance(brought, Declined):
-            self.way = f", not from other hosts: {brought.reason}"
+            self.way = f", from this machine, not from other hosts: {brought.reason}"
             return ""
         # Including refused archives: the containerd store keeps their names.
         self.made |= dict.fromkeys(one.name for one in payload.archives if one.group.start >= first)
@@ -342,7 +342,7 @@ class Sending:
         if room is None or room.free >= _LEAST_ROOM * needed:
             return
         what = f"{room.path} has too little space for the image: {room.line()}; loading needs {size(needed)}"
-        raise ImageError(what, f"{room_fix(host, room.mount)}; or load the image manually on {host}", host)
+        raise ImageError(what, f"{room_fix(host, room.mount)}; or run docker load on {host}", host)
 
     def _look(self, name: str) -> _Arrived:
         output = self._ask(script(_LOOK, name))

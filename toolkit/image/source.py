@@ -66,7 +66,8 @@ class ImageSource:
             if image is not None and image.identity == identity:
                 return cls(engine, image, on)
         raise ImageError(
-            f"{reference} is not the image that the plan was made for", "run the same command again"
+            f"this machine no longer has the image {reference} that toolkit planned to send",
+            "run the same command again",
         )
 
     def give_up(self, why: str) -> None:

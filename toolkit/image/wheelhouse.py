@@ -179,7 +179,7 @@ def wheel_fetches(
                 (download(group),),
                 "pip cannot fetch the wheels of the image",
                 "python3 -m pip config list  # check index, proxy and certificate; or "
-                f"put the wheels into {wheelhouse} yourself",
+                f"put the wheels into {wheelhouse}",
             )
         )
     for pin in apart:
@@ -188,10 +188,10 @@ def wheel_fetches(
             Fetch(
                 f"{pin.name} {pin.version} for {target}",
                 tuple(download((pin,), *source) for source in sources),
-                f"no wheel of {pin.name} {pin.version} was found for {target}, and "
-                "the much larger CUDA build is not used instead",
-                f"set {TORCH_INDEX_VARIABLE} to an index URL or to a folder that contains "
-                f"{pin.name}-{pin.version}-{target.abi}-{target.abi}-*.whl, for example {TORCH_CPU_INDEX}",
+                f"pip found no wheel of {pin.name} {pin.version} for {target}, and "
+                "toolkit does not use the much larger CUDA build instead",
+                f"set {TORCH_INDEX_VARIABLE} to an index URL such as {TORCH_CPU_INDEX}, or to a folder that "
+                f"contains {pin.name}-{pin.version}-{target.abi}-{target.abi}-*.whl",
             )
         )
     return tuple(fetches)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from toolkit.core.command import Command, Kind, Ref, command, script
 from toolkit.core.engines import translate_engine
+from toolkit.core.printable import counted
 from toolkit.errors import ToolkitError
 from toolkit.plan.context import Advance, Context, Verdict, failure, reason, text_of
 from toolkit.plan.steps import CANNOT_TELL, File, Run, Stamp, Upload, WaitFor
@@ -135,9 +136,7 @@ def _saved(step: Run, context: Context, answer: str) -> str:
         value = step.kind.parse(answer)
     except ValueError as error:
         fix = _by_hand(step.host, _own(step.reads or step.command, context))
-        raise ToolkitError(
-            f"the host returned an invalid value for {step.saves}: {error}", fix, step.host
-        ) from None
+        raise ToolkitError(f"the host returned an invalid value: {error}", fix, step.host) from None
     if step.kind is not Kind.REPORT:
         context.outputs[step.host, step.saves] = value
     return value
@@ -151,7 +150,8 @@ def _own(command: Command, context: Context) -> Command:
 def _by_hand(host: str, subject: Command) -> str:
     line = subject.line()
     short = len(line) <= 120 and "\n" not in line
-    return f"on {host}: {line}" if short else "repeat the command with -v to see the command that failed"
+    otherwise = "run the same command again with -v to see the command that failed"
+    return f"on {host}: {line}" if short else otherwise
 
 
 def _check(unless: Command | Stamp | None, context: Context) -> tuple[str, str]:
@@ -231,7 +231,7 @@ def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
     result = runner.run(_written(changed), 120)
     if not result.ok:
         raise failure(result, runner, paths=[file.path for file, _ in changed])
-    return Verdict("ok", f"wrote {len(changed)} of {len(step.every)} files")
+    return Verdict("ok", f"wrote {len(changed)} of {counted(len(step.every), 'file')}")
 
 
 def upload_question(step: Upload, context: Context) -> Command:

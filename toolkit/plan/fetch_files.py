@@ -31,7 +31,7 @@ done | tar -c --hard-dereference --null --no-recursion -T -
 _LEFT_THERE = ("job.json", ".sent")
 
 
-_WITHOUT = "toolkit down --no-save  # removes the cluster without the records"
+_WITHOUT = "toolkit down --no-save  # removes the cluster without downloading the job records"
 _AGAIN = "run the same command again"
 _PIECE = 2**20
 _SHOWN = 3
@@ -45,7 +45,8 @@ def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
             return _fetch(step, context, collect, writer, advance)
     except OSError as error:
         what = f"cannot write to {step.into}: {error.strerror or error}"
-        raise ToolkitError(what, f"free disk space on this machine\n{_WITHOUT}") from error
+        fix = f"free disk space on this machine, or make {step.into} writable\n{_WITHOUT}"
+        raise ToolkitError(what, fix) from error
 
 
 def _fetch(step: Fetch, context: Context, collect: Command, writer: LocalWriter, advance: Advance) -> Verdict:
@@ -131,7 +132,7 @@ def _members(packed: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         while tar.offset and (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # or all of them stay in memory
             if member.size < 0 or member.issparse():
-                raise tarfile.ReadError(f"the member {member.name!a} is sparse or has no size")
+                raise tarfile.ReadError(f"the member {member.name!a} is sparse or has a negative size")
             if member.isfile():
                 yield member
         packed.seek(tar.offset)

@@ -52,12 +52,12 @@ def to_do_text(plan: Plan, to_do: Sequence[Step]) -> str:
     """Return which steps of a plan have something to do as things are now, by their titles."""
     steps = counted(len(plan.steps), "step")
     if not to_do:
-        return f"{plan.title}: no step needs to run now ({steps})"
+        return f"{plan.title}: no step would run now ({steps})"
     hosts: dict[str, list[str]] = {}
     for step in to_do:
         hosts.setdefault(step.title, []).append(step.host)
     lines = "".join(f"\n  {host_list(dict.fromkeys(names))}: {title}" for title, names in hosts.items())
-    return f"{plan.title}: {len(to_do)} of {steps} need to run now:{lines}"
+    return f"{plan.title}: {len(to_do)} of {steps} would run now:{lines}"
 
 
 def step_lines(step: Step, engine: str = DOCKER) -> list[str]:

@@ -185,7 +185,11 @@ class Link:
             self.connection.connect_kwargs["sock"] = sock
         with _LOGINS:
             if self._closed:
-                raise Unreachable("the connection to the host was closed", "", self.target.name)
+                raise Unreachable(
+                    "toolkit closed the connection to the host",
+                    "run the same command again",
+                    self.target.name,
+                )
             try:
                 self.connection.open()
             except Exception as error:
@@ -251,7 +255,7 @@ class Link:
                 return gateway.transport.open_channel("direct-tcpip", to, ("", 0), timeout=self._timeout)
             except (OSError, EOFError, paramiko.SSHException) as error:
                 what = f"the jump host cannot connect to {to[0]} port {to[1]}: {error}"
-                fix = f"nc -vz {to[0]} {to[1]}  # on the jump host; its sshd needs AllowTcpForwarding yes"
+                fix = f"on the jump host: nc -vz {to[0]} {to[1]}  # its sshd needs AllowTcpForwarding yes"
                 raise Unreachable(what, fix, hop.name) from error
         if self.target.proxy:
             try:

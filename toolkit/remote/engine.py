@@ -41,8 +41,8 @@ def connect_client(timeout: float) -> docker.DockerClient:
         context = None if host else ContextAPI.get_context(name)
         if name and not host and context is None:
             raise MissingTool(
-                f"DOCKER_CONTEXT names the context {name}, which is missing",
-                "unset DOCKER_CONTEXT  # or set it to a context that `docker context ls` lists",
+                f"DOCKER_CONTEXT names the context {name}, which does not exist",
+                "unset DOCKER_CONTEXT  # or set DOCKER_CONTEXT to a context that `docker context ls` lists",
             )
         if context is not None and context.Host:
             client = docker.DockerClient(
@@ -54,7 +54,7 @@ def connect_client(timeout: float) -> docker.DockerClient:
     except (AttributeError, TypeError) as error:  # the SDK does not check the types in the file
         raise MissingTool(
             f"Docker's Python library cannot use your Docker configuration: {error}",
-            "docker info  # if it prints a warning about a config.json: correct or remove that file",
+            "docker info  # if the output warns about a config.json, correct or remove this file",
         ) from error
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         raise MissingTool(

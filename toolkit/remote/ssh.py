@@ -83,7 +83,7 @@ def wire_and_input(command: Command, timeout: float | None = None) -> tuple[str,
         command = replace(command, argv=("sh", "-c", _from_stdin(text), *words[3:]))
     longest = max((len(_bytes(str(word))) for word in command.argv), default=0)
     if longest > _MOST_ARGUMENT:
-        what = f"an argument of a command has {longest} bytes, and Linux accepts {_MOST_ARGUMENT}"
+        what = f"an argument of a command has {longest} bytes, but Linux accepts at most {_MOST_ARGUMENT}"
         raise ToolkitError(f"{what}: {command.line()[:80]}", "shorten the argument, or put it into a file")
     line = wire(command, timeout)
     if len(line) <= _MOST_WORD:
@@ -139,7 +139,7 @@ class _Framed:
                 )
                 raise ToolkitError(
                     what,
-                    f"ssh {self._host} true  # then correct the start files of the shell on the host",
+                    f"ssh {self._host} true  # then correct the startup files of the shell on the host",
                     self._host,
                 )
         if data:
@@ -314,7 +314,7 @@ class SshRunner:
             if error in broken:
                 raise
             lost = f"the connection was lost: {self._link.lost or error}"
-            why = "the connection to the host was closed" if self._closed else lost
+            why = "toolkit closed the connection to the host" if self._closed else lost
             raise Unreachable(why, _AGAIN, self.name) from error
         if broken:
             raise broken[0]
@@ -385,7 +385,7 @@ class SshRunner:
         """
         if status == -1 and self._is_lost():
             if self._closed:
-                raise Unreachable("the connection to the host was closed", _AGAIN, self.name)
+                raise Unreachable("toolkit closed the connection to the host", _AGAIN, self.name)
             why = f": {self._link.lost}" if self._link.lost else ""
             raise Unreachable(f"the connection was lost before the command ended{why}", _AGAIN, self.name)
         stderr = errors.decode(errors="replace")
@@ -406,8 +406,8 @@ class SshRunner:
         user, words = self.target.user, " | ".join(lines[-4:]).strip(" |")
         what = f"user {user} can log in but cannot run commands" + (f"; output: {words}" if words else "")
         fix = (
-            f"on {self.name}: sudo usermod --shell /bin/bash {user}  # also check the start files of the "
-            "shell, ForceCommand in sshd_config, and command= in authorized_keys"
+            f"on {self.name}: sudo usermod --shell /bin/bash {user}  # also check the startup files of "
+            "the shell, ForceCommand in sshd_config, and command= in authorized_keys"
         )
         return Unreachable(what, fix, self.name)
 

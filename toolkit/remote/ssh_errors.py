@@ -83,7 +83,7 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
         what = f"the SSH host key is REVOKED ({', '.join(marks) or target.revoked_keys}): {shown}"
         return Unreachable(
             what,
-            "ask the administrator of the host for its new key, then remove the revocation",
+            "ask the administrator of the host to create a new SSH host key",
             target.name,
         )
     if error.verdict == "changed":
@@ -115,7 +115,7 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
         elif error.more:
             fix = f"on {target.name}: set AuthenticationMethods publickey for {target.user} in sshd_config"
         elif error.hung_up:
-            fix = "set identity_file in hosts.yaml, so that toolkit offers only that key"
+            fix = "set identity_file: in hosts.yaml, so that toolkit offers only this key"
     unsupported = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if unsupported:
         tried = [*tried, f"toolkit does not support {' or '.join(unsupported)} of the SSH configuration"]

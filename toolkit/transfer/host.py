@@ -180,7 +180,9 @@ class Member:
             elif what.loaded is not None:
                 if what.loaded >= len(self.segments):
                     raise ToolkitError(
-                        f"the host stored segment {what.loaded}, which was not sent", _AGAIN, self.host
+                        f"the host reports that it stored segment {what.loaded}, which toolkit did not send",
+                        _AGAIN,
+                        self.host,
                     )
                 self._judge(what.loaded, _Load(what.status, what.said))
             else:
@@ -189,7 +191,9 @@ class Member:
                     self._moved(what.at, what.limit, what.wire)
                 if len(self.messages) >= _MOST_REPORTS:
                     raise ToolkitError(
-                        "the transfer program of the host sends reports without end", _AGAIN, self.host
+                        "the transfer program of the host sends reports faster than toolkit reads them",
+                        _AGAIN,
+                        self.host,
                     )
                 self.messages.append(what)
         if lines:
@@ -223,9 +227,9 @@ class Member:
         bad = [load.output for _, load in sorted(self._loads.items()) if load.status]
         note = ""
         if self.host in line.direct:
-            note = f"not from another host: {line.direct[self.host]}"
+            note = f"received from this machine, not from another host: {line.direct[self.host]}"
         if self.host in line.passed:
-            note = f"after the other hosts: {line.passed[self.host]}"
+            note = f"received after the other hosts: {line.passed[self.host]}"
         put_away = tuple(self.segments[number] for number in good)
         refused = (bad[0].strip() or "the transfer failed without an error message") if bad else ""
         seconds = max(0.0, self.moved - started)
@@ -317,7 +321,8 @@ code='import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.p
 if command -v python3 >/dev/null && python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))'; then
   exec python3 -I -S -c "$code" "$@"
 fi
-docker image inspect "$image" >/dev/null 2>&1 || no "the host and its images have no python3 3.8 or newer"
+docker image inspect "$image" >/dev/null 2>&1 || \
+  no "the host has neither python3 3.8 or newer nor the image of the cluster"
 exec docker run --rm -i --network "$network" --user "$user" @confined@ \
   --env TOOLKIT_CLUSTER --mount "type=bind,source=$folder,target=$folder" \
   --mount "type=bind,source=$account,target=$account" "$image" python3 -I -S -c "$code" "$@"

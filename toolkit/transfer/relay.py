@@ -208,7 +208,9 @@ class Relay:
         self._line = Line(starts, max(one[-1].end for one in own.values()), slow_links(self._mbit))
         for host, member in self._members.items():
             if not member.port:
-                member.fail(ToolkitError("the transfer program of the host did not listen", _AGAIN, host))
+                member.fail(
+                    ToolkitError("the transfer program of the host did not listen on a port", _AGAIN, host)
+                )
                 del self._line.at[host]
         self._apply(self._line.begin(now))
 

@@ -142,16 +142,16 @@ class Line:
                 self._throughput.had_all(host, now)
             still, patience = self._throughput.still(host, now), self._throughput.patience(host)
             if still > DROPPED_AFTER_S and giver == HERE and host not in busy:
-                orders.append(Drop(host, f"the host received nothing for {DROPPED_AFTER_S:.0f} s"))
+                orders.append(Drop(host, f"the host received no data for {DROPPED_AFTER_S:.0f} s"))
             elif still > patience and self._is_waited_for(host):
                 orders += self._make_way(host, "the host stalled", now)
             elif still > 3 * patience and giver:
                 # No host waits for it, but its giver could be the stalled one.
-                self.direct[host] = f"{giver} sent nothing"
+                self.direct[host] = f"{giver} sent no data"
                 orders += [*self._unlink(host, now), *self._link(HERE, host, now)]
             elif giver and lacks >= _BEHIND and self._throughput.holds_up(*self._needs(giver, host), now):
                 self.slow.add(host)
-                orders += self._make_way(host, "the host was slower than the others", now)
+                orders += self._make_way(host, "the host was slower than the other hosts", now)
         return orders
 
     def has_all(self, host: str) -> bool:
@@ -297,7 +297,7 @@ class Line:
         rate = self.rate(second, now)
         if rate and rate > _PROBE_MORE * alone:
             self.slow.add(first)
-            yield from self._make_way(first, "the host was slower than the others", now)
+            yield from self._make_way(first, "the host was slower than the other hosts", now)
         elif first not in self.takers:
             yield Feed(second, False)
             yield from self._link(first, second, now)

@@ -143,7 +143,7 @@ class Tap:
             with readings.changed:
                 if self.closed or readings.closed:
                     readings.leave(self)
-                    raise ConnectionAbortedError("the reader of these bytes was closed")
+                    raise ConnectionAbortedError("the reader of the data stream was closed")
                 reading = self._current()
                 if self.at < reading.end:
                     piece = reading.at(self.at)

@@ -327,7 +327,7 @@ def test_open_files_are_allowed_up_to_the_hard_limit() -> None:
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["100 500", "300 500", "500 500"]
-    assert "NotReady: this machine allows 500 open files in a process" in done.stderr
+    assert "NotReady: this machine allows 500 open files per process" in done.stderr
 
 
 def test_a_job_on_a_host_that_the_hosts_file_does_not_name() -> None:

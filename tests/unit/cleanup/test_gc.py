@@ -212,7 +212,10 @@ def test_state_folders_of_clusters_without_a_container() -> None:
     assert states.keys() == {"old", "new", "kept"}
     assert [removable(states[name]) for name in ("old", "new", "kept")] == [True, False, False]
     stay = {kept.what.split()[5]: kept.why for kept in found.kept((states["old"],)) if "keys" in kept.what}
-    assert stay == {"new": "the folder changed recently", "kept": "the folder contains the record of 1 job"}
+    assert stay == {
+        "new": "the folder changed in the last 60 minutes",
+        "kept": "the folder contains the record of 1 job",
+    }
     without = seen("gpu1", plain)
     assert without.facts is not None
     no_engine = replace(without, facts=replace(without.facts, docker=""))
@@ -392,7 +395,7 @@ def test_parts_of_an_image_that_this_user_receives_stay(tmp_path: Path, engine: 
     with sleeping(TOOLKIT_RELAY=MARKED) as relay:
         (stays,) = execute(plan_gc(found), hosts("gpu1")).outcomes
     assert stays.status == "not run" and stays.detail.endswith(f"runs as pid {relay.pid}")
-    assert stays.fix == "toolkit gc  # after that transfer has ended"
+    assert stays.fix == "toolkit gc  # after the transfer of the image has ended"
     assert [status for status, _ in carried_out(found)] == ["ok"]
 
 

@@ -117,8 +117,8 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
         (host("MIG-x"), SPLIT, "", f"split: {SPLIT[0].migs[0].uuid}", "hosts/gpu1/gpus"),
         (host(number=4), PLAIN, "", "in hosts.yaml, but nvidia-smi on the host lists 2", "hosts/gpu1/gpus"),
         (host(number=2), said("gpu-lost-of-two")[0], said("gpu-lost-of-two")[1], "Unknown Error", "-L"),
-        (host(number=1), (), said("no-driver")[1], "but the NVIDIA driver is not loaded", "modprobe nvidia"),
-        (host("0"), (), said("mismatch-550")[1], "runs the old driver", "set hosts/gpu1/gpus to 0"),
+        (host(number=1), (), said("no-driver")[1], "1 GPU is declared in hosts.yaml", "modprobe nvidia"),
+        (host("0"), (), said("mismatch-550")[1], "runs the old driver", "reboot  # or in hosts.yaml: set"),
         (host(number=1), (), said("no-devices")[1], "the NVIDIA driver finds no GPU", "lspci"),
         (host(number=1), (), said("absent")[1], "nvidia-smi is missing", "install the NVIDIA driver"),
         (host(number=1), (), said("hangs")[1], "nvidia-smi hangs", "reboot"),
@@ -196,7 +196,7 @@ def test_parts_of_a_gpu_by_cdi(names: tuple[str, ...]) -> None:
 
 
 def test_a_specification_that_does_not_know_a_gpu() -> None:
-    with pytest.raises(NotReady, match="its CDI specification does not contain 1") as caught:
+    with pytest.raises(NotReady, match="its CDI specification does not contain GPU 1") as caught:
         gpu_access(("0", "1"), replace(facts(), nvidia_runtime=False, cdi=("0",)))
     assert "nvidia-ctk cdi generate" in caught.value.fix
 
@@ -247,7 +247,7 @@ def test_a_list_reaches_the_container() -> None:
         ("unknown or invalid runtime name: nvidia.", "Toolkit is missing", "restart docker"),
         ('could not select device driver "cdi" with capabilities: [].', "is disabled", '{"cdi": true}'),
         ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=7.", "outdated", "generate"),
-        ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "incompatible", "smi"),
+        ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "cannot use", "smi"),
         ("nvidia-container-cli: device error: GPU-1: unknown device: unknown", "cannot give", "smi -L"),
         ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8", "newer", "CUDA"),
     ],

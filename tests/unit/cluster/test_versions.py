@@ -30,7 +30,7 @@ from toolkit.errors import NotReady, Unreachable
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import step_lines
 from toolkit.plan.steps import Run
-from toolkit.protocol.names import LABEL_VERSION
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_VERSION
 
 OURS, OTHERS = programs_of(world.INSIDE), (("rank.py", "00ff"),)
 LATER = "99.0.0"
@@ -236,7 +236,7 @@ def test_up_says_why_it_starts_a_container_in_the_place_of_another() -> None:
         == "recreated: toolkit 0.0.9 created the container with other settings"
     )
     del older[LABEL_VERSION]
-    assert "an earlier toolkit created the container" in _why_start(replace(there, labels=older))
+    assert "an older toolkit created the container" in _why_start(replace(there, labels=older))
 
 
 def test_status_of_every_kind_of_host() -> None:
@@ -253,6 +253,10 @@ def test_status_of_every_kind_of_host() -> None:
     assert rows["gpu2"].note == "the host rebooted at 1970-01-01 00:16 UTC, after the start of the container"
     assert rows["gpu2"].fix == "toolkit up" and not rows["gpu1"].fix
     assert (rows["cpu3"].state, rows["cpu3"].note) == ("unreachable", "no answer")
+    other = replace(gpu2, name="toolkit-other-worker", labels={LABEL_CLUSTER: "other"})
+    said["gpu2"] = replace(said["gpu2"], containers=(other,))
+    rows = {r.host: r for r in standing.host_states(world.inventory(), said, errors, container_programs())}
+    assert rows["gpu2"].note == "1 container of other clusters"
 
 
 def test_status_of_hosts_whose_addresses_nobody_can_tell() -> None:

@@ -174,7 +174,7 @@ def test_up_stages_data_before_containers_which_see_it_read_only() -> None:
 
 def test_without_data_containers_still_find_the_folder() -> None:
     steps = [
-        step for step in plan_up(layout(), world.INSIDE).steps if step.title == "create the folders for data"
+        step for step in plan_up(layout(), world.INSIDE).steps if step.title == "create the data folders"
     ]
     assert [step.host for step in steps] == ["gpu1", "gpu2", "cpu3"]
     assert all(isinstance(step, Run) and step.unless for step in steps)
@@ -249,8 +249,8 @@ def test_jobs_need_one_whole_set_on_all_of_their_hosts() -> None:
     assert lacking(held(gpu1="a", gpu2="a"), inventory) == {}
     found = lacking(held(gpu1="a", gpu2="", cpu3="b"), inventory)
     assert found == {
-        "gpu2": "/scratch/set: data set /set is incomplete",
-        "cpu3": "/scratch/set: data set /set differs from the copy on the other hosts",
+        "gpu2": "/scratch/set: data set /set is incomplete or missing",
+        "cpu3": "/scratch/set: data set /set differs from the copy on other hosts",
     }
     assert list(lacking(held(gpu1="a", gpu2="b", cpu3="b"), inventory)) == ["gpu1"]
     assert list(lacking({"gpu1": {}}, inventory)) == ["gpu1"]
@@ -287,7 +287,7 @@ def test_rows_say_how_far_each_host_is() -> None:
     rows += data_rows(inventory, held(gpu1="other", gpu2=""), {"/scratch/set": content}, {})
     text = data_text((*rows, DataRow("x", "/p", "/t", "part", 5)))
     assert (
-        "complete, differs from this machine" in text
+        "complete, but differs from the copy on this machine" in text
         and "absent" in text
         and "incomplete, 1" in text
         and "no answer" in text

@@ -369,7 +369,7 @@ def test_a_dry_run_prints_the_open_steps_if_they_are_known(capsys: pytest.Captur
     prepared = FakePrepared(world.plans()["up"])
     (step,) = prepared.to_do()
     plans.carry_out(prepared, True, False, False, to_do=prepared.to_do)
-    assert f"1 of {len(prepared.plan.steps)} steps need to run now:\n  {step.host}: {step.title}" in (
+    assert f"1 of {len(prepared.plan.steps)} steps would run now:\n  {step.host}: {step.title}" in (
         capsys.readouterr().err
     )
     plans.carry_out(prepared, True, False, False)

@@ -156,7 +156,7 @@ def test_a_header_that_is_longer_than_its_archive_takes_no_memory(size: int) -> 
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (2**35, before[1]))
     try:
-        with pytest.raises(Unreadable, match="a header of the archive has"):
+        with pytest.raises(Unreadable, match="a header has"):
             ExportReader(lambda _: iter([data]), IMAGE).describe("0" * 16)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

@@ -190,7 +190,10 @@ def test_parts_stay_while_their_image_is_on_its_way(tmp_path: Path, monkeypatch:
     part = image("1", names=(part_name(identity, "abcd", 1),), part_of=identity)
     with sleeping(TOOLKIT_RELAY=identity) as relay:
         (stays,) = execute(plan_prune({"gpu1": (part,)}, ""), hosts("gpu1")).outcomes
-    assert (stays.status, stays.fix) == ("not run", "toolkit image prune  # after that transfer has ended")
+    assert (stays.status, stays.fix) == (
+        "not run",
+        "toolkit image prune  # after the transfer of the image has ended",
+    )
     assert stays.detail.endswith(f"its transfer to this host runs as pid {relay.pid}")
 
 

@@ -223,7 +223,7 @@ def test_the_bytes_that_a_host_received_are_counted(tmp_path: Path) -> None:
         ("tls: first record does not look like a TLS handshake", "not trust", "insecure-registries"),
         ("x509: certificate signed by unknown authority", "not trust", "insecure-registries"),
         ("no matching manifest for linux/arm64/v8 in the manifest list", "processor", "remove gpu1"),
-        ("toomanyrequests: You have reached your pull rate limit.", "limits the number", "docker login"),
+        ("toomanyrequests: You have reached your pull rate limit.", "rate limit of the", "docker login"),
         ("failed to register layer: write /x: no space left on device", "host is full", "docker system df"),
     ],
 )  # fmt: skip

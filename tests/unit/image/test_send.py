@@ -197,7 +197,7 @@ def test_where_layers_cannot_be_read_the_image_is_saved_whole(sender: Sender, ma
     hosts = [make(f"h{n}", store) for n in range(3)]
     for outcome, host in zip(send(sender, *hosts), hosts, strict=True):
         assert outcome.status == "ok" and arrived(sender, host), outcome
-        why = "as a single archive, because its layers cannot be read: the engine's export is"
+        why = "as a single archive, because the layers of the image cannot be read: the engine's export is"
         assert why in outcome.detail
     assert sender.saved == 2 and sender.read == []
 
@@ -221,7 +221,7 @@ def test_a_tag_that_moves_meanwhile_changes_nothing(sender: Sender, make: Any) -
     (outcome,) = execute(
         Plan("p", (Phase("image", (replace(step, image=""),)),)), {"a": make("b", "overlay2")}
     ).outcomes
-    assert outcome.detail == "toolkit:gone is not the image that the plan was made for"
+    assert outcome.detail == "this machine no longer has the image toolkit:gone that toolkit planned to send"
 
 
 def test_no_room_is_said_before_anything_travels(

@@ -393,7 +393,7 @@ def test_a_host_that_is_not_read_in_time_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("toolkit.cluster.gauges._PATIENCE_S", 0.0)
     gauges = Gauges(session, 0.0)
     gauges.wait_for_rates()
-    assert gauges.now() == ((), {"gpu1": "the host did not report in time"})
+    assert gauges.now() == ((), {"gpu1": "the host sent no gauges within 0 s"})
 
 
 def test_a_silent_host_does_not_cost_more_threads_with_every_try(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,7 +491,7 @@ def test_who_holds_the_others_up() -> None:
     assert behind(RankGauge("j", 0, step=9), RankGauge("j", 1, step=8), RankGauge("j", 2, step=9)) == {}
     assert list(behind(*(RankGauge("j", n, step=5 if n == 2 else 9) for n in range(4)))) == [2]
     slow = behind(*(RankGauge("j", n, steps_per_s=1.0 if n == 1 else 2.0) for n in range(3)))
-    assert slow == {1: "1 steps/s, the other ranks 2 steps/s"}
+    assert slow == {1: "1 steps/s, but the median of ranks is 2 steps/s"}
     talking = [RankGauge("j", n, step=9, silent=200.0 if n == 1 else 2.0) for n in range(3)]
     assert list(behind(*talking)) == [1]
     alone = [RankGauge("j", n, step=9 if n == 0 else None, silent=300.0 * n) for n in range(3)]

@@ -359,7 +359,7 @@ def test_a_value_of_another_type_fails_its_host_alone(
         *(("a", "failed"), ("b", "ok"), ("a", "not run"), ("b", "ok")),
     ]  # fmt: skip
     assert report.outcomes[0].detail.startswith(
-        f"the host returned an invalid value for host: expected {kind.value}, found "
+        f"the host returned an invalid value: expected {kind.value}, found "
     )
     assert "\n" not in report.outcomes[0].detail
     assert (tmp_path / "b").read_text() == f"b {world.public_key('b')}\n"

@@ -262,7 +262,9 @@ def test_a_host_that_fails_is_named_with_a_way_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError) as caught:
         fetch(Runner(error="tar: short of memory"), tmp_path / "saved")
     assert caught.value.host == "gpu1"
-    assert caught.value.fix.endswith("toolkit down --no-save  # removes the cluster without the records")
+    assert caught.value.fix.endswith(
+        "toolkit down --no-save  # removes the cluster without downloading the job records"
+    )
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -208,8 +208,8 @@ def test_what_is_to_be_done_is_told_and_nothing_is_done(tmp_path: Path) -> None:
     (tmp_path / "known to b").unlink()
     left = to_do(one, runners)
     assert [(step.host, step.title) for step in left] == [("b", "known"), ("b", "ready")]
-    assert to_do_text(one, left) == "p: 2 of 6 steps need to run now:\n  b: known\n  b: ready"
-    assert to_do_text(one, ()) == "p: no step needs to run now (6 steps)"
+    assert to_do_text(one, left) == "p: 2 of 6 steps would run now:\n  b: known\n  b: ready"
+    assert to_do_text(one, ()) == "p: no step would run now (6 steps)"
     assert not (tmp_path / "known to b").exists()
 
 

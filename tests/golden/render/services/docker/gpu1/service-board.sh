@@ -1,6 +1,7 @@
 #!/bin/sh
-# Run this script on gpu1 after `toolkit up --prepare`, which sends image, keys and configurations.
-# Then run `toolkit up`, which tests that main reaches all workers. `toolkit down` removes the container.
+# Run this script on gpu1 after `toolkit up --prepare`, which sends the image, keys and configurations.
+# Then run `toolkit up`. With transport: ssh, `toolkit up` tests the SSH logins from the main container.
+# `toolkit down` removes the container.
 # To change the container, change hosts.yaml and render the script again. The label toolkit.digest identifies
 # the settings of the container.
 set -eu
