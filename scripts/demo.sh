@@ -29,7 +29,7 @@ step "Train a model of handwritten digits on both hosts" \
 cat <<END
 
 That was a training run over SSH across two hosts: one main container and one worker container.
-It took $(($(date +%s) - begin)) s. The practice cluster is still running:
+The demo took $(($(date +%s) - begin)) s. The practice cluster is still running:
 
     . $(dirname "$toolkit")/activate && export TOOLKIT_HOSTS=$folder/hosts.yaml
     toolkit status

@@ -30,5 +30,5 @@ for version in $versions; do
     say "$version: $("$folder/$version/bin/python" --version), typer $("$folder/$version/bin/python" -c 'import typer; print(typer.__version__)')"
     "$folder/$version/bin/python" -m pytest tests/unit -q -p no:cacheprovider || failed="$failed $version"
 done
-[ -z "$failed" ] || { say "FAILED on$failed"; exit 1; }
-say "the tests passed with every installed Python"
+[ -z "$failed" ] || { say "the unit tests FAILED with Python$failed"; exit 1; }
+say "the unit tests passed with every installed Python of: $versions"

@@ -217,7 +217,7 @@ def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[
     ]
     if target == KUBERNETES:
         found += [
-            Problem(f"hosts/{host.name}/env", "Kubernetes gives all workers of a job the same variables")
+            Problem(f"hosts/{host.name}/env", "Kubernetes cannot set a variable for one worker of a job only")
             for host in chosen
             if host.env
         ]
