@@ -159,7 +159,7 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
         raise Detached(job, "the terminal was closed", 128 + signal.SIGHUP) from error
     if isinstance(error, OSError):
         discard_stdout()
-        raise Detached(job, f"cannot write to standard output: {error.strerror}", 1) from error
+        raise Detached(job, f"cannot print the output: {error.strerror}", 1) from error
     if error is not None:
         raise error
 
