@@ -138,7 +138,8 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
         if (made := _node(inventory.host(name), batch, facts, target)).slots
     )
     if not nodes:
-        raise BadInput("command line", (Problem("", "none of the hosts has a slot"),))
+        fix = "in hosts.yaml: set slots: of a selected host to 1 or more"
+        raise BadInput("command line", (Problem("", "none of the hosts has a slot"),), fix)
     if not plain:
         _refuse_unequal(inventory, nodes, _CALLED[target] if target == KUBERNETES else batch.runtime)
     command = start.command
