@@ -34,9 +34,9 @@ from toolkit.init.draft import Draft, DraftHost, hosts_file
 from toolkit.init.filling import choice_of, filled, image_for
 from toolkit.init.meet import Meeting
 from toolkit.init.shares import SHARES, common_shares
-from toolkit.init.show import met_text, variant_text
+from toolkit.init.show import met_text, mixed_text, variant_text
 from toolkit.init.ssh_aliases import find_aliases, parse_aliases
-from toolkit.init.survey import PODMAN_INFO, engine_of, survey
+from toolkit.init.survey import PODMAN_INFO, Met, engine_of, survey
 from toolkit.init.trust import ShownKey
 from toolkit.network.choose import Evidence
 
@@ -184,6 +184,11 @@ def test_the_image_fits_drivers_and_gpus_of_the_hosts_that_are_kept() -> None:
     assert meeting.cuda_variant([]) is CUDA_VARIANTS[0]
     assert variant_text(list(meeting.met.values()), CUDA_VARIANTS[0]) == ""
     assert variant_text([replace(one, gpus=()) for one in meeting.met.values()], None) == ""
+
+
+def test_all_hosts_without_a_gpu_are_excluded() -> None:
+    met = [Met("gpu1", gpus=("T4",)), Met("cpu1"), Met("cpu2")]
+    assert mixed_text(met).endswith("toolkit run --exclude cpu1,cpu2 SCRIPT")
 
 
 @pytest.mark.parametrize(
