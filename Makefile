@@ -13,7 +13,7 @@ TOOLKIT := $(BIN)/toolkit
 help:            ## list the targets
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: venv base  ## train a model on two practice hosts; installs and builds missing programs and images
+demo: venv base  ## train a model on two practice hosts; install and build what is missing
 	@sh scripts/demo.sh $(TOOLKIT)
 
 test: venv base  ## run unit, integration and end-to-end tests, except tests marked rare
