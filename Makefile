@@ -13,26 +13,26 @@ TOOLKIT := $(BIN)/toolkit
 help:            ## list the targets
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: venv base  ## train across two practice hosts; installs and builds what is missing
+demo: venv base  ## train a model on two practice hosts; install and build what is missing
 	@sh scripts/demo.sh $(TOOLKIT)
 
-test: venv base  ## run unit, integration and end-to-end tests; sets up what they need
+test: venv base  ## run unit, integration and end-to-end tests, except tests marked rare
 	@sh scripts/test.sh $(BIN)
 
-test-all: venv base  ## run all tests, also the slow ones for code that rarely changes
+test-all: venv base  ## run unit, integration and end-to-end tests, including tests marked rare
 	@sh scripts/test.sh $(BIN) -m ''
 
-unit: venv       ## run the tests that need no Docker, in random order; SEED=N repeats an order
+unit: venv       ## run the unit tests, which need no Docker, in random order; SEED=N repeats an order
 	@SEED=$(SEED) sh scripts/unit.sh $(BIN)
 
-pythons:         ## run the unit tests on every installed Python from 3.10 on
+pythons:         ## run the unit tests with every installed Python from 3.10 to 3.13
 	@sh scripts/pythons.sh
 
 faults: venv     ## inject N faults into the practice cluster LAB; SEED, ONLY=FAULT/PHASE, AGAIN=CASE, LIST=1, REPORT=1
 	@$(BIN)/python -m tests.faults -n $(or $(N),50) --seed $(or $(SEED),1) --lab $(or $(LAB),lab) \
 		$(if $(ONLY),--only $(ONLY)) $(AGAIN:%=--again %) $(if $(LIST),--list) $(if $(REPORT),--report)
 
-baseline: venv   ## print hashes of plans, golden files, references, schema and help, to compare around a refactoring
+baseline: venv   ## print hashes of plans, golden files, references, schema and help, to compare before and after a refactoring
 	@$(BIN)/python -m tests.baseline
 
 fuzz: venv       ## test N random cases; KIND=files, lines, schedules, exports or answers (default: all), SEED, FIRST, JOBS
@@ -42,7 +42,7 @@ fuzz: venv       ## test N random cases; KIND=files, lines, schedules, exports o
 mutants: venv    ## make N random source changes and count those that unit tests detect; SEED, ONLY=FILE
 	@$(BIN)/python scripts/mutants.py -n $(or $(N),60) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
 
-lint: venv       ## ruff, mypy and the prose check
+lint: venv       ## run ruff, mypy and the prose check
 	$(BIN)/ruff check toolkit tests bench scripts examples
 	$(BIN)/ruff format --check toolkit tests bench scripts examples
 	$(BIN)/mypy
@@ -75,10 +75,10 @@ image-cpu: venv base ## build the image for hosts without GPUs
 image-gpu: venv base ## build the image for hosts with NVIDIA GPUs; needs no GPU
 	$(TOOLKIT) image build --flavor gpu
 
-lock: venv       ## write the SHA-256 of the wheels of all images to image/wheels.lock; downloads them
+lock: venv       ## download the wheels of all images, and write their SHA-256 to image/wheels.lock
 	$(BIN)/python -m scripts.lock
 
-gpu-acceptance:  ## try toolkit on the GPUs of this machine in 10 minutes; PYTHON=PATH with torch, ARGS=--help
+gpu-acceptance:  ## test toolkit on the GPUs of this machine in 10 minutes; PYTHON=PATH with torch, ARGS=--help
 	@PYTHON=$(PYTHON) sh scripts/gpu-acceptance.sh $(ARGS)
 
 base: engine     ## create the Debian base image with debootstrap if no registry can be reached
@@ -90,7 +90,7 @@ lab: engine venv ## start a practice cluster of two hosts on this machine
 bench: venv      ## run the benchmarks; each prints one table
 	@for file in bench/bench_*.py; do $(BIN)/python $$file; done
 
-engine:          ## start a Docker engine if none answers; installs it as root on Debian or Ubuntu
+engine:          ## start a Docker engine if none answers; as root on Debian or Ubuntu, install a missing engine
 	@sh scripts/engine.sh ensure
 
 venv: $(VENV)/.ready  ## create the virtual environment .venv with the versions of requirements.lock
@@ -101,5 +101,5 @@ $(VENV)/.ready: pyproject.toml requirements.lock scripts/venv.sh
 pictures: venv   ## record docs/img and the output in README.md on practice hosts; needs Chromium
 	@$(BIN)/python scripts/pictures/make.py
 
-clean:           ## remove practice clusters, images, caches, and the engine that make started
+clean:           ## remove practice clusters, images, caches and .venv, and stop the engine that make started
 	@sh scripts/clean.sh $(TOOLKIT)

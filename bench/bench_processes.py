@@ -200,7 +200,19 @@ def round_trips(argv: Sequence[str]) -> dict[str, int]:
         log = Path(folder, "log")
         calls = ",".join((*SENDS, *RECEIVES)).replace(",send,", ",").replace(",recv,", ",")
         first_line(
-            ["strace", "-f", "--seccomp-bpf", "-yy", "-s", "64", "-e", f"trace={calls}", "-o", str(log), *argv]
+            [
+                "strace",
+                "-f",
+                "--seccomp-bpf",
+                "-yy",
+                "-s",
+                "64",
+                "-e",
+                f"trace={calls}",
+                "-o",
+                str(log),
+                *argv,
+            ]
         )
         lines = log.read_text(errors="replace").splitlines()
     heard: dict[str, bool] = {}

@@ -14,7 +14,7 @@ if command -v docker > /dev/null && docker version > /dev/null 2>&1; then
         docker images --filter "reference=$name" --filter label=toolkit.image --format '{{.Repository}}:{{.Tag}}'
         docker images --filter "reference=$name" --filter label=toolkit.lab.image --format '{{.Repository}}:{{.Tag}}'
     done | sort -u | while read -r image; do
-        if docker rmi "$image" > /dev/null; then say "removed image $image"; else say "kept image $image: it is in use"; fi
+        if docker rmi "$image" > /dev/null; then say "removed image $image"; else say "kept image $image, which is in use"; fi
     done
     # Unnamed images of builds; every stage of the Dockerfiles has the label.
     docker image prune --force --filter label=toolkit.image > /dev/null
@@ -27,4 +27,4 @@ fi
 say "removing caches and the virtual environment"
 rm -rf "${XDG_CACHE_HOME:-$HOME/.cache}/toolkit" .lab .venv site .mypy_cache .ruff_cache .pytest_cache
 sh scripts/engine.sh clean
-say "done; installed system packages are kept"
+say "done; installed system packages remain"

@@ -21,15 +21,15 @@ step "Build the image that the hosts run" "$toolkit" image build --flavor cpu
 step "Create two practice hosts, each with its own address, SSH server and Docker engine" \
     "$toolkit" lab up --name demo --count 2 --folder "$folder"
 export TOOLKIT_HOSTS=$folder/hosts.yaml
-step "Copy the image to both hosts, generate keys, start containers" "$toolkit" up
+step "Copy the image to both hosts, generate keys, and start containers" "$toolkit" up
 step "Check that all ranks reach each other" "$toolkit" smoke
 step "Train a model of handwritten digits on both hosts" \
     "$toolkit" run --workdir examples/digits train_horovod.py
 
 cat <<END
 
-That was a training run over SSH across two hosts: one main container and one worker container.
-It took $(($(date +%s) - begin)) s. The practice cluster is still running:
+The demo trained a model on two hosts over SSH: in one main container and one worker container.
+The demo took $(($(date +%s) - begin)) s. The practice cluster is still running:
 
     . $(dirname "$toolkit")/activate && export TOOLKIT_HOSTS=$folder/hosts.yaml
     toolkit status

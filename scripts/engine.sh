@@ -32,11 +32,11 @@ ensure() {
     [ -z "${DOCKER_HOST:-}" ] || fail "no engine answers at DOCKER_HOST=$DOCKER_HOST" "start the engine, or unset DOCKER_HOST"
     if [ "$(id -u)" != 0 ]; then
         if [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ]; then
-            fail "there is an engine, but $(id -un) cannot use it" \
-                 "sudo usermod -aG docker $(id -un), then log in again"
+            fail "a Docker engine runs, but user $(id -un) cannot write to /var/run/docker.sock" \
+                 "sudo usermod -aG docker $(id -un)  # then log in again"
         fi
         fail "no Docker engine answers, and only root can install or start one" \
-             "sudo systemctl start docker, or sudo $0 ensure"
+             "sudo sh $0 ensure"
     fi
     mkdir -p "$state"
     remember
@@ -46,6 +46,7 @@ ensure() {
         rm -f "$state/before"
         say "starting the Docker engine with systemctl"
         systemctl start docker
+        log='journalctl -u docker'
         wait_for_answer
     else
         start_by_hand
@@ -62,7 +63,7 @@ remember() {
 }
 
 install_packages() {
-    have apt-get || fail "Docker is not installed, and this is neither Debian nor Ubuntu" \
+    have apt-get || fail "Docker is not installed, and this machine runs neither Debian nor Ubuntu" \
                          "install Docker: https://docs.docker.com/engine/install/"
     say "Docker is not installed: installing the packages docker.io and iptables with apt-get"
     export DEBIAN_FRONTEND=noninteractive
@@ -74,7 +75,8 @@ install_packages() {
         apt-get install -y --no-install-recommends $packages
     } > "$state/apt.log" 2>&1 || {
         tail -n 8 "$state/apt.log" >&2
-        fail "apt-get failed; its output is in $state/apt.log" "install Docker by hand"
+        fail "apt-get failed; its output is in $state/apt.log" \
+             "install Docker: https://docs.docker.com/engine/install/"
     }
 }
 
@@ -86,6 +88,7 @@ start_by_hand() {
     # A session of its own: it must outlive this terminal and its Ctrl-C.
     setsid dockerd --pidfile "$state/docker.pid" > "$state/dockerd.log" 2>&1 < /dev/null &
     echo "$! $(born $!)" > "$state/started"
+    log="less $state/dockerd.log"
     wait_for_answer
 }
 
@@ -97,7 +100,7 @@ wait_for_answer() {
             tail -n 8 "$state/dockerd.log" >&2
             fail "dockerd exited; its output is in $state/dockerd.log"
         fi
-        [ "$(date +%s)" -lt "$end" ] || fail "the engine does not answer after $seconds s" "read $state/dockerd.log"
+        [ "$(date +%s)" -lt "$end" ] || fail "the Docker engine did not answer within $seconds s" "$log"
         sleep 0.5
     done
     say "Docker engine $version started"
@@ -120,7 +123,7 @@ stop() {
     kill -TERM "$pid"
     end=$(($(date +%s) + seconds))
     while ours; do
-        [ "$(date +%s)" -lt "$end" ] || fail "dockerd ($pid) does not exit" "read $state/dockerd.log"
+        [ "$(date +%s)" -lt "$end" ] || fail "dockerd (process $pid) did not exit within $seconds s" "less $state/dockerd.log"
         sleep 0.2
     done
     for bridge in docker0 $bridges; do ip link delete "$bridge" 2> /dev/null || true; done
@@ -167,7 +170,7 @@ clean() {
     if [ "$made_data" = yes ] && [ "$alone" = yes ]; then
         find "$data" -mindepth 1 -delete
         rmdir "$data" 2> /dev/null || true
-        say "removed $data, which did not exist before"
+        say "removed $data, which contained no data before"
         # Key and configuration that the engine wrote for itself.
         [ "$made_etc" != yes ] || rm -rf /etc/docker/key.json
         [ "$made_etc" != yes ] || rmdir /etc/docker 2> /dev/null || true

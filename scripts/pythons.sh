@@ -17,6 +17,7 @@ find_python() {
 }
 
 failed=
+tested=
 for version in $versions; do
     found=
     find_python "$version"
@@ -24,11 +25,13 @@ for version in $versions; do
         say "$version SKIPPED: there is no python$version with venv on this machine"
         continue
     fi
+    tested="$tested $version"
     "$found" -m venv "$folder/$version"
     # The versions that pip chooses for this Python, as for a user who installs the package.
     "$folder/$version/bin/pip" install --quiet --disable-pip-version-check --editable '.[dev,docs]'
     say "$version: $("$folder/$version/bin/python" --version), typer $("$folder/$version/bin/python" -c 'import typer; print(typer.__version__)')"
     "$folder/$version/bin/python" -m pytest tests/unit -q -p no:cacheprovider || failed="$failed $version"
 done
-[ -z "$failed" ] || { say "FAILED on$failed"; exit 1; }
-say "the tests passed with every installed Python"
+[ -z "$failed" ] || { say "the unit tests FAILED with Python$failed"; exit 1; }
+[ -n "$tested" ] || { say "no Python was tested, because none of these versions is installed: $versions"; exit 1; }
+say "the unit tests passed with Python$tested"

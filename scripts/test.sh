@@ -23,10 +23,10 @@ trap 'kill -INT "$beside" 2>/dev/null; wait "$beside"; rm -f "$log"; exit 130' I
 first=0 second=0
 env TOOLKIT_TEST_SHARE=first TOOLKIT_TEST_LAB="$lab" "$bin/pytest" "$@" || first=$?
 wait "$beside" || second=$?
-printf '\ntest: output of the share that ran in parallel\n'
+printf '\ntest: output of the tests that ran in parallel\n'
 cat "$log"
 rm -f "$log"
-printf 'test: all shares after %d s\n' $(($(date +%s) - start)) >&2
+printf 'test: all tests ended after %d s\n' $(($(date +%s) - start)) >&2
 # 5: the arguments select no test of this share.
 [ "$first" = 0 ] || [ "$first" = 5 ] || exit "$first"
 [ "$second" = 0 ] || [ "$second" = 5 ] || exit "$second"

@@ -11,7 +11,7 @@ works() { "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info <
 if ! works; then
     if [ "$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then
         say "$python is missing, is older than 3.10, or has no module venv"
-        printf '  fix: install Python 3.10 or newer with its venv module, or name one: make PYTHON=python3.12\n' >&2
+        printf '  fix: install Python 3.10 or newer with its venv module, or select another Python: make PYTHON=python3.12\n' >&2
         exit 4
     fi
     say "installing python3 and python3-venv with apt"

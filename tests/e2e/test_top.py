@@ -94,7 +94,7 @@ def test_hosts_and_ranks_as_they_go(up: Toolkit, tmp_path: Path) -> None:
     text = up.run("top", check=True).out
     assert "blocked by" in text and f"{job} " in text and "1 *" in text
     status, screen = live(up, "top", "--interval", "0.5", "--prometheus", str(tmp_path / "t.prom"), until=job)
-    assert status == 0 and "Ctrl-C ends" in screen and job in screen and "Traceback" not in screen
+    assert status == 0 and "to stop: Ctrl-C" in screen and job in screen and "Traceback" not in screen
     assert (
         f'toolkit_rank_step{{cluster="two",host="box2",job="{job}",rank="1"}}'
         in (tmp_path / "t.prom").read_text()

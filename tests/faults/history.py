@@ -215,7 +215,7 @@ class Figures:
             f"Runs that left a resource behind: {self.orphans} (target 0). "
             f"Runs that changed another cluster or process: {self.harmed} (target 0).",
             f"Runs with a wrong error message: {self.wrong_cause} (target 0).",
-            f"Runs that broke an invariant: {self.broken} (target 0). Of these, {self.fixed} are fixed, "
+            f"Runs that broke an invariant: {self.broken} (target 0), of which {self.fixed} are fixed, "
             f"{self.unknown} have an unknown fix, and {unfixed} are not fixed.",
             *([f"Runs that broke only the practice cluster: {self.lab}."] if self.lab else []),
         ]

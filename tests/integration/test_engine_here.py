@@ -38,7 +38,7 @@ def test_an_engine_that_takes_too_long_is_told_in_a_sentence(tmp_path: Path) -> 
         lab = object.__new__(LabEngine)
         lab.client = client
         volume = Volume({"Name": "toolkit-lab-demo-box1"}, client)
-        with pytest.raises(LabError, match="cannot remove all of practice cluster demo") as late:
+        with pytest.raises(LabError, match="cannot remove practice cluster demo completely") as late:
             _remove(
                 engine,
                 "demo",

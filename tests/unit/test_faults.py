@@ -223,7 +223,7 @@ def test_figures() -> None:
     assert (found.runs, found.cases, found.injected) == (7, 6, 6)
     assert (found.orphans, found.harmed, found.wrong_cause) == (1, 1, 1)
     assert (found.broken, found.fixed, found.unknown, found.unfixed, found.lab) == (3, 1, 1, 2, 1)
-    assert found.lines()[3].endswith("these, 1 are fixed, 1 have an unknown fix, and 1 are not fixed.")
+    assert found.lines()[3].endswith("of which 1 are fixed, 1 have an unknown fix, and 1 are not fixed.")
     assert len(found.lines()) == 5 and len(figures(rows[:1]).lines()) == 4
 
 

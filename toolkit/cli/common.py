@@ -142,7 +142,7 @@ class StdoutLost(OSError):
 def as_lost_output(error: OSError) -> ToolkitError:
     """Return the error for users, and discard what is left for standard output."""
     discard_stdout()
-    what = f"standard output cannot be written: {error.strerror}"
+    what = f"cannot print the output: {error.strerror}"
     return ToolkitError(what, "free disk space, or write the output to another file")
 
 

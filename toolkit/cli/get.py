@@ -157,7 +157,8 @@ def bring_logs(session: Session, job: JobStatus, into: Destination, verbose: boo
     errors = {name: error for name, error in errors.items() if not _is_absence(error)}
     for name in names:
         if name not in known:  # main reports the hosts of the job; an unknown name is not used as a folder
-            errors[name] = ToolkitError(f"job {job.id} ran on {name!a}, which is not in hosts.yaml")
+            what = f"job {job.id} ran on {name!a}, which is not in hosts.yaml"
+            errors[name] = ToolkitError(what, "add the host to hosts.yaml")
     got, failed = _bring(session, found, True, verbose)
     _show_got(job.id, got, errors | failed, False)
     if errors or failed:

@@ -204,7 +204,8 @@ def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force:
     )
     say(f"wrote {path}{many}")
     if hostfile and (bare := [host.name for host in hosts if host.slots is None]):
-        say(f"  {hostfile} sets no slots for {', '.join(bare)}; the default is one slot per GPU")
+        default = "the default is one slot per GPU, or 1 without GPUs"
+        say(f"  {hostfile} sets no slots for {', '.join(bare)}; {default}")
     say(f"  next: {_next(draft, file) if found else 'toolkit trust, then toolkit up'}")
 
 

@@ -40,17 +40,17 @@ def _assumed(network: Network, load: Load, source: str, ask: Ask, note: str, pro
     many = f"{number} buckets" if number > 1 else "1 bucket"
     name = f"{ask.what}: " if ask.what else ""
     gradients = (
-        f"{name}{count_text(load.parameters)} parameters, {bytes_text(load.size)} of gradients a step "
+        f"{name}{count_text(load.parameters)} parameters, {bytes_text(load.size)} of gradients per step "
         f"({load.dtype}) in {many} ({load.buckets.name})"
     )
     if probed is not None:
         spread = f"{seconds_text(probed.least)} to {seconds_text(probed.most)}"
         compute = (
-            f"{seconds_text(probed.seconds)} a step on one slot, measured over {probed.steps} steps "
+            f"{seconds_text(probed.seconds)} per step on one slot, measured over {probed.steps} steps "
             f"({spread}) on {probed.device}"
         )
     elif load.compute is not None:
-        compute = f"{seconds_text(load.compute)} a step on one slot ({ask.compute_from.partition('; ')[0]})"
+        compute = f"{seconds_text(load.compute)} per step on one slot ({ask.compute_from.partition('; ')[0]})"
     else:
         compute = "unknown; set the time of a step with --step-time, or measure the time with --probe"
     lines = [("model", gradients), ("compute", compute), ("hosts", _hosts(network, note))]
@@ -97,7 +97,7 @@ def _wire(rows: tuple[Row, ...]) -> str:
     ]
     return (
         table(head, cells)
-        + "  from: compute time per step on one slot, if communication and computing do not overlap\n"
+        + "  from: compute time per step on one slot, if communication and computation do not overlap\n"
     )
 
 

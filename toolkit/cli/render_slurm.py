@@ -87,7 +87,7 @@ def slurm(
     line.one_of("--runtime", runtime, RUNTIMES)
     for option in sbatch or ():
         if not option.startswith("--") or not option.isprintable():
-            line.refuse("--sbatch", f"must be an option such as --partition=gpu, found {option!r}")
+            line.refuse("--sbatch", f"should be an option such as --partition=gpu, found {option!r}")
     request, passed = request_of(line, words, launcher, env, workdir, only, exclude, timeout, grace)
     batch = BatchRequest(
         request,

@@ -69,7 +69,7 @@ def smoke(
             ]
             put_text(table(("host", "gpu", "name", "driver", "memory", "uuid"), rows))
         elif not result.problems:
-            put_text("no host has or declares a GPU, so this is a CPU cluster")
+            put_text("no host has a GPU, and hosts.yaml declares no GPU, so no GPU was tested")
         for problem in result.problems:
             say(f"  FAILED  {problem}")
         if result.allreduce:

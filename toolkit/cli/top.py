@@ -117,7 +117,7 @@ def _text(cell: Cell) -> Any:
 
 def _screen(cluster: str, found: Any, silent: Any) -> Any:
     there = f"{len(found)} of {len(found) + len(silent)} hosts"
-    head = f"{cluster}   {time.strftime('%H:%M:%S')}   {there}   Ctrl-C ends"
+    head = f"{cluster}   {time.strftime('%H:%M:%S')}   {there}   to stop: Ctrl-C"
     parts: list[Any] = [Text(head, style="bold"), Text("")]
     for one in tables(found, silent):
         made = Table(*one.head, box=None, header_style="dim", pad_edge=False)

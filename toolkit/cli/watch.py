@@ -149,7 +149,7 @@ def _stop(session: Session, job: str, signals: Signals) -> None:
 
 def _raise(error: Exception | None, job: str, signals: Signals) -> None:
     if isinstance(error, Unreachable):
-        fix = f"toolkit attach {job}  # once the main host answers again; the job continues meanwhile"
+        fix = f"toolkit attach {job}  # when the main host answers again; the job continues meanwhile"
         raise Unreachable(f"stopped following {job}: {error.what}", fix, error.host) from error
     if isinstance(error, BrokenPipeError):
         discard_stdout()
@@ -159,7 +159,7 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
         raise Detached(job, "the terminal was closed", 128 + signal.SIGHUP) from error
     if isinstance(error, OSError):
         discard_stdout()
-        raise Detached(job, f"the output cannot be written: {error.strerror}", 1) from error
+        raise Detached(job, f"cannot print the output: {error.strerror}", 1) from error
     if error is not None:
         raise error
 

@@ -138,7 +138,8 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
         if (made := _node(inventory.host(name), batch, facts, target)).slots
     )
     if not nodes:
-        raise BadInput("command line", (Problem("", "none of the hosts has a slot"),))
+        fix = "in hosts.yaml: set slots: of a selected host to 1 or more"
+        raise BadInput("command line", (Problem("", "none of the hosts has a slot"),), fix)
     if not plain:
         _refuse_unequal(inventory, nodes, _CALLED[target] if target == KUBERNETES else batch.runtime)
     command = start.command
@@ -217,7 +218,7 @@ def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[
     ]
     if target == KUBERNETES:
         found += [
-            Problem(f"hosts/{host.name}/env", "Kubernetes gives all workers of a job the same variables")
+            Problem(f"hosts/{host.name}/env", "Kubernetes cannot set a variable for one worker of a job only")
             for host in chosen
             if host.env
         ]

@@ -56,7 +56,9 @@ def rehearse_slurm(
     """
     if is_here("bash"):
         read = run_here(("bash", "-n"), text)
-        yield Trial("ok" if read.ok else "error", "the script has valid Bash syntax (bash -n)", read.output)
+        valid = "valid" if read.ok else "invalid"
+        what = f"the script has {valid} Bash syntax (bash -n)"
+        yield Trial("ok" if read.ok else "error", what, read.output)
     else:
         yield Trial("not checked", "cannot check the Bash syntax of the script: your machine has no bash")
     if not is_here("sbatch"):
@@ -66,7 +68,9 @@ def rehearse_slurm(
         )
         return
     planned = run_here(("sbatch", "--test-only"), text)
-    yield Trial("ok" if planned.ok else "error", "Slurm accepts the job (sbatch --test-only)", planned.output)
+    accepts = "accepts" if planned.ok else "refuses"
+    what = f"Slurm {accepts} the job (sbatch --test-only)"
+    yield Trial("ok" if planned.ok else "error", what, planned.output)
     if planned.ok:
         yield _two_ranks(job, render, tell)
 
@@ -90,7 +94,7 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
             if time.monotonic() > began + _PATIENCE:
                 run_here(("scancel", number))
                 return Trial(
-                    "error", what, f"canceled job {number}, which was {state} after {_PATIENCE:.0f} s"
+                    "error", what, f"toolkit canceled job {number}, which was {state} after {_PATIENCE:.0f} s"
                 )
             time.sleep(1)
             shown = run_here(("scontrol", "show", "job", number))
@@ -100,7 +104,7 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
                     return Trial(
                         "error",
                         what,
-                        f"canceled job {number}, because Slurm does not show it: {shown.output}",
+                        f"toolkit canceled job {number}, because Slurm does not show the job: {shown.output}",
                     )
                 continue
             answered, about = time.monotonic(), shown.stdout
@@ -174,16 +178,14 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
         problems = manifest_problems(made, definition)
     except ValueError as error:
         raise BadInput("--crd", (Problem("", str(error)),)) from error
-    yield Trial(
-        "error" if problems else "ok",
-        f"the manifest is valid by the definition of {kind}",
-        "\n  ".join(problems),
-    )
+    valid = "invalid" if problems else "valid"
+    what = f"the manifest is {valid} by the definition of {kind}"
+    yield Trial("error" if problems else "ok", what, "\n  ".join(problems))
     if cluster:
         tried = run_here(("kubectl", "create", "--dry-run=server", "-f", "-"), json.dumps(made))
-        yield Trial(
-            "ok" if tried.ok else "error", "the cluster accepts the manifest (server dry run)", tried.output
-        )
+        accepts = "accepts" if tried.ok else "refuses"
+        what = f"the cluster {accepts} the manifest (server dry run)"
+        yield Trial("ok" if tried.ok else "error", what, tried.output)
     else:
         yield Trial("not checked", "cannot do a dry run: kubectl reaches no cluster from your machine")
 

@@ -95,7 +95,11 @@ def _numbers(word: str, most: int) -> tuple[int, ...]:
         return ()
     first, last = int(match[1]), int(match[2] or match[1])
     if not 1 <= first <= last <= most:
-        raise ValueError(f"the number must be between 1 and {most}" if most else "no list was printed")
+        raise ValueError(
+            f"the number must be between 1 and {most}"
+            if most
+            else "a number requires a list of hosts, and toolkit printed no list"
+        )
     return tuple(range(first, last + 1))
 
 

@@ -196,7 +196,8 @@ _TEXT = """\
 # Cluster name, part of container and folder names. Clusters on the same hosts need different names.
 cluster: {cluster}
 
-# Image of every container: toolkit:gpu, or toolkit:cpu for hosts without GPUs. See `toolkit image build`.
+# Image of the main and worker containers: toolkit:gpu, or toolkit:cpu for hosts without GPUs.
+# `toolkit image build` builds these images.
 image: {image}
 
 # The hosts, by the names that ranks use to reach each other.
@@ -214,7 +215,7 @@ hosts:
   #   slots: 8
   #   gpus: 8                    # number of GPUs that the host must have
 
-# Host on which the launcher runs (default: the first host).
+# Main host, which runs the supervisor of each job (default: the first host).
 # main: {main}
 
 # SSH port of worker containers (default: 12345, or a free port if 12345 is busy).

@@ -136,7 +136,7 @@ def fill(
     """
     for host, owner in survey.other_owners(cluster).items():
         what = f"a cluster named {cluster} of user {printable_line(owner)} already exists on the host"
-        raise NotReady(what, "repeat the command with --cluster and another name", host)
+        raise NotReady(what, "run the same command again with --cluster and another name", host)
     surveyed = survey.hosts
     usable = [surveyed[host.name] for host in named(draft.hosts) if surveyed[host.name].usable]
     choice = choice_of(draft, survey.scene, surveyed, survey.evidence)
@@ -196,7 +196,7 @@ def _drafted(hosts: Sequence[str], user: str) -> tuple[DraftHost, ...]:
             problems.append(Problem(word, str(error)))
     problems += [Problem(hosts[index], what) for index, what in faults_between(found) if not problems]
     if not hosts:
-        problems.append(Problem("", "names no host"))
+        problems.append(Problem("", "the list contains no host"))
     if problems:
         raise BadInput("hosts", tuple(problems))
     return tuple(replace(host, user=host.user or user) for host in found)

@@ -46,12 +46,13 @@ def mixed_text(surveyed: Sequence[SurveyedHost]) -> str:
         verb = "has" if len(bare) == 1 else "have"
         lines.append(
             f"  {host_list(bare)} {verb} no GPU, unlike the other hosts; to use only hosts with GPUs:"
-            f" toolkit run --exclude {bare[0]}"
+            f" toolkit run --exclude {','.join(bare)} SCRIPT"
         )
     if len({one.arch for one in surveyed}) > 1:
         each = ", ".join(f"{one.host} {one.arch}" for one in surveyed)
         lines.append(
-            f"  processors differ ({each}), and an image supports one kind: create a cluster for each kind"
+            f"  the hosts have different processor architectures ({each}), and an image supports one:"
+            " create a cluster for each architecture"
         )
     return "\n".join(lines)
 

@@ -120,7 +120,7 @@ def _look_at(target: Target, gateways: Gateways) -> ShownKey:
     failure = None
     if verdict == "revoked":
         what = f"the SSH host key {key.fingerprint} is REVOKED, so toolkit does not record the key"
-        failure = ToolkitError(what, host=target.name)
+        failure = ToolkitError(what, "ask the administrator of the host for a new SSH host key", target.name)
     return ShownKey(target.name, target, key.get_name(), key.fingerprint, recorded, verdict, failure, key=key)
 
 

@@ -162,7 +162,7 @@ def sweep_command(name: str, helper: str, image: str) -> Command:
         # Killed processes keep their cgroup busy for a moment.
         'for _ in 1 2 3 4 5 6 7 8 9 10; do find "$top/$1/$2" -depth -type d -exec rmdir {} + 2>/dev/null; '
         '[ -d "$top/$1/$2" ] || break; sleep 0.3; done; '
-        '[ ! -d "$top/$1/$2" ] || { echo "$top/$1/$2 is busy" >&2; exit 1; }; '
+        '[ ! -d "$top/$1/$2" ] || { echo "the control group $top/$1/$2 is in use" >&2; exit 1; }; '
         'rmdir "$top/$1" 2>/dev/null; done; exit 0'
     )
     return Command(

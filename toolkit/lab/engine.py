@@ -20,7 +20,7 @@ from toolkit.lab.topology import LABEL_LAB, LABEL_LAB_FOLDER, LABEL_LAB_HOST, LA
 from toolkit.remote.engine import connect_client
 
 _PREFIX = "toolkit-lab-"
-_NO_ENGINE = "sudo scripts/engine.sh ensure  # on Debian or Ubuntu; elsewhere start Docker"
+_NO_ENGINE = "sudo apt-get install docker.io  # on Debian or Ubuntu; otherwise install Docker Engine"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,10 @@ class LabEngine:
             networks = self.client.networks.list(filters=filters)
             volumes = self.client.volumes.list(filters=filters)
         except (DockerException, RequestException) as error:
-            raise LabError(f"cannot list the containers of practice cluster {name}: {error}") from error
+            what = f"cannot list the containers of practice cluster {name}: {error}"
+            raise LabError(
+                what, "docker ps -a  # if this command fails: sudo systemctl restart docker"
+            ) from error
         containers = list(filter(_is_named_as_labeled, containers))
         hosts = {c.labels[LABEL_LAB_HOST]: c for c in containers if LABEL_LAB_HOST in c.labels}
         return Found(

@@ -35,13 +35,13 @@ def claim(folder: Path, name: str) -> bool:
         if mark.read_text().strip() != name:
             raise LabError(
                 f"the folder {folder} belongs to practice cluster {mark.read_text().strip()}",
-                "choose another --folder",
+                "set --folder to another folder",
             )
         return False
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LabError(
             f"the folder {folder} is not empty and does not belong to a practice cluster",
-            "choose another --folder",
+            "set --folder to another folder",
         )
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -68,12 +68,12 @@ def ensure_key(folder: Path) -> tuple[str, bool]:
 def render_hosts_yaml(spec: LabSpec, hosts: tuple[LabHost, ...]) -> str:
     """Return the lab's hosts.yaml. Scalars are written as JSON, which YAML reads as they are."""
     lines = [
-        f"# Written by `toolkit lab up`; `toolkit lab down --name {spec.name}` removes it.",
+        f"# Written by `toolkit lab up`; `toolkit lab down --name {spec.name}` removes this file.",
         f"cluster: {json.dumps(spec.name)}",
         f"image: {json.dumps(spec.image)}",
         f"main: {json.dumps(hosts[0].name)}",
         f"known_hosts: {json.dumps(f'{spec.folder}/known_hosts')}",
-        "# These hosts share the cores of one machine: a waiting MPI rank must yield its core to others.",
+        "# These hosts share the cores of one machine, so a waiting MPI rank must yield to other ranks.",
         "env: {OMPI_MCA_mpi_yield_when_idle: '1'}",
         *(["engine: podman"] if spec.is_podman else []),
         "hosts:",

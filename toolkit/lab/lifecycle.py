@@ -14,6 +14,7 @@ from docker.models.networks import Network
 from docker.models.volumes import Volume
 from requests.exceptions import RequestException, Timeout
 
+from toolkit.core.printable import counted
 from toolkit.core.report import Report
 from toolkit.errors import LabError, ToolkitError
 from toolkit.lab import commands as cmd
@@ -51,13 +52,13 @@ def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
         return builder.go(before)
     except BaseException:
         # Also on KeyboardInterrupt: a partial lab is useless.
-        progress("lab up failed: removing the objects that this run created")
+        progress("lab up failed: removing the containers, networks and volumes that this run created")
         keep = {c.id for c in before.hosts.values()} | {n.id for n in before.networks}
         keep |= {v.name for v in before.volumes}
         try:
             _remove(engine, spec.name, engine.find(spec.name), keep)
         except ToolkitError as error:
-            progress(f"could not remove all of these objects: {error}")
+            progress(f"could not remove all containers, networks and volumes that this run created: {error}")
         if claimed:
             files.remove_files(folder, spec.name)
         raise
@@ -82,12 +83,12 @@ def lab_down(name: str, keep_images: bool = False, folder: str = "", progress: P
     since = time.monotonic()
     place = found.folder or folder
     if place and files.remove_files(Path(place), name):
-        book.note("files", f"files of the lab in {place} removed", "", True, since)
+        book.note("files", f"files in {place} removed", "", True, since)
     left = engine.find(name)
     if left.hosts or left.helpers or left.networks or (left.volumes and not keep_images):
         raise LabError(
             f"practice cluster {name} still has containers, networks or volumes",
-            f"docker ps -a --filter label=toolkit.lab={name}",
+            f"toolkit lab down --name {name}",
         )
     return book.report(f"lab {name} down")
 
@@ -127,13 +128,13 @@ def _remove(
             book.note("volumes", f"volume {volume.name} removed", "", True, since)
     except _NotRemoved as error:
         raise LabError(
-            f"cannot remove all of practice cluster {name}: {error}", f"toolkit lab down --name {name}"
+            f"cannot remove practice cluster {name} completely: {error}", f"toolkit lab down --name {name}"
         ) from error
     # Also if the user removed the containers manually.
     if image and not (found.empty or found.hosts.keys() - {host for host, _ in doomed}):
         since = time.monotonic()
         engine.do(cmd.sweep_command(name, engine.helper(name), image))
-        book.note("hosts", "remove control groups", "", True, since)
+        book.note("hosts", "control groups removed", "", True, since)
 
 
 class _NotRemoved(Exception):
@@ -157,11 +158,11 @@ def _delete(kind: str, thing: Container | Network | Volume, **options: bool) -> 
 
 def refuse_other_settings(spec: LabSpec, found: Found) -> None:
     """Raise LabError if a lab of this name exists with settings that cannot be changed to ``spec``."""
-    fix = f"toolkit lab down --name {spec.name}  # then run this command again, or set another --name"
+    fix = f"toolkit lab down --name {spec.name}  # then run the same command again, or set another --name"
     if found.folder and found.folder != spec.folder:
         raise LabError(
             f"the files of practice cluster {spec.name} are in another folder: {found.folder}",
-            f"toolkit lab up --name {spec.name} --folder {found.folder}  # or: {fix}",
+            f"toolkit lab up --name {spec.name} --folder {found.folder}\n{fix}",
         )
     wanted = {
         host.name: host_settings(spec, host) for host in lab_hosts(spec, "10.77.0.0/24", "10.77.1.0/24")
@@ -169,7 +170,8 @@ def refuse_other_settings(spec: LabSpec, found: Found) -> None:
     for name, container in found.hosts.items():
         if name not in wanted:
             raise LabError(
-                f"practice cluster {spec.name} exists with {len(found.hosts)} hosts, expected {spec.hosts}",
+                f"practice cluster {spec.name} has {counted(len(found.hosts), 'host')}, but the command"
+                f" requests {spec.hosts}",
                 fix,
             )
         has = container.labels.get(LABEL_LAB_SETTINGS, "")

@@ -210,7 +210,7 @@ def test_a_first_file_is_refused_before_anybody_is_contacted(tmp_path: Path) -> 
     with pytest.raises(BadInput) as caught:
         Cluster.init("a b", "gpu1:many", path=tmp_path / "other.yaml")
     assert {problem.path for problem in caught.value.problems} == {"a b", "gpu1:many"}
-    with pytest.raises(BadInput, match="names no host"):
+    with pytest.raises(BadInput, match="the list contains no host"):
         Cluster.init(path=tmp_path / "other.yaml")
     assert not (tmp_path / "other.yaml").exists() and (tmp_path / "hosts.yaml").read_text() == "mine\n"
 

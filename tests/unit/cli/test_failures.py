@@ -180,9 +180,9 @@ def test_detaching_is_reported_without_an_error(run: Run, monkeypatch: pytest.Mo
         "\ndetached; the-job continues\n"
         "  follow the job: toolkit attach the-job\n  stop the job:   toolkit stop the-job\n",
     )
-    error = Detached("the-job", "the output cannot be written: No space left on device", 1)
+    error = Detached("the-job", "cannot print the output: No space left on device", 1)
     status, _, err = run("up")
-    assert status == 1 and err.startswith("toolkit: the output cannot be written") and "fix:" in err
+    assert status == 1 and err.startswith("toolkit: cannot print the output") and "fix:" in err
 
 
 @for_each(

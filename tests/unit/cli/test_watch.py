@@ -250,7 +250,7 @@ def test_a_closed_pipe_gives_the_status_of_sigpipe() -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (DETACHES, "1 the output cannot be written: No space left on device; the-job continues\n"),
+        (DETACHES, "1 cannot print the output: No space left on device; the-job continues\n"),
         ("from toolkit.cli.common import put_text as put", ""),
         ("from toolkit.cli.common import put_json as put", ""),
     ],
@@ -260,7 +260,7 @@ def test_a_full_disk_under_the_output_is_an_error_without_a_traceback(code: str,
     whole = code if words else f"{code}\n{put}    raise SystemExit(error.what)"
     with FULL.open("wb") as full, in_buffers(whole, stdin=subprocess.DEVNULL, stdout=full) as process:
         said = process.communicate()[1].decode()
-    known = "standard output cannot be written: No space left on device\n"
+    known = "cannot print the output: No space left on device\n"
     assert (process.returncode, said) == (1, words or known)
 
 
@@ -271,10 +271,10 @@ def test_a_command_that_passes_output_on_reports_a_full_disk() -> None:
     with FULL.open("wb") as full, in_buffers(f"{code}{passes}{runs}", stdout=full) as process:
         said = process.communicate()[1].decode()
     assert process.returncode == 1
-    assert said.startswith("toolkit: standard output cannot be written: No space left on device\n"), said
+    assert said.startswith("toolkit: cannot print the output: No space left on device\n"), said
 
 
-LOST = "toolkit: standard output cannot be written: No space left on device\n"
+LOST = "toolkit: cannot print the output: No space left on device\n"
 COMMAND_LINES = [
     (["--help"], 1),
     (["run", "--help"], 1),

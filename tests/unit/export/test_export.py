@@ -134,8 +134,13 @@ _SLURM = {
     ("unknown", "no_ip", "status", "says"),
     [
         ("none", "no", 0, "=eth0 10.0.0.11"),
-        ("gpu2", "no", 1, "set data_address in hosts.yaml, because no address is known for node gpu2"),
-        ("none", "yes", 69, "gpu1: no route to 10.0.0.9, or the image does not contain iproute2"),
+        ("gpu2", "no", 1, "render the script again, because no address is known for node gpu2"),
+        (
+            "none",
+            "yes",
+            69,
+            "gpu1: the node has no route to 10.0.0.9, or the image does not contain iproute2",
+        ),
     ],
 )
 def test_ranks_do_not_start_without_a_network(
@@ -480,7 +485,7 @@ def test_the_command_line(run: Run, tmp_path: Path) -> None:
     assert status == 0 and (tmp_path / "demo-train.sh").stat().st_mode & 0o111
     for words, message in (
         (("slurm", "--runtime", "podman", "true"), "--runtime: should be one of docker, pyxis, apptainer"),
-        (("slurm", "--sbatch", "partition", "true"), "--sbatch: must be an option such as --partition=gpu"),
+        (("slurm", "--sbatch", "partition", "true"), "--sbatch: should be an option such as --partition=gpu"),
         (("slurm", "--gpus", "-1", "true"), "--gpus: should be a whole number of 0 or more"),
         (("slurm", "--env", "1x", "true"), "--env 1x"),
         (("slurm",), "Missing argument"),
@@ -511,7 +516,7 @@ def test_a_manifest_that_is_not_let_in(run: Run, tmp_path: Path) -> None:
         "crd.yaml",
     )
     status, out, err = run(*words, "true")
-    assert (status, out) == (1, "") and "error: the manifest is valid by the definition of TrainJob" in err
+    assert (status, out) == (1, "") and "error: the manifest is invalid by the definition of TrainJob" in err
 
 
 SBATCH = """#!/bin/sh

@@ -34,9 +34,9 @@ from toolkit.init.draft import Draft, DraftHost, hosts_file
 from toolkit.init.filling import choice_of, filled, image_for
 from toolkit.init.probe_hosts import Survey
 from toolkit.init.shares import SHARES, common_shares
-from toolkit.init.show import survey_text, variant_text
+from toolkit.init.show import mixed_text, survey_text, variant_text
 from toolkit.init.ssh_aliases import find_aliases, parse_aliases
-from toolkit.init.survey import PODMAN_INFO, engine_of, summarize
+from toolkit.init.survey import PODMAN_INFO, SurveyedHost, engine_of, summarize
 from toolkit.init.trust import ShownKey
 from toolkit.network.choose import Evidence
 
@@ -184,6 +184,11 @@ def test_the_image_fits_drivers_and_gpus_of_the_hosts_that_are_kept() -> None:
     assert survey.cuda_variant([]) is CUDA_VARIANTS[0]
     assert variant_text(list(survey.hosts.values()), CUDA_VARIANTS[0]) == ""
     assert variant_text([replace(one, gpus=()) for one in survey.hosts.values()], None) == ""
+
+
+def test_all_hosts_without_a_gpu_are_excluded() -> None:
+    hosts = [SurveyedHost("gpu1", gpus=("T4",)), SurveyedHost("cpu1"), SurveyedHost("cpu2")]
+    assert mixed_text(hosts).endswith("toolkit run --exclude cpu1,cpu2 SCRIPT")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_an_object_that_cannot_be_removed_is_named_with_the_command_to_repeat(
 ) -> None:
     with pytest.raises(LabError) as caught:
         lifecycle._remove(engine(), "lab", found(error, []), set())
-    assert caught.value.what == f"cannot remove all of practice cluster lab: {reason}"
+    assert caught.value.what == f"cannot remove practice cluster lab completely: {reason}"
     assert caught.value.fix == "toolkit lab down --name lab"
 
 

@@ -1,12 +1,12 @@
 #!/bin/bash
-# 4 ranks on 2 nodes by mpirun, one Docker container on each. Rendered by `toolkit render slurm`.
+# 4 ranks on 2 nodes by mpirun, with one Docker container on each node. Rendered by `toolkit render slurm`.
 #
 #   sbatch demo-train.sh
 #
 # Run this command in the folder with your code, because ranks start in this folder. All nodes must share the
 # folder. For another folder, run: CODE=/another/folder sbatch demo-train.sh
 #
-# Each node needs access to Docker, iproute2, and the image. The job uses no sshd: srun starts Open MPI's daemons.
+# Each node needs iproute2, the image, and Docker, which you must be able to use. The job uses no sshd: srun starts Open MPI's daemons.
 #SBATCH --job-name=demo-train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -142,7 +142,7 @@ END-OF-NETWORK
     case $SLURMD_NODENAME in
     gpu2) more+=(--env OMP_NUM_THREADS=4) ;;
     esac
-    docker image inspect registry.example.com:5000/team/trainer:1.0 > /dev/null 2>&1 || docker pull --quiet registry.example.com:5000/team/trainer:1.0 >&2 || fail 'cannot pull registry.example.com:5000/team/trainer:1.0' 69
+    docker image inspect registry.example.com:5000/team/trainer:1.0 > /dev/null 2>&1 || docker pull --quiet registry.example.com:5000/team/trainer:1.0 >&2 || fail 'cannot pull the image registry.example.com:5000/team/trainer:1.0' 69
     docker run \
         --interactive \
         --rm \
@@ -262,7 +262,7 @@ for each in "${nodes[@]}"; do
     if [ -z "$address" ] && [ "$each" = "$first" ]; then
         address=$(ip -o -4 route get "${second:-127.0.0.1}" | sed -n 's/.* src \([^ ]*\).*/\1/p')
     fi
-    [ -n "$address" ] || fail "the address of node $each is unknown; set data_address in hosts.yaml"
+    [ -n "$address" ] || fail "the address of node $each is unknown; set data_address in hosts.yaml, and render the script again"
     [ "$each" = "$first" ] && master=$address
     names+="$address $each"$'\n'
 done

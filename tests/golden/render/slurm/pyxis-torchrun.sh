@@ -38,7 +38,7 @@ address_of() {
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export SECOND='' MASTER_ADDR=''
-unknown="set data_address in hosts.yaml, because no address is known for node"
+unknown="set data_address in hosts.yaml, and render the script again, because no address is known for node"
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     SECOND=$(address_of "${nodes[1]}")
     [ -n "$SECOND" ] || fail "$unknown ${nodes[1]}"
@@ -73,7 +73,7 @@ peer=$MASTER_ADDR
 device=$(ip -o -4 route get "$peer" | sed -n 's/.* dev \([^ ]*\).*/\1/p')
 network=$(ip -o -4 addr show dev "$device" | sed -n '1s/.* inet \([^ ]*\).*/\1/p')
 if [ -z "$network" ]; then
-    echo "$SLURMD_NODENAME: no route to $peer, or the image does not contain iproute2" >&2
+    echo "$SLURMD_NODENAME: the node has no route to $peer, or the image does not contain iproute2" >&2
     exit 69
 fi
 export GLOO_SOCKET_IFNAME=$device
