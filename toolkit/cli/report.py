@@ -14,6 +14,7 @@ from toolkit.bench.scaling_report import parse_scaling
 from toolkit.cli import complete
 from toolkit.cli.chosen_job import Job, read_job
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connection_of, put_json, put_text, say
+from toolkit.cli.failure import error_json
 from toolkit.cli.line import CommandLine
 from toolkit.core.files import write_file, write_page
 from toolkit.errors import BadInput, ToolkitError
@@ -74,14 +75,20 @@ def report(
     path = write_file(output, page) if output else None if as_json else write_page(name, page)
     for host, why in one.silent:
         say(f"warning: the report does not include {host}: {why}")
+    no_host = one.silent and not one.hosts
+    error = ToolkitError("no host of the job answered", "toolkit status") if no_host else None
     if as_json:
-        result: dict[str, Any] = one.as_json() | {"page": str(path) if path else None}
-        put_json(result | ({"compared": other.as_json(), "verdict": text} if other else {"verdict": text}))
+        result: dict[str, Any] = one.as_json() | {"page": str(path) if path else None, "verdict": text}
+        put_json(
+            result | ({"compared": other.as_json()} if other else {}) | (error_json(error) if error else {})
+        )
+        if error:
+            raise typer.Exit(error.exit_code)
     else:
         put_text(text)
         say(f"wrote {path}")
-    if one.silent and not one.hosts:
-        raise ToolkitError("no host of the job answered", "toolkit status")
+        if error:
+            raise error
 
 
 def _measured(report: JobReport) -> Measured | None:

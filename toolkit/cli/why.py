@@ -11,6 +11,7 @@ import typer
 from toolkit.api.job import ClusterJob
 from toolkit.cli.chosen_job import Job
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connection_of, put_json, put_text
+from toolkit.cli.failure import error_json
 from toolkit.cli.line import CommandLine
 from toolkit.core.files import write_bundle
 from toolkit.diagnose.show import why_json
@@ -61,10 +62,12 @@ def why(
     path = Path(save or _default(answer.job))
     try:
         write_bundle(path, bundle_files(answer, text, result), time.time(), replace=not save)
-    except ToolkitError:
-        if as_json:  # the result is useful without the bundle
-            put_json(result | {"bundle": None})
-        raise
+    except ToolkitError as error:
+        if not as_json:
+            raise
+        # The result is useful without the bundle.
+        put_json(result | {"bundle": None} | error_json(error))
+        raise typer.Exit(error.exit_code) from error
     if as_json:
         put_json(result | {"bundle": str(path)})
     else:
