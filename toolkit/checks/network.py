@@ -30,7 +30,7 @@ def _shared(scene: Scene) -> Iterator[Finding]:
         where = ", ".join(f"{name} in {network}" for name, network in own.items())
         what = f"the data addresses of the hosts are in different networks: {where}"
         yield warning(
-            what, "in hosts.yaml: set data_address for these hosts  # unless a router connects them"
+            what, "in hosts.yaml: set data_address for these hosts  # unless a router connects the networks"
         )
     if not own:
         yield unchecked("no host has a known data address")
@@ -46,11 +46,12 @@ def _conflict(scene: Scene) -> Iterator[Finding]:
                 fix = f"on {name}: ip -4 addr  # give each host a different address, or remove one address"
                 if any(path.address == one.address for path in scene.paths.values()):
                     yield error(
-                        f"the hosts {who} all have the address {one.address}, which reaches only one of them",
+                        f"the hosts {who} have the same address {one.address}, "
+                        "which reaches only one of these hosts",
                         fix,
                     )
                 else:
-                    what = f"the hosts {who} all have the address {one.address}, which ranks do not use"
+                    what = f"the hosts {who} have the same address {one.address}, which ranks do not use"
                     yield warning(what, fix)
 
 
@@ -93,7 +94,7 @@ def _speeds(scene: Scene) -> Iterator[Finding]:
         slow = [name for name, rate in rates.items() if rate == least]
         what = (
             f"the data link of {host_list(slow)} has {rate_text(least)}, "
-            f"but other hosts have {rate_text(most)}"
+            f"but other hosts have up to {rate_text(most)}"
         )
         slowest = links[slow[0]]
         name = quoted(slowest.name) if slowest else "INTERFACE"
@@ -137,7 +138,7 @@ def _errors(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the host does not report its network links")
     elif link.errors > max(_BAD_LEAST, link.packets * _BAD_SHARE):
         share = link.packets // link.errors
-        what = f"the interface {link.name} received {link.errors} damaged packets, one in {share}"
+        what = f"the interface {link.name} counted {link.errors} packet errors, one per {share} packets"
         fix = f"on {seen.host}: ip -s link show {quoted(link.name)}  # then try another cable or transceiver"
         yield warning(what, fix, subject=link.name)
 

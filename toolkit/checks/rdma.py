@@ -20,7 +20,11 @@ _LOOK = "ls /sys/class/infiniband; cat /sys/class/infiniband/*/ports/*/state"
 def _common(scene: Scene) -> Iterator[Finding]:
     fabric = scene.fabric
     if fabric.required and fabric.lacking:
-        what = "EFA device" if fabric.kind == "efa" else "active InfiniBand or RoCE port that all hosts share"
+        what = (
+            "EFA device"
+            if fabric.kind == "efa"
+            else "usable port of an RDMA type (InfiniBand or RoCE) that all hosts have"
+        )
         for name in fabric.lacking:
             fix = f"on {name}: {_LOOK}  # or in hosts.yaml: set network: auto"
             yield error(
@@ -45,7 +49,8 @@ def _ports(scene: Scene) -> Iterator[Finding]:
                 fix = f"on {name}: sudo opensm -B  # or start a subnet manager in the switch"
                 yield warning(what, fix, name, port.name)
             elif not port.active and port.name in active:
-                what = f"{port.name} has the state {port.state or 'unknown'}, but is ACTIVE on other hosts"
+                state = f"{port.name} has the state {port.state or 'unknown'}"
+                what = f"{state}, but a port of this name is ACTIVE on another host"
                 yield warning(what, f"on {name}: {_LOOK}  # then check the cable", name, port.name)
 
 
@@ -99,7 +104,7 @@ def _unused(scene: Scene) -> Iterator[Finding]:
                     "  # then give the first RDMA port of each host an address in one network"
                 )
                 yield warning(
-                    f"{what}: the ports of the hosts are in different networks", fix, host, port.name
+                    f"{what}, because NCCL would connect ports in different networks", fix, host, port.name
                 )
 
 

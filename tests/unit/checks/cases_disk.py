@@ -66,7 +66,7 @@ CASES = (
         "disk-image",
         "error",
         _root(False, free=11 * GIB),
-        "has 11.0 GiB free, but unpacking the image needs up to 20.0",
+        "has only 11.0 GiB free, but unpacking the image needs up to 20.0",
     ),
     Case(
         "disk-image",
@@ -77,7 +77,7 @@ CASES = (
     Case("disk-image", "error", with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_UNRELATED,)})),
     Case("disk-image", "ok", _root(False, free=21 * GIB)),
     Case("disk-image", "error", _root(on="ext4|/dev/vda|ro,relatime"), "mounted read-only"),
-    Case("disk-image", "error", with_image(_BESIDE, size=3 * GIB), "/var/lib/containerd has 5.0 GiB"),
+    Case("disk-image", "error", with_image(_BESIDE, size=3 * GIB), "/var/lib/containerd has only 5.0 GiB"),
     Case("disk-image", "ok", with_image(_ITS_OWN, size=3 * GIB)),
     Case("disk-inodes", "error", _root(inodes_free=900), "900 more files"),
     Case("disk-inodes", "warning", _root(False, inodes_free=30_000), "can contain more"),

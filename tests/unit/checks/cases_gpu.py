@@ -83,7 +83,7 @@ CASES = (
         "gpu-throttle",
         "warning",
         _card(clocks_event_reasons__active="0x0000000000000040"),
-        "by its temperature",
+        "because of the temperature",
     ),
     Case("gpu-throttle", "warning", _card(clocks_event_reasons__active="0x0000000000000088"), "power supply"),
     Case("gpu-throttle", "ok", _card(clocks_event_reasons__active="0x0000000000000004")),
@@ -95,7 +95,7 @@ CASES = (
     ),
     Case("gpu-busy", "warning", _tail(_APP), "python3 (pid 811, user bob) uses 20312 MiB"),
     Case("gpu-busy", "warning", _tail(_APP.replace("|S|", "|D|")), "hangs in the driver"),
-    Case("gpu-busy", "warning", _RUNS, f"uses 20312 MiB of the GPU for job {JOB_ID}, which has ended"),
+    Case("gpu-busy", "warning", _RUNS, f"uses 20312 MiB of GPU memory for job {JOB_ID}, which has ended"),
     Case(
         "gpu-busy",
         "ok",
