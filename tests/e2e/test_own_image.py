@@ -117,7 +117,7 @@ def test_keys_that_need_ssh_are_refused_before_any_change(
     done = cluster(lab, folder, images["exec"], launcher="horovodrun", spares=["box2"]).run("up")
     assert done.status == 2
     assert "horovodrun requires SSH, but transport is exec; write mpirun" in done.err
-    assert "remove the spares" in done.err
+    assert "restarts on spare hosts require SSH" in done.err
     assert f"toolkit image build --onto {images['exec']}" in done.err
     assert not containers("box1", "vendor")
 

@@ -104,7 +104,7 @@ def host_name(text: str) -> str:
         text,
     )
     if fits(r"[0-9]+|0x[0-9a-f]+", text):
-        raise ValueError(f"{shown(text)} is read as an IPv4 address; begin the name with a letter")
+        raise ValueError(f"programs can read {shown(text)} as an IPv4 address; begin the name with a letter")
     if text == "localhost":
         raise ValueError("on each host, 'localhost' means the host itself; choose another name")
     return text
@@ -150,7 +150,7 @@ def user(text: str) -> str:
 
 def jump(text: str) -> str:
     _not_an_option(text)
-    require(fits(JUMP, text), "[user@]host[:port], or several of them separated by ','", text)
+    require(fits(JUMP, text), "[user@]host[:port], or a list of jump hosts separated by ','", text)
     return text
 
 
@@ -240,7 +240,9 @@ def env_name(text: str) -> str:
     if "=" in text:
         raise ValueError("a name and its value are written as NAME: 'value', without '='")
     if not fits(ENV_NAME, text):
-        raise ValueError("a variable name has letters, digits and '_', and no digit first")
+        raise ValueError(
+            "a variable name consists of letters, digits and '_', and does not begin with a digit"
+        )
     if text in _RANK_NAMES or text.startswith(_RANK_PREFIXES):
         raise ValueError(
             "is a variable that toolkit or the launcher sets for every rank; remove the variable"
@@ -313,7 +315,7 @@ def label_name(text: str) -> str:
     for kept in _KEPT_LABELS:
         if f"{text}.".startswith(kept):
             whose = "toolkit" if kept == "toolkit." else "Docker"
-            raise ValueError(f"labels that begin with {kept} belong to {whose}; choose another name")
+            raise ValueError(f"labels that begin with {kept} are reserved for {whose}; choose another name")
     return text
 
 
