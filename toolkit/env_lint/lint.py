@@ -72,7 +72,7 @@ def lint_nccl(
                     f"only {variable.library} {variable.words[0]} or newer reads {variable.name}, "
                     f"but the image has {variable.library} {'.'.join(map(str, has))}"
                 )
-                fix = f"remove {variable.name}, or build an image with a newer NCCL (option --nccl)"
+                fix = f"remove {variable.name}, or run: toolkit image build --nccl VERSION"
                 found[_finding(setting, Complaint("warning", what, fix))] = None
     return tuple(found)
 

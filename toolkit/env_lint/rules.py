@@ -221,7 +221,7 @@ def _nccl_log(settings: Settings) -> Iterator[tuple[Setting, Complaint]]:
             yield parts, Complaint("warning", what, fix)
             return
     if level.value.upper() == "TRACE":
-        what = "NCCL of the image is built without trace output, so TRACE has the same effect as INFO"
+        what = "release builds of NCCL contain no trace output, so TRACE has the same effect as INFO"
         yield level, Complaint("warning", what, "set NCCL_DEBUG=INFO, or also set NCCL_DEBUG_SUBSYS=CALL")
 
 

@@ -150,7 +150,7 @@ def _mca_flag(variable: Variable, value: str) -> Complaint | None:
     words = ("true", "t", "yes", "y", "enabled", "false", "f", "no", "n", "disabled")
     if value.strip() in words or is_number(value):
         return None
-    what = f"{variable.name} of {variable.library} must be 1, 0, true, yes or enabled, in lower case"
+    what = f"{variable.name} of {variable.library} must be a number, or true, false, yes or no in lower case"
     return Complaint("warning", what, f"set {variable.name} to 1 or 0")
 
 

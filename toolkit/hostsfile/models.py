@@ -286,10 +286,15 @@ class HostsFile(_Strict):
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
         default=AUTO,
-        description="Method to start ranks on workers: ssh, or exec without sshd and without SSH "
-        "keys in containers. auto selects ssh if the image contains sshd and ssh.",
+        description="Method to start ranks on worker hosts: ssh, or exec without sshd and without SSH "
+        "keys in containers. auto selects ssh if the image contains sshd and ssh, otherwise exec.",
     )
-    network: Network = Field(default="auto", description="Network between ranks: only TCP, or also RDMA.")
+    network: Network = Field(
+        default="auto",
+        description="Network between ranks. auto selects InfiniBand, RoCE or EFA if every host supports this "
+        "network, otherwise TCP. infiniband and efa require the network of this name, and ethernet "
+        "disables RDMA.",
+    )
     services: dict[ServiceName, ServiceSettings] | None = _absent(
         dict,
         "Additional containers, by name. `toolkit forward` makes the ports of services available "
