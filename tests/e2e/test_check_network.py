@@ -231,7 +231,7 @@ UP: Mapping[str, Sequence[Fault]] = {
         ),
         # What follows from a GPU that only its nvidia-smi knows of, on one host of two.
         Fault("gpu-containers", "", "", "Container Toolkit is missing"),
-        Fault("gpu-alike", "", "", "ranks compute on the CPU of", "warning"),
+        Fault("gpu-alike", "", "", "compute on the CPU, but ranks on", "warning"),
         Fault(
             "in-versions",
             "docker exec -u 0 WORKER sh -c 'sed -i s/^Version:.*/Version:\\ 9.9.9/ "

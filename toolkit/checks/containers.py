@@ -38,6 +38,7 @@ _NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 # Launchers that fixes propose, in order of preference.
 _BY_EXEC = ("mpirun", "torchrun", "python")
 _BY_SSH = ("horovodrun", *_BY_EXEC)
+_LISTEN_FIX = "the host must have the address, and the port must not be lower than this number"
 _SHM_FIX = "in hosts.yaml: set shm_size: 8g, then: toolkit up"
 
 
@@ -123,7 +124,9 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
             )
         else:
             yield error(
-                what, f"on {seen.host}: ip -4 addr; sysctl net.ipv4.ip_unprivileged_port_start", subject=port
+                what,
+                f"on {seen.host}: ip -4 addr; sysctl net.ipv4.ip_unprivileged_port_start  # {_LISTEN_FIX}",
+                subject=port,
             )
 
 

@@ -155,7 +155,7 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not info.version:
         yield unchecked("docker cannot be used")
     elif info.root.startswith("/var/snap/"):
-        what = "docker is the snap package, which can read only folders below /home that are not hidden"
+        what = "docker is a snap package, which can read only folders below /home that are not hidden"
         yield warning(what, f"on {seen.host}: sudo snap remove docker  # then install docker.io or docker-ce")
     elif "name=selinux" in options:
         what = "with SELinux, containers cannot access mounted folders without the label container_file_t"

@@ -296,7 +296,7 @@ def _throttled(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield unchecked("nvidia-smi does not report clock throttle reasons", subject=label(card))
         elif why:
             query = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {_index(card)}"
-            fix = f"on {seen.host}: {query}"
+            fix = f"on {seen.host}: {query}  # then check power and cooling"
             yield warning(f"the clock of the GPU is throttled {why}", fix, subject=label(card))
 
 
@@ -385,8 +385,8 @@ def _alike(scene: Scene) -> Iterator[Finding]:
         yield fine("no host has GPUs")
     elif without:
         what = (
-            f"ranks compute on the CPU of {', '.join(without)} (no GPU), but on GPUs of "
-            f"{', '.join(with_gpus)}"
+            f"ranks on {', '.join(without)} (no GPU) compute on the CPU, but ranks on {', '.join(with_gpus)} "
+            "compute on GPUs"
         )
         # Only the main host can have 0 slots.
         main = scene.inventory.main

@@ -62,8 +62,8 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(what, f"{missing_fix(tag)}, or load the image on {seen.host}: docker load")
     elif held is not None:
         yield fine(
-            f"the image {tag} on this host ({held.identity}) has different content, "
-            "so `toolkit up` replaces the image"
+            f"the image {tag} ({held.identity}) differs from the image on your machine, "
+            "so `toolkit up` replaces the image on this host"
         )
     else:
         yield fine(f"`toolkit up` sends {tag} to this host")

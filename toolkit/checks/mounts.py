@@ -164,8 +164,8 @@ def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...
     if len(hosts) < 2 or any(_is_common(scene, mount, hosts) for mount in writable):
         return ()
     what = (
-        "after a restart, ranks on other hosts cannot find the checkpoints, because no writable mount is on "
-        "a network file system that all hosts of the job share"
+        "after a restart, ranks on other hosts might not find the checkpoints, because no writable mount is "
+        "on a network file system that all hosts of the job share"
     )
     fix = (
         "in hosts.yaml: set mounts: [/SHARED/FOLDER:/checkpoints], then: toolkit up; write checkpoints to "

@@ -43,7 +43,9 @@ def _conflict(scene: Scene) -> Iterator[Finding]:
             if one.conflict and one.address not in reported:
                 reported.add(one.address)
                 who = host_list((name, *one.twins))
-                fix = f"on {name}: ip -4 addr  # give each host a different address, or remove one address"
+                fix = (
+                    f"on {name}: ip -4 addr  # then give each host a different address, or remove one address"
+                )
                 if any(path.address == one.address for path in scene.paths.values()):
                     yield error(
                         f"the hosts {who} have the same address {one.address}, "
@@ -78,7 +80,11 @@ def _speed(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(f"{link.name} runs at half duplex, so it cannot send and receive at the same time", fix)
     if link.limit and link.limit == link.rate and link.limit <= SLOW_RATE:
         what = f"traffic shaping limits {link.name} to {rate_text(link.limit)}"
-        yield warning(what, f"on {seen.host}: tc qdisc show dev {quoted(link.name)}", subject=link.name)
+        yield warning(
+            what,
+            f"on {seen.host}: tc qdisc show dev {quoted(link.name)}  # then raise the limit",
+            subject=link.name,
+        )
     elif 0 < link.rate <= SLOW_RATE:
         what = f"the link {link.name} has only {rate_text(link.rate)}"
         yield warning(f"{what}, so several hosts can be slower than one host", fix, subject=link.name)
@@ -116,7 +122,7 @@ def _mtu(scene: Scene) -> Iterator[Finding]:
         if len(sizes) > 1:
             by_size = "; ".join(f"{size} on {', '.join(on)}" for size, on in sorted(sizes.items()))
             odd, name = next(iter(min(sizes.values(), key=len).items()))
-            fix = f"on {odd}: sudo ip link set {name} mtu NUMBER  # the same on all hosts and on the switch"
+            fix = f"on {odd}: sudo ip link set {name} mtu NUMBER  # set it on all hosts and on the switch"
             what = f"large messages can stall, because the MTU differs in {network}: {by_size}"
             yield warning(what, fix, odd)
 

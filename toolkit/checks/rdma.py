@@ -61,7 +61,8 @@ def _rates(scene: Scene) -> Iterator[Finding]:
         rows = ", ".join(f"{name} {text}" for name, text in rates.items())
         what = f"NCCL can fail or use the slowest port, because RDMA ports differ between hosts: {rows}"
         yield warning(
-            what, "in hosts.yaml: set NCCL_IB_HCA in hosts/NAME/env to ports that are equal on all hosts"
+            what,
+            "in hosts.yaml: set NCCL_IB_HCA in hosts/NAME/env to the same number of equally fast ports",
         )
 
 
@@ -73,7 +74,9 @@ def _mtu(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if link and 0 < link.mtu < _ROCE_MTU:
             what = f"{name} has MTU {link.mtu}: RoCE packets of 4096 bytes need MTU {_ROCE_MTU} or more"
             line = f"sudo ip link set {quoted(name)} mtu 9000"
-            yield warning(what, f"on {seen.host}: {line}  # on all hosts and on the switch", subject=name)
+            yield warning(
+                what, f"on {seen.host}: {line}  # set this MTU on all hosts and on the switch", subject=name
+            )
 
 
 def _unused(scene: Scene) -> Iterator[Finding]:
@@ -96,7 +99,7 @@ def _unused(scene: Scene) -> Iterator[Finding]:
                 name = next(iter((*(i.name for i in own), *vlans, *port.interfaces)), "INTERFACE")
                 has = f"only the link-local address {own[0].address}" if own else "no IPv4 address"
                 line = f"sudo ip addr add ADDRESS/PREFIX dev {quoted(name)}"
-                fix = f"on {host}: {line}  # also on the other hosts, in a network for this port"
+                fix = f"on {host}: {line}  # on all hosts, with addresses in one network for this port"
                 yield warning(f"{what} ({port.rate:g} Gb/s): {name} has {has}", fix, host, port.name)
             elif shared.intersection(i.network for i in own):
                 fix = (

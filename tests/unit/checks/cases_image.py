@@ -74,7 +74,7 @@ CASES = (
         "image-there",
         "ok",
         _DIFFERENT,
-        "has different content, so `toolkit up` replaces the image",
+        "differs from the image on your machine, so `toolkit up` replaces the image",
     ),
     Case("image-there", "error", _unsendable(scene()), "is missing", host="cpu3"),
     Case("image-there", "not checked", _unsendable(_DIFFERENT), "different images with the tag"),

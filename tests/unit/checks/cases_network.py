@@ -478,7 +478,7 @@ NETWORK_CASES = (
         "in-variables",
         "warning",
         with_nccl("2.29.7", NCCL_IB_OOO_RQ="1"),
-        "NCCL reads NCCL_IB_OOO_RQ from version 2.30 on, but the image has 2.29.7",
+        "only NCCL 2.30 or newer reads NCCL_IB_OOO_RQ, but the image has NCCL 2.29.7",
     ),
     Case(
         "in-variables",
@@ -486,7 +486,7 @@ NETWORK_CASES = (
         net.with_inside(
             with_nccl("2.30.3", NCCL_IB_OOO_RQ="1"), "gpu2", versions={"nvidia-nccl-cu12": "2.9.1"}
         ),
-        "but the image has 2.9.1",
+        "but the image has NCCL 2.9.1",
     ),
     Case("in-variables", "not checked", net.without_looks(GOOD), "no test container"),
     Case("in-mounts", "ok", GOOD),
