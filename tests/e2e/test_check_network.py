@@ -103,7 +103,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "pair-seen",
             f"ip addr add SPARE/32 dev enp3s0; {NAT.format('A')}",
             f"{NAT.format('D')}; ip addr del SPARE/32 dev enp3s0",
-            "the address of box2: box1 receives SPARE",
+            "the address of box2: box1 receives connections from SPARE",
         ),
     ),
     "slow": (
@@ -114,7 +114,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "limits enp3s0 to 10 Mb/s",
             "warning",
         ),
-        Fault("net-speeds", "", "", "box2 has 10 Mb/s, but other hosts have 10 Gb/s", "warning"),
+        Fault("net-speeds", "", "", "box2 has 10 Mb/s, but other hosts have up to 10 Gb/s", "warning"),
         Fault("pair-route", BENT, STRAIGHT, "the host sends to box1 (DATA1) through mv0", "warning"),
         Fault(
             "net-mtu",
@@ -227,7 +227,7 @@ UP: Mapping[str, Sequence[Fault]] = {
             "in-gpus",
             _PLAYED_GPU,
             "rm /usr/local/bin/nvidia-smi",
-            "a container on the host has no nvidia-smi",
+            "but the container has no nvidia-smi",
         ),
         # What follows from a GPU that only its nvidia-smi knows of, on one host of two.
         Fault("gpu-containers", "", "", "Container Toolkit is missing"),

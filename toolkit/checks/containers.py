@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from toolkit.checks.engine import RESTART
 from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.model import Check, Scene, Seen, error, fine, grouped, groups_text, unchecked, warning
 from toolkit.checks.mounts import access, lost_source, unwritable
@@ -188,9 +187,8 @@ def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     size = _limits(scene, seen.host).memlock
     if size >= 0:
         what = f"ranks can lock only {size // 1024} KiB of memory, but RDMA needs an unlimited memlock limit"
-        limit = '"default-ulimits": {"memlock": {"Name": "memlock", "Soft": -1, "Hard": -1}}'
-        fix = f"on {seen.host}: add {limit} to /etc/docker/daemon.json, {RESTART}  # then: toolkit up"
-        yield error(what, fix)
+        # The limit of the container takes precedence over the default of the engine.
+        yield error(what, "in hosts.yaml: set ulimits: {memlock: unlimited}, then: toolkit up")
 
 
 def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:

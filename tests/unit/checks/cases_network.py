@@ -446,6 +446,7 @@ NETWORK_CASES = (
         "error",
         net.with_inside(GOOD, "gpu1", logins={"gpu2": {"memlock": 65536, "nofile": 4096}}),
         "ranks can lock only 64 KiB",
+        fix="in hosts.yaml: set ulimits: {memlock: unlimited}, then: toolkit up",
     ),
     Case("in-memlock", "not checked", net.without_looks(GOOD), "--quick"),
     Case("in-files", "ok", GOOD),
