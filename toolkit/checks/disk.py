@@ -8,6 +8,7 @@ from toolkit.checks.engine import engine_info
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, unchecked, warning
 from toolkit.checks.places import PLACES, Place, place
 from toolkit.core.command import quoted
+from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
 from toolkit.errors import UnsafeState
 from toolkit.launchers import BY_AGENT
@@ -112,7 +113,12 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         fix = own if folder.startswith(wanted) else elsewhere
         what = f"user {user} cannot write to {folder}, below which toolkit stores SSH keys and job records"
         yield error(what, fix)
-    elif there.type.startswith("fuse.") and "allow_other" not in there.options and seen.facts.uid:
+    elif (
+        there.type.startswith("fuse.")
+        and "allow_other" not in there.options
+        and seen.facts.uid
+        and seen.facts.engine != PODMAN  # it runs as the SSH user
+    ):
         what = (
             f"the engine (root) cannot access {there.path}, because the folder is on {there.type} "
             "without the option allow_other"

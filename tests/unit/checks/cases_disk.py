@@ -90,6 +90,12 @@ CASES = (
     Case("disk-state", "error", _state(may="rx"), "cannot write to /home/alice/.local"),
     Case("disk-state", "error", _state(f"locked|{_STATE}/jobs\n"), f"cannot write to {_STATE}/jobs"),
     Case("disk-state", "error", _state(on="fuse.sshfs|nas:/home|rw,user_id=1000"), "cannot access"),
+    # Podman runs as the SSH user, who can access the folder.
+    Case(
+        "disk-state",
+        "ok",
+        with_host(_state(on="fuse.sshfs|nas:/home|rw,user_id=1000"), "gpu2", {"engine": "podman"}),
+    ),
     Case(
         "disk-state",
         "error",
