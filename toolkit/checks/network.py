@@ -167,6 +167,6 @@ CHECKS = (
     Check("net-speed", "the data link is fast enough", host=_speed),
     Check("net-speeds", "the data interfaces of all hosts have the same speed", whole=_speeds),
     Check("net-mtu", "the MTU is the same on all hosts", whole=_mtu),
-    Check("net-errors", "the data link damages no packets", host=_errors),
+    Check("net-errors", "the data link has few packet errors", host=_errors),
     Check("net-public", "ranks use a private network", host=_public),
 )
