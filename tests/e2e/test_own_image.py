@@ -83,7 +83,7 @@ def runs_jobs(vendor: Toolkit, transport: str) -> None:
     """Assert that `up` selects the transport, and that jobs and the smoke test succeed; then `down`."""
     up = vendor.run("up", check=True)
     try:
-        assert ("transport: exec (the image does not have both ssh and /usr/sbin/sshd)" in up.err) == (
+        assert ("transport: exec (the image has no ssh or no /usr/sbin/sshd)" in up.err) == (
             transport == "exec"
         )
         assert vendor.run("status", "--json", check=True).json["transport"] == transport
