@@ -98,8 +98,8 @@ class Measured:
         """Return one sentence with the slowest link and its cost."""
         slowest = self.slowest
         if slowest is None:
-            reason = "the cluster has one host" if len(self.hosts) < 2 else "every measurement failed"
-            return f"toolkit measured no link between hosts: {reason}"
+            why = "the cluster has one host, so " if len(self.hosts) == 1 else ""
+            return f"{why}toolkit measured no link between hosts"
         rates = sorted(link.rate for link in self.pairs)
         median = rates[len(rates) // 2]
         text = f"the slowest link, from {slowest.source} to {slowest.target}, has {shown_rate(slowest.rate)}"
