@@ -290,7 +290,7 @@ def _simple(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
         number = cast(float, value)
         limit = _limit(limits, _NUMBER)
         if not limit.least <= number <= limit.most:
-            raise DecodeError(path, f"outside the range {limit.least} to {limit.most}: {_shown(value)}")
+            raise DecodeError(path, f"not in the range {limit.least} to {limit.most}: {_shown(value)}")
     return value
 
 
