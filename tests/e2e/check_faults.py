@@ -197,9 +197,9 @@ MOUNT_FINDINGS = (
         "mount-access",
         "warning",
         "box2",
-        "cannot write to /data/readonly: its file system is mounted read-only",
+        "cannot write to /data/readonly: the file system is mounted read-only",
     ),
-    ("mount-room", "error", "box2", "the file system of /data/full is full"),
+    ("mount-room", "error", "box2", "the file system of /data/full is almost full"),
     ("mount-links", "warning", "box2", "train -> /mnt/big/train"),
 )
 

@@ -110,7 +110,7 @@ def test_names_that_would_trouble_others_are_no_fault(checked: Toolkit, before: 
     assert done.json["verdict"] == before, alarms(done)
     said = [f["what"] for f in done.json["findings"] if f["check"] == "host-names"]
     assert any("have the same host name box1" in what for what in said)
-    assert any("box1 is 127.0.1.1" in what for what in said)
+    assert any("box1 has the address 127.0.1.1" in what for what in said)
 
 
 # What the hosts file asks for

@@ -65,7 +65,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "net-conflict",
             "ip addr add DATA1/32 dev enp3s0",
             "ip addr del DATA1/32 dev enp3s0",
-            "the hosts box1, box2 all have the address DATA1, which reaches only one of them",
+            "the hosts box1, box2 have the same address DATA1, which reaches only one of these hosts",
         ),
         Fault("pair-route", "", "", "on its own interface"),
     ),
@@ -103,7 +103,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "pair-seen",
             f"ip addr add SPARE/32 dev enp3s0; {NAT.format('A')}",
             f"{NAT.format('D')}; ip addr del SPARE/32 dev enp3s0",
-            "the address of box2: box1 receives SPARE",
+            "the address of box2: box1 receives connections from SPARE",
         ),
     ),
     "slow": (
@@ -114,7 +114,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "limits enp3s0 to 10 Mb/s",
             "warning",
         ),
-        Fault("net-speeds", "", "", "box2 has 10 Mb/s, but other hosts have 10 Gb/s", "warning"),
+        Fault("net-speeds", "", "", "box2 has 10 Mb/s, but other hosts have up to 10 Gb/s", "warning"),
         Fault("pair-route", BENT, STRAIGHT, "the host sends to box1 (DATA1) through mv0", "warning"),
         Fault(
             "net-mtu",
@@ -166,8 +166,8 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
         "ip addr del 8.8.99.N/24 dev CARD; ip addr del 10.55.0.1/24 dev CARD; rmdir /srv/roots",
         {
             "net-public": "is public",
-            "net-conflict": "the hosts box1, box2 all have the address 10.55.0.1, which ranks do not use",
-            "rdma": "no active InfiniBand",
+            "net-conflict": "the hosts box1, box2 have the same address 10.55.0.1, which ranks do not use",
+            "rdma": "no usable port of an RDMA type",
             "in-shm": "/dev/shm in containers has 64 MiB",
             "mount-access": "cannot write to /srv/roots: trainer has no write permission",
         },
@@ -227,11 +227,11 @@ UP: Mapping[str, Sequence[Fault]] = {
             "in-gpus",
             _PLAYED_GPU,
             "rm /usr/local/bin/nvidia-smi",
-            "a container on the host has no nvidia-smi",
+            "but the container has no nvidia-smi",
         ),
         # What follows from a GPU that only its nvidia-smi knows of, on one host of two.
         Fault("gpu-containers", "", "", "Container Toolkit is missing"),
-        Fault("gpu-alike", "", "", "ranks compute on the CPU of", "warning"),
+        Fault("gpu-alike", "", "", "compute on the CPU, but ranks on", "warning"),
         Fault(
             "in-versions",
             "docker exec -u 0 WORKER sh -c 'sed -i s/^Version:.*/Version:\\ 9.9.9/ "

@@ -123,7 +123,7 @@ def test_an_existing_cluster_stays_where_it_is(bent: Toolkit) -> None:
     own("box2", "tc qdisc add dev enp3s0 root tbf rate 10mbit burst 64kb latency 50ms")
     try:
         said = bent.run("network", "explain", "--json", check=True).json
-        assert {h["why"] for h in said["hosts"]} == {"an earlier `up` selected the address"}
+        assert {h["why"] for h in said["hosts"]} == {"an earlier `toolkit up` selected the address"}
         assert bent.run("up", "--json", check=True).json["changes"] == 0
     finally:
         own("box2", "tc qdisc del dev enp3s0 root")

@@ -229,6 +229,7 @@ CASES: dict[str, str | bytes] = {
     "service ports": GOOD + "services: {a: {command: x, ports: [80, 0, 70000, '81', 80]}}\n",
     "service health without a port": GOOD + "services: {a: {command: x, health: /}}\n",
     "service environment": GOOD + "services: {a: {command: x, env: {TOKEN: 1234, =x: y}, gpus: [0, 0]}}\n",
+    "service without a GPU": GOOD + "services: {a: {command: x, gpus: []}}\n",
     "service mount twice": GOOD
     + "mounts: [/a:/x, /b:/x]\nservices: {s: {command: x, mounts: [/c:/x, /d:/y, /e:/y]}}\n",
     # All at once, in the file's order, whatever layer finds them

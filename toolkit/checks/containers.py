@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from toolkit.checks.engine import RESTART
 from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.model import Check, Scene, Seen, error, fine, grouped, groups_text, unchecked, warning
 from toolkit.checks.mounts import access, lost_source, unwritable
 from toolkit.core.command import quoted
 from toolkit.core.container import mount_argument
 from toolkit.core.finding import Finding
+from toolkit.core.printable import counted
 from toolkit.env_lint.lint import lint_nccl
 from toolkit.hostsfile.checks import without_ssh
 from toolkit.hostsfile.errors import path_text
@@ -37,6 +37,7 @@ _NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 # Launchers that fixes propose, in order of preference.
 _BY_EXEC = ("mpirun", "torchrun", "python")
 _BY_SSH = ("horovodrun", *_BY_EXEC)
+_LISTEN_FIX = "the host must have the address, and the port must not be lower than this number"
 _SHM_FIX = "in hosts.yaml: set shm_size: 8g, then: toolkit up"
 
 
@@ -122,7 +123,9 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
             )
         else:
             yield error(
-                what, f"on {seen.host}: ip -4 addr; sysctl net.ipv4.ip_unprivileged_port_start", subject=port
+                what,
+                f"on {seen.host}: ip -4 addr; sysctl net.ipv4.ip_unprivileged_port_start  # {_LISTEN_FIX}",
+                subject=port,
             )
 
 
@@ -131,7 +134,8 @@ def _login(scene: Scene) -> Iterator[Finding]:
         return  # without ssh between containers there is no login
     main = scene.inside.get(scene.inventory.main)
     if main is None or not main.up or main.error:
-        yield unchecked("the cluster is not up, so toolkit tested no logins")
+        why = scene.no_look(scene.inventory.main) or "the cluster is not up"
+        yield unchecked(f"toolkit tested no logins: {why}")
         return
     for name, result in main.report.logins.items():
         if result.error and name in scene.inventory.names:
@@ -147,7 +151,7 @@ def _names(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for name, found in looked.report.names.items():
         path = scene.paths.get(name)
         if path and found != (path.address,):
-            where = ", ".join(found) or "nowhere"
+            where = ", ".join(found) or "no address"
             loop = " (loopback)" if any(address.startswith("127.") for address in found) else ""
             what = f"in the container, the name {name} resolves to {where}{loop}, not to {path.address}"
             yield error(what, "toolkit up", subject=name)
@@ -183,9 +187,8 @@ def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     size = _limits(scene, seen.host).memlock
     if size >= 0:
         what = f"ranks can lock only {size // 1024} KiB of memory, but RDMA needs an unlimited memlock limit"
-        limit = '"default-ulimits": {"memlock": {"Name": "memlock", "Soft": -1, "Hard": -1}}'
-        fix = f"on {seen.host}: add {limit} to /etc/docker/daemon.json, {RESTART}  # then: toolkit up"
-        yield error(what, fix)
+        # The limit of the container takes precedence over the default of the engine.
+        yield error(what, "in hosts.yaml: set ulimits: {memlock: unlimited}, then: toolkit up")
 
 
 def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -210,8 +213,8 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     found = scene.inside[seen.host].report.gpus
     if found is None or len(found) < wanted:
-        has = "has no nvidia-smi" if found is None else f"lists only {len(found)}"
-        what = f"the host has {wanted} GPUs, but a container on the host {has}"
+        has = "has no nvidia-smi" if found is None else f"lists {counted(len(found), 'GPU')}"
+        what = f"a container on the host should have {counted(wanted, 'GPU')}, but the container {has}"
         fix = (
             f"on {seen.host}: sudo nvidia-ctk runtime configure --runtime=docker && "
             "sudo systemctl restart docker  # then: toolkit up"
@@ -250,7 +253,7 @@ def _mounts(seen: Seen, scene: Scene) -> Iterator[Finding]:
     faults = scene.inside[seen.host].report.mounts
     for mount in (mount for target, mount in mounts.items() if target in faults):
         if mount.source in reported:
-            yield unchecked("the check mount-access reports the reason", subject=mount.source)
+            yield unchecked(f"ranks cannot write to {mount.source} [mount-access]", subject=mount.source)
         else:
             yield unwritable(seen, mount, faults[mount.target])
 
@@ -280,7 +283,9 @@ def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
             f"the clock in the container is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} the clock "
             "of the host"
         )
-        yield warning(what, "remove libfaketime and similar programs from the image and from env")
+        yield warning(
+            what, "remove libfaketime and similar programs from the image, and from env: in hosts.yaml"
+        )
 
 
 CHECKS = (
@@ -299,10 +304,13 @@ CHECKS = (
     Check("in-shm", "/dev/shm is large enough", host=_shm, stage="inside"),
     Check("in-memlock", "ranks can lock memory for RDMA", host=_memlock, stage="inside"),
     Check("in-files", "ranks can open enough files", host=_files, stage="inside"),
-    Check("in-gpus", "containers see the GPUs", host=_gpus, stage="inside"),
+    Check("in-gpus", "containers have the GPUs of the host", host=_gpus, stage="inside"),
     Check("in-versions", "libraries have the same version on all hosts", whole=_versions, stage="inside"),
     Check(
-        "in-variables", "NCCL in the image supports the variables in env", whole=_variables, stage="inside"
+        "in-variables",
+        "NCCL in the image supports the NCCL variables in env",
+        whole=_variables,
+        stage="inside",
     ),
     Check(
         "in-mounts",

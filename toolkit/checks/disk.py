@@ -8,6 +8,7 @@ from toolkit.checks.engine import engine_info
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, unchecked, warning
 from toolkit.checks.places import PLACES, Place, place
 from toolkit.core.command import quoted
+from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
 from toolkit.errors import UnsafeState
 from toolkit.launchers import BY_AGENT
@@ -59,7 +60,7 @@ def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the host did not report the disk of the image store")
         return
     fix = _old_images(seen, scene) or f"on {seen.host}: docker image prune  # docker system df shows usage"
-    room = f"the disk of {where.path} has {_size(where.free)} free"
+    room = f"the disk of {where.path} has only {_size(where.free)} free"
     if "ro" in where.options:
         yield _read_only(seen, where)
     elif scene.image is None or any(i.identity == scene.image.identity for i in seen.facts.images):
@@ -85,10 +86,10 @@ def _inodes(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if where is None:
         yield unchecked("the host did not report the disk of the image store")
     elif not where.inodes:
-        yield fine("the file system has no fixed number of files")
+        yield fine("the file system has no fixed number of inodes")
     else:
         missing = scene.image and not any(i.identity == scene.image.identity for i in seen.facts.images)
-        left = f"the file system of {where.path} has room for {where.inodes_free} more files"
+        left = f"the file system of {where.path} has room for only {where.inodes_free} more files"
         fix = f"on {seen.host}: docker image prune  # df -i {quoted(where.path)} shows the inodes"
         if where.inodes_free < FEW_FILES:
             yield error(f"{left}, so containers cannot start", fix)
@@ -110,13 +111,24 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         folder = there.locked[0] if there.locked else there.path
         own = f"on {seen.host}: sudo chown -R {quoted(user, folder)}"
         fix = own if folder.startswith(wanted) else elsewhere
-        yield error(f"user {user} cannot write to {folder}, which contains SSH keys and job records", fix)
-    elif there.type.startswith("fuse.") and "allow_other" not in there.options and seen.facts.uid:
-        what = f"the engine (root) cannot access {there.path}, because the folder is on {there.type}"
+        what = f"user {user} cannot write to {folder}, below which toolkit stores SSH keys and job records"
+        yield error(what, fix)
+    elif (
+        there.type.startswith("fuse.")
+        and "allow_other" not in there.options
+        and seen.facts.uid
+        and seen.facts.engine != PODMAN  # it runs as the SSH user
+    ):
+        what = (
+            f"the engine (root) cannot access {there.path}, because the folder is on {there.type} "
+            "without the option allow_other"
+        )
         yield error(what, elsewhere)
     elif "noexec" in there.options:
         # Observed: mpirun and horovodrun exit with "Permission denied", torchrun works.
-        fix = f"on {seen.host}: sudo mount -o remount,exec MOUNTPOINT  # or {elsewhere} without noexec"
+        find = f"findmnt -no TARGET -T {quoted(there.path)}"
+        instead = "in hosts.yaml: set state_dir: to a folder on a disk that is mounted without noexec"
+        fix = f'on {seen.host}: sudo mount -o remount,exec "$({find})"  # or {instead}'
         if scene.inventory.launcher in BY_AGENT:
             yield error(f"{there.path} is mounted noexec, but mpirun executes a program in this folder", fix)
         else:
@@ -136,7 +148,7 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
     home = place(seen, "home")
     if over:
         yield error(
-            f"the user has reached the disk quota: {' '.join(over[0].split())}",
+            f"the SSH user has reached the disk quota: {' '.join(over[0].split())}",
             f"on {seen.host}: quota -s  # then remove files",
         )
     elif home is None or not home.size:
@@ -160,7 +172,7 @@ def _usage(seen: Seen, where: Place) -> str:
 
 
 def _read_only(seen: Seen, where: Place) -> Finding:
-    fix = f"on {seen.host}: sudo dmesg | grep -i 'remount\\|i/o error'  # kernels remount failing disks"
+    fix = f"on {seen.host}: sudo dmesg | grep -i 'remount\\|i/o error'  # the kernel remounts a failing disk"
     return error(f"{where.path} is on a file system that is mounted read-only", fix)
 
 

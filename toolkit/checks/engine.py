@@ -76,11 +76,11 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not driver:
         yield unchecked("docker cannot be used")
     elif driver in _SLOW_DRIVERS and info.engine == PODMAN:
-        what = f"podman uses the slow storage driver {driver}, which copies every layer"
+        what = f"podman uses the storage driver {driver}, which is slower than overlay"
         fix = f'on {seen.host}: set driver = "overlay" under [storage] in ~/.config/containers/storage.conf'
         yield warning(what, f"{fix}, then: podman system reset  # removes all images and containers")
     elif driver in _SLOW_DRIVERS:
-        what = f"docker uses the slow storage driver {driver}, which copies or loop-mounts every layer"
+        what = f"docker uses the storage driver {driver}, which is slower than overlay2"
         fix = f'on {seen.host}: add {{"storage-driver": "overlay2"}} to {_DAEMON}, {RESTART}'
         yield warning(what, fix)
 
@@ -92,7 +92,7 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("docker cannot be used")
     elif "name=userns" in options:
         what = (
-            "docker maps user ids (userns-remap), so ranks can neither read their SSH keys "
+            "docker maps user IDs (userns-remap), so ranks can neither read their SSH keys "
             "nor write files as your user"
         )
         yield error(what, f"on {seen.host}: remove userns-remap from {_DAEMON}, {RESTART}")
@@ -146,7 +146,7 @@ def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif runtime not in _RUNTIMES:
         what = f"containers run under the runtime {runtime}, and toolkit was not tested with this runtime"
         fix = f'remove "default-runtime" from {_DAEMON}, {RESTART}'
-        fix = f"remove runtime from {_CONTAINERS_CONF}" if info.engine == PODMAN else fix
+        fix = f"remove the key runtime from {_CONTAINERS_CONF}" if info.engine == PODMAN else fix
         yield warning(what, f"on {seen.host}: {fix}")
 
 
@@ -156,10 +156,10 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not info.version:
         yield unchecked("docker cannot be used")
     elif info.root.startswith("/var/snap/"):
-        what = "docker is the snap package, which can read only folders below /home that are not hidden"
+        what = "docker is a snap package, which can read only folders below /home that are not hidden"
         yield warning(what, f"on {seen.host}: sudo snap remove docker  # then install docker.io or docker-ce")
     elif "name=selinux" in options:
-        what = "SELinux denies containers access to mounted folders without the label container_file_t"
+        what = "with SELinux, containers cannot access mounted folders without the label container_file_t"
         fix = "sudo chcon -Rt container_file_t FOLDER  # for each mount, and for the state directory"
         yield warning(what, f"on {seen.host}: {fix}")
 
@@ -175,10 +175,15 @@ CHECKS = (
     Check("docker-version", "the container engine is new enough", host=_new_enough),
     Check("docker-storage", "the storage driver of the engine is fast enough", host=_driver),
     Check("docker-users", "containers use the user IDs of the host", host=_remapped),
-    Check("docker-linger", "containers continue after the logout", host=_lasting, probes=(LINGER,)),
+    Check(
+        "docker-linger",
+        "containers continue to run after the SSH user logs out",
+        host=_lasting,
+        probes=(LINGER,),
+    ),
     Check("docker-here", "docker commands reach the engine of this host", host=_own),
     Check("docker-logs", "container logs can be read", host=_logs),
     Check("docker-runtime", "the runtime of containers was tested with toolkit", host=_runtime),
     Check("docker-confined", "containers can read mounted folders", host=_confined),
-    Check("cluster-name", "no other user's cluster has this name", host=_foreign),
+    Check("cluster-name", "no cluster of another user has the same name", host=_foreign),
 )

@@ -26,6 +26,7 @@ from toolkit.checks.model import (
 )
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
+from toolkit.core.printable import counted
 from toolkit.protocol.decode import hexadecimal, whole
 from toolkit.protocol.frames import CELL, lines_of, rows
 
@@ -127,6 +128,8 @@ class Answers:
         return self.other.get(word, ())
 
 
+_NO_GPU_USED = "hosts.yaml uses no GPU of this host"
+_NO_GPU_LISTED = "nvidia-smi lists no GPU on this host"
 _WORDS = ("pci", "rows", "fabric", "chars", "tool", "cdi", "module", "kernel", "running", "log")
 
 
@@ -179,8 +182,8 @@ def of_cards(judge: HostJudge) -> HostJudge:
     @wraps(judge)
     def judged(seen: Seen, scene: Scene) -> Iterable[Finding]:
         if unwanted(seen, scene):
-            return (fine("hosts.yaml uses no GPU of this host"),)
-        return judge(seen, scene) if answers(seen).cards else (fine("nvidia-smi lists no GPU on this host"),)
+            return (fine(_NO_GPU_USED),)
+        return judge(seen, scene) if answers(seen).cards else (fine(_NO_GPU_LISTED),)
 
     return judged
 
@@ -224,7 +227,7 @@ def xid_of(line: str) -> tuple[str, int] | None:
 
 # Reasons for a reduced clock, as bits of clocks_event_reasons.active (nvml.h). Idling, a configured power
 # limit and the request of an application are no faults.
-_SLOWED = ((0x80, "by its power supply"), (0x60, "by its temperature"), (0x8, "by the hardware"))
+_SLOWED = ((0x80, "by the power supply"), (0x60, "because of the temperature"), (0x8, "by the hardware"))
 
 
 def _index(card: Mapping[str, str]) -> str:
@@ -242,7 +245,8 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if card.get("reset_status.reset_required") in ("Yes", "1"):
             yield error("the GPU reports an error that requires a reset", fix, subject=who)
         elif errors:
-            yield error(f"the GPU counted {errors} uncorrectable memory errors", fix, subject=who)
+            count = counted(errors, "uncorrectable memory error")
+            yield error(f"the GPU counted {count} since its driver was loaded", fix, subject=who)
         elif card.get("retired_pages.pending") == "Yes":
             yield warning("the GPU has bad memory pages, which its next reset retires", fix, subject=who)
     by_uuid = {card.get("uuid"): card for card in report.cards}
@@ -261,7 +265,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
     report = answers(seen)
     if unwanted(seen, scene) or not (report.cards or report.trouble):
-        yield fine("the host uses no NVIDIA driver")
+        yield fine(_NO_GPU_USED if unwanted(seen, scene) else _NO_GPU_LISTED)
         return
     lines = report.tagged("log")
     if not lines:
@@ -292,7 +296,7 @@ def _throttled(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield unchecked("nvidia-smi does not report clock throttle reasons", subject=label(card))
         elif why:
             query = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {_index(card)}"
-            fix = f"on {seen.host}: {query}"
+            fix = f"on {seen.host}: {query}  # then check power and cooling"
             yield warning(f"the clock of the GPU is throttled {why}", fix, subject=label(card))
 
 
@@ -310,7 +314,7 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
     over = {pid: stray.job for stray in strays(scene) if stray.host == seen.host for pid in stray.pids}
     for app in others(seen, scene):
         card = cards.get(app.gpu, {})
-        held = f"{app.memory.strip()} MiB of the GPU" if app.memory.strip().isdigit() else "memory of the GPU"
+        held = f"{app.memory.strip()} MiB of GPU memory" if app.memory.strip().isdigit() else "GPU memory"
         who = f"{app.name.rpartition('/')[2] or 'a process'} (pid {app.pid}, user {app.user or 'unknown'})"
         if app.pid in over:
             what = f"{who} uses {held} for job {over[app.pid]}, which has ended"
@@ -363,8 +367,10 @@ def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield unchecked("nvidia-smi does not report the width of the PCIe link", subject=label(card))
         elif now < most and not awake:
             # An idle GPU can narrow its link to save power.
-            what = "the PCIe link is in a low-power state, which hides its full width"
-            yield unchecked(what, "toolkit check  # again while a job uses the GPU", subject=label(card))
+            what = "the PCIe link is in a low-power state, so its full width is not known"
+            yield unchecked(
+                what, "toolkit check  # run this command while a job uses the GPU", subject=label(card)
+            )
         elif now < most:
             what = f"the PCIe link has {now} of {most} lanes, so copies take {most / now:.0f} times as long"
             fix = f"on {seen.host}: nvidia-smi -q -i {_index(card)}  # then reseat the card or check its slot"
@@ -379,8 +385,8 @@ def _alike(scene: Scene) -> Iterator[Finding]:
         yield fine("no host has GPUs")
     elif without:
         what = (
-            f"ranks compute on the CPU of {', '.join(without)} (no GPU), but on GPUs of "
-            f"{', '.join(with_gpus)}"
+            f"ranks on {', '.join(without)} (no GPU) compute on the CPU, but ranks on {', '.join(with_gpus)} "
+            "compute on GPUs"
         )
         # Only the main host can have 0 slots.
         main = scene.inventory.main

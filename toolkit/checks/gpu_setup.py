@@ -14,6 +14,7 @@ from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, war
 from toolkit.cluster.gpus import explain, is_known
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
+from toolkit.core.printable import counted
 from toolkit.image.cuda import (
     CPU_BUILD,
     CPU_IMAGE,
@@ -141,14 +142,15 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
         listed = {card.get("pci.bus_id", "")[-12:].lower() for card in report.cards}
         lost = [place for place, _ in bus if place[-12:].lower() not in listed]
         what = (
-            f"{len(bus)} GPUs are on the PCI bus, but nvidia-smi lists {len(report.cards)} "
+            f"the PCI bus has {counted(len(bus), 'GPU')}, but nvidia-smi lists {len(report.cards)} "
             f"(missing: {', '.join(lost)})"
         )
         fix = f"on {seen.host}: sudo dmesg | grep -i nvrm  # if a GPU fell off the bus, reboot the host"
         yield warning(what, fix)
     elif bus and not report.cards:
-        drivers = ", ".join(sorted({driver for _, driver in bus if driver})) or "no driver"
-        what = f"{len(bus)} NVIDIA GPUs are on the PCI bus, but nvidia-smi is missing ({drivers})"
+        drivers = ", ".join(sorted({driver for _, driver in bus if driver})) or "none"
+        devices = counted(len(bus), "NVIDIA GPU")
+        what = f"the PCI bus has {devices}, but nvidia-smi is missing (kernel driver: {drivers})"
         fix = f"on {seen.host}: install the NVIDIA driver; or in hosts.yaml: set hosts/{seen.host}/gpus to 0"
         yield warning(what, fix)
 
@@ -161,8 +163,8 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
         what = f"{host.gpus} GPUs are declared in hosts.yaml, but nvidia-smi on the host lists {found}"
         yield error(what, f"on {seen.host}: nvidia-smi  # or change gpus: in hosts.yaml")
     elif given and host.slots is not None and host.slots > given:
-        what = f"{host.slots} slots share {given} GPUs, but NCCL refuses two ranks on one GPU"
-        yield warning(what, f"in hosts.yaml: set hosts/{seen.host}/slots to {given}, or remove slots")
+        what = f"{host.slots} slots share {counted(given, 'GPU')}, but NCCL refuses two ranks on one GPU"
+        yield warning(what, f"in hosts.yaml: set hosts/{seen.host}/slots to {given}, or remove this key")
 
 
 def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -179,7 +181,7 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked(f"the image does not declare its CUDA version, and {supports}")
         return
     first = first_driver(cuda) if cuda else 0
-    newer = f"driver {first} or newer" if first else "a driver of a newer branch"
+    newer = f"NVIDIA driver {first} or newer" if first else "an NVIDIA driver of a newer branch"
     install = f"on {seen.host}: install {newer}"
     if condition and satisfied(condition, driver) is False:
         yield error(f"{supports}, but the image needs {condition.split()[0]}", _fix(scene, install))
@@ -208,7 +210,11 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
             return
         if own < oldest:
             what = f"{card.get('name')} (compute capability {dotted(own)}) is too old for CUDA {cuda[0]}"
-            fix = f"toolkit run --exclude {seen.host} ...  # or use an image with CUDA {cuda[0] - 1}"
+            older = next(
+                (str(major) for major in sorted(OLDEST_GPU, reverse=True) if own >= OLDEST_GPU[major]), ""
+            )
+            fix = f"toolkit run --exclude {seen.host} ..."
+            fix = f"{fix}  # or use an image with CUDA {older}" if older else fix
             yield error(what, _other_variant(scene) or fix, subject=label(card))
         elif own_image is not None and not own_image.runs_on(own):
             what = (
@@ -293,10 +299,10 @@ def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif info.cgroup_driver == "systemd" and not report.tagged("chars"):
         what = (
             "running containers lose their GPUs at the next `systemctl daemon-reload`, "
-            "because the engine uses systemd cgroups"
+            "because the engine uses systemd cgroups and /dev/char has no links to the GPUs"
         )
-        fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all  # at every boot, by a udev rule"
-        yield warning(what, f"on {seen.host}: {fix}")
+        fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all"
+        yield warning(what, f"on {seen.host}: {fix}  # at every boot, for example by a udev rule")
 
 
 def _fabric(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -317,7 +323,8 @@ def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
     flavor = running.rpartition("-")[2]
     newer = [k for k in report.tagged("kernel") if _order(k) > _order(running) and k.endswith(flavor)]
     if newer and (last := max(newer, key=_order)) not in modules:
-        what = f"kernel {last} is installed without an NVIDIA driver: the GPUs are missing after a reboot"
+        effect = "so ranks cannot use the GPUs after the next reboot"
+        what = f"the installed kernel {last} has no NVIDIA driver, {effect}"
         fix = f"sudo dkms autoinstall -k {quoted(last)}  # or install the driver for this kernel"
         yield warning(what, f"on {seen.host}: {fix}")
 
@@ -337,5 +344,10 @@ CHECKS = (
     Check("gpu-containers", "docker can give GPUs to containers", host=_containers, probes=(GPUS,)),
     Check("gpu-kept", "running containers keep their GPUs", host=_kept, probes=(GPUS,)),
     Check("gpu-fabric", "the fabric manager runs on hosts with NVSwitches", host=_fabric, probes=(GPUS,)),
-    Check("gpu-next-kernel", "the next kernel has a GPU driver", host=_next_kernel, probes=(GPUS,)),
+    Check(
+        "gpu-next-kernel",
+        "the newest installed kernel has an NVIDIA driver",
+        host=_next_kernel,
+        probes=(GPUS,),
+    ),
 )

@@ -35,8 +35,8 @@ def _one(scene: Scene) -> Iterator[Finding]:
             yield unchecked("no host answered")
     elif not scene.sendable and len(identities) > 1:
         who = ", ".join(f"{name} has {image.identity}" for name, image in held.items())
-        fix = "toolkit image send  # after building or loading the image on your machine"
-        why = scene.local_silence or "your machine has none"
+        fix = "toolkit image send  # after you build or load the image on your machine"
+        why = scene.local_silence or "your machine has no such image"
         what = f"the hosts have different images with the tag {tag}, and {why}: {who}"
         yield error(what, LATE_FIX if scene.local_silence else fix)
 
@@ -62,7 +62,8 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(what, f"{missing_fix(tag)}, or load the image on {seen.host}: docker load")
     elif held is not None:
         yield fine(
-            f"`toolkit up` replaces the image {tag} on this host, which has other content ({held.identity})"
+            f"the image {tag} ({held.identity}) differs from the image on your machine, "
+            "so `toolkit up` replaces the image on this host"
         )
     else:
         yield fine(f"`toolkit up` sends {tag} to this host")
@@ -84,7 +85,7 @@ def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if re.search(way.says, answer.output):
             yield error(f"the host cannot pull {tag}: {way.what} ({words})", way.fix)
             return
-    yield unchecked(f"the query for {tag} failed for an unknown reason: {words}")
+    yield unchecked(f"the query to the registry for {tag} failed: {words}")
 
 
 def _running(seen: Seen, scene: Scene) -> Iterator[Finding]:

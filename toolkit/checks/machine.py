@@ -10,6 +10,7 @@ from toolkit.checks.engine import engine_info
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.finding import Finding
 from toolkit.core.image import image_arch
+from toolkit.core.printable import counted
 from toolkit.protocol.decode import real, whole
 from toolkit.protocol.frames import lines_of
 from toolkit.protocol.host_list import host_list
@@ -77,7 +78,8 @@ def _arch(seen: Seen, scene: Scene) -> Iterator[Finding]:
         others = sorted({image_arch(facts.arch) for facts in scene.facts.values()} - {own})
         if others:
             what = (
-                f"the processor is {own}, but other hosts have {', '.join(others)}, and no image runs on both"
+                f"the processor is {own}, but other hosts have {', '.join(others)}, "
+                "and all hosts of a cluster need the same image"
             )
             yield error(what, "create a separate hosts.yaml for each processor architecture")
 
@@ -111,7 +113,8 @@ def _names(scene: Scene) -> Iterator[Finding]:
         lines = [line.split() for line in files(seen).get("/etc/hosts", ())]
         loop = next((words[0] for words in lines if own and own in words[1:]), "")
         if loop:
-            what = f"{own} is {loop} in /etc/hosts of the host, but containers have a separate /etc/hosts"
+            known = f"{own} has the address {loop} in /etc/hosts of the host"
+            what = f"{known}, but containers have a separate /etc/hosts"
             yield fine(what, name)
 
 
@@ -119,8 +122,8 @@ def _programs(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not files(seen):
         yield unchecked("the host did not report its programs")
     if missing := files(seen).get("missing"):
-        what = f"the PATH of SSH sessions has no {', '.join(missing)}"
-        yield error(what, f"on {seen.host}: install coreutils, grep, gzip, sed and tar")
+        what = f"the PATH of SSH sessions contains no {', '.join(missing)}"
+        yield error(what, f"on {seen.host}: install coreutils, grep, sed, tar and gzip")
 
 
 def _limits(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -179,7 +182,7 @@ def _memory_faults(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not counts:
         yield unchecked("the kernel does not count memory errors on this host")
     elif faults:
-        what = f"the kernel counted {faults} uncorrectable memory errors since the host booted"
+        what = f"the kernel counted {counted(faults, 'uncorrectable memory error')} since the host booted"
         yield warning(what, f"on {seen.host}: sudo dmesg | grep -i edac  # then replace the memory module")
 
 
@@ -190,10 +193,10 @@ def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if load is None or not count:
         yield unchecked("/proc/loadavg cannot be read")
     elif "container" in files(seen):
-        yield unchecked("the host is a container, so it reports the load of a different host")
+        yield unchecked("the host is a container, so its load includes other containers of the machine")
     # The mean of five minutes, so that short programs such as this check have no influence.
     elif load > max(8, 2 * count) and not _our_job(seen):
-        what = f"other programs use the host: the load is {words[1]} on {count} processors"
+        what = f"other programs use the host: the 5-minute load average is {words[1]} on {count} processors"
         yield warning(what, f"on {seen.host}: top  # all ranks wait for the slowest host")
 
 
@@ -223,7 +226,7 @@ def _numa(seen: Seen, scene: Scene) -> Iterator[Finding]:
             what = f"automatic NUMA balancing moves memory between {nodes} nodes, which stalls GPU copies"
             yield warning(what, f"on {seen.host}: sudo sysctl kernel.numa_balancing=0")
         elif nodes > 1:
-            yield fine("automatic NUMA balancing is on (kernel.numa_balancing=1)")
+            yield fine("automatic NUMA balancing is on (kernel.numa_balancing)")
 
 
 def _slots(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -250,10 +253,10 @@ _HOST = (
     Check("arch", "the image was built for the architecture of this host", host=_arch),
     Check("programs", "the programs that toolkit calls are installed", host=_programs, probes=(MACHINE,)),
     Check("limits", "SSH sessions can open files and start processes", host=_limits, probes=(MACHINE,)),
-    Check("memory", "memory is available", host=_memory, probes=(MACHINE,)),
+    Check("memory", "at least 1 GiB of memory is available", host=_memory, probes=(MACHINE,)),
     Check("memory-pressure", "no program waits for memory", host=_pressure, probes=(MACHINE,)),
     Check("memory-errors", "the memory has no errors", host=_memory_faults, probes=(MACHINE,)),
-    Check("load", "no other program uses much of the host", host=_load, probes=(MACHINE,)),
+    Check("load", "other programs use little processor time", host=_load, probes=(MACHINE,)),
     Check("cpu-governor", "the processors can run at full clock speed", host=_governor, probes=(MACHINE,)),
     Check(
         "numa-balancing", "the kernel does not move memory between NUMA nodes", host=_numa, probes=(MACHINE,)
@@ -303,13 +306,18 @@ def _span(seconds: float) -> str:
 
 
 CHECKS = (
-    Check("same-machine", "each name belongs to a different host", whole=_one_machine, probes=(MACHINE,)),
+    Check(
+        "same-machine",
+        "each name in hosts.yaml belongs to a different host",
+        whole=_one_machine,
+        probes=(MACHINE,),
+    ),
     Check(
         "host-names",
-        "host names are unique and not loopback addresses",
+        "host names are unique and have no loopback address",
         whole=_names,
         probes=(MACHINE,),
     ),
     *_HOST,
-    Check("clock", "clocks agree", host=_clock),
+    Check("clock", "the clock agrees with the clock of your machine", host=_clock),
 )

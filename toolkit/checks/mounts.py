@@ -52,12 +52,12 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
             fix = f"on {seen.host}: ls -l {quoted(mount.source)}"
             yield error(f"{mount.source} is a broken symbolic link", fix, subject=mount.source)
         elif not where.kind:
-            what = f"{mount.source} does not exist, or {seen.facts.user} cannot open its parent folder"
+            what = f"{mount.source} does not exist, or user {seen.facts.user} cannot open its parent folder"
             fix = f"on {seen.host}: mkdir {quoted(mount.source)}  # or mount the file system"
             yield error(what, fix, subject=mount.source)
     unknown = {m.source for m in scene.inventory.mounts} - {m.source for m, _ in found}
     for source in sorted(unknown):
-        yield unchecked("the host did not report the folder", subject=source)
+        yield unchecked(f"the host did not report the folder {source}", subject=source)
 
 
 def lost_source(seen: Seen, scene: Scene) -> str:
@@ -72,7 +72,7 @@ def unwritable(seen: Seen, mount: Mount, reason: str, fix: str = "") -> Finding:
     user = seen.facts.user
     fix = fix or f"on {seen.host}: sudo chown {quoted(user, mount.source)}"
     entry = quoted(f"{mount.source}:{mount.target}:ro")
-    fix = f"{fix}  # or, if ranks only read the folder, in hosts.yaml, under mounts: - {entry}"
+    fix = f"{fix}  # or, if ranks only read the folder, in hosts.yaml: set the entry under mounts: to {entry}"
     what = f"ranks run as user {user} and cannot write to {mount.source}: {reason}"
     return warning(what, fix, subject=mount.source)
 
@@ -86,13 +86,14 @@ def access(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if not where.kind or where.kind == "broken link" or not where.answered:
             continue
         if not set(needed) <= set(where.may):
-            fix = f"on {seen.host}: ls -ld {quoted(mount.source)}  # then chmod, or add {user} to its group"
+            look = f"ls -ld {quoted(mount.source)}"
+            fix = f"on {seen.host}: {look}  # then run chmod, or add {user} to the group of the folder"
             what = f"ranks run as user {user} and cannot read {mount.source}"
             yield error(what, fix, subject=mount.source)
         elif not mount.read_only and "ro" in where.options:
             find = f"findmnt -no TARGET -T {quoted(mount.source)}"
             fix = f'on {seen.host}: sudo mount -o remount,rw "$({find})"'
-            yield unwritable(seen, mount, "its file system is mounted read-only", fix)
+            yield unwritable(seen, mount, "the file system is mounted read-only", fix)
         elif not mount.read_only and "w" not in where.may:
             yield unwritable(seen, mount, f"{user} has no write permission")
 
@@ -105,7 +106,8 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
         fix = f"on {seen.host}: du -xsh {source}/* | sort -h  # then remove files that are not needed"
         free = f"{where.free / GIB:.1f} of {where.size / GIB:.0f} GiB free"
         if where.free < NOTHING:
-            yield error(f"the file system of {mount.source} is full", fix, subject=mount.source)
+            what = f"the file system of {mount.source} is almost full ({free})"
+            yield error(what, fix, subject=mount.source)
         elif where.free < GIB:
             yield warning(
                 f"{mount.source} has only {free}, so checkpoints can fail", fix, subject=mount.source
@@ -162,8 +164,8 @@ def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...
     if len(hosts) < 2 or any(_is_common(scene, mount, hosts) for mount in writable):
         return ()
     what = (
-        "after a restart, ranks on other hosts cannot find the checkpoints, because no writable mount is on "
-        "a network file system that all hosts of the job share"
+        "after a restart, ranks on other hosts might not find the checkpoints, because no writable mount is "
+        "on a network file system that all hosts of the job share"
     )
     fix = (
         "in hosts.yaml: set mounts: [/SHARED/FOLDER:/checkpoints], then: toolkit up; write checkpoints to "
@@ -267,7 +269,7 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 "because the share denies access to root in a folder above this path (root_squash)"
             )
             fix = (
-                f"on {seen.host}: namei -l {quoted(path)}  # then run chmod o+x on the folders above, or "
+                f"on {seen.host}: namei -l {quoted(path)}  # then run chmod o+x on the listed folders, or "
                 "list under mounts: the first folder that root cannot open"
             )
             yield error(what, fix, subject=path)
@@ -276,7 +278,7 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
 CHECKS = (
     Check("mount-there", "sources of mounts exist", host=_there, probes=(PLACES,)),
     Check("mount-access", "ranks can read and write mounted folders", host=access, probes=(PLACES,)),
-    Check("mount-room", "mounted folders have room", host=_room, probes=(PLACES,)),
+    Check("mount-room", "mounted folders have free space", host=_room, probes=(PLACES,)),
     Check("mount-same", "mounted folders are the same on all hosts", whole=_same, probes=(PLACES,)),
     Check(
         "mount-links",

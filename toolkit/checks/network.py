@@ -30,7 +30,7 @@ def _shared(scene: Scene) -> Iterator[Finding]:
         where = ", ".join(f"{name} in {network}" for name, network in own.items())
         what = f"the data addresses of the hosts are in different networks: {where}"
         yield warning(
-            what, "in hosts.yaml: set data_address for these hosts  # unless a router connects them"
+            what, "in hosts.yaml: set data_address for these hosts  # unless a router connects the networks"
         )
     if not own:
         yield unchecked("no host has a known data address")
@@ -43,14 +43,17 @@ def _conflict(scene: Scene) -> Iterator[Finding]:
             if one.conflict and one.address not in reported:
                 reported.add(one.address)
                 who = host_list((name, *one.twins))
-                fix = f"on {name}: ip -4 addr  # give each host a different address, or remove one address"
+                fix = (
+                    f"on {name}: ip -4 addr  # then give each host a different address, or remove one address"
+                )
                 if any(path.address == one.address for path in scene.paths.values()):
                     yield error(
-                        f"the hosts {who} all have the address {one.address}, which reaches only one of them",
+                        f"the hosts {who} have the same address {one.address}, "
+                        "which reaches only one of these hosts",
                         fix,
                     )
                 else:
-                    what = f"the hosts {who} all have the address {one.address}, which ranks do not use"
+                    what = f"the hosts {who} have the same address {one.address}, which ranks do not use"
                     yield warning(what, fix)
 
 
@@ -77,7 +80,11 @@ def _speed(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(f"{link.name} runs at half duplex, so it cannot send and receive at the same time", fix)
     if link.limit and link.limit == link.rate and link.limit <= SLOW_RATE:
         what = f"traffic shaping limits {link.name} to {rate_text(link.limit)}"
-        yield warning(what, f"on {seen.host}: tc qdisc show dev {quoted(link.name)}", subject=link.name)
+        yield warning(
+            what,
+            f"on {seen.host}: tc qdisc show dev {quoted(link.name)}  # then raise the limit",
+            subject=link.name,
+        )
     elif 0 < link.rate <= SLOW_RATE:
         what = f"the link {link.name} has only {rate_text(link.rate)}"
         yield warning(f"{what}, so several hosts can be slower than one host", fix, subject=link.name)
@@ -93,7 +100,7 @@ def _speeds(scene: Scene) -> Iterator[Finding]:
         slow = [name for name, rate in rates.items() if rate == least]
         what = (
             f"the data link of {host_list(slow)} has {rate_text(least)}, "
-            f"but other hosts have {rate_text(most)}"
+            f"but other hosts have up to {rate_text(most)}"
         )
         slowest = links[slow[0]]
         name = quoted(slowest.name) if slowest else "INTERFACE"
@@ -115,7 +122,7 @@ def _mtu(scene: Scene) -> Iterator[Finding]:
         if len(sizes) > 1:
             by_size = "; ".join(f"{size} on {', '.join(on)}" for size, on in sorted(sizes.items()))
             odd, name = next(iter(min(sizes.values(), key=len).items()))
-            fix = f"on {odd}: sudo ip link set {name} mtu NUMBER  # the same on all hosts and on the switch"
+            fix = f"on {odd}: sudo ip link set {name} mtu NUMBER  # set it on all hosts and on the switch"
             what = f"large messages can stall, because the MTU differs in {network}: {by_size}"
             yield warning(what, fix, odd)
 
@@ -137,7 +144,7 @@ def _errors(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the host does not report its network links")
     elif link.errors > max(_BAD_LEAST, link.packets * _BAD_SHARE):
         share = link.packets // link.errors
-        what = f"the interface {link.name} received {link.errors} damaged packets, one in {share}"
+        what = f"the interface {link.name} counted {link.errors} packet errors, one per {share} packets"
         fix = f"on {seen.host}: ip -s link show {quoted(link.name)}  # then try another cable or transceiver"
         yield warning(what, fix, subject=link.name)
 
@@ -160,6 +167,6 @@ CHECKS = (
     Check("net-speed", "the data link is fast enough", host=_speed),
     Check("net-speeds", "the data interfaces of all hosts have the same speed", whole=_speeds),
     Check("net-mtu", "the MTU is the same on all hosts", whole=_mtu),
-    Check("net-errors", "the data link damages no packets", host=_errors),
+    Check("net-errors", "the data link has few packet errors", host=_errors),
     Check("net-public", "ranks use a private network", host=_public),
 )

@@ -20,7 +20,11 @@ _LOOK = "ls /sys/class/infiniband; cat /sys/class/infiniband/*/ports/*/state"
 def _common(scene: Scene) -> Iterator[Finding]:
     fabric = scene.fabric
     if fabric.required and fabric.lacking:
-        what = "EFA device" if fabric.kind == "efa" else "active InfiniBand or RoCE port that all hosts share"
+        what = (
+            "EFA device"
+            if fabric.kind == "efa"
+            else "usable port of an RDMA type (InfiniBand or RoCE) that all hosts have"
+        )
         for name in fabric.lacking:
             fix = f"on {name}: {_LOOK}  # or in hosts.yaml: set network: auto"
             yield error(
@@ -45,7 +49,8 @@ def _ports(scene: Scene) -> Iterator[Finding]:
                 fix = f"on {name}: sudo opensm -B  # or start a subnet manager in the switch"
                 yield warning(what, fix, name, port.name)
             elif not port.active and port.name in active:
-                what = f"{port.name} has the state {port.state or 'unknown'}, but is ACTIVE on other hosts"
+                state = f"{port.name} has the state {port.state or 'unknown'}"
+                what = f"{state}, but a port of this name is ACTIVE on another host"
                 yield warning(what, f"on {name}: {_LOOK}  # then check the cable", name, port.name)
 
 
@@ -56,7 +61,8 @@ def _rates(scene: Scene) -> Iterator[Finding]:
         rows = ", ".join(f"{name} {text}" for name, text in rates.items())
         what = f"NCCL can fail or use the slowest port, because RDMA ports differ between hosts: {rows}"
         yield warning(
-            what, "in hosts.yaml: set NCCL_IB_HCA in hosts/NAME/env to ports that are equal on all hosts"
+            what,
+            "in hosts.yaml: set NCCL_IB_HCA in hosts/NAME/env to the same number of equally fast ports",
         )
 
 
@@ -68,7 +74,9 @@ def _mtu(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if link and 0 < link.mtu < _ROCE_MTU:
             what = f"{name} has MTU {link.mtu}: RoCE packets of 4096 bytes need MTU {_ROCE_MTU} or more"
             line = f"sudo ip link set {quoted(name)} mtu 9000"
-            yield warning(what, f"on {seen.host}: {line}  # on all hosts and on the switch", subject=name)
+            yield warning(
+                what, f"on {seen.host}: {line}  # set this MTU on all hosts and on the switch", subject=name
+            )
 
 
 def _unused(scene: Scene) -> Iterator[Finding]:
@@ -91,7 +99,7 @@ def _unused(scene: Scene) -> Iterator[Finding]:
                 name = next(iter((*(i.name for i in own), *vlans, *port.interfaces)), "INTERFACE")
                 has = f"only the link-local address {own[0].address}" if own else "no IPv4 address"
                 line = f"sudo ip addr add ADDRESS/PREFIX dev {quoted(name)}"
-                fix = f"on {host}: {line}  # also on the other hosts, in a network for this port"
+                fix = f"on {host}: {line}  # on all hosts, with addresses in one network for this port"
                 yield warning(f"{what} ({port.rate:g} Gb/s): {name} has {has}", fix, host, port.name)
             elif shared.intersection(i.network for i in own):
                 fix = (
@@ -99,7 +107,7 @@ def _unused(scene: Scene) -> Iterator[Finding]:
                     "  # then give the first RDMA port of each host an address in one network"
                 )
                 yield warning(
-                    f"{what}: the ports of the hosts are in different networks", fix, host, port.name
+                    f"{what}, because NCCL would connect ports in different networks", fix, host, port.name
                 )
 
 

@@ -181,7 +181,9 @@ def _open(scene: Scene) -> Iterator[Finding]:
     if untried:
         names = ", ".join(f"{p.source} → {p.target}" for p in untried[:3])
         more = f" and {len(untried) - 3} more" if len(untried) > 3 else ""
-        yield unchecked(f"cannot test {names}{more}: a test needs bash, python3 or the image on the host")
+        yield unchecked(
+            f"cannot test connections {names}{more}: a test needs bash, python3 or the image on the host"
+        )
     if any(pair.tried and not pair.listened and not pair.faults for pair in known):
         what = (
             "hosts reach each other, but only a test container can detect a firewall that rejects connections"
@@ -204,7 +206,7 @@ def _grouped(
             yield (
                 host,
                 into,
-                f"no host reaches {host} at {scene.paths[host].address}: {_how(left[into[0]], scene)}",
+                f"no other host reaches {host} at {scene.paths[host].address}: {_how(left[into[0]], scene)}",
             )
             left = {key: pair for key, pair in left.items() if key not in into}
     for host in hosts:
@@ -261,10 +263,17 @@ def _from_containers(scene: Scene) -> dict[str, dict[str, dict[str, Tried]]]:
     }
 
 
+def _untested(scene: Scene, known: Mapping[str, object]) -> Iterator[Finding]:
+    """Yield the reason if no container tried a connection to another host."""
+    if len(scene.facts) > 1 and not any(known.values()):
+        why = next((f" ({name}: {why})" for name in scene.facts if (why := scene.no_look(name))), "")
+        what = f"this check needs test containers on two hosts{why}"
+        yield unchecked(what, "toolkit image send && toolkit check")
+
+
 def _large(scene: Scene) -> Iterator[Finding]:
     known = _from_containers(scene)
-    if len(scene.facts) > 1 and not any(known.values()):
-        yield unchecked("this check needs the image on two hosts", "toolkit image send")
+    yield from _untested(scene, known)
     for source, results in known.items():
         for target, ports in results.items():
             sent = ports["any"].sent if "any" in ports else None
@@ -280,18 +289,17 @@ def _large(scene: Scene) -> Iterator[Finding]:
 
 def _seen_as(scene: Scene) -> Iterator[Finding]:
     known = _from_containers(scene)
-    if len(scene.facts) > 1 and not any(known.values()):
-        yield unchecked("this check needs the image on two hosts", "toolkit image send")
+    yield from _untested(scene, known)
     for source, results in known.items():
         for target, ports in results.items():
             seen = {result.seen for result in ports.values() if result.seen is not None}
             if strange := seen - {scene.paths[source].address}:
                 what = (
-                    f"NAT translates the address of {source}: {target} receives {', '.join(sorted(strange))}"
+                    f"NAT translates the address of {source}: {target} receives connections from "
+                    f"{', '.join(sorted(strange))}"
                 )
-                fix = (
-                    f"on {source}: sudo iptables -t nat -S  # exempt data addresses from NAT, also on routers"
-                )
+                look = f"on {source}: sudo iptables -t nat -S"
+                fix = f"{look}  # then exempt data addresses from NAT, also on routers"
                 yield error(what, fix, source, target)
 
 

@@ -69,10 +69,10 @@ def lint_nccl(
             variable = table.variables.get(setting.name) if table else None
             if variable and variable.kind == _LATER and has < _number(variable.words[0]):
                 what = (
-                    f"{variable.library} reads {variable.name} from version {variable.words[0]} on, "
-                    f"but the image has {'.'.join(map(str, has))}"
+                    f"only {variable.library} {variable.words[0]} or newer reads {variable.name}, "
+                    f"but the image has {variable.library} {'.'.join(map(str, has))}"
                 )
-                fix = f"remove {variable.name}, or build an image with a newer NCCL (--nccl)"
+                fix = f"remove {variable.name}, or run: toolkit image build --nccl VERSION"
                 found[_finding(setting, Complaint("warning", what, fix))] = None
     return tuple(found)
 
@@ -126,7 +126,7 @@ def _of_one(setting: Setting) -> Iterator[Complaint]:
         yield complaint
     if setting.name in _PER_HOST and not setting.host:
         own = _PER_HOST[setting.name]
-        what = f"{setting.name} replaces, on all hosts, the {own} that toolkit sets for each host"
+        what = f"{setting.name} replaces, on all hosts, the value {own} that toolkit sets for each host"
         yield Complaint("warning", what, f"remove {setting.name}, or set the variable in hosts/NAME/env")
 
 

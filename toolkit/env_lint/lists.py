@@ -19,7 +19,9 @@ def judge_tokens(variable: Variable, value: str) -> Complaint | None:
     if not wrong:
         return None
     what = f"{variable.library} ignores {listed(map(shown, wrong))} in {variable.name}"
-    return Complaint("warning", what, f"set {variable.name} to a list of {listed(variable.words)}")
+    return Complaint(
+        "warning", what, f"set {variable.name} to a list that contains only {listed(variable.words)}"
+    )
 
 
 def judge_per_function(variable: Variable, value: str) -> Complaint | None:
@@ -59,7 +61,9 @@ def judge_interfaces(variable: Variable, value: str) -> Complaint | None:
     if all(_is_interface(name) for name in value.split(",")):
         return _loopback(variable, value)
     what = f"{variable.library} fails because {variable.name} contains words that are not interface names"
-    fix = f"set {variable.name} to the exact name, in hosts/NAME/env if the hosts have different names"
+    fix = (
+        f"set {variable.name} to an exact interface name, in hosts/NAME/env if the names differ between hosts"
+    )
     return Complaint("error", what, fix)
 
 
@@ -77,8 +81,10 @@ def judge_components(variable: Variable, value: str) -> Complaint | None:
     """Check Open MPI's ``self,tcp`` or ``^openib``."""
     library, names = variable.library, value.removeprefix("^").split(",")
     if any("^" in name for name in names):
-        what = f"{library} fails because {variable.name} contains a ^ that is not its first character"
-        return Complaint("error", what, "list the components to use, or one ^ and the components to exclude")
+        what = f"{library} fails because {variable.name} contains a ^ that is not the first character"
+        return Complaint(
+            "error", what, "list the components to use, or write ^ and the components to exclude"
+        )
     if value.startswith("^"):
         return None
     wrong = [name for name in names if name and name not in variable.words]

@@ -81,7 +81,7 @@ def _without_infiniband(settings: Settings) -> Iterator[Conflict]:
     names = _with(settings, "NCCL_IB_", but="NCCL_IB_DISABLE")
     off, net = _on(settings, "NCCL_IB_DISABLE"), _is(settings, "NCCL_NET", "socket")
     if off and (wanted := _is(settings, "NCCL_NET", "ib")):
-        what = "NCCL finds no network and fails, because NCCL_NET=IB requires what NCCL_IB_DISABLE=1 disables"
+        what = "NCCL fails, because NCCL_NET=IB requires InfiniBand, which NCCL_IB_DISABLE=1 disables"
         yield _conflict("error", what, "remove NCCL_NET or NCCL_IB_DISABLE", wanted, off)
     elif names and (why := off or net):
         yield _void(why, "InfiniBand", names)
@@ -94,7 +94,7 @@ def _without_plugin(settings: Settings) -> Iterator[Conflict]:
         yield _void(why, "network plugins such as the plugin for libfabric", names)
     plugin = settings.get("NCCL_NET_PLUGIN")
     if net and plugin and plugin.value and not none:
-        what = f"NCCL_NET={shown(net.value)} selects a built-in network, so NCCL does not use the plugin"
+        what = f"NCCL_NET={shown(net.value)} selects a built-in network, so NCCL does not use a plugin"
         yield _conflict("warning", what, "remove NCCL_NET or NCCL_NET_PLUGIN", plugin, net)
 
 
@@ -136,7 +136,7 @@ def _torch_errors(settings: Settings) -> Iterator[Conflict]:
     dump = _yes(settings, "TORCH_NCCL_DUMP_ON_TIMEOUT")
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if dump and _number(settings, name) == 0:
-            what = f"{dump.name} writes empty dumps while {name}=0 is set"
+            what = f"PyTorch writes empty dumps for {dump.name} while {name}=0 is set"
             yield _conflict("warning", what, f"remove {name}; the default is 2000", dump, settings[name])
 
 
@@ -221,7 +221,7 @@ def _nccl_log(settings: Settings) -> Iterator[tuple[Setting, Complaint]]:
             yield parts, Complaint("warning", what, fix)
             return
     if level.value.upper() == "TRACE":
-        what = "NCCL of the image is built without trace output, so TRACE has the same effect as INFO"
+        what = "release builds of NCCL contain no trace output, so TRACE has the same effect as INFO"
         yield level, Complaint("warning", what, "set NCCL_DEBUG=INFO, or also set NCCL_DEBUG_SUBSYS=CALL")
 
 
@@ -240,7 +240,11 @@ def _one_of(*words: str) -> Callable[[str], bool]:
 _WAIT = "the CPU of each rank waits for each collective"
 _UCX_LEVELS = ("trace", "req", "data", "async", "func", "poll")
 _COSTS = (
-    _Cost("CUDA_LAUNCH_BLOCKING", _nonzero, "the CPU waits for every kernel before it starts the next one"),
+    _Cost(
+        "CUDA_LAUNCH_BLOCKING",
+        _nonzero,
+        "the CPU waits for the end of each kernel before the start of the next kernel",
+    ),
     _Cost(
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
         _any,

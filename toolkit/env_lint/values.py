@@ -86,7 +86,7 @@ def _switch(variable: Variable, value: str) -> Complaint | None:
 
 def _bytes(variable: Variable, value: str) -> Complaint | None:
     if is_number(value) and 0 < c_number(value) < 1024:
-        what = f"{variable.name} is a number of bytes, and {shown(value)} bytes is very small"
+        what = f"{variable.name} is a size in bytes, and {c_number(value)} bytes is unusually small"
         return Complaint("warning", what, f"set {variable.name}={c_number(value) << 20} for {value} MiB")
     return _number(variable, value)
 
@@ -150,7 +150,7 @@ def _mca_flag(variable: Variable, value: str) -> Complaint | None:
     words = ("true", "t", "yes", "y", "enabled", "false", "f", "no", "n", "disabled")
     if value.strip() in words or is_number(value):
         return None
-    what = f"{variable.name} of {variable.library} must be 1, 0, true, yes or enabled, in lower case"
+    what = f"{variable.name} of {variable.library} must be a number, or true, false, yes or no in lower case"
     return Complaint("warning", what, f"set {variable.name} to 1 or 0")
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from toolkit.core.printable import counted
 from toolkit.hostsfile import fields
 from toolkit.hostsfile.errors import Path, meant, path_text, shown
 from toolkit.protocol.transport import EXEC, INSTEAD, WITHOUT_SSH
@@ -59,7 +60,7 @@ def without_ssh(launcher: object, worker_port: bool, spares: bool) -> Iterator[F
     if worker_port:
         yield ("worker_port",), f"has no effect, because no sshd runs with transport: {EXEC}; remove the key"
     if spares:
-        yield ("spares",), f"spares require restarts over SSH, but transport is {EXEC}; remove the spares"
+        yield ("spares",), f"restarts on spare hosts require SSH, but transport is {EXEC}; remove the key"
 
 
 def _host_places(hosts: Any) -> list[tuple[str, Path, Mapping[str, Any]]]:
@@ -80,12 +81,12 @@ def _spares(spares: Any, hosts: Mapping[str, Any], main: Any) -> Iterator[Fault]
         elif name == main:
             yield (
                 place,
-                f"{shown(name)} is the main host, which every job needs; choose another spare or main",
+                f"{shown(name)} is the main host, which every job needs; choose another spare or main host",
             )
         elif name in names[:index]:
             yield place, f"host {shown(name)} is listed twice; keep one entry"
     if hosts and set(hosts) <= {*names, main} and hosts.get(str(main), {}).get("slots") == 0:
-        yield ("spares",), "include every host, so no host is left for ranks; remove one spare"
+        yield ("spares",), "leave no host for ranks, because the main host has 0 slots; remove one spare host"
 
 
 def _same_names(places: list[tuple[str, Path, Mapping[str, Any]]]) -> Iterator[Fault]:
@@ -111,7 +112,10 @@ def _same_addresses(hosts: Mapping[str, Mapping[str, Any]]) -> Iterator[Fault]:
         own = settings.get("data_address")
         if isinstance(own, str) and (first := data.setdefault(own, name)) != name:
             where = path_text(("hosts", first))
-            yield ("hosts", name, "data_address"), f"{shown(own)} is already the data address of {where}"
+            yield (
+                ("hosts", name, "data_address"),
+                f"{shown(own)} is already the data address of {where}; write a different address",
+            )
 
 
 def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]:
@@ -133,22 +137,23 @@ def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]
             most = f"a slot is one GPU, so write at most {gpus}, or gpus: 0 for ranks on the CPU"
             yield (
                 ("hosts", name, "slots"),
-                f"should not be more than gpus, found {slots} slots and {gpus} GPUs; {most}",
+                f"should not be more than gpus, found {slots} slots and {counted(gpus, 'GPU')}; {most}",
             )
     if hosts and empty == len(hosts):
-        yield ("hosts",), "no host has a slot; give at least one host slots: 1 or more"
+        yield ("hosts",), "no host has a slot; set slots: 1 or more for at least one host"
 
 
 def _gpu_list(place: Path, items: list[Any]) -> Iterator[Fault]:
     if not items:
-        yield place, "lists no GPU; write 0 for no GPU, or remove the key for all GPUs of the host"
+        without = "for the default (no GPU)" if place[0] == "services" else "for all GPUs of the host"
+        yield place, f"lists no GPU; write 0 for no GPU, or remove the key {without}"
     if len({type(item) for item in items if type(item) in (int, str)}) > 1:
         # One GPU under two names would count twice, and only the host knows which they are.
         yield place, "contains indexes and UUIDs; write all GPUs as indexes or all as UUIDs"
     seen: dict[object, int] = {}
     for index, item in enumerate(items):
         if type(item) in (int, str) and (first := seen.setdefault(item, index)) != index:
-            yield (*place, index), f"{shown(item)} is already in {path_text((*place, first))}"
+            yield (*place, index), f"{shown(item)} is already in {path_text((*place, first))}; keep one entry"
 
 
 def _same_variables(data: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]) -> Iterator[Fault]:

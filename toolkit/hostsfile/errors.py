@@ -82,11 +82,11 @@ FORM = "\0"
 
 _REQUIRED = {
     "cluster": "write a name for the cluster, as in 'cluster: demo'",
-    "image": "write the image to run, as in 'image: trainer:1.0'",
+    "image": "write the name of the image, as in 'image: trainer:1.0'",
     "hosts": "write the hosts, as in 'hosts: [gpu1, gpu2]'",
     "name": "write the name of the image",
-    "source": "write the absolute path on the hosts",
-    "data/source": "write a folder or a file on this machine",
+    "source": "write the absolute path of a folder or file on the hosts",
+    "data/source": "write the path of a folder or file on this machine",
     "path": "write the absolute path of a folder on every host",
     "target": "write the absolute path in the containers",
     "soft": "write both soft and hard, or one number for both",
@@ -152,7 +152,7 @@ def fault(
         own = f"{path[0]}/{path[-1]}"
         return path, f"is missing; {_REQUIRED[own if own in _REQUIRED else str(path[-1])]}", at_key
     if sort == "model_type" and path[0] == "hosts" and str(path[-1]) in keys[model_of["hosts"]]:
-        return path, f"is a key of a host; indent {path[-1]} more than the name of its host", True
+        return path, f"is a key of a host; indent {path[-1]} more than the name of the host", True
     return path, _wrong_sort(path, sort, value), at_key
 
 
@@ -193,7 +193,7 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
             hint = "; put the value in quotes"
         return f"should be {_FORMS[key, depth]}, found {shown(value)}{hint}"
     if sort == "too_short":
-        return "should name at least one word, found an empty list"
+        return "should contain at least one word, found an empty list"
     if sort == "model_type" and path[0] == "services":
         return f"should be settings such as 'command: …', found {shown(value)}"
     if sort == "model_type" and path[0] == "data":

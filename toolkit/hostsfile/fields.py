@@ -89,7 +89,9 @@ def cluster(text: str) -> str:
 
 def host_name(text: str) -> str:
     if fits(HOST_NAME, text.lower()) and text != text.lower():
-        raise ValueError(f"host names are lower-case; write {text.lower()} and under it 'address: {text}'")
+        raise ValueError(
+            f"a host name must be lower-case; write {text.lower()} and under it 'address: {text}'"
+        )
     name, at, place = text.rpartition("@")
     if (at or "." in text) and fits(ADDRESS, place) and (not at or fits(USER, name)):
         user = f" and 'user: {name}'" if at else ""
@@ -97,14 +99,14 @@ def host_name(text: str) -> str:
         raise ValueError(what)
     if fits(HOST_NAME, text.replace("_", "-")) and "_" in text:
         other = text.replace("_", "-")
-        raise ValueError(f"host names have no '_'; write {other} and under it 'address: {text}'")
+        raise ValueError(f"a host name must not contain '_'; write {other} and under it 'address: {text}'")
     require(
         fits(HOST_NAME, text),
         "a host name: 1 to 63 characters of a-z, 0-9 and '-', with a letter or digit at both ends",
         text,
     )
     if fits(r"[0-9]+|0x[0-9a-f]+", text):
-        raise ValueError(f"{shown(text)} is read as an IPv4 address; begin the name with a letter")
+        raise ValueError(f"programs can read {shown(text)} as an IPv4 address; begin the name with a letter")
     if text == "localhost":
         raise ValueError("on each host, 'localhost' means the host itself; choose another name")
     return text
@@ -150,7 +152,7 @@ def user(text: str) -> str:
 
 def jump(text: str) -> str:
     _not_an_option(text)
-    require(fits(JUMP, text), "[user@]host[:port], or several of them separated by ','", text)
+    require(fits(JUMP, text), "[user@]host[:port], or a list of jump hosts separated by ','", text)
     return text
 
 
@@ -179,7 +181,7 @@ def secret_file(text: str) -> str:
 
 def image(text: str) -> str:
     if len(text) <= 512 and fits(IMAGE, text.lower()) and not fits(IMAGE, text):
-        raise ValueError(f"image names are lower-case, found {shown(text)}")
+        raise ValueError(f"an image name must be lower-case, found {shown(text)}")
     should = "an image such as trainer:1.2 or registry:5000/team/trainer:1.2"
     require(len(text) <= 512 and fits(IMAGE, text), should, text)
     return text
@@ -238,9 +240,11 @@ def size_bytes(text: str) -> int:
 def env_name(text: str) -> str:
     """Also for names from the command line. Messages do not repeat the name, which can contain the value."""
     if "=" in text:
-        raise ValueError("a name and its value are written as NAME: 'value', without '='")
+        raise ValueError("write a variable as NAME: 'value', without '='")
     if not fits(ENV_NAME, text):
-        raise ValueError("a variable name has letters, digits and '_', and no digit first")
+        raise ValueError(
+            "a variable name consists of letters, digits and '_', and does not begin with a digit"
+        )
     if text in _RANK_NAMES or text.startswith(_RANK_PREFIXES):
         raise ValueError(
             "is a variable that toolkit or the launcher sets for every rank; remove the variable"
@@ -313,7 +317,7 @@ def label_name(text: str) -> str:
     for kept in _KEPT_LABELS:
         if f"{text}.".startswith(kept):
             whose = "toolkit" if kept == "toolkit." else "Docker"
-            raise ValueError(f"labels that begin with {kept} belong to {whose}; choose another name")
+            raise ValueError(f"labels that begin with {kept} are reserved for {whose}; choose another name")
     return text
 
 

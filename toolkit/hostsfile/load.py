@@ -40,7 +40,12 @@ def load_inventory(path: str | Path) -> Inventory:
         if h.identity_file and not _is(h.identity_file, lambda key: key.expanduser().is_file())
     ]
     if not _is(inventory.known_hosts, lambda file: bool(file.expanduser())):
-        missing.append(Problem("known_hosts", f"the home directory of {inventory.known_hosts} is not known"))
+        missing.append(
+            Problem(
+                "known_hosts",
+                f"the home folder in {inventory.known_hosts} is not known; write an absolute path",
+            )
+        )
     if missing:
         raise BadInput(str(path), tuple(missing))
     return inventory
@@ -88,7 +93,9 @@ def _secret(path: Path) -> str:
             chmod = command("chmod", "o=", str(path)).line()
             raise ValueError(f"every user of this machine can read or write {path}; {chmod}")
         if about.st_size > MAX_SECRET:
-            raise ValueError(f"{path} has {about.st_size} bytes; at most {MAX_SECRET} fit into a variable")
+            raise ValueError(
+                f"{path} has {about.st_size} bytes, but a secret can have at most {MAX_SECRET} bytes"
+            )
         data = path.read_bytes()
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None

@@ -144,8 +144,10 @@ class HostSettings(_Strict):
     )
     user: User = _absent(str, "SSH user (default: as in the SSH configuration).")
     port: Port = _absent(int, "SSH port of the host (default: as in the SSH configuration).")
-    identity_file: IdentityFile = _absent(str, "Private SSH key; '~' is the home folder on your machine.")
-    jump: Jump = _absent(str, "Jump host for SSH: [user@]host[:port].")
+    identity_file: IdentityFile = _absent(
+        str, "Private SSH key; '~' is the home folder on your machine (default: as in the SSH configuration)."
+    )
+    jump: Jump = _absent(str, "Jump host for SSH: [user@]host[:port] (default: as in the SSH configuration).")
     slots: Count = _absent(
         int, "Number of ranks (default: one per GPU, or 1 without GPUs). Only the main host can have 0 slots."
     )
@@ -169,7 +171,7 @@ class DataSettings(_Strict):
     """Files of your machine that toolkit copies to a folder of every host and mounts in its container."""
 
     source: DataSource = Field(description="Folder or file on your machine, relative to hosts.yaml.")
-    path: DataPath = Field(description="Absolute path of a folder on every host, best on a local disk.")
+    path: DataPath = Field(description="Absolute path of a folder on every host, preferably on a local disk.")
     target: MountTarget = Field(description="Absolute path in the containers.")
     read_only: bool = Field(default=True, description="Mount the data read-only.")
 
@@ -209,11 +211,11 @@ class ServiceSettings(_Strict):
     ports: list[Port] | None = _absent(
         list,
         "Ports of the service in the container. Docker does not publish the ports. "
-        "`toolkit forward` makes the ports available.",
+        "`toolkit forward` makes the ports available on your machine.",
     )
     gpus: Gpus = _absent(int, "Number of GPUs of the service, or a list of GPUs (default: 0).")
     health: Health = _absent(
-        str, "URL path on the first port that returns status 200 to 399 when the service is ready."
+        str, "URL path, on the first port, that returns status 200 to 399 when the service is ready."
     )
     start_within: StartWithin = Field(
         default=120, description="Seconds from the start of the container until `health` must succeed."
@@ -284,12 +286,19 @@ class HostsFile(_Strict):
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
         default=AUTO,
-        description="Method to start ranks on workers: ssh, or exec without sshd and without SSH "
-        "keys in containers. auto selects ssh if the image contains sshd and ssh.",
+        description="Method to start ranks on worker hosts: ssh, or exec without sshd and without SSH "
+        "keys in containers. auto selects ssh if the image contains sshd and ssh, otherwise exec.",
     )
-    network: Network = Field(default="auto", description="Network between ranks: only TCP, or also RDMA.")
+    network: Network = Field(
+        default="auto",
+        description="Network between ranks. auto selects InfiniBand, RoCE or EFA if every host supports this "
+        "network, otherwise TCP. infiniband and efa require the network of this name, and ethernet "
+        "disables RDMA.",
+    )
     services: dict[ServiceName, ServiceSettings] | None = _absent(
-        dict, "Additional containers, by name. `toolkit forward` makes the services available."
+        dict,
+        "Additional containers, by name. `toolkit forward` makes the ports of services available "
+        "on your machine.",
     )
     state_dir: StateDir = _absent(
         str, "Folder on a local disk of the hosts for SSH keys and job records (default: in the home folder)."

@@ -104,7 +104,7 @@ def _ordered(problems: Collection[Problem]) -> tuple[Problem, ...]:
     more = len(ordered) - MAX_PROBLEMS
     if more <= 0:
         return tuple(ordered)
-    return (*ordered[:MAX_PROBLEMS], Problem("", f"and {more} more"))
+    return (*ordered[:MAX_PROBLEMS], Problem("", f"and {more} more problems"))
 
 
 def _inventory(model: HostsFile, source: str) -> Inventory:

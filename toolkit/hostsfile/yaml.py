@@ -121,7 +121,7 @@ class _Reader:
             return
         for number, line_text in enumerate(self.text.split("\n"), 1):
             if found := _BAD.search(line_text.removesuffix("\r")):
-                what = f"contains the invisible character U+{ord(found[0]):04X}; remove it"
+                what = f"contains the invisible character U+{ord(found[0]):04X}; remove the character"
                 self.problems.append(Problem("", f"this line {what}", number))
         self.text = _BAD_IN_TEXT.sub("", self.text)
 
@@ -230,7 +230,7 @@ class _Reader:
                 here, event, "toolkit does not support anchors and tags on keys; remove the anchor or tag"
             )
         if key != event.value:
-            self._opaque((*here, KEY), event, "this key contains a control character; remove it")
+            self._opaque((*here, KEY), event, "this key contains a control character; remove the character")
         elif complaint:
             self._opaque(
                 (*here, KEY), event, f"this key {complaint.partition(';')[0]}; put the key in quotes"

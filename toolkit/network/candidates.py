@@ -81,7 +81,7 @@ def _candidate(facts: Facts, interface: Interface, owners: Sequence[str]) -> Can
     # Controllers on the board (BMC) give the hosts they are in the same link-local address.
     conflict = bool(twins) and not bars and not is_link_local(interface.address)
     if twins and not _is_loopback(interface, link):
-        others = f" and {more} others" if more else ""
+        others = f" and {more} other hosts" if more else ""
         bars.append(f"the address also exists on {', '.join(twins)}{others}, so it is local to each host")
     return Candidate(
         host=facts.host,
@@ -119,7 +119,7 @@ def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
     if is_link_local(interface.address):
         others = [i.address for i in facts.interfaces if i.name == interface.name]
         if lasting := next((address for address in others if not is_link_local(address)), ""):
-            found.append(f"the address is link-local, and {interface.name} also has {lasting}")
+            found.append(f"the address is link-local, and {interface.name} also has the address {lasting}")
     if _made_by_engine(interface.name, link):
         found.append("a container engine or hypervisor created the interface, which reaches no other host")
     elif link and link.kind == "bridge" and not _has_card(facts, link):

@@ -215,7 +215,8 @@ def _fixed(host: Host, facts: Facts, own: tuple[Candidate, ...]) -> DataPath | N
         raise NotReady(what, f"in hosts.yaml: correct hosts/{host.name}/data_address", host.name)
     before = dict(facts.remembered.addresses).get(host.name)
     return next(
-        (_path(c, "an earlier `up` selected the address", True) for c in own if c.address == before), None
+        (_path(c, "an earlier `toolkit up` selected the address", True) for c in own if c.address == before),
+        None,
     )
 
 
@@ -233,9 +234,11 @@ def _found(
         return _path(member, _why(best, shared))
     for candidate in own:
         if not candidate.barred and not candidate.link_local and candidate.address == facts.ssh_address:
-            return _path(candidate, "this is the SSH address, because the hosts share no network")
+            return _path(candidate, "the hosts share no usable network, so toolkit uses the SSH address")
     fix = f"in hosts.yaml: set hosts/{facts.host}/data_address to the address that the other hosts reach"
-    what = f"toolkit cannot select the address that the other hosts reach among {_list(own)}"
+    what = (
+        f"toolkit cannot select a data address among {_list(own)}, because the hosts share no usable network"
+    )
     raise NotReady(what, fix, facts.host)
 
 
@@ -254,7 +257,7 @@ def _why(best: Shared, shared: tuple[Shared, ...]) -> str:
 
 
 def _list(own: tuple[Candidate, ...]) -> str:
-    return ", ".join(f"{c.address} ({c.interface})" for c in own) or "none"
+    return ", ".join(f"{c.address} ({c.interface})" for c in own) or "no address"
 
 
 def _verdict(
@@ -270,9 +273,9 @@ def _verdict(
         where = f"{host_list(missing)} {'has' if len(missing) == 1 else 'have'} no address" if missing else ""
         return f"{where or 'not all hosts have a usable address'} in {candidate.network}"
     if path and path.network == candidate.network:
-        return f"{path.address} is in the same network"
+        return f"the data address {path.address} is in the same network"
     if path and path.settled:
-        return f"{path.address} is fixed: {path.reason}"
+        return f"the host uses {path.address}: {path.reason}"
     best = next((s for s in shared if path and s.network == path.network), None)
     if best:
         return one.behind(best)
@@ -338,7 +341,10 @@ class Shared:
     @property
     def doubt(self) -> str:
         """The reason against a network that is not usable."""
-        faults = "; ".join(self.unreached[:2]) or "not every host has connected to every other host in it"
+        faults = (
+            "; ".join(self.unreached[:2])
+            or "not every host has connected to every other host in this network"
+        )
         return f"the network is link-local, and {faults}"
 
     def behind(self, best: Shared) -> str:

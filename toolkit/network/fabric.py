@@ -80,7 +80,7 @@ def choose_fabric(
             lacking = tuple(name for name, f in facts.items() if not _efa(f))
             who = f"{host_list(lacking)} {'has' if len(lacking) == 1 else 'have'} no EFA device"
         elif len(lacking) == len(facts):
-            who = "their RoCE ports share no network"
+            who = "not every host has an active RoCE port in a network that all hosts share"
         elif lacking:
             who = f"{host_list(lacking)} {'has' if len(lacking) == 1 else 'have'} no usable RDMA port"
         else:

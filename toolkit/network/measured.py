@@ -98,13 +98,14 @@ class Measured:
         """Return one sentence with the slowest link and its cost."""
         slowest = self.slowest
         if slowest is None:
-            return "the cluster has one host, so toolkit measured no link between hosts"
+            why = "the cluster has one host, so " if len(self.hosts) == 1 else ""
+            return f"{why}toolkit measured no link between hosts"
         rates = sorted(link.rate for link in self.pairs)
         median = rates[len(rates) // 2]
-        text = f"the slowest link is {slowest.source} to {slowest.target} with {shown_rate(slowest.rate)}"
+        text = f"the slowest link, from {slowest.source} to {slowest.target}, has {shown_rate(slowest.rate)}"
         if slowest.rate < 0.8 * median:
             times = median / slowest.rate
-            text += f"; the median is {shown_rate(median)}, so each all-reduce takes {times:.1f} x as long"
+            text += f"; the median is {shown_rate(median)}, so large all-reduces take {times:.1f} x as long"
         return text
 
     def as_json(self) -> dict[str, Any]:

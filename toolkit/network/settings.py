@@ -59,13 +59,17 @@ def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
             '"=" requires an exact match; without "=", eth1 also matches eth10',
         ),
         Setting("GLOO_SOCKET_IFNAME", name, "Gloo accepts one exact name and no pattern"),
-        Setting("HOROVOD_GLOO_IFACE", name, "Horovod with Gloo would use the name of main on all hosts"),
+        Setting(
+            "HOROVOD_GLOO_IFACE",
+            name,
+            "Horovod with Gloo would use the interface name of the main host on all hosts",
+        ),
         Setting("TP_SOCKET_IFNAME", name, "TensorPipe of torch.distributed.rpc uses this interface"),
         # Read when the rank calls MPI_Init.
         Setting(
             "OMPI_MCA_btl_tcp_if_include",
             ",".join(networks),
-            "Open MPI accepts networks, which are equal on all hosts",
+            "networks are equal on all hosts, unlike interface names",
         ),
     ]
 
@@ -79,7 +83,9 @@ def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Fact
     if fabric.kind == "tcp only":
         found.append(Setting("NCCL_IB_DISABLE", "1", fabric.reason))
         if fabric.some_efa:
-            why = f"NCCL uses EFA by a plugin, which NCCL_IB_DISABLE does not disable, and {fabric.reason}"
+            why = (
+                f"NCCL uses EFA through a plugin, which NCCL_IB_DISABLE does not disable, and {fabric.reason}"
+            )
             found.append(Setting("NCCL_NET", "Socket", why))
     if names:
         found.append(
@@ -109,7 +115,7 @@ NO_GPUDIRECT = frozenset(("NVIDIA GB10",))
 EFA = [
     Setting("FI_PROVIDER", "efa", "libfabric must use the EFA provider"),
     Setting(
-        "FI_EFA_FORK_SAFE", "1", "data loaders fork, which kernels before 5.15 support only with this setting"
+        "FI_EFA_FORK_SAFE", "1", "kernels before 5.15 support data loaders that fork only with this setting"
     ),
     Setting("FI_EFA_USE_HUGE_PAGE", "0", "data loaders that fork would exhaust the huge pages"),
 ]

@@ -16,11 +16,11 @@ _ANSWERS = {"open": "reachable", "refused": "reachable", "timeout": "NO ANSWER",
 
 def explanation_text(choice: Explanation) -> str:
     """Return the explanation of each host: addresses, routes, RDMA ports, and variables of ranks."""
-    head = f"ranks of {choice.cluster} use {', '.join(choice.networks) or 'no network'}"
+    head = f"ranks of cluster {choice.cluster} use {', '.join(choice.networks) or 'no network'}"
     lines = [head, f"RDMA fabric: {choice.fabric} ({choice.fabric_why})"]
     for host in choice.hosts:
         lines += ["", *_host(host)]
-    lines += ["", "variables of Open MPI's launcher on main"]
+    lines += ["", "variables of Open MPI's launcher on the main host"]
     lines += [f"    {name}={value}" for name, value in choice.launcher.items()]
     for tuning in choice.tuned:
         lines += ["", *_tuned(tuning)]

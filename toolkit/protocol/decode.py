@@ -184,7 +184,7 @@ def decode(kind: type[T], value: object, path: str = "") -> T:
 
 def _integer(text: str) -> int:
     if len(text) > _DIGITS:
-        raise DecodeError("", f"an integer of {len(text)} digits")
+        raise DecodeError("", f"an integer of {len(text)} digits, which is too long")
     return int(text)
 
 
@@ -290,7 +290,7 @@ def _simple(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
         number = cast(float, value)
         limit = _limit(limits, _NUMBER)
         if not limit.least <= number <= limit.most:
-            raise DecodeError(path, f"not from {limit.least} to {limit.most}: {_shown(value)}")
+            raise DecodeError(path, f"not in the range {limit.least} to {limit.most}: {_shown(value)}")
     return value
 
 

@@ -23,7 +23,7 @@ INSTEAD = {"deepspeed": "torchrun", "horovodrun": "mpirun"}
 NOT_FOUND = 127
 _SSHD, _SSH = "/usr/sbin/sshd", "ssh"
 # The reason for exec if auto chose it.
-NO_SSH = f"the image does not have both {_SSH} and {_SSHD}"
+NO_SSH = f"the image has no {_SSH} or no {_SSHD}"
 
 
 def needs_of(transport: str, hosts: int) -> tuple[str, ...]:

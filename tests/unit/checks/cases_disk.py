@@ -66,7 +66,7 @@ CASES = (
         "disk-image",
         "error",
         _root(False, free=11 * GIB),
-        "has 11.0 GiB free, but unpacking the image needs up to 20.0",
+        "has only 11.0 GiB free, but unpacking the image needs up to 20.0",
     ),
     Case(
         "disk-image",
@@ -77,7 +77,7 @@ CASES = (
     Case("disk-image", "error", with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_UNRELATED,)})),
     Case("disk-image", "ok", _root(False, free=21 * GIB)),
     Case("disk-image", "error", _root(on="ext4|/dev/vda|ro,relatime"), "mounted read-only"),
-    Case("disk-image", "error", with_image(_BESIDE, size=3 * GIB), "/var/lib/containerd has 5.0 GiB"),
+    Case("disk-image", "error", with_image(_BESIDE, size=3 * GIB), "/var/lib/containerd has only 5.0 GiB"),
     Case("disk-image", "ok", with_image(_ITS_OWN, size=3 * GIB)),
     Case("disk-inodes", "error", _root(inodes_free=900), "900 more files"),
     Case("disk-inodes", "warning", _root(False, inodes_free=30_000), "can contain more"),
@@ -90,6 +90,12 @@ CASES = (
     Case("disk-state", "error", _state(may="rx"), "cannot write to /home/alice/.local"),
     Case("disk-state", "error", _state(f"locked|{_STATE}/jobs\n"), f"cannot write to {_STATE}/jobs"),
     Case("disk-state", "error", _state(on="fuse.sshfs|nas:/home|rw,user_id=1000"), "cannot access"),
+    # Podman runs as the SSH user, who can access the folder.
+    Case(
+        "disk-state",
+        "ok",
+        with_host(_state(on="fuse.sshfs|nas:/home|rw,user_id=1000"), "gpu2", {"engine": "podman"}),
+    ),
     Case(
         "disk-state",
         "error",

@@ -75,7 +75,7 @@ CASES = (
     Case("gpu-driver", "error", _says("no answer within 20 s\n"), "nvidia-smi hangs"),
     Case("gpu-driver", "warning", _says(gpus() + _INFOROM), "infoROM is corrupted"),
     Case("gpu-driver", "warning", _says(gpus(card(0))), "lists 1 (missing: 0000:21:00.0)"),
-    Case("gpu-driver", "warning", _NONE, "2 NVIDIA GPUs are on the PCI bus, but nvidia-smi is missing"),
+    Case("gpu-driver", "warning", _NONE, "the PCI bus has 2 NVIDIA GPUs, but nvidia-smi is missing"),
     *(
         Case(check, "ok", with_file(_asks(base, NVIDIA_REQUIRE_CUDA="cuda>=13.0"), gpus=0), "no GPU")
         for check in ("gpu-driver", "gpu-cuda", "gpu-containers", "gpu-kept")
@@ -139,7 +139,7 @@ CASES = (
         "gpu-cuda",
         "error",
         _asks(_drivers("520.61.05"), NVIDIA_REQUIRE_CUDA="cuda>=12.0", TOOLKIT_WITH=""),
-        fix="on gpu2: install driver 525 or newer, or use an image with an older CUDA",
+        fix="on gpu2: install NVIDIA driver 525 or newer, or use an image with an older CUDA",
     ),
     Case("gpu-cuda", "ok", _asks(_drivers("525.60.13"), NVIDIA_REQUIRE_CUDA="cuda>=12.0", TOOLKIT_WITH="")),
     # Programs of one major version run with the driver of its first release.
@@ -158,7 +158,7 @@ CASES = (
         "gpu-generation",
         "error",
         _asks(_says(gpus(card(0, compute_cap="3.7", name="Tesla K80"))), CUDA_VERSION="13.0.1"),
-        fix="toolkit run --exclude gpu2",
+        fix="toolkit run --exclude gpu2 ...  # or use an image with CUDA 11",
     ),
     Case(
         "gpu-generation",
@@ -213,7 +213,12 @@ CASES = (
     Case("gpu-kept", "not checked", scene(docker="docker: not found"), "cannot be used"),
     Case("gpu-fabric", "ok", _says(gpus(tail=TAIL + "fabric:active\n"))),
     Case("gpu-fabric", "error", _says(gpus(tail=TAIL + "fabric:failed\n")), "fabric manager is failed"),
-    Case("gpu-next-kernel", "warning", _says(gpus(tail=_KERNELS)), "kernel 6.8.0-51-generic is installed"),
+    Case(
+        "gpu-next-kernel",
+        "warning",
+        _says(gpus(tail=_KERNELS)),
+        "the installed kernel 6.8.0-51-generic has no NVIDIA driver",
+    ),
     Case("gpu-next-kernel", "ok", _says(gpus(tail=_KERNELS + "module:6.8.0-51-generic\n"))),
     Case("gpu-next-kernel", "not checked", _says(gpus(tail="running:6.8.0-45-generic\n")), "modinfo"),
 )

@@ -48,9 +48,7 @@ CASES = (
     Case(
         "image-pull", "not checked", _pulled("dial tcp: timeout", HttpsProxy="http://p:1"), "mirror or proxy"
     ),
-    Case(
-        "image-pull", "not checked", _pulled("what is this?"), "failed for an unknown reason: what is this?"
-    ),
+    Case("image-pull", "not checked", _pulled("what is this?"), "the query to the registry for"),
     Case("image-pull", "not checked", replace(_pulled(), registry={}), "was not queried"),
     *(Case(check, "ok", scene()) for check in ("image", "image-there", "image-running")),
     Case("image", "error", _NOWHERE, "neither your machine nor any host"),
@@ -76,7 +74,7 @@ CASES = (
         "image-there",
         "ok",
         _DIFFERENT,
-        "replaces the image toolkit:cpu on this host, which has other content",
+        "differs from the image on your machine, so `toolkit up` replaces the image",
     ),
     Case("image-there", "error", _unsendable(scene()), "is missing", host="cpu3"),
     Case("image-there", "not checked", _unsendable(_DIFFERENT), "different images with the tag"),

@@ -50,7 +50,12 @@ CASES = (
     Case(
         "host-names", "ok", with_host(scene(), "gpu2", {"hostname": "gpu1"}), "have the same host name gpu1"
     ),
-    Case("host-names", "ok", _with(("127.0.0.1\tlocalhost", "127.0.1.1 gpu2.lan gpu2")), "gpu2 is 127.0.1.1"),
+    Case(
+        "host-names",
+        "ok",
+        _with(("127.0.0.1\tlocalhost", "127.0.1.1 gpu2.lan gpu2")),
+        "gpu2 has the address 127.0.1.1",
+    ),
     Case(
         "arch", "error", with_host(scene(), "gpu2", {"arch": "aarch64"}), "processor is arm64, but the image"
     ),
@@ -58,7 +63,7 @@ CASES = (
         "arch",
         "error",
         replace(with_host(scene(), "gpu2", {"arch": "aarch64"}), image=None),
-        "no image runs on both",
+        "all hosts of a cluster need the same image",
     ),
     Case("arch", "ok", with_image(scene(), arch="")),
     Case("programs", "error", scene(machine_files=machine("gpu2") + "missing:sha256sum\n"), "sha256sum"),
@@ -84,7 +89,7 @@ CASES = (
         _with(("mc1/ue_count:0", "mc1/ue_count:3")),
         "3 uncorrectable memory errors",
     ),
-    Case("load", "warning", _with(_BUSY), "the load is 131.20 on 64 processors"),
+    Case("load", "warning", _with(_BUSY), "the 5-minute load average is 131.20 on 64 processors"),
     Case("load", "ok", with_host(_with(_BUSY), "gpu2", {"containers": (running("demo", "gpu2", "worker"),)})),
     Case(
         "load",

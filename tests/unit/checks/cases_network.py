@@ -83,7 +83,7 @@ NETWORK_CASES = (
         "net-conflict",
         "warning",
         net.with_address(net.with_address(GOOD, "gpu1", "eno1", "10.5.0.1"), "cpu3", "eno1", "10.5.0.1"),
-        "the hosts gpu1, cpu3 all have the address 10.5.0.1, which ranks do not use",
+        "the hosts gpu1, cpu3 have the same address 10.5.0.1, which ranks do not use",
     ),
     Case(
         "net-conflict",
@@ -94,7 +94,7 @@ NETWORK_CASES = (
                 inventory=net.settle(GOOD.inventory, {"gpu2": "10.77.0.3"}),
             )
         ),
-        "the hosts gpu2, cpu3 all have the address 10.77.0.3, which reaches only one of them",
+        "the hosts gpu2, cpu3 have the same address 10.77.0.3, which reaches only one of these hosts",
     ),
     Case("net-link", "ok", GOOD),
     Case(
@@ -115,7 +115,7 @@ NETWORK_CASES = (
         "net-speeds",
         "warning",
         net.with_link(GOOD, "gpu2", speed=1000),
-        "the data link of gpu2 has 1 Gb/s, but other hosts have 10 Gb/s",
+        "the data link of gpu2 has 1 Gb/s, but other hosts have up to 10 Gb/s",
     ),
     Case("net-speeds", "not checked", net.with_link(GOOD, "gpu2", speed=0), "not all hosts report"),
     Case("net-mtu", "ok", GOOD),
@@ -134,7 +134,7 @@ NETWORK_CASES = (
         "net-errors",
         "warning",
         net.with_link(GOOD, "gpu2", errors=2000, packets=10**7),
-        "2000 damaged packets, one in 5000",
+        "2000 packet errors, one per 5000 packets",
     ),
     Case("net-errors", "not checked", UNLINKED, "does not report its network links"),
     Case("net-public", "ok", GOOD),
@@ -173,7 +173,7 @@ NETWORK_CASES = (
         "rdma",
         "error",
         profile(net.with_rdma(GOOD, "gpu1", "cpu3"), "infiniband"),
-        "but the host has no active",
+        "but the host has no usable port",
     ),
     Case("rdma", "error", profile(GOOD, "efa"), "but the host has no EFA device"),
     Case(
@@ -187,7 +187,7 @@ NETWORK_CASES = (
         "rdma-ports",
         "warning",
         net.with_rdma(net.with_rdma(GOOD, "gpu1"), "gpu2", state="DOWN"),
-        "mlx5_0:1 has the state DOWN, but is ACTIVE on other hosts",
+        "mlx5_0:1 has the state DOWN, but a port of this name is ACTIVE on another host",
     ),
     Case("rdma-ports", "warning", net.with_rdma(GOOD, "gpu2", state="INIT"), "no subnet manager"),
     Case("rdma-rates", "ok", net.with_rdma(GOOD, "gpu1", "gpu2", "cpu3")),
@@ -215,7 +215,7 @@ NETWORK_CASES = (
         "rdma-unused",
         "warning",
         net.readdressed(net.with_roce(GOOD), "gpu2", ("ens9f1", "192.168.0.2"), ("ens9f0", "192.168.1.2")),
-        "ranks do not use the RDMA port roce1:1: the ports of the hosts are in different networks",
+        "ranks do not use the RDMA port roce1:1, because NCCL would connect ports in different networks",
     ),
     Case("rdma-unused", "ok", net.with_vlans(net.with_roce(GOOD), "gpu2", "192.168.0.2", "192.168.1.2")),
     Case(
@@ -303,7 +303,7 @@ NETWORK_CASES = (
         "pair-open",
         "error",
         all_into(GOOD, "gpu2"),
-        "no host reaches gpu2 at 10.77.0.3: connections to all ports are dropped",
+        "no other host reaches gpu2 at 10.77.0.3: connections to all ports are dropped",
     ),
     Case(
         "pair-open",
@@ -315,7 +315,7 @@ NETWORK_CASES = (
         "pair-open",
         "error",
         net.plain(GOOD, {("gpu1", "gpu2", 29500): "timeout", ("cpu3", "gpu2", 29500): "timeout"}),
-        "no host reaches gpu2 at 10.77.0.3: connections to port 29500 are dropped",
+        "no other host reaches gpu2 at 10.77.0.3: connections to port 29500 are dropped",
     ),
     Case(
         "pair-open",
@@ -330,15 +330,17 @@ NETWORK_CASES = (
         "connections between gpu1 and gpu2 fail because of links or routes",
     ),
     Case("pair-open", "not checked", net.plain(GOOD, {}), "only a test container can detect a firewall"),
-    Case("pair-open", "not checked", net.without_looks(GOOD), "cannot test gpu1 → gpu2"),
+    Case("pair-open", "not checked", net.without_looks(GOOD), "cannot test connections gpu1 → gpu2"),
     Case("pair-seen", "ok", GOOD),
     Case(
         "pair-seen",
         "error",
         net.with_pair(GOOD, "gpu1", "gpu2", any={"seen": "10.77.0.99"}),
-        "NAT translates the address of gpu1: gpu2 receives 10.77.0.99",
+        "NAT translates the address of gpu1: gpu2 receives connections from 10.77.0.99",
     ),
-    Case("pair-seen", "not checked", net.without_looks(GOOD), "needs the image"),
+    Case(
+        "pair-seen", "not checked", net.without_looks(GOOD), "on two hosts (gpu1: skipped because of --quick)"
+    ),
     Case("pair-large", "ok", GOOD),
     Case(
         "pair-large",
@@ -346,7 +348,12 @@ NETWORK_CASES = (
         net.with_pair(GOOD, "gpu1", "gpu2", any={"sent": 0}),
         "large messages from gpu1 to gpu2 stall",
     ),
-    Case("pair-large", "not checked", net.without_looks(GOOD), "needs the image"),
+    Case(
+        "pair-large",
+        "not checked",
+        net.without_looks(GOOD),
+        "on two hosts (gpu1: skipped because of --quick)",
+    ),
     Case("in-start", "ok", GOOD),
     Case("in-start", "error", net.with_looked(GOOD, "gpu2", Looked(error="no space left")), "no space left"),
     Case(
@@ -411,7 +418,12 @@ NETWORK_CASES = (
         net.with_inside(GOOD, "gpu1", logins={"gpu2": {"error": "Connection refused"}}),
         "the main container cannot log in to the worker container: Connection refused",
     ),
-    Case("in-login", "not checked", net.without_looks(GOOD), "not up"),
+    Case(
+        "in-login",
+        "not checked",
+        net.without_looks(GOOD),
+        "toolkit tested no logins: skipped because of --quick",
+    ),
     Case("in-names", "ok", GOOD),
     Case(
         "in-names",
@@ -434,6 +446,7 @@ NETWORK_CASES = (
         "error",
         net.with_inside(GOOD, "gpu1", logins={"gpu2": {"memlock": 65536, "nofile": 4096}}),
         "ranks can lock only 64 KiB",
+        fix="in hosts.yaml: set ulimits: {memlock: unlimited}, then: toolkit up",
     ),
     Case("in-memlock", "not checked", net.without_looks(GOOD), "--quick"),
     Case("in-files", "ok", GOOD),
@@ -449,7 +462,7 @@ NETWORK_CASES = (
         "in-gpus",
         "error",
         net.with_inside(with_host(GOOD, "gpu2", {"gpus": (gpu(0), gpu(1))}), "gpu2", gpus=["GPU 0: A100"]),
-        "the host has 2 GPUs, but a container on the host lists only 1",
+        "a container on the host should have 2 GPUs, but the container lists 1 GPU",
     ),
     Case("in-gpus", "not checked", net.without_looks(GOOD), "--quick", "gpu1"),
     Case("in-versions", "ok", GOOD),
@@ -466,7 +479,7 @@ NETWORK_CASES = (
         "in-variables",
         "warning",
         with_nccl("2.29.7", NCCL_IB_OOO_RQ="1"),
-        "NCCL reads NCCL_IB_OOO_RQ from version 2.30 on, but the image has 2.29.7",
+        "only NCCL 2.30 or newer reads NCCL_IB_OOO_RQ, but the image has NCCL 2.29.7",
     ),
     Case(
         "in-variables",
@@ -474,7 +487,7 @@ NETWORK_CASES = (
         net.with_inside(
             with_nccl("2.30.3", NCCL_IB_OOO_RQ="1"), "gpu2", versions={"nvidia-nccl-cu12": "2.9.1"}
         ),
-        "but the image has 2.9.1",
+        "but the image has NCCL 2.9.1",
     ),
     Case("in-variables", "not checked", net.without_looks(GOOD), "no test container"),
     Case("in-mounts", "ok", GOOD),

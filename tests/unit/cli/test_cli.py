@@ -123,7 +123,7 @@ def test_the_hosts_file_may_come_from_the_environment(
             "--env RANK: is a variable that toolkit or the launcher sets for every rank",
         ),
         (("run", "--env", "NOT_SET_HERE", "true"), "--env NOT_SET_HERE: is not set in your environment"),
-        (("run", "--env", "1X=2", "true"), "--env 1X: a variable name has"),
+        (("run", "--env", "1X=2", "true"), "--env 1X: a variable name consists of"),
         (
             ("run", "--on-interrupt", "kill", "true"),
             "--on-interrupt: should be one of ask, stop, detach, found 'kill'",

@@ -98,7 +98,7 @@ def test_what_give_lists_and_sends() -> None:
         ({"nothing": 1}, "nothing: not one of True: 1"),
         ({**MISSING, "names": "ab"}, "names: not a list: 'ab'"),
         ({**MISSING, "names": ["a", "\ud800"]}, "names[1]: contains the surrogate"),
-        ({**MISSING, "more": -1}, "more: not from"),
+        ({**MISSING, "more": -1}, "more: not in the range"),
         ([], "not an object"),
         ("x" * MOST_BYTES, "more than 65536"),
     ],

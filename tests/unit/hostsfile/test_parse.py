@@ -297,7 +297,7 @@ def test_a_flood_of_problems_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.process_time()
     problems = refused(GOOD + "".join(f"k{n}: 1\n" for n in range(20_000)))
     assert len(problems) == MAX_PROBLEMS + 1
-    assert problems[-1].message == f"and {20_000 - MAX_PROBLEMS} more"
+    assert problems[-1].message == f"and {20_000 - MAX_PROBLEMS} more problems"
     assert all("; " in problem.message for problem in problems[:-1])
     assert len(compared) <= 10 * MAX_PROBLEMS
     assert time.process_time() - start < 10

@@ -58,7 +58,7 @@ def test_a_host_on_the_command_line() -> None:
         ("a@b@c", "should be [NAME=][USER@]ADDRESS[:SLOTS]"),
         ("=gpu1", "should be a host name"),
         ("@gpu1", "should be a user name"),
-        ("GPU1=10.0.0.1", "host names are lower-case"),
+        ("GPU1=10.0.0.1", "a host name must be lower-case"),
         ("-x", "should not begin with '-'"),
         ("10.0.0", "should be an IPv4 address"),
         ("gpu 1", "should be a host name"),

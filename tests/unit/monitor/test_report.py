@@ -449,7 +449,7 @@ _ATTRIBUTES = (
         ),
         (
             lambda: network_html(HOSTILE_NETWORK, HOSTILE, HOSTILE),
-            (f"Network of {HOSTILE}", f"All-reduce ({HOSTILE})", f"the slowest link is {HOSTILE}"),
+            (f"Network of {HOSTILE}", f"All-reduce ({HOSTILE})", f"the slowest link, from {HOSTILE}"),
         ),
         (
             lambda: scaling_html(HOSTILE_SCALING, HOSTILE, HOSTILE),

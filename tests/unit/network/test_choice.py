@@ -180,7 +180,7 @@ def test_of_two_cards_in_one_network_the_one_that_the_kernel_sends_by() -> None:
         host("gpu2", card("eth0", SLOW, 2)),
     )
     assert taken(pick(*said))["gpu1"] == "eth0"
-    assert pick(*said).verdicts["gpu1", "10.0.0.11"] == "10.0.0.1 is in the same network"
+    assert pick(*said).verdicts["gpu1", "10.0.0.11"] == "the data address 10.0.0.1 is in the same network"
 
 
 def test_an_existing_cluster_stays_and_a_new_host_joins_it() -> None:
@@ -188,7 +188,7 @@ def test_an_existing_cluster_stays_and_a_new_host_joins_it() -> None:
     old = Remembered(addresses=(("gpu1", "10.0.0.1"),))
     choice = pick(replace(one, remembered=old), other)
     assert {path.network for path in choice.paths.values()} == {SLOW}
-    assert choice.paths["gpu1"].reason == "an earlier `up` selected the address"
+    assert choice.paths["gpu1"].reason == "an earlier `toolkit up` selected the address"
     assert choice.paths["gpu2"].reason.endswith("that the cluster already uses")
     assert "the cluster already uses 10.0.0.0/24" in choice.verdicts["gpu2", "10.9.0.2"]
     # If the host no longer has it, another address is chosen.
@@ -215,7 +215,7 @@ def test_a_set_address_selects_the_network_of_all_hosts() -> None:
     assert {path.network for path in choice.paths.values()} == {SLOW}
     assert (
         choice.verdicts["gpu1", "10.9.0.1"]
-        == "10.0.0.1 is fixed: hosts.yaml sets data_address to this address"
+        == "the host uses 10.0.0.1: hosts.yaml sets data_address to this address"
     )
 
 

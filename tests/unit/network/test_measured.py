@@ -49,7 +49,7 @@ def test_the_share_of_the_wire() -> None:
 
 
 def test_the_slowest_link_and_its_cost() -> None:
-    assert three().verdict().startswith("the slowest link is ") and "as long" not in three().verdict()
+    assert three().verdict().startswith("the slowest link, from ") and "as long" not in three().verdict()
     text = three(9.4e6).verdict()
     assert "gpu3" in text and "9.4 Mb/s" in text
     one_way = Measured(
@@ -59,8 +59,10 @@ def test_the_slowest_link_and_its_cost() -> None:
             for x, y in itertools.permutations("abc", 2)
         ),
     )
-    assert "a to b with 9.4 Mb/s" in one_way.verdict() and "100.2 x as long" in one_way.verdict()
-    assert "no link between hosts" in Measured(("a",), ()).verdict()
+    assert "from a to b, has 9.4 Mb/s" in one_way.verdict() and "100.2 x as long" in one_way.verdict()
+    assert Measured(("a",), ()).verdict().startswith("the cluster has one host, so toolkit measured no link")
+    failed = Measured(("a", "b"), (), faults=("a to b: refused", "b to a: refused"))
+    assert failed.verdict() == "toolkit measured no link between hosts"
 
 
 def test_it_survives_json() -> None:

@@ -72,7 +72,10 @@ def test_a_link_local_cable_is_used_only_if_every_pair_has_connected() -> None:
     assert taken(used) == {"spark1": FIRST, "spark2": FIRST}
     assert "link-local network" in used.paths["spark1"].reason
     for evidence, words in (
-        (Evidence(), "the network is link-local, and not every host has connected to every other host in it"),
+        (
+            Evidence(),
+            "the network is link-local, and not every host has connected to every other host in this network",
+        ),
         (connected(facts, "timeout"), "spark1 does not reach 169.254.118.7 (spark2): no answer"),
     ):
         choice = choose(INVENTORY, facts, evidence)
@@ -152,7 +155,7 @@ def test_a_link_local_address_beside_another_one_is_not_used() -> None:
     assert choice.paths["spark1"].network == "192.168.100.8/30"
     assert (
         choice.verdicts["spark1", "169.254.35.62"]
-        == f"the address is link-local, and {FIRST} also has 192.168.100.9"
+        == f"the address is link-local, and {FIRST} also has the address 192.168.100.9"
     )
 
 
@@ -171,7 +174,7 @@ def test_a_cluster_on_a_link_local_network_stays_there_without_new_connections()
     before = Remembered((("spark1", "169.254.35.62"), ("spark2", "169.254.118.7")))
     facts = {name: replace(said, remembered=before) for name, said in facts.items()}
     choice = choose(INVENTORY, facts)
-    assert {path.reason for path in choice.paths.values()} == {"an earlier `up` selected the address"}
+    assert {path.reason for path in choice.paths.values()} == {"an earlier `toolkit up` selected the address"}
     assert undecided_networks(INVENTORY, facts) == ()
 
 
