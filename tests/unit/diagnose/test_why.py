@@ -166,6 +166,18 @@ def test_another_call_replaces_the_bundle_but_not_the_bundle_of_the_running_job(
     assert {path.name for path in tmp_path.glob("why-*")} == expected
 
 
+def test_a_bundle_that_cannot_be_written_is_part_of_the_one_json_document(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts.yaml").write_text(FILE)
+    answer = ask(hang())
+    monkeypatch.setattr(ClusterJob, "why", lambda self: answer)
+    status, out, _ = run("why", "--json", "--save", "missing/bundle.tar.gz")
+    found = json.loads(out)
+    assert (found["job"], found["bundle"]) == (JOB, None)
+    assert status == found["error"]["exit_code"] != 0
+
+
 def test_a_host_that_fails_is_evidence() -> None:
     paper = hang()
     paper.errors["cpu3"] = ToolkitError("no answer on port 22", "", "cpu3")

@@ -21,7 +21,9 @@ import toolkit.monitor.report
 from tests.golden import check_golden, without_style
 from tests.unit.cluster_world import EXEC, HOSTS, facts
 from tests.unit.cluster_world import inventory as world_inventory
+from tests.unit.conftest import Run
 from tests.unit.container_world import JOB, PATIENCE_S, World, python, wait_for
+from toolkit.api.job import ClusterJob
 from toolkit.bench.network_html import network_html
 from toolkit.bench.scaling_report import Point as Scaled
 from toolkit.bench.scaling_report import Scaling, parse_scaling, scaling_html
@@ -511,3 +513,14 @@ def test_scaling_is_read_as_it_was_printed() -> None:
     for wrong in ({}, [], {**said, "batch": "x"}, {**said, "rows": [{"hosts": 1}]}, {**said, "rows": 3}):
         with pytest.raises(BadInput, match="bench scaling"):
             parse_scaling(wrong, "f.json")
+
+
+def test_a_report_without_a_host_is_one_json_document_with_the_error(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts.yaml").write_text("cluster: c\nimage: i\nhosts:\n  gpu1: {address: 10.0.0.1}\n")
+    empty = replace(sample(), hosts=(), silent=(("gpu1", "no answer"),))
+    monkeypatch.setattr(ClusterJob, "report", lambda self: empty)
+    status, out, _ = run("report", "--json")
+    found = json.loads(out)
+    assert (status, found["error"]["what"], found["page"]) == (1, "no host of the job answered", None)
