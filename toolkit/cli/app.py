@@ -88,11 +88,11 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     *panel(
         "Performance",
         group("network", "Explain and tune the network that ranks use.",
-              Verb("explain", "network:explain", "Show the address of each host for ranks, and the reason."),
+              Verb("explain", "network:explain", "Show the data address of each host, and the reason."),
               _TUNE),
         _PREDICT,
         group("bench", "Measure and predict the speed of the cluster.",
-              Verb("network", "bench:network", "Measure bandwidth, latency and all-reduce.",
+              Verb("network", "bench:network", "Measure bandwidth, latency and all-reduce time.",
                    old={"--engine": "--backend"}),
               Verb("scaling", "scaling:scaling", "Measure how throughput grows with the number of hosts.",
                    passes_on=True, cls=_SCRIPT),

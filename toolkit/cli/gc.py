@@ -48,8 +48,8 @@ def gc(
 ) -> None:
     """Remove leftovers of interrupted runs from the hosts.
 
-    toolkit removes processes, containers and files of all your clusters on these hosts, not only of the
-    cluster in hosts.yaml. toolkit does not affect running jobs, or files and processes of other
+    toolkit removes leftover processes, containers and files of all your clusters on the hosts, not only of
+    the cluster in hosts.yaml. toolkit neither stops running jobs nor removes files and processes of other
     users. On a terminal, toolkit asks before it removes SSH keys and job records of another cluster.
 
     Examples:

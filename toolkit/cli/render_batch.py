@@ -61,7 +61,7 @@ Gpus = Annotated[
 LeaveOut = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PATH", help="Ignore this unsupported key in hosts.yaml, such as services/tensorboard"
+        metavar="PATH", help="Ignore an unsupported key of hosts.yaml, such as services/tensorboard"
     ),
 ]
 

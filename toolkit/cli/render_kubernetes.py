@@ -61,7 +61,7 @@ def kubernetes(
         str,
         typer.Option(
             metavar="FILE",
-            help="With --check, compare with this resource definition (default: the definition in kubectl)",
+            help="Resource definition (CRD) for --check (default: the definition in the cluster of kubectl)",
         ),
     ] = "",
     launcher: Launcher = "",

@@ -35,6 +35,7 @@ from toolkit.cli.signals import Signals
 from toolkit.cli.watch import ON_INTERRUPT, watch
 from toolkit.core.finding import Notice, Topic
 from toolkit.core.printable import counted
+from toolkit.hostsfile.fields import LAUNCHER_NAMES
 from toolkit.jobs.logs import Excerpt
 from toolkit.jobs.request import Request, check_request
 from toolkit.plan.show import alarms_text, warnings_text
@@ -51,7 +52,7 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="Launcher of the ranks: auto, torchrun, mpirun … (default: the launcher in hosts.yaml)",
+            help=f"Launcher of the ranks: {', '.join(LAUNCHER_NAMES)} (default: the launcher in hosts.yaml)",
             autocompletion=complete.launchers,
         ),
     ] = "",
