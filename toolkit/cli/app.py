@@ -88,7 +88,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     *panel(
         "Performance",
         group("network", "Explain and tune the network that ranks use.",
-              Verb("explain", "network:explain", "Show the data address of each host, and the reason."),
+              Verb("explain", "network:explain", "Show and explain the data address of each host."),
               _TUNE),
         _PREDICT,
         group("bench", "Measure and predict the speed of the cluster.",

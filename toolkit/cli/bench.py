@@ -47,7 +47,7 @@ def network(
         typer.Option(
             "--backend",
             metavar="auto|mpi|gloo|nccl",
-            help="Library of the all-reduce. `auto` is nccl if every rank has a GPU, otherwise mpi",
+            help="Library of the all-reduce. `auto` selects nccl if every rank has a GPU, otherwise mpi",
             autocompletion=complete.one_of("auto", "mpi", "gloo", "nccl"),
         ),
     ] = "auto",

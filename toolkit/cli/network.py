@@ -34,7 +34,7 @@ from toolkit.network.tuning import tuning_json
 
 
 def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
-    """Show the data address of each host, and the reason.
+    """Show and explain the data address of each host.
 
     For each host, toolkit prints the chosen address, the rejected addresses, and the environment
     variables that ranks receive. To test the network, the hosts connect to each other. The command exits
@@ -60,7 +60,7 @@ def tune(
         typer.Option(
             "--backend",
             metavar="auto|mpi|nccl",
-            help="Library to tune. `auto` is nccl if every rank has a GPU, otherwise mpi",
+            help="Library to tune. `auto` selects nccl if every rank has a GPU, otherwise mpi",
             autocompletion=complete.one_of("auto", "mpi", "nccl"),
         ),
     ] = "auto",

@@ -61,7 +61,8 @@ Gpus = Annotated[
 LeaveOut = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PATH", help="Ignore an unsupported key of hosts.yaml, such as services/tensorboard"
+        metavar="PATH",
+        help="Ignore a key of hosts.yaml that toolkit cannot export, such as services/tensorboard",
     ),
 ]
 

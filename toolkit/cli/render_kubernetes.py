@@ -42,7 +42,7 @@ def kubernetes(
         typer.Option(metavar="NAME", help="Namespace of the job (default: the namespace of kubectl)"),
     ] = "",
     host_network: Annotated[
-        bool, typer.Option("--host-network", help="Run the pods on the network of their node")
+        bool, typer.Option("--host-network", help="Run each pod on the network of its node")
     ] = False,
     resource: Annotated[
         list[str] | None,

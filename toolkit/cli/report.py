@@ -31,14 +31,12 @@ def report(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write to this file (default: ./report-JOB.html; with --compare, ./report-JOB-JOB.html)",
+            help="Write to this file (default: ./report-JOB.html; with --compare, ./report-JOB-OTHER.html)",
         ),
     ] = "",
     compare: Annotated[
         str,
-        typer.Option(
-            metavar="JOB", help="Write a comparison with this other job", autocompletion=complete.jobs
-        ),
+        typer.Option(metavar="JOB", help="Compare the job with a second job", autocompletion=complete.jobs),
     ] = "",
     scaling: Annotated[
         Path | None,
