@@ -108,7 +108,8 @@ def build(
         typer.Option(
             metavar="URL",
             envvar=_TORCH_INDEX,
-            help="Package index or folder with the CPU wheel of torch (default: the package index of pip)",
+            help="Package index or folder with the CPU wheel of torch (default: pip's index, then "
+            "PyTorch's CPU index)",
         ),
     ] = "",
     certificate: Annotated[
