@@ -307,8 +307,9 @@ def prune(
 ) -> None:
     """Remove old images that toolkit sent to the hosts.
 
-    toolkit removes layers of interrupted transfers, and all but the two newest images of each name.
-    toolkit keeps images that a running or stopped container uses, and images with a tag that you set.
+    toolkit removes layers of interrupted transfers, and all but the two newest images of each flavor (of each
+    name, if toolkit did not build the image). toolkit keeps the image in hosts.yaml, images that a running or
+    stopped container uses, and images with a tag that you set.
 
     Examples:
         toolkit image prune --dry-run
