@@ -145,12 +145,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="First steps: `toolkit lab up` starts a practice cluster, and `toolkit init` describes your hosts "
-    "in hosts.yaml. "
+    epilog="First steps: `toolkit lab up` starts a practice cluster, and `toolkit init` writes your hosts to "
+    "hosts.yaml. "
     "`toolkit COMMAND --help` shows options and examples.\n\n"
     "Exit codes: 0 success, 1 failure, 2 invalid input, 3 cluster not up, 4 local program missing, "
-    "130 interrupted, 143 SIGTERM, 129 terminal closed. Once a job has started, `run` exits with the code of "
-    "the job.",
+    "130 interrupted, 143 SIGTERM, 129 terminal closed. After the start of a job, `run` exits with the exit "
+    "code of the job.",
 )
 
 
