@@ -23,7 +23,7 @@ from toolkit.cli.lazy import loaded
 ROOT = Path(__file__).resolve().parents[1]
 _GENERATED = ("cli.md", "hosts-yaml.md", "api.md", "known-errors.md", "porting.md", "messages.md")
 _LEAST_WORDS = 5
-_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[]|toolkit\b)")
+_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[]|toolkit\s)")
 _ITEM = re.compile(r"\n\s*- ")
 # Shell text, regular expressions and formats are strings too, but not prose.
 _CODE = re.compile(r"[\\$\n<>]|\|\||&&|^\s*(--|%|\(\?)")

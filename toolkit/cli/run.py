@@ -85,7 +85,7 @@ def run(
     min_hosts: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Allow a restart on fewer hosts, at least N (default: as many as before)"
+            metavar="N", help="Allow a restart on fewer hosts, at least N (default: as many hosts as before)"
         ),
     ] = None,
     elastic: Annotated[
