@@ -139,7 +139,7 @@ def cli_page(command: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-_JSON = """Once a job has started, `toolkit run` exits with the exit code of the job. On one host,
+_JSON = """After the start of a job, `toolkit run` exits with the exit code of the job. On one host,
 `toolkit exec` exits with the exit code of the command.
 
 With `--json`, a command that fails still prints one object on standard output:

@@ -27,7 +27,8 @@ _GENERATED = ("cli.md", "hosts-yaml.md", "api.md", "known-errors.md", "porting.m
 _LEAST_WORDS = 5
 # Keys of the tables in toolkit/diagnose.
 _PROSE = frozenset(("about", "cause", "fix", "what"))
-_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[]|toolkit\b)")
+_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[]|toolkit\s)")
+_ITEM = re.compile(r"\n\s*- ")
 # Shell text, regular expressions and formats are strings too, but not prose.
 _CODE = re.compile(r"[\\$\n<>]|\|\||&&|^\s*(--|%|\(\?)")
 
@@ -53,7 +54,8 @@ def of_help() -> Iterator[str]:
     """Yield the sentences of every verb's help and of the help of its options."""
 
     def visit(command: object) -> Iterator[str]:
-        yield from _END.split(str(getattr(command, "help", "") or ""))
+        for item in _ITEM.split(str(getattr(command, "help", "") or "")):
+            yield from _END.split(item)
         for param in getattr(command, "params", ()):
             yield from _END.split(str(getattr(param, "help", "") or ""))
         for sub in getattr(command, "commands", {}).values():

@@ -117,8 +117,8 @@ class ImagePart(Part):
     def prune(self) -> Report:
         """Remove old images that toolkit sent from every host.
 
-        The two newest images of each name, images with a tag that you set, and images that a container uses
-        stay on the hosts.
+        The two newest images of each flavor, the image in hosts.yaml, images with a tag that you set, and
+        images that a container uses stay on the hosts.
 
         Raises:
             PlanFailed: a step failed on a host; contains the report.

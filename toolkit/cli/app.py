@@ -88,11 +88,11 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     *panel(
         "Performance",
         group("network", "Explain and tune the network that ranks use.",
-              Verb("explain", "network:explain", "Show the address of each host for ranks, and the reason."),
+              Verb("explain", "network:explain", "Show and explain the data address of each host."),
               _TUNE),
         _PREDICT,
         group("bench", "Measure and predict the speed of the cluster.",
-              Verb("network", "bench:network", "Measure bandwidth, latency and all-reduce.",
+              Verb("network", "bench:network", "Measure bandwidth, latency and all-reduce time.",
                    old={"--engine": "--backend"}),
               Verb("scaling", "scaling:scaling", "Measure how throughput grows with the number of hosts.",
                    passes_on=True, cls=_SCRIPT),
@@ -145,12 +145,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="First steps: `toolkit lab up` starts a practice cluster, and `toolkit init` describes your hosts "
-    "in hosts.yaml. "
+    epilog="First steps: `toolkit lab up` starts a practice cluster, and `toolkit init` writes your hosts to "
+    "hosts.yaml. "
     "`toolkit COMMAND --help` shows options and examples.\n\n"
     "Exit codes: 0 success, 1 failure, 2 invalid input, 3 cluster not up, 4 local program missing, "
-    "130 interrupted, 143 SIGTERM, 129 terminal closed. Once a job has started, `run` exits with the code of "
-    "the job.",
+    "130 interrupted, 143 SIGTERM, 129 terminal closed. After the start of a job, `run` exits with the exit "
+    "code of the job.",
 )
 
 

@@ -47,7 +47,7 @@ def network(
         typer.Option(
             "--backend",
             metavar="auto|mpi|gloo|nccl",
-            help="Library of the all-reduce. `auto` is nccl if every rank has a GPU, otherwise mpi",
+            help="Library of the all-reduce. `auto` selects nccl if every rank has a GPU, otherwise mpi",
             autocompletion=complete.one_of("auto", "mpi", "gloo", "nccl"),
         ),
     ] = "auto",
@@ -70,9 +70,9 @@ def network(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Measure bandwidth, latency and all-reduce.
+    """Measure bandwidth, latency and all-reduce time.
 
-    toolkit measures every ordered pair of hosts, then all-reduce over all slots with messages from 1 KiB
+    toolkit measures every ordered pair of hosts, then all-reduces over all slots with messages from 1 KiB
     up to --most. The cluster must be up.
 
     Examples:

@@ -22,6 +22,15 @@ Job = Annotated[
         autocompletion=complete.jobs,
     ),
 ]
+RunningJob = Annotated[
+    str,
+    typer.Argument(
+        metavar="[JOB]",
+        help="Id of a job, or the last part of the id (default: the newest running job; if no job runs, "
+        "the newest job)",
+        autocompletion=complete.jobs,
+    ),
+]
 
 
 def read_job(line: CommandLine, job: str) -> None:

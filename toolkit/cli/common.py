@@ -64,7 +64,9 @@ OnInterrupt = Annotated[
 ]
 LineCollapser = Annotated[
     bool,
-    typer.Option("--fold/--no-fold", help="If several ranks print the same line, show the line only once"),
+    typer.Option(
+        "--fold/--no-fold", help="In a job of 3 or more ranks, show equal lines of several ranks only once"
+    ),
 ]
 Raw = Annotated[
     bool,

@@ -29,7 +29,10 @@ def forward(
     hosts: HostsFile = DEFAULT_HOSTS,
     port: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Local port (default: the port of the service, or a free port)"),
+        typer.Option(
+            metavar="N",
+            help="Local port (default: the port of the service, or a free port if this port is in use)",
+        ),
     ] = None,
     browser: Annotated[bool, typer.Option("--open", help="Open the first service in a browser")] = False,
     as_json: Json = False,

@@ -34,7 +34,10 @@ def gc(
     hosts: HostsFile = DEFAULT_HOSTS,
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="DAYS", help="Also remove folders of jobs that ended more than DAYS days ago"),
+        typer.Option(
+            metavar="DAYS",
+            help="Also remove folders of jobs of this cluster that ended more than DAYS days ago",
+        ),
     ] = None,
     state: Annotated[
         bool,
@@ -48,9 +51,10 @@ def gc(
 ) -> None:
     """Remove leftovers of interrupted runs from the hosts.
 
-    toolkit removes processes, containers and files of all your clusters on these hosts, not only of the
-    cluster in hosts.yaml. toolkit does not affect running jobs, or files and processes of other
-    users. On a terminal, toolkit asks before it removes SSH keys and job records of another cluster.
+    toolkit removes leftover processes, containers and files of all your clusters on the hosts, not only of
+    the cluster in hosts.yaml. toolkit neither stops running jobs nor removes files and processes of other
+    users. On a terminal, toolkit asks before it removes a state directory that
+    contains job records or changed in the last hour.
 
     Examples:
         toolkit gc --dry-run

@@ -95,7 +95,8 @@ def get(
     files of a running job.
 
     - toolkit downloads files that it sent as code only if the job changed them.
-    - toolkit does not send ./runs with the code of later jobs, but sends other folders of the project.
+    - toolkit does not send ./runs with the code of later jobs. If you download to another
+      folder of the project, add the folder to .toolkitignore.
     - toolkit creates a link only if the target is a file or folder below the local folder.
 
     Examples:

@@ -69,7 +69,9 @@ def build(
     ] = "",
     nccl: Annotated[
         str,
-        typer.Option(metavar="VERSION", help="NCCL of the GPU image (default: the release that torch pins)"),
+        typer.Option(
+            metavar="VERSION", help="NCCL version of the GPU image (default: the version that torch pins)"
+        ),
     ] = "",
     tag: Annotated[
         str, typer.Option(metavar="NAME", help="Name of the image (default: toolkit:FLAVOR)")
@@ -79,7 +81,10 @@ def build(
     ] = "",
     onto: Annotated[
         str,
-        typer.Option(metavar="IMAGE", help="Add sshd, ssh, iproute2 and rsync to this image"),
+        typer.Option(
+            metavar="IMAGE",
+            help="Add sshd, ssh, iproute2 and rsync to IMAGE instead of building an image from a base image",
+        ),
     ] = "",
     build_arg: Annotated[
         list[str] | None,
@@ -96,16 +101,15 @@ def build(
     ] = None,
     pip: Annotated[
         str,
-        typer.Option(
-            "--pip", metavar="FILE", help="Add the Python packages in a requirements file to the image"
-        ),
+        typer.Option("--pip", metavar="FILE", help="Add the Python packages that a requirements file lists"),
     ] = "",
     torch_index: Annotated[
         str,
         typer.Option(
             metavar="URL",
             envvar=_TORCH_INDEX,
-            help="Package index or folder with the CPU wheel of torch",
+            help="Package index or folder with the CPU wheel of torch (default: pip's index, then "
+            "PyTorch's CPU index)",
         ),
     ] = "",
     certificate: Annotated[
@@ -121,8 +125,8 @@ def build(
 ) -> None:
     """Build the image on this machine.
 
-    The image contains Open MPI, PyTorch, Horovod and sshd. This machine downloads the packages, so the hosts
-    need no internet access.
+    By default, the image contains Open MPI, PyTorch, Horovod and sshd. This machine downloads the packages,
+    so the hosts need no internet access.
 
     Examples:
         toolkit image build
@@ -239,7 +243,8 @@ def inspect(
     """Show the launchers, libraries and compilers of an image.
 
     toolkit starts one short-lived container of the image on this machine, without network and without the
-    image's ENTRYPOINT. The output also contains the transport, and a fix for each missing part.
+    image's ENTRYPOINT. The output also contains the transport that the image supports, and a fix for
+    each missing part of the image.
 
     Examples:
         toolkit image inspect
@@ -279,7 +284,8 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     """Show which host has which image.
 
     toolkit lists the image in hosts.yaml, other images that it sent, and layers of interrupted transfers.
-    The next transfer reuses these layers. Images that toolkit sent have a tag with their content digest.
+    The next transfer reuses layers of interrupted transfers. Images that toolkit sent have a tag with their
+    content digest.
 
     Examples:
         toolkit image ls
@@ -301,8 +307,9 @@ def prune(
 ) -> None:
     """Remove old images that toolkit sent to the hosts.
 
-    toolkit removes layers of interrupted transfers, and all but the two newest images of each name.
-    toolkit keeps images that a running or stopped container uses, and images with a tag that you set.
+    toolkit removes layers of interrupted transfers, and all but the two newest images of each flavor (of each
+    name, if toolkit did not build the image). toolkit keeps the image in hosts.yaml, images that a running or
+    stopped container uses, and images with a tag that you set.
 
     Examples:
         toolkit image prune --dry-run

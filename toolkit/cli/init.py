@@ -32,7 +32,8 @@ def init(
         list[str] | None,
         typer.Argument(
             metavar="[HOST]...",
-            help="[NAME=][USER@]ADDRESS[:SLOTS] (default: ask on a terminal, otherwise two placeholders)",
+            help="Host, as [NAME=][USER@]ADDRESS[:SLOTS] (default: ask on a terminal, otherwise write two "
+            "placeholders)",
         ),
     ] = None,
     find: Annotated[bool, typer.Option("--find", help="Use all SSH hosts in ~/.ssh/config")] = False,
@@ -55,7 +56,8 @@ def init(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Name of the cluster (default: demo; with --try, the name of the file or folder)",
+            help="Name of the cluster (default: demo; with --try, the name of the output file, or of its "
+            "folder if the file is hosts.yaml)",
         ),
     ] = None,
     image: Annotated[
@@ -65,7 +67,12 @@ def init(
             help="Image of the containers (default: toolkit:gpu; with --try, the image that fits the GPUs)",
         ),
     ] = None,
-    user: Annotated[str, typer.Option(metavar="NAME", help="SSH user of hosts without USER@")] = "",
+    user: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="SSH user of hosts without USER@ (default: the user that ssh uses)"
+        ),
+    ] = "",
     output: Annotated[
         str,
         typer.Option("-o", "--output", metavar="FILE", help="File to write; `-` means standard output"),
@@ -76,8 +83,8 @@ def init(
 ) -> None:
     """Write a commented hosts.yaml.
 
-    Without arguments on a terminal, toolkit asks for the hosts. You can also name the hosts, or find them
-    with --find or --from-hostfile.
+    Without arguments on a terminal, toolkit asks for the hosts. You can also list the hosts as arguments, or
+    use --find or --from-hostfile.
 
     Examples:
         toolkit init

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from toolkit.api.job import ClusterJob
-from toolkit.cli.chosen_job import Job, read_job, say_lost, wanted_job
+from toolkit.cli.chosen_job import RunningJob, read_job, say_lost, wanted_job
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -40,7 +40,10 @@ _SHOWN = 20
 def jobs(
     hosts: HostsFile = DEFAULT_HOSTS,
     every: Annotated[
-        bool, typer.Option("--all", "-a", help=f"List all jobs, not only the last {_SHOWN}")
+        bool,
+        typer.Option(
+            "--all", "-a", help=f"List all jobs (default: the newest {_SHOWN}, and all running jobs)"
+        ),
     ] = False,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -68,9 +71,11 @@ def jobs(
 
 
 def attach(
-    job: Job = "",
+    job: RunningJob = "",
     hosts: HostsFile = DEFAULT_HOSTS,
-    tail: Annotated[str, typer.Option(metavar="LINES", help="Number of earlier lines to print first")] = "50",
+    tail: Annotated[
+        str, typer.Option(metavar="LINES", help="Number of earlier lines of output to print first")
+    ] = "50",
     on_interrupt: OnInterrupt = "ask",
     fold: LineCollapser = True,
     raw: Raw = False,
@@ -79,8 +84,8 @@ def attach(
 ) -> None:
     """Follow a running job, as `toolkit run` does.
 
-    The command exits with the exit code of the job. After Ctrl-C, toolkit asks whether to stop the job or to
-    detach.
+    The command exits with the exit code of the job. After Ctrl-C on a terminal, toolkit asks
+    whether to stop the job, to detach or to continue.
 
     Examples:
         toolkit attach
@@ -102,7 +107,7 @@ def attach(
 
 
 def wait(
-    job: Job = "",
+    job: RunningJob = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     timeout: Annotated[
         str | None,
@@ -133,7 +138,7 @@ def wait(
 
 
 def stop(
-    job: Job = "",
+    job: RunningJob = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     grace: Annotated[
         str | None, typer.Option(metavar="SECONDS", help="Time between SIGTERM and SIGKILL (default: 10 s)")

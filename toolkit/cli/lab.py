@@ -44,7 +44,7 @@ def up(
         str,
         typer.Option(
             metavar="RATE",
-            help="Add a second network interface for SSH with this rate limit, such as 100mbit",
+            help="Add a second network interface for SSH to each host, with a rate limit such as 100mbit",
         ),
     ] = "",
     interfaces: Annotated[
@@ -83,8 +83,9 @@ def up(
     """Start or repair the practice cluster.
 
     The hosts are containers that behave like machines: each has its own SSH server, container engine and
-    network link. A second run changes nothing, except that it starts stopped hosts. If you edited hosts.yaml,
-    toolkit keeps your file and writes changed settings to hosts.new.yaml.
+    network link. With the same options, a second run only starts stopped hosts and creates
+    missing hosts. If you edited hosts.yaml, toolkit keeps your file and writes changed settings to
+    hosts.new.yaml.
 
     Examples:
         toolkit lab up

@@ -41,7 +41,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Follow the output until the job ends")
     ] = False,
     rank: Annotated[
-        str | None, typer.Option(metavar="N", help="Print only the complete log of rank N")
+        str | None, typer.Option(metavar="N", help="Print the unchanged log of rank N instead of the job log")
     ] = None,
     host: Annotated[
         str,
@@ -50,7 +50,8 @@ def logs(
     since: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="Print only output after TIME, such as 10m (ago) or 2026-11-21T09:30"
+            metavar="TIME",
+            help="Print only output after TIME, such as 10m (10 minutes ago) or 2026-11-21T09:30",
         ),
     ] = "",
     tail: Annotated[str | None, typer.Option(metavar="LINES", help="Print only the last LINES lines")] = None,
@@ -74,7 +75,7 @@ def logs(
 ) -> None:
     """Print the output of a job, a rank or a service.
 
-    Without JOB, toolkit prints the newest job. The job log contains the output of all ranks.
+    Without JOB, toolkit prints the output of the newest job. The job log contains the output of all ranks.
     Ctrl-C ends the command and does not affect the job.
 
     Examples:

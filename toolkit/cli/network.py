@@ -34,7 +34,7 @@ from toolkit.network.tuning import tuning_json
 
 
 def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
-    """Show the address of each host for ranks, and the reason.
+    """Show and explain the data address of each host.
 
     For each host, toolkit prints the chosen address, the rejected addresses, and the environment
     variables that ranks receive. To test the network, the hosts connect to each other. The command exits
@@ -60,7 +60,7 @@ def tune(
         typer.Option(
             "--backend",
             metavar="auto|mpi|nccl",
-            help="Library to tune. `auto` is nccl if every rank has a GPU, otherwise mpi",
+            help="Library to tune. `auto` selects nccl if every rank has a GPU, otherwise mpi",
             autocompletion=complete.one_of("auto", "mpi", "nccl"),
         ),
     ] = "auto",
@@ -90,8 +90,8 @@ def tune(
     """Find the fastest all-reduce settings and keep them.
 
     toolkit measures several settings on the cluster. Do not use the network for other traffic during the
-    measurement. Later jobs on the same ranks receive the fastest settings until `toolkit down`.
-    Environment variables in hosts.yaml and --env override these settings.
+    measurement. Later jobs with the same hosts and ranks receive the fastest settings until
+    `toolkit down`. Environment variables in hosts.yaml and --env override the tuned settings.
 
     Examples:
         toolkit network tune

@@ -74,7 +74,7 @@ def predict(
         int | None,
         typer.Option(
             metavar="N",
-            help="Predict for 1 to N hosts (default: the hosts in hosts.yaml)",
+            help="Predict for 1 to N hosts (default: the number of hosts in hosts.yaml)",
             rich_help_panel=_NET,
         ),
     ] = None,
@@ -165,7 +165,7 @@ def predict(
 
     toolkit also predicts throughput and scaling efficiency. Set the network with --rate or --from, and the
     model with --model, --params or --probe. Only --probe contacts a host, to run a few steps of your script.
-    docs/explanation/prediction.md explains the formulas.
+    For the formulas, see docs/explanation/prediction.md.
 
     Examples:
         toolkit predict --rate 10gbit --model resnet50 --step-time 250ms

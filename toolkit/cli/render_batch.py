@@ -61,7 +61,8 @@ Gpus = Annotated[
 LeaveOut = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PATH", help="Ignore this unsupported key in hosts.yaml, such as services/tensorboard"
+        metavar="PATH",
+        help="Ignore a key of hosts.yaml that toolkit cannot export, such as services/tensorboard",
     ),
 ]
 

@@ -42,7 +42,7 @@ def kubernetes(
         typer.Option(metavar="NAME", help="Namespace of the job (default: the namespace of kubectl)"),
     ] = "",
     host_network: Annotated[
-        bool, typer.Option("--host-network", help="Run the pods on the network of their node")
+        bool, typer.Option("--host-network", help="Run each pod on the network of its node")
     ] = False,
     resource: Annotated[
         list[str] | None,
@@ -61,7 +61,7 @@ def kubernetes(
         str,
         typer.Option(
             metavar="FILE",
-            help="With --check, compare with this resource definition (default: the definition in kubectl)",
+            help="Resource definition (CRD) for --check (default: the definition in the cluster of kubectl)",
         ),
     ] = "",
     launcher: Launcher = "",

@@ -68,7 +68,9 @@ def slurm(
     output: Output = "",
     check: Annotated[
         bool,
-        typer.Option("--check", help="Verify the script; if sbatch is installed, run two ranks of the job"),
+        typer.Option(
+            "--check", help="Verify the script; if sbatch is installed, run an all-reduce on two nodes"
+        ),
     ] = False,
     as_json: Json = False,
     verbose: Verbose = False,

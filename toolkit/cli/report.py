@@ -29,14 +29,15 @@ def report(
     output: Annotated[
         str,
         typer.Option(
-            "-o", "--output", metavar="FILE", help="Write to this file (default: ./report-JOB.html)"
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write to this file (default: ./report-JOB.html; with --compare, ./report-JOB-OTHER.html)",
         ),
     ] = "",
     compare: Annotated[
         str,
-        typer.Option(
-            metavar="JOB", help="Compare the report with this other job", autocompletion=complete.jobs
-        ),
+        typer.Option(metavar="JOB", help="Compare the job with a second job", autocompletion=complete.jobs),
     ] = "",
     scaling: Annotated[
         Path | None,
@@ -48,7 +49,8 @@ def report(
     """Write an HTML page about a job.
 
     The page shows hosts, ranks, the time of each phase, throughput, load, restarts and versions. The page is
-    a single file without external resources. The page of a running job ends at the current time.
+    a single file without external resources. For a running job, the page contains data up to the current
+    time.
 
     Examples:
         toolkit report

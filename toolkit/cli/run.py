@@ -35,6 +35,7 @@ from toolkit.cli.signals import Signals
 from toolkit.cli.watch import ON_INTERRUPT, watch
 from toolkit.core.finding import Notice, Topic, alarms_text, warnings_text
 from toolkit.core.printable import counted
+from toolkit.hostsfile.fields import LAUNCHER_NAMES
 from toolkit.jobs.logs import Excerpt
 from toolkit.jobs.request import Request, check_request
 from toolkit.protocol.host_list import host_list, slots_list
@@ -50,7 +51,7 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="Launcher of the ranks: auto, torchrun, mpirun … (default: the launcher in hosts.yaml)",
+            help=f"Launcher of the ranks: {', '.join(LAUNCHER_NAMES)} (default: the launcher in hosts.yaml)",
             autocompletion=complete.launchers,
         ),
     ] = "",
@@ -83,7 +84,7 @@ def run(
     min_hosts: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Allow a restart on fewer hosts, at least N (default: as many as before)"
+            metavar="N", help="Allow a restart on fewer hosts, at least N (default: as many hosts as before)"
         ),
     ] = None,
     elastic: Annotated[

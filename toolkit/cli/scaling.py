@@ -44,7 +44,8 @@ def scaling(
         str,
         typer.Option(
             metavar="rank|all",
-            help="Meaning of the batch size of the script: samples per rank, or samples of all ranks",
+            help="Meaning of the batch size of the script: samples per rank (`rank`), or "
+            "samples of all ranks (`all`)",
             autocompletion=complete.one_of("rank", "all"),
         ),
     ] = "rank",

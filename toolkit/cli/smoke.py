@@ -43,8 +43,8 @@ def smoke(
 ) -> None:
     """Test the GPUs, and test the network with an all-reduce.
 
-    toolkit runs nvidia-smi in a new container on every host, then one all-reduce over all slots, and verifies
-    the result. The command exits with 1 if one of these tests fails.
+    toolkit runs nvidia-smi in a new container on every host with GPUs, then one all-reduce over all slots,
+    and verifies the result. The command exits with 1 if one of these tests fails.
 
     Examples:
         toolkit smoke

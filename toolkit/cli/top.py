@@ -30,16 +30,18 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one reading and exit")] = False,
     prometheus: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Write each reading to FILE in the text format of Prometheus"),
+        typer.Option(
+            metavar="FILE", help="Write each reading to FILE in the text format of Prometheus, until Ctrl-C"
+        ),
     ] = "",
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Show live load, GPU use and step rates of all hosts.
 
-    toolkit shows CPU, memory, network, disks and GPUs of every host, and the steps per second of each rank.
-    On a terminal, toolkit updates the table until Ctrl-C. If the output is not a terminal, toolkit prints
-    one reading. The cluster must be up.
+    toolkit shows the load of CPU, memory, network, disks and GPUs of every host, and the steps per second of
+    each rank. On a terminal, toolkit updates the table until Ctrl-C. If the output is not a terminal, toolkit
+    prints one reading. The cluster must be up.
 
     Examples:
         toolkit top

@@ -20,7 +20,7 @@ def trust(
         list[str] | None,
         typer.Argument(
             metavar="[HOST]...",
-            help="Host whose SSH key toolkit records (default: all hosts)",
+            help="Host whose SSH host key toolkit records (default: all hosts)",
             autocompletion=complete.hosts,
         ),
     ] = None,
@@ -29,7 +29,10 @@ def trust(
         bool, typer.Option("--yes", "-y", help="Record the SSH host keys without confirmation")
     ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace a recorded SSH host key that differs")
+        bool,
+        typer.Option(
+            "--replace", help="Replace a recorded SSH host key that differs from the key of the host"
+        ),
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -37,8 +40,8 @@ def trust(
 ) -> None:
     """Show and record the SSH host keys of the hosts.
 
-    toolkit connects only to hosts whose key is recorded. Compare each fingerprint with a fingerprint from
-    another source, such as the console of the host, before you confirm.
+    toolkit connects only to hosts whose SSH host key is recorded. Compare each fingerprint with a fingerprint
+    from another source, such as the console of the host, before you confirm.
 
     Examples:
         toolkit trust

@@ -33,7 +33,7 @@ def why(
         typer.Option(
             metavar="FILE",
             help="Write the bundle to this file "
-            f"(default: ./why-JOB{_END}, after the end of the job ./why-JOB-STATE{_END})",
+            f"(default: ./why-JOB{_END}; if the job has ended, ./why-JOB-STATE{_END})",
         ),
     ] = "",
     as_json: Json = False,

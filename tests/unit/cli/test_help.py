@@ -88,7 +88,11 @@ def test_each_option_has_a_meaning_and_a_value_with_a_name(name: str) -> None:
         ("run", "--hosts", "Path of hosts.yaml (default: hosts.yaml; variable: TOOLKIT_HOSTS)"),
         ("lab up", "--count", "Number of hosts (default: 2)"),
         ("run", "--detach", "Start the job and return immediately"),
-        ("run", "--fold", "If several ranks print the same line, show the line only once (default: --fold)"),
+        (
+            "run",
+            "--fold",
+            "In a job of 3 or more ranks, show equal lines of several ranks only once (default: --fold)",
+        ),
     ],
 )
 def test_defaults_variables_and_repetition_are_added(verb: str, option: str, text: str) -> None:

@@ -172,7 +172,7 @@ def test_a_bundle_that_cannot_be_written_is_part_of_the_one_json_document(
     (tmp_path / "hosts.yaml").write_text(FILE)
     answer = ask(hang())
     monkeypatch.setattr(ClusterJob, "why", lambda self: answer)
-    status, out, _ = run("why", "--json", "--save", "missing/bundle.tar.gz")
+    status, out, _ = run("why", "--json", "--save", "hosts.yaml/bundle.tar.gz")
     found = json.loads(out)
     assert (found["job"], found["bundle"]) == (JOB, None)
     assert status == found["error"]["exit_code"] != 0
