@@ -151,7 +151,7 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
         drivers = ", ".join(sorted({driver for _, driver in bus if driver})) or "none"
         devices = counted(len(bus), "NVIDIA GPU")
         what = f"the PCI bus has {devices}, but nvidia-smi is missing (kernel driver: {drivers})"
-        fix = f"on {seen.host}: install the NVIDIA driver; or in hosts.yaml: set hosts/{seen.host}/gpus to 0"
+        fix = f"on {seen.host}: install the NVIDIA driver  # or set hosts/{seen.host}/gpus to 0 in hosts.yaml"
         yield warning(what, fix)
 
 
@@ -160,7 +160,7 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
     host, found = scene.inventory.host(seen.host), len(seen.facts.gpus)
     given = found if host.gpus is None else min(host.gpus, found)
     if host.gpus is not None and host.gpus > found:
-        what = f"{host.gpus} GPUs are declared in hosts.yaml, but nvidia-smi on the host lists {found}"
+        what = f"hosts.yaml declares {counted(host.gpus, 'GPU')}, but nvidia-smi on the host lists {found}"
         yield error(what, f"on {seen.host}: nvidia-smi  # or change gpus: in hosts.yaml")
     elif given and host.slots is not None and host.slots > given:
         what = f"{host.slots} slots share {counted(given, 'GPU')}, but NCCL refuses two ranks on one GPU"

@@ -82,7 +82,7 @@ CASES = (
         for base in (_NONE, _says(_PCI + _MISMATCH))
     ),
     Case("gpu-driver", "ok", _says(_PCI.replace("nvidia", "vfio-pci"))),
-    Case("gpu-count", "error", with_file(scene(), gpus=4), "4 GPUs are declared in hosts.yaml"),
+    Case("gpu-count", "error", with_file(scene(), gpus=4), "hosts.yaml declares 4 GPUs"),
     Case("gpu-count", "ok", with_file(scene(), gpus=1)),
     Case("gpu-count", "warning", with_file(scene(), slots=3), "3 slots share 2 GPUs"),
     Case("gpu-image", "ok", _OURS, host=""),
