@@ -80,7 +80,7 @@ def test_what_needs_no_host(far: Toolkit) -> None:
         text=True,
     )
     assert where.stdout.startswith(str(far.folder / "env"))
-    assert "Multi-node training" in far.run("--help", check=True).out
+    assert "multi-node training" in far.run("--help", check=True).out
     assert far.run("version", "--json", check=True).json["libraries"]["typer"]
     assert "cluster" in far.run("schema", check=True).json["properties"]
     assert far.run("init", "-o", "-", "gpu1", check=True).out.startswith("# The hosts of one cluster")
