@@ -294,7 +294,7 @@ def compare_html(one: JobReport, other: JobReport, when: str) -> str:
     return page(
         "compare",
         f"Jobs {one.status.id} and {other.status.id}",
-        f"{one.cluster}; made {when}",
+        f"{one.cluster}; report of {when}",
         comparison=comparison(one, other),
         jobs=[(job.status.id, verdict(job), shlex.join(job.status.command)) for job in (one, other)],
         numbers=_compared_numbers(one, other),

@@ -445,7 +445,7 @@ _ATTRIBUTES = (
         ),
         (
             lambda: compare_html(hostile(), sample(), HOSTILE),
-            (f"Jobs {HOSTILE} and j1", f"made {HOSTILE}", f"{HOSTILE}: failed"),
+            (f"Jobs {HOSTILE} and j1", f"report of {HOSTILE}", f"{HOSTILE}: failed"),
         ),
         (
             lambda: network_html(HOSTILE_NETWORK, HOSTILE, HOSTILE),
