@@ -38,7 +38,7 @@ def main() -> None:
     steps = digits.steps_per_epoch(len(pictures), args.batch_size, size)
     total, save_every = args.epochs * steps, args.save_every or steps
 
-    # 2. Each rank stores a shard of the weights of each layer. FSDP gathers them while a layer computes.
+    # 2. Each rank stores a shard of each layer's weights. FSDP gathers the shards while a layer computes.
     mesh = init_device_mesh(device.type, (size,))
     for layer in model.children():
         if list(layer.parameters()):

@@ -247,7 +247,8 @@ def lost(process: subprocess.Popen[str]) -> None:
     assert f"{SICK}: FAILED at " in report and "the connection was lost" in report, said
     assert "run the same command again" in report
     login = (
-        f"{HEALTHY}: not done: test the SSH login of main on every worker: an earlier step failed on {SICK}\n"
+        f"{HEALTHY}: not done: test the SSH login from the main container to every "
+        f"worker: an earlier step failed on {SICK}\n"
     )
     assert f"{HEALTHY}: ok (" in report or login in report, said
 

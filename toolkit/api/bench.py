@@ -17,7 +17,7 @@ class BenchPart(Part):
     """Measurements of a running cluster."""
 
     def network(self, seconds: float = 0.5, backend: str = "auto", only: Sequence[str] = ()) -> Measured:
-        """Measure every ordered pair of hosts and all-reduce by size, in the image.
+        """Measure the network between every ordered pair of hosts, and the all-reduce by message size.
 
         Args:
             seconds: time of sending in each direction of a pair.

@@ -179,7 +179,7 @@ class Cluster(Connection):
         """Test the GPUs in a container on every host, then run one checked all-reduce over all slots.
 
         Args:
-            launcher: launcher of the all-reduce; by default that of hosts.yaml, if it is in the image.
+            launcher: launcher of the all-reduce; by default the launcher in hosts.yaml, if the image has it.
         """
         with self.prepare_smoke(launcher) as prepared:
             return prepared.execute(self.listen)

@@ -23,7 +23,9 @@ class PreparedDown(PreparedPlan):
 
     def execute(self, listen: Listener) -> Report:
         def tell(job: str) -> None:
-            self._notices.add(Topic.ENDING, text=f"job {job} is running; toolkit stops the job first")
+            self._notices.add(
+                Topic.ENDING, text=f"job {job} is running; toolkit stops the job before the removal"
+            )
 
         end_jobs(self.session, tell)
         report = super().execute(listen)
@@ -43,7 +45,10 @@ def prepare_down(cluster: Connection, save_to: str = "") -> PreparedDown:
     with closed_on_error(session):
         session.require_some()
         for host, version in newer_hosts(inventory.cluster, session.facts.values()).items():
-            text = f"{host}: toolkit {version}, which is newer, created the cluster; `down` can miss files"
+            text = (
+                f"{host}: toolkit {version}, which is newer, created the cluster; `down` "
+                "might leave files of the cluster"
+            )
             notices.add(Topic.VERSION, text=text)
         session.require_own()
         image = session.find_local_image()

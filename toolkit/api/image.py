@@ -115,7 +115,7 @@ class ImagePart(Part):
         return prepare_image_prune(self._cluster)
 
     def prune(self) -> Report:
-        """Remove old images that toolkit sent from every host.
+        """Remove from every host the old images that toolkit sent.
 
         The two newest images of each flavor, the image in hosts.yaml, images with a tag that you set, and
         images that a container uses stay on the hosts.

@@ -40,7 +40,7 @@ class ClusterJob:
 
     Args:
         cluster: cluster of the job.
-        id: id of the job, or its last part; empty for the newest job.
+        id: id of the job, or the last part of the id; empty for the newest job.
     """
 
     def __init__(self, cluster: Connection, id: str = "") -> None:
@@ -69,7 +69,7 @@ class ClusterJob:
             timeout: limit in seconds; None means no limit.
 
         Raises:
-            NotReady: the job still runs after ``timeout``; it continues.
+            NotReady: the job still runs after ``timeout``, and continues.
         """
         with self._connect() as session:
             found = self._status(session, running)
@@ -153,7 +153,7 @@ class ClusterJob:
             return stop(session, found.id, grace=grace)
 
     def why(self) -> Answer:
-        """Return the rank that blocks the job, or the reason why the job ended. Queries all its hosts."""
+        """Query all hosts of the job, and return the rank that blocks the job, or the reason for its end."""
         with self.cluster.connect() as session:
             return ask_why(session, self.id)
 

@@ -58,15 +58,15 @@ def check_bench(bench: NetworkBench) -> None:
     if bench.engine not in ENGINES:
         problems.append(Problem("--backend", f"should be one of {', '.join(ENGINES)}, found {bench.engine}"))
     if not 0 <= bench.seconds <= 60:
-        problems.append(Problem("--seconds", f"should be 0 to 60, found {bench.seconds:g}"))
+        problems.append(Problem("--seconds", f"should be 0 to 60 s, found {bench.seconds:g} s"))
     if not 1 <= bench.streams <= 64:
         problems.append(Problem("--streams", f"should be 1 to 64, found {bench.streams}"))
     if not 0 <= bench.most <= MOST_BYTES:
         most = MOST_BYTES // 1024**2
-        problems.append(Problem("--most", f"should be 0 to {most} MiB, found {bench.most / 1024**2:g}"))
+        problems.append(Problem("--most", f"should be 0 to {most} MiB, found {bench.most / 1024**2:g} MiB"))
     if not 0 < bench.budget <= 3600:
         problems.append(
-            Problem("--budget", f"should be more than 0 and at most 3600 s, found {bench.budget:g}")
+            Problem("--budget", f"should be more than 0 and at most 3600 s, found {bench.budget:g} s")
         )
     if problems:
         raise BadInput("command line", tuple(problems))
@@ -101,7 +101,10 @@ def measured_text(session: Session, planned: PlannedJob, mark: str, listen: List
     found = [line.partition(mark)[2] for line in lines if mark in line]
     if ended.exit_code != 0 or not found:
         tail = " | ".join(lines[-5:])
-        what = f"the measuring job ended with the state {ended.state} and exit code {ended.exit_code}: {tail}"
+        what = (
+            f"measuring job {job.id} ended with the state {ended.state} and exit code "
+            f"{ended.exit_code}: {tail}"
+        )
         raise ToolkitError(what, f"toolkit logs {job.id}")
     return found[-1]
 

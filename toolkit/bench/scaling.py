@@ -193,8 +193,8 @@ def _point(job: Job, seen: Sequence[tuple[float, int]], printed: Sequence[float]
     rise = all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(seen))
     went_on = last > first and end > begin and rise
     if not went_on and not printed:
-        what = f"the ranks of job {job.id} made fewer than two steps during the measurement"
-        raise ToolkitError(what, "repeat the command with a larger value of --seconds")
+        what = f"the ranks of job {job.id} printed fewer than two steps during the measurement"
+        raise ToolkitError(what, "run the same command again with a larger value of --seconds")
     throughput = (last - first) / (end - begin) if went_on else median(printed)
     return Point(len(job.hosts), job.world_size, throughput, max(end - begin, 0.0), max(last - first, 0))
 

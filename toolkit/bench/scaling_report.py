@@ -74,7 +74,7 @@ class Scaling:
     def verdict(self) -> str:
         """One line that summarizes the measurement."""
         if not self.points:
-            return "no run of the benchmark gave a result"
+            return "no job of the benchmark returned a result"
         first, last = self.points[0], self.points[-1]
         if first is last:
             return f"{counted(first.hosts, 'host')}: {first.steps_per_s:.3g} steps/s"
@@ -143,7 +143,7 @@ def parse_prediction(value: Any, source: str) -> tuple[tuple[int, float], ...]:
     try:
         return tuple((int(row["hosts"]), float(row["efficiency"])) for row in rows)
     except (KeyError, TypeError, ValueError):
-        what = "contain no efficiency; run toolkit predict with --step-time or --probe"
+        what = "do not contain the efficiency; run toolkit predict with --step-time or --probe"
         raise BadInput(source, (Problem("rows", what),)) from None
 
 

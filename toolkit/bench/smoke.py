@@ -209,10 +209,6 @@ def run_smoke(session: Session, planned: PlannedSmoke, listen: Listener) -> Smok
     line = allreduce_line(lines) if ended.exit_code == 0 else ""
     if not line:
         tail = " | ".join(lines[-5:])
-        problems.append(
-            Problem(
-                "all-reduce",
-                f"the job ended with the state {ended.state} and exit code {ended.exit_code}: {tail}",
-            )
-        )
+        what = f"job {job.id} ended with the state {ended.state} and exit code {ended.exit_code}: {tail}"
+        problems.append(gpu_problem("all-reduce", what, f"toolkit logs {job.id}"))
     return Smoke(rows, tuple(problems), line, launcher, instead)

@@ -24,7 +24,7 @@ from toolkit.protocol.files import (
     Sent,
 )
 
-_FIX = "toolkit up  # installs the programs of this version on the host"
+INSTALL_FIX = "toolkit up  # installs the programs of this version on the host"
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _answer_of(host: str) -> Iterator[None]:
         yield
     except DecodeError as error:
         what = f"the host sent an invalid answer about result files: {error}"
-        raise ToolkitError(what, _FIX, host) from error
+        raise ToolkitError(what, INSTALL_FIX, host) from error
 
 
 def bad_answer(field: str, value: object, host: str) -> ToolkitError:
@@ -137,7 +137,7 @@ def bad_answer(field: str, value: object, host: str) -> ToolkitError:
     shown = ascii(value)
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
     what = f"the host sent an invalid answer about result files: {field} is {shown}"
-    return ToolkitError(what, _FIX, host)
+    return ToolkitError(what, INSTALL_FIX, host)
 
 
 def leads_out(name: str, target: str) -> bool:

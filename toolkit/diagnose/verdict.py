@@ -38,22 +38,24 @@ class Verdict:
 
 FIXES: Mapping[str, str] = {
     "stopped": "toolkit exec HOST -- kill -CONT PID  # continues the process",
-    "disk": "on HOST: sudo dmesg | tail; df -h  # check this disk or share; signals cannot end the process",
+    "disk": "on HOST: sudo dmesg | tail; df -h  # check the disk or share; signals cannot end the process",
     "failed": "toolkit logs --rank RANK  # shows the error of the rank; toolkit stop ends the other ranks",
-    "gone": "toolkit logs --rank RANK  # on HOST, sudo dmesg shows whether the kernel ran out of memory",
+    "gone": "toolkit logs --rank RANK  # on HOST, sudo dmesg shows whether the host ran out of memory",
     "ended": "give every rank the same number of steps, for example with drop_last=True in the data loader",
     "absent": "toolkit logs  # shows the output of the launcher; toolkit status shows the containers",
-    "handler": "change the handler to raise the exception again before it calls a collective or waits",
-    "sleep": "check why the rank sleeps at this line",
+    "handler": "change the exception handler to raise the exception again before the handler calls "
+    "a collective or waits",
+    "sleep": "check the line at which the rank sleeps",
     "lock": "check which thread or process of the rank should release the lock or fill the queue",
     "child": "on HOST: sudo dmesg | grep -i 'out of memory'  # then set a timeout for the queue",
-    "file": "check the file on HOST: a full disk, a stalled share, or a pipe without a reader or writer",
+    "file": "check whether HOST has a full disk, a stalled share, or a pipe without a reader or writer",
     "network": "toolkit check  # tests whether hosts reach each other; also check the address in your code",
-    "spin": "check this line for an endless loop, or for more work than the other ranks have",
-    "code": "check this line, and the stack of the rank in the bundle that toolkit why writes",
+    "spin": "check the line at which the rank computes for an endless loop, or for more work "
+    "than on other ranks",
+    "code": "check the line at which the rank runs, and its stack in the bundle that toolkit why writes",
     "gpu": "on HOST: nvidia-smi; sudo dmesg | grep -i xid  # shows the load and the errors of the GPU",
     "apart": "call the same collectives in the same order on all ranks; check each `if` that uses the rank",
-    "link": "toolkit check  # tests each pair of hosts; check cable, switch and firewall between the two",
+    "link": "toolkit check  # tests each pair of hosts; check cable, switch and firewall between both hosts",
     "host": "toolkit up  # repairs the host; if up fails, check the power, network and load of HOST",
 }
 
@@ -192,11 +194,14 @@ def _all_wait(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
         return _apart(evidence, found, places, f"{op} at different lines", f"{op} at a different line than")
     if len(found) == 1:
         return Verdict(
-            "runs", f"the only rank waits in {op}", "toolkit why  # repeat in a minute, and compare"
+            "runs", f"the only rank waits in {op}", "toolkit why  # run in a minute, and compare the answers"
         )
     at = next(iter(places)) or "an unknown line"
     what = f"all ranks wait in {op} at {at}, and no connection between hosts is blocked"
-    fix = "toolkit why  # repeat in a minute; if the result is the same, restart the job with NCCL_DEBUG=INFO"
+    fix = (
+        "toolkit why  # run in a minute; if the answer is the same, restart the job with "
+        "--env NCCL_DEBUG=INFO"
+    )
     return Verdict("unclear", what, fix)
 
 
@@ -243,7 +248,7 @@ def _no_rank_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
     last = f"; the newest line of output is {min(ages):.0f} s old" if ages else ""
     first = next((rank for rank, one in found.items() if one.kind != "ended"), 0)
     what = f"no rank waits for another rank: {where_text(evidence, [first])} {found[first].what}{last}"
-    fix = "toolkit why  # repeat in a minute; a rank that is still at the same line hangs"
+    fix = "toolkit why  # run in a minute; a rank that is still at the same line probably hangs"
     return Verdict("runs", what, fix)
 
 
@@ -264,7 +269,7 @@ def _end(evidence: Evidence) -> Verdict:
         if named.exit_code == _KILLED and evidence.host(named.host).oom_kills:
             words.append(f"the kernel killed rank {named.rank} because {named.host} was out of memory")
             fix = (
-                "use a smaller batch, fewer ranks or data loader workers per host, or hosts with more memory"
+                "use a smaller batch, fewer ranks or data loader workers per host, or a host with more memory"
             )
         elif raised := exception_of(named.lines):
             words.append(f"the exception of rank {named.rank} is: {raised}")

@@ -237,7 +237,7 @@ def _refuse_older(reports: Mapping[str, InspectedHost]) -> None:
     """Raise an error if a host's container lacks the program that inspects ranks."""
     for name, one in reports.items():
         if one.is_older:
-            what = f"the container has no {_PROGRAM}, because the cluster is from an older toolkit"
+            what = f"the container has no {_PROGRAM}, because an older toolkit created the cluster"
             raise NotReady(what, "toolkit up", name)
 
 

@@ -134,7 +134,7 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
         errors = stop_parts(session, job, parts.unended if parts else (), flags)
         for host in parts.silent if parts else ():
             what = f"cannot stop {job} on {host}, because the host does not answer"
-            fix = f"toolkit stop {job}  # once {host} answers again"
+            fix = f"toolkit stop {job}  # when {host} answers again"
             errors.setdefault(host, ToolkitError(what, fix, host))
     for error in errors.values():
         raise error

@@ -12,6 +12,7 @@ from toolkit.core.command import command, quoted
 from toolkit.core.local_writer import BlockedPath, Destination, IncomingFile, LocalWriter, UnsafeName
 from toolkit.core.printable import counted
 from toolkit.core.remote_files import (
+    INSTALL_FIX,
     Missing,
     NoJob,
     RemoteFile,
@@ -128,7 +129,7 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
             what = (
                 f"the host listed a file that toolkit did not request: {one.name!a}; no file was downloaded"
             )
-            raise ToolkitError(what, "", host)
+            raise ToolkitError(what, INSTALL_FIX, host)
         elif one.name in files:
             raise bad_answer("a name that occurs twice", one.name, host)
         else:
@@ -139,7 +140,9 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
         return _compared(host, into, list(files.values()))
     except OSError as error:
         what = f"cannot read {into.path}: {error.strerror or error}"
-        raise ToolkitError(what, "repeat the command with -o DIR to use another folder", host) from error
+        raise ToolkitError(
+            what, "run the same command again with -o DIR, where DIR is another folder", host
+        ) from error
 
 
 def _compared(host: str, into: Destination, files: Sequence[RemoteFile]) -> Found:
@@ -210,12 +213,14 @@ def check_local(found: Sequence[Found], replace: bool) -> None:
     if blocked:
         raise ToolkitError(
             f"no file was downloaded: {_some(blocked, '; ')}",
-            "remove the link, or repeat the command with -o DIR to use another folder",
+            "remove the link, or run the same command again with -o DIR, where DIR is another folder",
         )
     files = [str(one.into.path / file.name) for one in found for file in one.differs]
     if files and not replace:
         what = f"no file was downloaded, because these local files differ: {_some(files, ', ')}"
-        raise ToolkitError(what, "repeat the command with -o DIR, or with --force to replace the local files")
+        raise ToolkitError(
+            what, "run the same command again with -o DIR, or with --force to replace the local files"
+        )
 
 
 def _some(names: Sequence[str], comma: str, most: int = _SHOWN) -> str:
@@ -249,7 +254,7 @@ def bring(session: Session, found: Found, tell: Tell, keep_modes: bool = False) 
     except OSError as error:
         what = f"cannot write to {found.into.path}: {error.strerror or error}"
         raise ToolkitError(
-            what, "free disk space, or repeat the command with -o DIR; downloaded files are kept"
+            what, "free disk space, or run the same command again with -o DIR; complete files are kept"
         ) from error
     count = len(found.new) + len(found.skipped) - len(skipped)
     return Got(found.host, str(found.into.path), count, received, found.there, tuple(skipped))
@@ -329,7 +334,9 @@ class FileStream:
         host = self.writer.host
         if self.complete:
             raise ToolkitError(
-                f"the host sent more files than the {len(self.files)} that toolkit requested", "", host
+                f"the host sent more files than the {len(self.files)} that toolkit requested",
+                INSTALL_FIX,
+                host,
             )
         sent, wanted = decode_sent(line, host), self.files[self._next]
         if sent.refused:
@@ -338,7 +345,7 @@ class FileStream:
             return
         if sent.size > wanted.size:
             raise bad_answer(
-                f"the announced size of {wanted.name!a} is {wanted.size}, but the sent size", sent.size, host
+                f"the listed size of {wanted.name!a} is {wanted.size}, but the sent size", sent.size, host
             )
         self._left, self._mtime = sent.size, sent.mtime
         self._file = self.writer.create(wanted.name)

@@ -300,14 +300,14 @@ def transport_problems(launcher: str, max_restarts: int, why: str = "") -> list[
 
 # Which code of Horovod 0.28.1 does what: docs/internals/adr, "default launcher".
 _GLOO_ELASTIC = (
-    "Horovod's rendezvous listens on main without authentication and unpickles worker addresses that it "
-    "receives: every client that reaches main can run programs as you (CVE-2024-10190), and can read and "
-    "replace the other entries of its key-value store (CVE-2026-31234)"
+    "Horovod's rendezvous listens on the main host without authentication, and unpickles the worker "
+    "addresses that it receives. Every client that reaches the main host can run programs as you "
+    "(CVE-2024-10190), and can read and replace the entries of Horovod's key-value store (CVE-2026-31234)"
 )
 _GLOO_STATIC = (
-    "Horovod's rendezvous listens on main without authentication: every client that reaches main can read "
-    "and replace the entries of its key-value store (CVE-2026-31234); the code execution of CVE-2024-10190 "
-    "is possible only with --elastic"
+    "Horovod's rendezvous listens on the main host without authentication. Every client that reaches the "
+    "main host can read and replace the entries of Horovod's key-value store (CVE-2026-31234). The code "
+    "execution of CVE-2024-10190 is possible only with --elastic"
 )
 
 

@@ -90,7 +90,7 @@ def find_job(known: Sequence[JobStatus], job: str) -> JobStatus:
     if ends:
         ids = [one.id for one in ends]
         what = f"{len(ids)} job ids end in {job}: {', '.join(ids[:-1])} and {ids[-1]}"
-        raise NotReady(what, "toolkit jobs  # then repeat the command with the complete id")
+        raise NotReady(what, "toolkit jobs  # then run the same command again with the complete id")
     raise NotReady(f"there is no job {job}", "toolkit jobs")
 
 

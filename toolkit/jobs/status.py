@@ -97,7 +97,7 @@ class JobStatus:
             if 0 <= rank < first:
                 return name
         what = f"job {self.id} has no rank {rank}; its ranks are 0 to {first - 1}"
-        raise NotReady(what, "repeat the command with the number of one of these ranks")
+        raise NotReady(what, f"run the same command again with a rank from 0 to {first - 1}")
 
 
 def exception_of(lines: Sequence[str]) -> str:

@@ -185,7 +185,7 @@ def _end_step(cluster: str, facts: Facts) -> Step:
         "stop leftover processes of jobs and transfers",
         script(_END, cluster),
         unless=script(_NONE_MARKED, cluster),
-        fix=f"on {facts.host}: ps -eo pid,stat,comm  # a process in state D ends only at a reboot",
+        fix=f"on {facts.host}: ps -eo pid,stat,comm  # reboot the host to end a process in state D",
     )
 
 
@@ -205,7 +205,7 @@ def _files_step(facts: Facts) -> Step:
         "remove SSH keys, configurations and job records",
         script(REMOVE_STATE, facts.state_dir),
         unless=script('[ ! -e "$1" ]', facts.state_dir),
-        fix="toolkit down  # after other commands for this cluster have ended; if it fails again, on "
+        fix="toolkit down  # after other commands for this cluster have ended; if `down` fails again, on "
         f"{facts.host}: ls -la {quoted(facts.state_dir)}",
     )
 
@@ -221,8 +221,8 @@ def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -
         "verify the removal",
         # A second cluster can listen on the same port at another address; its listener is no leftover.
         script(_PROOF, inventory.cluster, facts.user, facts.state_dir, "0" if others else port, *identities),
-        fix="toolkit down  # after other commands for this cluster have ended; if it fails again, on "
+        fix="toolkit down  # after other commands for this cluster have ended; if `down` fails again, on "
         f"{facts.host}: docker ps -a --filter label=toolkit.cluster={inventory.cluster}",
-        unsure="toolkit down  # after that transfer has ended",
+        unsure="toolkit down  # after the transfer has ended",
         proof=True,
     )

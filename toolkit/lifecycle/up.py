@@ -301,7 +301,7 @@ def _prove_step(layout: Layout, main: Place) -> Step:
     proved = (Ref(main.name, "container", after="\n"), *(replace(each, after="\n") for each in workers))
     return Run(
         main.name,
-        "test the SSH login of main on every worker",
+        "test the SSH login from the main container to every worker",
         command("docker", "exec", name, *program("check.login"), *workers),
         unless=Stamp(f"{main.state}/conf/proved", proved),
         known=main.facts.proved or None,

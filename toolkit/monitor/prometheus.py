@@ -42,7 +42,12 @@ _OF_HOST = (
     ("host_disk_free_bytes", "Free space of the disk with the job folders.", "disk_free"),
 )
 _OF_GPU = (
-    ("gpu_utilization_ratio", "Share of time in which the GPU ran a kernel.", "utilization", 0.01),
+    (
+        "gpu_utilization_ratio",
+        "Share of the time, from 0 to 1, in which the GPU ran a kernel.",
+        "utilization",
+        0.01,
+    ),
     ("gpu_memory_used_bytes", "GPU memory in use.", "memory_used", _MIB),
     ("gpu_memory_bytes", "Total memory of the GPU.", "memory_total", _MIB),
     ("gpu_power_watts", "Power draw of the GPU.", "power", 1.0),

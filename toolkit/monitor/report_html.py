@@ -294,7 +294,7 @@ def compare_html(one: JobReport, other: JobReport, when: str) -> str:
     return page(
         "compare",
         f"Jobs {one.status.id} and {other.status.id}",
-        f"{one.cluster}; made {when}",
+        f"{one.cluster}; report of {when}",
         comparison=comparison(one, other),
         jobs=[(job.status.id, verdict(job), shlex.join(job.status.command)) for job in (one, other)],
         numbers=_compared_numbers(one, other),
@@ -309,10 +309,10 @@ def comparison(one: JobReport, other: JobReport) -> str:
     for name in ("samples/s", "steps/s"):
         first, second = one.typical(name), other.typical(name)
         if first and second:
-            return f"job {other.status.id} has {second / first:.2f} times the {name} of {one.status.id}"
+            return f"job {other.status.id} has {second / first:.2f} times the {name} of job {one.status.id}"
     if one.seconds > 0 and one.status.final and other.status.final:
         ratio = other.seconds / one.seconds
-        return f"job {other.status.id} took {ratio:.2f} times as long as {one.status.id}"
+        return f"job {other.status.id} took {ratio:.2f} times as long as job {one.status.id}"
     return "neither of the jobs printed its throughput"
 
 

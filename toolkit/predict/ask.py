@@ -88,7 +88,7 @@ def parse_options(options: Options) -> Ask:
     parameters = reader.read("--params", options.params, units.parameters) if options.params else None
     compute = reader.read("--step-time", options.step_time, units.seconds) if options.step_time else None
     if compute == 0:
-        reader.bad("--step-time", "should be longer than 0")
+        reader.bad("--step-time", "should be more than 0 s")
     dtype = reader.choice("--dtype", options.dtype or "fp32", DTYPE_BYTES)
     algorithm = reader.choice("--algorithm", options.algorithm, ALGORITHMS)
     buckets = reader.buckets(options.bucket)

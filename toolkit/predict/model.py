@@ -238,7 +238,7 @@ def verdict(rows: Sequence[Row]) -> str:
     if row.speedup is None or row.efficiency is None:
         if row.even is None:
             return f"{many} would be faster than 1 host at any compute time per step"
-        nine = f" (90 % of ideal from {seconds_text(row.ninety)} on)" if row.ninety else ""
+        nine = f" (90 % of the ideal speedup: more than {seconds_text(row.ninety)})" if row.ninety else ""
         return (
             f"{many} would be faster than 1 host if a step computes for more than "
             f"{seconds_text(row.even)}{nine}, because {row.neck}"
@@ -249,7 +249,9 @@ def verdict(rows: Sequence[Row]) -> str:
         return f"{many} would be as fast as 1 host, because {row.neck}"
     ideal = f"{row.efficiency:.0%}".replace("%", " %")
     why = f", because {row.neck}" if row.efficiency < 0.5 else ""
-    return f"{many} would be {_times_text(row.speedup)} × faster than 1 host ({ideal} of ideal){why}"
+    return (
+        f"{many} would be {_times_text(row.speedup)} × faster than 1 host ({ideal} of the ideal speedup){why}"
+    )
 
 
 def _times_text(ratio: float) -> str:

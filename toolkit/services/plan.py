@@ -133,7 +133,10 @@ def _start_steps(layout: Layout, place: Place, service: Service) -> tuple[Step, 
         command("docker", "pull", "--quiet", name),
         unless=script('docker image inspect "$1" >/dev/null 2>&1', name),
         timeout=_PULL_SECONDS,
-        fix=f"on {place.name}: docker pull {name}  # or: docker save {name} | ssh {place.name} docker load",
+        fix=(
+            f"on {place.name}: docker pull {name}  # or on your machine: docker save {name} | "
+            f"ssh {place.name} docker load"
+        ),
     )
     return (pull, start)
 

@@ -44,7 +44,7 @@ def test_a_batch_in_all_is_the_same_work_with_more_ranks() -> None:
 @pytest.mark.parametrize(
     ("throughputs", "verdict"),
     [
-        ((), "no run of the benchmark gave a result"),
+        ((), "no job of the benchmark returned a result"),
         ((10.0,), "1 host: 10 steps/s"),
         ((10.0, 9.8), "2 hosts have 1.96 times the throughput of 1 host (efficiency 98%"),
         (

@@ -307,7 +307,7 @@ def test_processes_of_an_ended_job_are_killed(stray: tuple[str, subprocess.Popen
     assert [o.status for o in again.outcomes] == ["ok", "skipped"], "the question changes nothing"
 
 
-@pytest.mark.parametrize("reason", ["runs", "main closed the connection"])
+@pytest.mark.parametrize("reason", ["runs", "the main container closed the connection"])
 def test_processes_are_kept_unless_main_reports_that_the_job_has_ended(
     stray: tuple[str, subprocess.Popen[bytes]], reason: str
 ) -> None:

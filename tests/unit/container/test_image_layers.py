@@ -166,7 +166,7 @@ def test_what_is_laid_out_otherwise_is_said(tmp_path: Path) -> None:
     image = overlay2(tmp_path)
     (tmp_path / "layers" / "cache1" / "diff" / "big").write_bytes(b"short")
     status, _, err = run(tmp_path, "overlay2", "read", image, "1", *DIFF_IDS)
-    assert status == 3 and err == "Unreadable: big is shorter than its size in the layer\n"
+    assert status == 3 and err == "Unreadable: big is shorter than the size that the layer records\n"
     (tmp_path / "layers" / "cache0" / "diff" / "etc" / "passwd").unlink()
     (tmp_path / "layers" / "cache0" / "diff" / "etc" / "passwd").symlink_to("/etc/passwd")
     status, out, err = run(tmp_path, "overlay2", "read", image, "0", *DIFF_IDS)
@@ -178,7 +178,7 @@ def test_what_is_laid_out_otherwise_is_said(tmp_path: Path) -> None:
     status, _, err = run(tmp_path, "containerd", "describe", image, *DIFF_IDS)
     assert status == 3 and err == "Unreadable: a layer is compressed with zstd\n"
     status, _, err = run(tmp_path, "containerd", "describe", image, *DIFF_IDS[1:])
-    assert status == 3 and "no manifest with these layers" in err
+    assert status == 3 and "no manifest with the layers of the image" in err
 
 
 def test_it_ends_with_its_standard_input(tmp_path: Path) -> None:

@@ -249,7 +249,9 @@ def test_the_watchdog_looks_once_at_each_stall() -> None:
     dog.tick(510.0)
     assert len(started) == 2
     late = dog.tick(571.0)
-    assert late is not None and "could not be saved within 60 s" in late and started[1].killed
+    assert (
+        late is not None and "could not save the state of the ranks within 60 s" in late and started[1].killed
+    )
 
 
 def test_the_watchdog_says_what_failed() -> None:
@@ -258,14 +260,16 @@ def test_the_watchdog_says_what_failed() -> None:
     dog = watchdog.Watchdog("x", 1.0, 0.0, lambda job, why: broken)
     assert dog.tick(2.0) is None
     line = dog.tick(3.0)
-    assert line == "no rank has printed for 3 s; the state of ranks could not be saved: OSError: no room"
+    assert (
+        line == "no rank has printed for 3 s; toolkit could not save the state of the ranks: OSError: no room"
+    )
     dog.close()
 
     def fails(job: str, why: str) -> Any:
         raise OSError("no more processes")
 
     line = watchdog.Watchdog("x", 1.0, 0.0, fails).tick(2.0)
-    assert line is not None and "the state of ranks could not be saved: no more processes" in line
+    assert line is not None and "toolkit could not save the state of the ranks: no more processes" in line
 
 
 def test_output_of_an_earlier_attempt_is_not_a_current_cause(world: World) -> None:

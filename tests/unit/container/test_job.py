@@ -236,7 +236,7 @@ def test_a_launcher_that_is_not_there(world: World) -> None:
     world.job(launches=[{"host": "gpu1", "argv": ["no-such-program"], "env": {}}])
     world.call("job.supervisor", JOB)
     assert (world.status()["state"], world.status()["exit_code"]) == ("failed", 127)
-    assert b"the image has no no-such-program; toolkit check lists a launcher" in world.log()
+    assert b"the image has no no-such-program; run `toolkit check` to find a launcher" in world.log()
 
 
 def test_the_first_launch_to_fail_ends_the_others(world: World) -> None:
@@ -414,7 +414,7 @@ def test_a_second_job_is_refused_unless_it_shares(world: World) -> None:
     code, _, _ = world.call("job.supervisor", OTHER)
     status = world.status(OTHER)
     assert code == 65 and status["state"] == "failed"
-    assert status["reason"] == f"slot 0 of gpu1 was reserved by job {JOB} after the check"
+    assert status["reason"] == f"slot 0 of gpu1 was reserved by job {JOB} after the check of free slots"
     assert world.status(JOB)["state"] == "running"
 
 
@@ -429,7 +429,10 @@ def test_a_second_job_starts_beside_one_with_a_damaged_record(world: World) -> N
     (world.folder() / "job.json").write_text("{")
     assert world.call("job.supervisor", OTHER)[0] == 0 and world.status(OTHER)["state"] == "succeeded"
     assert world.call("job.supervisor", third)[0] == 65
-    assert world.status(third)["reason"] == f"slot 0 of gpu1 was reserved by job {JOB} after the check"
+    assert (
+        world.status(third)["reason"] == f"slot 0 of gpu1 was reserved by job {JOB} after the check of "
+        "free slots"
+    )
 
 
 def test_sweep_touches_its_own_job_and_nothing_else(world: World) -> None:
@@ -583,7 +586,7 @@ def test_ranks_end_when_the_supervisor_is_gone_and_the_launch_does_not_notice(wo
     wait_for(lambda: not is_alive(pid), 5)
     wait_for(lambda: not leases(world), 5)
     kept = (world.folder() / "logs/lease.log").read_text()
-    assert "main closed the connection; toolkit ended the ranks on this host" in kept
+    assert "the main container closed the connection; toolkit ended the ranks on this host" in kept
 
 
 def test_a_job_that_loses_a_host_fails_and_says_which(world: World) -> None:

@@ -205,7 +205,10 @@ def test_a_host_that_cannot_keep_them_ends_the_job(world: World) -> None:
         file.write("\n\ndef in_memory(folder: Path, name: str) -> Path:\n    return folder / name\n")
     world.call("job.supervisor", JOB)
     status = world.status()
-    why = "gpu1 is lost: the lease cannot keep the job's variables in memory: /dev/shm is not writable"
+    why = (
+        "gpu1 is lost: the lease process cannot keep the variables of the job in memory: "
+        "/dev/shm is not writable"
+    )
     assert (status["state"], status["reason"]) == ("failed", why)
     assert b"must not run" not in world.log() and world.holders(SECRET) == []
 

@@ -255,7 +255,7 @@ def test_the_end_of_a_job() -> None:
     assert "the exception of rank 1 is: KeyError: 'b'" in judge(raised).what
     killed = replace(ended, hosts=tuple(replace(host, oom_kills=1) for host in ended.hosts))
     assert "the kernel killed rank 1 because box2 was out of memory" in judge(killed).what
-    lost = replace(ended, reason="box3 is lost: has not answered for 8 s", failed_rank=None, lost_host="box3")
+    lost = replace(ended, reason="box3 is lost: no answer for 8 s", failed_rank=None, lost_host="box3")
     assert judge(lost).hosts == ("box3",) and "box3 is lost" in judge(lost).what
     # The words of the reason decide on nothing.
     translated = replace(lost, reason="rank 1 on box2: box1 is lost")

@@ -447,7 +447,7 @@ def test_a_log_that_grows_comes_as_long_as_it_was_listed(place: Place) -> None:
         file.write("two\n")
     other.rename(other.with_name("moved"))
     place.write("out/other", "another, longer")
-    with pytest.raises(ToolkitError, match="replaced by a larger one"):
+    with pytest.raises(ToolkitError, match="replaced by a larger file"):
         bring(cast(Session, place), found, lambda done, total: None)
     assert (place.into / "out" / "log").read_text() == "one\n" and place.here() == ["out/log"]
 

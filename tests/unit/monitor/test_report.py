@@ -361,7 +361,7 @@ def test_two_jobs_beside_each_other() -> None:
     text = compare_html(one, other, "2026-11-22 12:00")
     check_golden("report/compare.html", without_style(text))
     assert_self_contained(text)
-    assert comparison(one, other) == "job j1 has 1.00 times the samples/s of j1"
+    assert comparison(one, other) == "job j1 has 1.00 times the samples/s of job j1"
 
 
 HOSTILE = "a'\" onload=x><script>alert(1)</script>&#39;"
@@ -447,7 +447,7 @@ _ATTRIBUTES = (
         ),
         (
             lambda: compare_html(hostile(), sample(), HOSTILE),
-            (f"Jobs {HOSTILE} and j1", f"made {HOSTILE}", f"{HOSTILE}: failed"),
+            (f"Jobs {HOSTILE} and j1", f"report of {HOSTILE}", f"{HOSTILE}: failed"),
         ),
         (
             lambda: network_html(HOSTILE_NETWORK, HOSTILE, HOSTILE),

@@ -115,7 +115,7 @@ def test_the_first_steps_of_a_second_up_follow_from_the_facts() -> None:
     assert {(s.title, s.known) for s in runs if s.host == "gpu1"} == {
         ("create the state directories", ""),
         ("create the cluster key", world.public_key("gpu1")),
-        ("test the SSH login of main on every worker", None),
+        ("test the SSH login from the main container to every worker", None),
     }
     # Another file, another mode, a missing folder, and a key of the other role.
     facts = said["gpu2"]

@@ -146,7 +146,7 @@ def test_a_report_that_was_cut_off_blames_nobody() -> None:
 def test_a_step_without_targets_is_reported_with_the_reason() -> None:
     lost = Outcome(
         "login",
-        "test the SSH login of main on every worker",
+        "test the SSH login from the main container to every worker",
         "gpu1",
         "not run",
         0.0,
@@ -154,12 +154,13 @@ def test_a_step_without_targets_is_reported_with_the_reason() -> None:
     )
     rows = (Outcome("sshd", "sshd listens", "gpu2", "failed", 0.0, "died", "look"), lost)
     assert outcome_line(lost).startswith(
-        " not run  gpu1: test the SSH login of main on every worker (an earlier step failed on"
+        " not run  gpu1: test the SSH login from the main container to every worker (an "
+        "earlier step failed on"
     )
     text = report_text(Report("up demo", rows, 1.0))
     assert (
-        "  gpu1: not done: test the SSH login of main on every worker: an earlier step failed on gpu2\n"
-        in text
+        "  gpu1: not done: test the SSH login from the main container to every worker: "
+        "an earlier step failed on gpu2\n" in text
     )
 
 

@@ -153,7 +153,7 @@ ENOUGH = "--params 1M --rate 1gbit"
                 "--latency: should",
                 "--overhead: should",
                 "--inside-rate: should",
-                "--step-time: should be longer than 0",
+                "--step-time: should be more than 0 s",
                 "--bucket: should be 1KiB",
             ],
         ),

@@ -293,7 +293,7 @@ def test_thirty_seconds_on_one_box_and_ninety_on_two() -> None:
     )
     assert (
         predict(network(hosts=2), load()).verdict
-        == "2 hosts would be 1.9 × faster than 1 host (96 % of ideal)"
+        == "2 hosts would be 1.9 × faster than 1 host (96 % of the ideal speedup)"
     )
 
 
@@ -365,11 +365,12 @@ def test_a_parameter_server_stands_where_its_link_is_fastest() -> None:
 @pytest.mark.parametrize(
     ("speedup", "efficiency", "line"),
     [
-        (6.08, 0.76, "8 hosts would be 6.1 × faster than 1 host (76 % of ideal)"),
+        (6.08, 0.76, "8 hosts would be 6.1 × faster than 1 host (76 % of the ideal speedup)"),
         (
             1.5,
             0.19,
-            "8 hosts would be 1.5 × faster than 1 host (19 % of ideal), because gpu2's link is 10 Mb/s",
+            "8 hosts would be 1.5 × faster than 1 host (19 % of the ideal speedup), "
+            "because gpu2's link is 10 Mb/s",
         ),
         (1 / 2.9, 0.04, "8 hosts would be 2.9 × slower than 1 host, because gpu2's link is 10 Mb/s"),
         (1 / 290, 0.001, "8 hosts would be 290 × slower than 1 host, because gpu2's link is 10 Mb/s"),
@@ -386,8 +387,8 @@ def test_the_verdict_in_one_line(speedup: float, efficiency: float, line: str) -
 def test_the_verdict_without_a_step_time() -> None:
     said = predict(network(hosts=2, gpu2=1e7), load(compute=None)).verdict
     assert said == (
-        "2 hosts would be faster than 1 host if a step computes for more than 4.08 s (90 % of ideal "
-        "from 36.7 s on), because the link of gpu2 has 10 Mb/s"
+        "2 hosts would be faster than 1 host if a step computes for more than 4.08 s (90 % of the ideal "
+        "speedup: more than 36.7 s), because the link of gpu2 has 10 Mb/s"
     )
     assert predict(network(hosts=1), load()).verdict.startswith("1 host sends no gradients")
     fast = assemble([("a", 8), ("b", 8)], Given(1e13, inside=1e9))[0]

@@ -29,13 +29,13 @@ def write_parameter(name: str, value: int) -> None:
     index, count = ctypes.c_int(), ctypes.c_int()
     handle, number = ctypes.c_void_p(), ctypes.c_int(value)
     if library.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
-        raise OSError(f"this MPI has no parameter {name}")
+        raise OSError(f"this MPI library has no parameter {name}")
     if library.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count)):
-        raise OSError(f"this MPI does not allow writing {name}")
+        raise OSError(f"this MPI library does not allow changes of {name}")
     failed = library.MPI_T_cvar_write(handle, ctypes.byref(number))
     library.MPI_T_cvar_handle_free(ctypes.byref(handle))
     if failed:
-        raise OSError(f"this MPI does not accept {value} for {name}")
+        raise OSError(f"this MPI library does not accept {value} for {name}")
 
 
 def with_algorithm(comm: Any, word: str) -> Any:

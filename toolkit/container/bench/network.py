@@ -273,7 +273,7 @@ def mpi_allreduce(comm: Any) -> Callable[[int], Callable[[], None]]:
         def once() -> None:
             comm.Allreduce(mine, total)
             if total[0] != comm.size or total[-1] != comm.size:
-                raise ArithmeticError(f"the sum is {total[0]}, not {comm.size}")
+                raise ArithmeticError(f"the all-reduce returned the sum {total[0]}, not {comm.size}")
 
         return once
 
@@ -299,7 +299,9 @@ def torch_allreduce(backend: str) -> Callable[[int], Callable[[], None]]:
             if backend == "nccl":
                 torch.cuda.synchronize()
             if float(tensor[-1]) != dist.get_world_size():
-                raise ArithmeticError(f"the sum is {float(tensor[-1])}, not {dist.get_world_size()}")
+                raise ArithmeticError(
+                    f"the all-reduce returned the sum {float(tensor[-1])}, not {dist.get_world_size()}"
+                )
 
         return once
 

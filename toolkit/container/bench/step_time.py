@@ -155,7 +155,7 @@ def main() -> int:
     if "RANK" not in os.environ:
         os.environ.update(world, MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        print("bench.step_time measures a single rank; start it with one rank", file=sys.stderr)
+        print("bench.step_time measures a single rank; start bench.step_time with one rank", file=sys.stderr)
         return 64
 
     import torch
@@ -174,7 +174,7 @@ def main() -> int:
         elif code == 0:
             print(
                 f"{options.script} made {len(meter.marks)} steps with an optimizer of torch.optim, "
-                f"but the measurement needs at least {LEAST_STEPS + 1}",
+                f"but the measurement needs at least {LEAST_STEPS + 1} steps",
                 file=sys.stderr,
             )
             code = 1

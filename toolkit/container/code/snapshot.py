@@ -113,7 +113,7 @@ class Snapshot:
             if digest_of(known, self.number) != self.tree:
                 known = self._learn([], list(range(self.number)))
             if digest_of(known, self.number) != self.tree:
-                raise Refused("the list of files was damaged in transit", "run the same command again")
+                raise Refused("the list of code files was damaged in transit", "run the same command again")
             self.store.keep_tree(self.tree, known, self.number, self.ask["marks"])
         else:
             self.store.keep_tree(self.tree, None, self.number, self.ask["marks"])
@@ -126,7 +126,9 @@ class Snapshot:
         fresh: list[list[Any]] = json.loads(zlib.decompress(packed))
         for entry in fresh:
             if entry[0].startswith("/") or ".." in entry[0].split("/"):
-                raise Refused(f"{entry[0]!r} is not a path inside the code", "")
+                raise Refused(
+                    f"{entry[0]!r} is not a path inside the code folder", "run the same command again"
+                )
         changed = set(buckets)
         same = [entry for entry in old if bucket_of(entry[0], self.number) not in changed]
         return sorted(same + fresh, key=lambda entry: entry[0])
@@ -152,7 +154,7 @@ class Snapshot:
         if lacks:
             raise Refused(
                 f"{jobs_folder()}/.code differs from the data that was written",
-                "check the disk of this host: sudo dmesg",
+                "on this host: sudo dmesg  # shows disk errors",
             )
 
     def _receive(self, entries: list[list[Any]], wanted: set[str]) -> None:
@@ -176,7 +178,10 @@ class Snapshot:
                 sha.update(data)
                 writer.write(data)
             if sha.hexdigest() != content:
-                fix = "run the command again; list files that change all the time in .toolkitignore"
+                fix = (
+                    "run the same command again; if files change during every transfer, list "
+                    "them in .toolkitignore"
+                )
                 raise Refused(f"{path} was changed while it was sent", fix)
             writer.added(content)
         writer.keep(self.store.root + "/packs")

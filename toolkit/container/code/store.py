@@ -178,7 +178,7 @@ def _check(path: str, kind: int, mode: int) -> None:
     if stat.S_IFMT(about) != kind:
         raise Damaged(f"{path} is not a {'folder' if kind == stat.S_IFDIR else 'file'}")
     if about & mode != mode:
-        raise Damaged(f"{path} has the mode {stat.S_IMODE(about):04o}")
+        raise Damaged(f"{path} has the mode {stat.S_IMODE(about):04o}, but needs {mode:04o}")
 
 
 def _wait_for(lock: int, how: int) -> bool:

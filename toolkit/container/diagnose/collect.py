@@ -38,7 +38,7 @@ def look_on(job: Job, host: str) -> dict[str, Any]:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         return {"host": host, "error": lines[-1] if lines else f"exit code {done.returncode}"}
     except subprocess.TimeoutExpired:
-        return {"host": host, "error": f"does not answer within {LOOK_S:.0f} s", "is_predicate": True}
+        return {"host": host, "error": f"did not answer within {LOOK_S:.0f} s", "is_predicate": True}
     except (OSError, ValueError) as error:
         return {"host": host, "error": str(error)}
 

@@ -134,7 +134,7 @@ def add_stacks(spy: str, processes: list[dict[str, Any]]) -> None:
         if not spy:
             process["no_stack"] = "the image has no py-spy"
         elif time.monotonic() > until:
-            process["no_stack"] = "no time was left"
+            process["no_stack"] = f"the time limit of {STACKS_S:.0f} s had passed"
         else:
             process["threads_seen"], process["no_stack"] = stack_of(spy, process["pid"], process["state"])
 

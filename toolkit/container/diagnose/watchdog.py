@@ -62,7 +62,7 @@ class Watchdog:
         try:
             self._process = self._start(self._job_id, self._why(now))
         except OSError as error:
-            return f"{self._why(now)}; the state of ranks could not be saved: {error}"
+            return f"{self._why(now)}; toolkit could not save the state of the ranks: {error}"
         return None
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Watchdog:
             if now < self._began + COLLECT_S:
                 return None
             self.close()
-            return f"{self._why(now)}; the state of ranks could not be saved within {COLLECT_S:.0f} s"
+            return f"{self._why(now)}; toolkit could not save the state of the ranks within {COLLECT_S:.0f} s"
         output, code = self._process.stdout.read(), self._process.returncode
         self._process = None
         with suppress(ValueError, KeyError):
@@ -89,4 +89,4 @@ class Watchdog:
             hosts = f"{summary['hosts']} host{'s' if summary['hosts'] != 1 else ''}"
             return f"{self._why(now)}; saved the ranks' state on {hosts}: toolkit why {self._job_id}{silent}"
         last = output.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]
-        return f"{self._why(now)}; the state of ranks could not be saved: {last[0]}"
+        return f"{self._why(now)}; toolkit could not save the state of the ranks: {last[0]}"

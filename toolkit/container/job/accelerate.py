@@ -36,7 +36,11 @@ def settings(command: Sequence[str], size: int) -> tuple[dict[str, str], list[st
         from accelerate.commands.launch import _validate_launch_command, launch_command_parser
         from accelerate.utils import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
     except ImportError as error:
-        fail(127, f"the image has no Accelerate ({error}): toolkit image build --with accelerate")
+        fail(
+            127,
+            f"the image has no Accelerate ({error}); run `toolkit image build --with "
+            "accelerate`, then `toolkit up`",
+        )
     asked = list(command)
     given = asked[:2] == LAUNCH
     args: Any = launch_command_parser().parse_args(asked[2:] if given else ["script"])

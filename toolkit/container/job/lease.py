@@ -89,10 +89,10 @@ class Lease:
             if not readable:
                 if now < heard + LEASE_S:
                     continue
-                return f"main sent no heartbeat for {LEASE_S:.0f} s"
+                return f"the main container sent no heartbeat for {LEASE_S:.0f} s"
             data = os.read(0, 1 << 16)
             if not data:
-                return "" if self.released else "main closed the connection"
+                return "" if self.released else "the main container closed the connection"
             heard = now
             self.renew(heard)
             *lines, rest = (rest + data).split(b"\n")
@@ -119,7 +119,7 @@ class Lease:
         try:
             keep(self.folder, variables)
         except OSError as error:
-            why = f"the lease cannot keep the job's variables in memory: {error.strerror}"
+            why = f"the lease process cannot keep the variables of the job in memory: {error.strerror}"
             self.say({"n": 0, "failed": why})
 
     def take(self, request: dict[str, Any]) -> None:

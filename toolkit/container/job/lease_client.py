@@ -95,7 +95,7 @@ class Held:
         limit = LOST_S if self.answered else CONNECT_S
         if now - self.heard <= limit:
             return ""
-        return f"has not answered for {limit:.0f} s"
+        return f"no answer for {limit:.0f} s"
 
     def end_of_output(self, now: float) -> str:
         """Return the reason why the host is lost after the end of its output, empty while it can exit."""
@@ -107,7 +107,7 @@ class Held:
         # Do not read to the end: another process can hold the pipe open.
         text = (self.process.stderr.read() or b"").decode(errors="replace").strip().splitlines()
         if code == 0 and not text:
-            return "the host received no heartbeat from main in time, and ended its ranks"
+            return "the host received no heartbeat from the main container in time, and ended its ranks"
         return text[-1].rstrip(".") if text else f"the lease process ended with exit code {code}"
 
 

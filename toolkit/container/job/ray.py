@@ -118,7 +118,9 @@ def serve(job: Job, host: HostFile, variables: Variables, known: dict[str, str])
                 env={**node_env(job, host, variables), **known},
             )
         except FileNotFoundError:
-            fail(127, f"{name}: the image has no Ray: toolkit image build --with ray")
+            fail(
+                127, f"{name}: the image has no Ray; run `toolkit image build --with ray`, then `toolkit up`"
+            )
     code = exit_code_of(process.wait())
     for line in last_lines(path):
         print(f"[toolkit] {name}: ray: {line}", file=sys.stderr)
@@ -141,7 +143,7 @@ def wait_for_nodes(job: Job) -> None:
     try:
         import ray
     except ImportError as error:
-        fail(127, f"the image has no Ray ({error}): toolkit image build --with ray")
+        fail(127, f"the image has no Ray ({error}); run `toolkit image build --with ray`, then `toolkit up`")
     ray.init(address=head_of(job), log_to_driver=False, logging_level="ERROR", configure_logging=False)
     wanted = {host["address"]: host for host in job["hosts"]}
     until = time.monotonic() + READY_S

@@ -71,7 +71,7 @@ def _wait(job: Job, status: Status, grace: float, deadline: float, ranks: bool) 
             keep_status(job_folder(job["id"]), status)
             break
         if time.monotonic() > deadline:
-            fail(EXIT_BROKEN, f"the supervisor (process {status['pid']}) did not exit")
+            fail(EXIT_BROKEN, f"the supervisor (process {status['pid']}) did not exit in time")
         time.sleep(POLL_S)
         status = _first_status(job["id"])
     return status

@@ -276,7 +276,9 @@ class Supervisor:
             return End("stopped", 128 + self.stop_signal, f"stopped by {name}", wanted=True)
         limit = self.job["timeout"]
         if limit is not None and time.monotonic() > self.began + limit:
-            return End("timeout", 124, f"the job did not end within {limit:g} s", wanted=True)
+            return End(
+                "timeout", 124, f"the job did not end within its time limit of {limit:g} s", wanted=True
+            )
         return None
 
     def _peer_failed(self) -> End:
@@ -334,7 +336,10 @@ def taken_by_another(job: Job) -> str:
         for host in job["hosts"]:
             both = sorted(set(host["taken"]) & set(theirs.get(host["name"], ())))
             if both:
-                return f"slot {both[0]} of {host['name']} was reserved by job {other} after the check"
+                return (
+                    f"slot {both[0]} of {host['name']} was reserved by job {other} after the "
+                    "check of free slots"
+                )
     return ""
 
 

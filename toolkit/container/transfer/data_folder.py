@@ -70,7 +70,7 @@ def parse_entries(text: bytes) -> list[Entry]:
         raise Fault("a shard's entries are not a list")
     for entry in entries:
         if not _is_entry(entry):
-            raise Fault(f"{str(entry)[:200]!r} is not an entry of a data set, or is outside its folder")
+            raise Fault(f"{str(entry)[:200]!r} is not an entry of a data set, or is outside the data folder")
     return entries
 
 
@@ -194,7 +194,7 @@ class Folder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Fault(f"another command uses {self.root}; wait until this command has finished") from None
+            raise Fault(f"another command uses {self.root}; wait until the other command has ended") from None
 
     def unlock(self) -> None:
         lock, self._lock = self._lock, -1
@@ -290,7 +290,9 @@ class Folder:
         """Remove a file or link from the path of a folder if it is ours and unchanged, or refuse."""
         mine = self.ours.get(path)
         if mine is None or mine[0] == "d" or not self.written(mine):
-            raise Fault(f"{self.path(path)} is a link or a file, but must be a folder; remove it")
+            raise Fault(
+                f"{self.path(path)} is a link or a file, but must be a folder; remove the link or file"
+            )
         self.drop(path)
 
     def begin(self, shard: str, entries: list[Entry]) -> None:
@@ -303,7 +305,7 @@ class Folder:
                 if not stat.S_ISDIR(about.st_mode):
                     self._clear_way(path)
             elif path not in self.ours and not self.written(entry):
-                words = "exists already and was not written by toolkit; move it, or set another path"
+                words = "exists already and was not written by toolkit; move the file, or set another path"
                 raise Fault(f"{self.path(path)} {words}")
         self._begin(shard, entries)
 
@@ -312,7 +314,7 @@ class Folder:
         part = self.part_of(entry)
         above, _, name = part.rpartition("/")
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | _NO_LINK
-        foreign = Fault(f"{self.path(part)} was not written by toolkit; remove it")
+        foreign = Fault(f"{self.path(part)} was not written by toolkit; remove the file")
         try:
             file = os.open(name, flags, 0o600, dir_fd=self.at(above))
         except OSError as error:

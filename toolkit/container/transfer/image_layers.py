@@ -89,7 +89,9 @@ class Overlay2:
             while left:
                 data = os.read(file, min(left, CHUNK))
                 if not data:
-                    raise Unreadable(f"{name.decode(errors='replace')} is shorter than its size in the layer")
+                    raise Unreadable(
+                        f"{name.decode(errors='replace')} is shorter than the size that the layer records"
+                    )
                 left -= len(data)
                 out.write(data)
         finally:
@@ -103,7 +105,7 @@ class Containerd:
         self.diff_ids = diff_ids
         self._config, self._layers = self._find(image, 3)
         if not self._config:
-            raise Unreadable("containerd has no manifest with these layers")
+            raise Unreadable("containerd has no manifest with the layers of the image")
 
     def _blob(self, digest: str) -> Path:
         return ROOT / "content" / "blobs" / digest.replace(":", "/")

@@ -60,7 +60,7 @@ class Inflater:
         if not flags & ZSTD:
             return data
         if self.library is None:
-            raise Fault("cannot decompress a chunk: this host has no libzstd.so.1")
+            raise Fault("cannot decompress a chunk: the host has no libzstd.so.1")
         room = ctypes.create_string_buffer(CHUNK)
         size = self.library.ZSTD_decompress(room, CHUNK, data, len(data))
         if self.library.ZSTD_isError(size):
@@ -71,7 +71,7 @@ class Inflater:
 def frame(read: Callable[[int], bytes], most: int) -> tuple[bytes, int, int, bytes]:
     kind, flags, number, size = HEAD.unpack(read(HEAD.size))
     if size > most:
-        raise Fault("the data received is not a frame")
+        raise Fault("the received data is not a frame of the transfer")
     return kind, flags, number, read(size)
 
 
@@ -231,7 +231,12 @@ class Downstream:
                     if self.ended:
                         return
                     if number not in relay.wire:
-                        relay.say(lost=self.host, begun=True, gone=relay.first, why="the host is too slow")
+                        relay.say(
+                            lost=self.host,
+                            begun=True,
+                            gone=relay.first,
+                            why="the host is too slow for the transfer",
+                        )
                         return
                     flags, data = relay.wire[number]
                 link.sendall(HEAD.pack(b"C", flags, number, len(data)))
