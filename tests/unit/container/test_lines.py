@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
@@ -60,9 +61,19 @@ def test_a_line_end_that_is_split_between_two_reads_counts_once() -> None:
     assert stream.feed(b"\nc\n\n") == [b"c\n", b"\n"]
 
 
+def test_backspaces_end_a_line_so_that_no_rank_overwrites_its_prefix() -> None:
+    stream = lines.Stream(1, b"[gpu1 0] ", clock=itertools.count(step=10.0).__next__)
+    forged = b"loss 1" + b"\b" * 20 + b"[gpu2 1] loss 2\n"
+    assert stream.feed(forged) == [b"[gpu1 0] loss 1\n", b"[gpu1 0] [gpu2 1] loss 2\n"]
+    # Keras prints its progress bar with backspaces. As with \r, one line in some seconds is enough.
+    often = lines.Stream(1, b"[gpu1 0] ", clock=lambda: 7.0)
+    bar = b"".join(b"%d/99" % step + b"\b" * 4 for step in range(10, 99))
+    assert often.feed(bar + b"99/99\n") == [b"[gpu1 0] 10/99\n", b"[gpu1 0] 99/99\n"]
+
+
 def test_an_overlong_line_is_folded_and_loses_nothing() -> None:
     stream = lines.Stream(1, b"[h 0] ")
-    payload = bytes(byte for byte in range(256) if byte not in b"\r\n") * 100
+    payload = bytes(byte for byte in range(256) if byte not in b"\b\r\n") * 100
     found = stream.feed(payload[:5000]) + stream.feed(payload[5000:] + b"\n")
     assert all(len(line) <= lines.ATOMIC and line.startswith(b"[h 0] ") for line in found)
     assert b"".join(line[len(b"[h 0] ") : -1] for line in found) == payload

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -22,7 +21,6 @@ from tests.unit.container_world import (
     rank_env,
     wait_for,
 )
-from toolkit.container.logs.lines import Stream
 
 TAGGED = {"TOOLKIT_JOB": JOB, **rank_env()}
 SHOW_ENV = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -480,13 +478,3 @@ def test_a_restart_that_never_comes_is_not_awaited_forever(world: World) -> None
     long_ago = time.time() - 3600
     os.utime(folder / "restart", (long_ago, long_ago))
     assert world.call("logs.follow", JOB, "--rank", "0")[:2] == (0, b"done\n")
-
-
-def test_backspaces_end_a_line_so_that_no_rank_overwrites_its_prefix() -> None:
-    stream = Stream(1, b"[gpu1 0] ", clock=itertools.count(step=10.0).__next__)
-    forged = b"loss 1" + b"\b" * 20 + b"[gpu2 1] loss 2\n"
-    assert stream.feed(forged) == [b"[gpu1 0] loss 1\n", b"[gpu1 0] [gpu2 1] loss 2\n"]
-    # Keras prints its progress bar with backspaces. As with \r, one line in some seconds is enough.
-    often = Stream(1, b"[gpu1 0] ", clock=lambda: 7.0)
-    bar = b"".join(b"%d/99" % step + b"\b" * 4 for step in range(10, 99))
-    assert often.feed(bar + b"99/99\n") == [b"[gpu1 0] 10/99\n", b"[gpu1 0] 99/99\n"]
