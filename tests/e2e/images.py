@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -210,4 +211,7 @@ def _from(caller: socket.socket, process: subprocess.Popen[bytes]) -> None:
         process.kill()
     finally:
         process.wait()
+        # While the other thread waits in recv, close alone does not end the connection.
+        with contextlib.suppress(OSError):
+            caller.shutdown(socket.SHUT_RDWR)
         caller.close()
