@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from toolkit.core.engines import PODMAN
 from toolkit.core.facts import Facts, Gpu, Mig
 from toolkit.core.printable import counted
 from toolkit.errors import NotReady, together
@@ -240,8 +241,15 @@ def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
 
 def renewal(facts: Facts) -> str:
     """Return the fix for a host whose engine gives other GPUs than requested."""
-    by_cdi = facts.cdi and not facts.nvidia_runtime
-    return (_GENERATE if by_cdi else _REINSTALL).format(host=facts.host)
+    return (_GENERATE if _uses_cdi(facts) else _REINSTALL).format(host=facts.host)
+
+
+def _uses_cdi(facts: Facts) -> bool:
+    """Return whether the engine gives GPUs by CDI: always with Podman, with Docker if only CDI is available.
+
+    Before Podman 5.0, ``--gpus`` has no effect (containers/podman#21180).
+    """
+    return facts.engine == PODMAN or bool(facts.cdi and not facts.nvidia_runtime)
 
 
 def _missing(declared: str, facts: Facts, key: str) -> NotReady:
@@ -284,8 +292,8 @@ def ordered_uuids(given: Iterable[str], facts: Facts) -> tuple[str, ...]:
 def gpu_access(given: tuple[str, ...], facts: Facts) -> tuple[str, tuple[str, ...]]:
     """Return the engine's options as ``Container.gpus`` and ``Container.cdi``; one of them is empty.
 
-    ``--gpus`` if NVIDIA's runtime is installed, or if neither is: then the engine reports the reason.
-    CDI if only CDI is available.
+    ``--gpus`` with Docker if NVIDIA's runtime is installed, or if neither the runtime nor CDI is available:
+    then Docker reports the reason. Otherwise CDI.
 
     Raises:
         NotReady: the CDI specification on the host does not name the GPUs.
@@ -293,7 +301,7 @@ def gpu_access(given: tuple[str, ...], facts: Facts) -> tuple[str, tuple[str, ..
     every = given == tuple(str(gpu.index) for gpu in facts.gpus)
     if not given:
         return "", ()
-    if facts.nvidia_runtime or not facts.cdi:
+    if not _uses_cdi(facts):
         return "all" if every else ",".join(given), ()
     if every and "all" in facts.cdi:
         return "", (f"{_CDI_KIND}=all",)

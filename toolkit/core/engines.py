@@ -47,6 +47,10 @@ def translate_engine_text(text: str, engine: str) -> str:
     return text if engine == DOCKER else _CALL.sub(engine, text)
 
 
+# Podman reads the CDI specifications in these folders (libpod's default of `cdi_spec_dirs`).
+_CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+
+
 @functools.lru_cache(maxsize=1024)  # about twelve checks of each host call it
 def parse_info(text: str) -> EngineInfo | None:
     """Return the object that ``info --format '{{json .}}'`` printed; None when there is none.
@@ -98,4 +102,5 @@ def _as_docker(info: PodmanInfo) -> EngineInfo:
         cgroup_driver=host.cgroup_manager,
         cgroup_version=host.cgroup_version.removeprefix("v"),
         name=host.hostname,
+        cdi_folders=_CDI_FOLDERS,
     )

@@ -16,6 +16,7 @@ from toolkit.cluster.containers import cluster_container, worker_sshd_config
 from toolkit.cluster.gpus import SMI, explain, given_gpus, gpu_access, gpu_failures, parse_smi, usable_uuids
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.core.container import Container
+from toolkit.core.engines import PODMAN
 from toolkit.core.facts import Facts, Gpu, Mig
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import NotReady
@@ -184,6 +185,14 @@ def test_by_which_of_the_engines_ways(
     given: tuple[str, ...], runtime: bool, cdi: tuple[str, ...], asked: tuple[str, tuple[str, ...]]
 ) -> None:
     assert gpu_access(given, replace(facts(), nvidia_runtime=runtime, cdi=cdi)) == asked
+
+
+def test_podman_gets_gpus_by_cdi_because_old_versions_ignore_the_option_gpus() -> None:
+    podman = replace(facts(), engine=PODMAN, nvidia_runtime=True, cdi=("0", "1", "all"))
+    assert gpu_access(("0", "1"), podman) == ("", ("nvidia.com/gpu=all",))
+    with pytest.raises(NotReady, match="does not contain GPU 0, 1") as caught:
+        gpu_access(("0", "1"), replace(podman, cdi=()))
+    assert "nvidia-ctk cdi generate" in caught.value.fix
 
 
 @pytest.mark.parametrize(

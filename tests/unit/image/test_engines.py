@@ -152,3 +152,5 @@ def test_a_probe_of_a_host_with_podman(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     facts = parse_facts("box1", "demo", said, engine=PODMAN)
     assert (facts.engine, facts.docker, facts.rootless, facts.userns) == ("podman", "5.4.2", True, "keep-id")
+    said["cdi"] = "  name: all\n- name: '0'\n"
+    assert parse_facts("box1", "demo", said, engine=PODMAN).cdi == ("all", "0")
