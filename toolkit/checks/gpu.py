@@ -378,11 +378,11 @@ def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _alike(scene: Scene) -> Iterator[Finding]:
-    with_gpus = {name: facts.gpus for name, facts in scene.facts.items() if facts.gpus}
     ranks = {h.name for h in scene.inventory.hosts if h.slots != 0 and h.gpus != 0}
+    with_gpus = {name: facts.gpus for name, facts in scene.facts.items() if facts.gpus and name in ranks}
     without = [name for name in scene.facts if name not in with_gpus and name in ranks]
     if not with_gpus:
-        yield fine("no host has GPUs")
+        yield fine("ranks use no GPU")
     elif without:
         what = (
             f"ranks on {', '.join(without)} (no GPU) compute on the CPU, but ranks on {', '.join(with_gpus)} "

@@ -128,7 +128,7 @@ CASES = (
     ),
     Case("gpu-link", "not checked", _card(pcie__link__width__current="[N/A]"), "the width of the PCIe link"),
     Case("gpu-alike", "ok", scene()),
-    Case("gpu-alike", "ok", _with_gpus(gpu1=(), gpu2=(), cpu3=()), "no host has GPUs"),
+    Case("gpu-alike", "ok", _with_gpus(gpu1=(), gpu2=(), cpu3=()), "ranks use no GPU"),
     Case(
         "gpu-alike",
         "warning",
@@ -144,6 +144,7 @@ CASES = (
         fix="in hosts.yaml: set hosts/gpu1/slots to 0; toolkit run --exclude cpu3 ...  #",
     ),
     Case("gpu-alike", "ok", with_file(_with_gpus(cpu3=()), "cpu3", slots=0)),
+    Case("gpu-alike", "ok", with_file(_with_gpus(gpu2=_NEWER), "gpu2", gpus=0)),
     Case("gpu-alike", "warning", _with_gpus(gpu2=_NEWER), "550.54.14 on gpu1, cpu3; 580.65.06 on gpu2"),
     Case("gpu-alike", "warning", _with_gpus(gpu2=_SMALLER), "RTX 3060 on gpu2"),
 )

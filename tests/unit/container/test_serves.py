@@ -6,6 +6,7 @@ import sys
 import time
 
 from tests.unit.container_world import JOB, World, python, wait_for
+from toolkit.container.job.orphans import still_alive
 
 STAYS = "import time; print('serving', flush=True); time.sleep(600)"
 
@@ -55,3 +56,10 @@ def test_a_jobs_token_is_forgotten_with_the_variables(world: World) -> None:
     wait_for(lambda: world.holders("0123456789abcdef"))
     supervisor.communicate()
     assert world.holders("0123456789abcdef") == []
+
+
+def test_processes_that_do_not_end_are_named() -> None:
+    left = [{"pid": 12, "name": "python3"}, {"pid": 7, "name": "sh"}]
+    assert still_alive(left) == "still alive: python3 (pid 12), sh (pid 7)"
+    assert still_alive([]) is None
+    assert still_alive("words of a changed host") == "still alive: unknown processes"

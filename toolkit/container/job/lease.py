@@ -38,7 +38,7 @@ from toolkit.container.conventions import (
     temporary_folder,
 )
 from toolkit.container.files import write_json
-from toolkit.container.job.orphans import end, find, send
+from toolkit.container.job.orphans import end, find, send, still_alive
 from toolkit.container.job.rank_records import own_records
 from toolkit.container.job.threads import Owned
 from toolkit.container.job.variables import Variables, forget, keep
@@ -155,7 +155,7 @@ class Lease:
         """End the job's processes on this host, and record that in the job's logs."""
         grace = min(load_job(self.job_id)["grace"], LAPSE_GRACE_S)
         left = end(self.job_id, grace)
-        what = f"still alive: {left}" if left else "toolkit ended the ranks on this host"
+        what = still_alive(left) or "toolkit ended the ranks on this host"
         with suppress(OSError), (self.folder / "logs" / "lease.log").open("a") as log:
             log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {why}; {what}\n")
 

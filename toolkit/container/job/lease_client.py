@@ -20,7 +20,7 @@ from typing import Any
 
 from toolkit.container.conventions import HEARTBEAT_S, JOB_TAG, LOST_S, SUPERVISOR_TAG, program, ssh_args
 from toolkit.container.job.elastic import hosts_of
-from toolkit.container.job.orphans import CONNECT_S, KILL_ROUNDS, end_on
+from toolkit.container.job.orphans import CONNECT_S, KILL_ROUNDS, end_on, still_alive
 from toolkit.container.job.rank_records import Record, blames_another, is_record
 from toolkit.container.job.threads import Owned, on_each
 from toolkit.container.job.variables import AllVariables, part_of
@@ -298,7 +298,7 @@ class Leases:
         request = {"do": "end", "grace": grace, "ranks": ranks, "keep": keep}
         reply = self._ask(host, request, ASK_S + grace + KILL_ROUNDS * 0.1)
         if reply is not None and "left" in reply:
-            return f"still alive: {reply['left']}" if reply["left"] else None
+            return still_alive(reply["left"])
         held = self._held[host]
         if held.lost and not held.garbled and host != self._job["main"]:
             # The host ends its ranks automatically, but that is unknown until it is back.

@@ -161,11 +161,20 @@ def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> l
     return left
 
 
+def still_alive(left: object) -> str | None:
+    """Return the text about the processes that ``end`` returned, maybe on another host; None without any."""
+    if not left:
+        return None
+    found = [one for one in left if isinstance(one, dict)] if isinstance(left, list) else []
+    names = ", ".join(f"{one.get('name')} (pid {one.get('pid')})" for one in found)
+    return f"still alive: {names or 'unknown processes'}"
+
+
 def end_on(job: Job, host: str, grace: float, ranks: bool = False, keep: bool = False) -> str | None:
     """Return None if no process of the job is left on `host`, otherwise the reason or the processes."""
     try:
         if host == job["main"]:
-            left = end(job["id"], grace, ranks, keep)
+            left: object = end(job["id"], grace, ranks, keep)
         else:
             argv = ["python3", *program("job.orphans"), job["id"], "--grace", str(grace)]
             argv += [*(["--ranks"] if ranks else []), *(["--keep"] if keep else [])]
@@ -183,7 +192,7 @@ def end_on(job: Job, host: str, grace: float, ranks: bool = False, keep: bool = 
         return "no answer"
     except (OSError, ValueError) as error:
         return str(error)
-    return f"still alive: {left}" if left else None
+    return still_alive(left)
 
 
 def end_everywhere(job: Job, grace: float, ranks: bool = False) -> dict[str, str | None]:
