@@ -140,7 +140,8 @@ def _login(scene: Scene) -> Iterator[Finding]:
     for name, result in main.report.logins.items():
         if result.error and name in scene.inventory.names:
             what = f"the main container cannot log in to the worker container: {result.error}"
-            yield error(what, "toolkit up", name)
+            fix = "toolkit down && toolkit up  # if this does not help, open the worker port in the firewall"
+            yield error(what, fix, name)
 
 
 def _names(seen: Seen, scene: Scene) -> Iterator[Finding]:
