@@ -168,8 +168,8 @@ def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...
         "on a network file system that all hosts of the job share"
     )
     fix = (
-        "in hosts.yaml: set mounts: [/SHARED/FOLDER:/checkpoints], then: toolkit up; write checkpoints to "
-        "/checkpoints, or let rank 0 read the checkpoints and broadcast the contents"
+        "in hosts.yaml: set mounts: [/SHARED/FOLDER:/checkpoints], then: toolkit up  # and write checkpoints "
+        "to /checkpoints; without a shared folder, let rank 0 write, read and broadcast the checkpoints"
     )
     return (Finding("restart-checkpoints", "warning", what, fix, subject="--max-restarts"),)
 

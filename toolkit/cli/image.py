@@ -243,7 +243,7 @@ def inspect(
     """Show the launchers, libraries and compilers of an image.
 
     toolkit starts one short-lived container of the image on this machine, without network and without the
-    image's ENTRYPOINT. The output also contains the transport that the image supports, and a fix for
+    image's ENTRYPOINT. The output also contains the transport that `transport: auto` selects, and a fix for
     each missing part of the image.
 
     Examples:

@@ -27,7 +27,7 @@ def compose(
     """Print a Compose file for each host.
 
     The file starts the same containers as `toolkit up`. toolkit queries the hosts for addresses, users and
-    GPUs, changes nothing, and writes no private key.
+    GPUs, changes nothing on the hosts, and writes no private key.
 
     Examples:
         toolkit render compose --output compose
@@ -41,7 +41,7 @@ def docker(
     """Print a script of `docker run` commands for each host.
 
     The script starts the same containers as `toolkit up`. toolkit queries the hosts for addresses, users and
-    GPUs, changes nothing, and writes no private key.
+    GPUs, changes nothing on the hosts, and writes no private key.
 
     Examples:
         toolkit render docker
@@ -55,7 +55,8 @@ def ssh(
 ) -> None:
     """Print the ssh and sshd configuration of the cluster.
 
-    toolkit queries the hosts for addresses and users, changes nothing, and writes no private key.
+    toolkit queries the hosts for addresses and users, changes nothing on the hosts, and writes no private
+    key.
 
     Examples:
         toolkit render ssh --output ssh

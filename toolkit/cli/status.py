@@ -40,7 +40,8 @@ _SHOWN = 5
 def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show hosts, services, GPUs and jobs.
 
-    toolkit prints the processes on each GPU. The command exits with 3 if the cluster is not up.
+    toolkit prints the processes on each GPU. The command exits with 3 if a host or a service of the cluster
+    is not up.
 
     Examples:
         toolkit status

@@ -52,7 +52,8 @@ def up(
     toolkit copies the image, the data sets and its own programs to every host, creates SSH keys on the
     hosts, and starts one container per host. toolkit then verifies that the main container reaches every
     worker container. With `pull: missing` or `pull: always` in hosts.yaml, hosts pull the image from the
-    registry. A second run changes nothing, except that it repairs hosts without their container or files.
+    registry. If hosts.yaml, the image and the data sets have not changed, a second run only repairs hosts
+    whose container stopped, or whose container or files are missing.
 
     Examples:
         toolkit up --hosts hosts.yaml

@@ -104,7 +104,8 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
                     return Trial(
                         "error",
                         what,
-                        f"toolkit canceled job {number}, because Slurm does not show the job: {shown.output}",
+                        f"toolkit canceled job {number}, because `scontrol show job {number}` failed for "
+                        f"{_SILENCE:.0f} s: {shown.output}",
                     )
                 continue
             answered, about = time.monotonic(), shown.stdout

@@ -291,9 +291,9 @@ class HostsFile(_Strict):
     )
     network: Network = Field(
         default="auto",
-        description="Network between ranks. auto selects InfiniBand, RoCE or EFA if every host supports this "
-        "network, otherwise TCP. infiniband and efa require the network of this name, and ethernet "
-        "disables RDMA.",
+        description="Network between ranks. auto selects InfiniBand, RoCE or EFA if every host supports the "
+        "same one of these networks, otherwise TCP. infiniband requires InfiniBand or RoCE on every host, "
+        "efa requires EFA on every host, and ethernet disables RDMA.",
     )
     services: dict[ServiceName, ServiceSettings] | None = _absent(
         dict,
