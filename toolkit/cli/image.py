@@ -55,7 +55,8 @@ def build(
         str,
         typer.Option(
             metavar="cpu|gpu",
-            help="Kind of image (default: gpu if this machine has a GPU, otherwise cpu)",
+            help="Kind of image (default: gpu if this machine has a GPU or --cuda or --nccl is set, otherwise"
+            " cpu)",
             autocompletion=complete.flavors,
         ),
     ] = "",
@@ -74,7 +75,11 @@ def build(
         ),
     ] = "",
     tag: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the image (default: toolkit:FLAVOR)")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the image (default: toolkit:FLAVOR; other names with --cuda 12 and --onto)",
+        ),
     ] = "",
     base_image: Annotated[
         str, typer.Option(metavar="IMAGE", help="Base image (default: debian:bookworm-slim)")

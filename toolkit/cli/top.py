@@ -31,7 +31,8 @@ def top(
     prometheus: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help="Write each reading to FILE in the text format of Prometheus, until Ctrl-C"
+            metavar="FILE",
+            help="Until Ctrl-C, replace FILE with each new reading, in the text format of Prometheus",
         ),
     ] = "",
     as_json: Json = False,

@@ -29,7 +29,7 @@ def up(
         bool,
         typer.Option(
             "--prepare",
-            help="Copy the image and data, write SSH keys and configurations, and start no container",
+            help="Copy the image and data, and write SSH keys and configurations, but start no cluster",
         ),
     ] = False,
     force: Annotated[

@@ -247,7 +247,11 @@ def _container_words(session: Session, name: str) -> str:
     inspect = command("docker", "inspect", "--format", "{{json .State}}", place)
     result = session.runners[name].run(inspect, _STATE_SECONDS)
     if not result.ok:
-        return "" if result.status == TIMED_OUT else "the host has no container of the cluster"
+        return (
+            ""
+            if result.status == TIMED_OUT
+            else f"the container {place} does not exist or cannot be inspected"
+        )
     try:
         state = decode_json(ContainerState, result.stdout)
     except DecodeError:

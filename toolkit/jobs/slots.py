@@ -87,7 +87,8 @@ def _too_few(rooms: Sequence[Room], jobs: Sequence[Taken], wanted: int, left: in
             if (slots := job.slots.get(r.name, ()))
         ]:
             holding.append(f"job {job.job} of {job.owner} uses {', '.join(where)}")
-    what = f"the job needs {counted(wanted, 'slot')}, but only {left} are free: {'; '.join(holding)}"
+    needs = f"the job needs {counted(wanted, 'slot')}, but the hosts have only {counted(left, 'free slot')}"
+    what = f"{needs}: {'; '.join(holding)}"
     free = f"use the free slots with --np {left}, or " if left else ""
     return NotReady(what, f"toolkit stop {jobs[-1].job}  # or {free}share the slots with --share")
 

@@ -154,7 +154,7 @@ def test_too_few_free_slots_are_reported_with_the_jobs_that_have_them() -> None:
     with pytest.raises(NotReady) as caught:
         take_slots(ROOMS, None, (OTHER,))
     holders = "job 20261120-digits-a1b2 of alice uses 1 slot of gpu1, 2 slots of gpu2"
-    assert caught.value.what == f"the job needs 5 slots, but only 2 are free: {holders}"
+    assert caught.value.what == f"the job needs 5 slots, but the hosts have only 2 free slots: {holders}"
     assert caught.value.fix.startswith(
         "toolkit stop 20261120-digits-a1b2  # or use the free slots with --np 2"
     )
