@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -21,6 +22,8 @@ from toolkit.plan.steps import (
     SendCode,
     SendData,
     SendImage,
+    StartDaemons,
+    StartJob,
     Step,
     Upload,
     WaitFor,
@@ -88,43 +91,52 @@ def test_an_interrupted_report() -> None:
     assert "gpu1: ok (1 change)" in text and "gpu2: stopped before make the key" in text
 
 
-@for_each(
-    ("step", "lines"),
-    [
-        (
-            Run("a", "t", command("touch", "a b"), unless=command("test", "-e", "x")),
-            ["unless: test -e x", "touch 'a b'"],
-        ),
-        (Run("a", "t", script("echo  $1\n", "it's")), ["""sh -c 'echo $1' 'it'"'"'s'"""]),
-        (Run("a", "t", command("use", Ref("b", "key", "b="))), ["use b=<key of b>"]),
-        (Upload("a", "t", (File("/x", ("secret",), 0o600),)), ["/x (mode 600, 2bb80d537b1d)"]),
-        (
-            WaitFor("a", "t", command("true"), command("true"), command("true"), 30),
-            ["until: true (at most 30 s)"],
-        ),
-        (
-            SendImage("a", "t", "x:1", "0123"),
-            ["send the missing layers of x:1 to `docker load` (content digest 0123)"],
-        ),
-        (
-            SendCode("a", "t", "c", "/jobs/1", "/src", CODE, "s3cret"),
-            ["send 1 file, 7 bytes from /src to /jobs/1/code"],
-        ),
-        (SendCode("a", "t", "c", "/jobs/1", "", CodeTree(), "s3cret"), ["send no files to /jobs/1/code"]),
-        (PullImage("a", "t", "x:1"), ["docker pull x:1"]),
-        (
-            SendData("a", "t", "/set", Content("0" * 32, 1, 2_000, ()), "/scratch", "/account", "x:1", "1:1"),
-            ["send the missing data of /set (1 file, 2.0 kB; 000000000000) to /scratch, from host to host"],
-        ),
-        (
-            RemoveData("a", "t", "/scratch", "/account", "x:1", "1:1"),
-            ["remove the files that toolkit wrote to /scratch, except files that changed later"],
-        ),
-        (Fetch("a", "t", "c", "runs/demo"), ["download to runs/demo"]),
-    ],
-)
+LINES: list[tuple[Step, list[str]]] = [
+    (
+        Run("a", "t", command("touch", "a b"), unless=command("test", "-e", "x")),
+        ["unless: test -e x", "touch 'a b'"],
+    ),
+    (Run("a", "t", script("echo  $1\n", "it's")), ["""sh -c 'echo $1' 'it'"'"'s'"""]),
+    (Run("a", "t", command("use", Ref("b", "key", "b="))), ["use b=<key of b>"]),
+    (Upload("a", "t", (File("/x", ("secret",), 0o600),)), ["/x (mode 600, 2bb80d537b1d)"]),
+    (
+        WaitFor("a", "t", command("true"), command("true"), command("true"), 30),
+        ["until: true (at most 30 s)"],
+    ),
+    (
+        SendImage("a", "t", "x:1", "0123"),
+        ["send the missing layers of x:1 to `docker load` (content digest 0123)"],
+    ),
+    (
+        SendCode("a", "t", "c", "/jobs/1", "/src", CODE, "s3cret"),
+        ["send 1 file, 7 bytes from /src to /jobs/1/code"],
+    ),
+    (SendCode("a", "t", "c", "/jobs/1", "", CodeTree(), "s3cret"), ["send no files to /jobs/1/code"]),
+    (PullImage("a", "t", "x:1"), ["docker pull x:1"]),
+    (
+        SendData("a", "t", "/set", Content("0" * 32, 1, 2_000, ()), "/scratch", "/account", "x:1", "1:1"),
+        ["send the missing data of /set (1 file, 2.0 kB; 000000000000) to /scratch, from host to host"],
+    ),
+    (
+        RemoveData("a", "t", "/scratch", "/account", "x:1", "1:1"),
+        ["remove the files that toolkit wrote to /scratch, except files that changed later"],
+    ),
+    (Fetch("a", "t", "c", "runs/demo"), ["download to runs/demo"]),
+    (StartJob("a", "t", "main", "1-job", "s3cret"), ["start the supervisor of 1-job in main"]),
+    (
+        StartDaemons("a", "t", "main", "1-job", (("b", "worker"),), ("s3cret",)),
+        ["start supervisors of 1-job in worker on b when the launcher requests them"],
+    ),
+]
+
+
+@for_each(("step", "lines"), LINES)
 def test_every_kind_of_step_has_its_lines(step: Step, lines: list[str]) -> None:
     assert step_lines(step) == lines
+
+
+def test_no_kind_of_step_is_left_out() -> None:
+    assert {type(step) for step, _ in LINES} == set(get_args(Step))
 
 
 def test_a_long_script_is_cut_and_its_arguments_are_not() -> None:
