@@ -121,7 +121,7 @@ LINES: list[tuple[Step, list[str]]] = [
         RemoveData("a", "t", "/scratch", "/account", "x:1", "1:1"),
         ["remove the files that toolkit wrote to /scratch, except files that changed later"],
     ),
-    (Fetch("a", "t", "c", "runs/demo"), ["download to runs/demo"]),
+    (Fetch("a", "t", ("c",), "runs/demo"), ["download to runs/demo"]),
     (StartJob("a", "t", "main", "1-job", "s3cret"), ["start the supervisor of 1-job in main"]),
     (
         StartDaemons("a", "t", "main", "1-job", (("b", "worker"),), ("s3cret",)),
