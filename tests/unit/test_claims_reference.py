@@ -33,7 +33,7 @@ from toolkit.launchers import ELASTIC
 from toolkit.network.measured import shown_bytes
 from toolkit.network.tuning import LEAST_GAIN, MOST_LOSS, SIZES, trials
 from toolkit.protocol.names import DEFAULT_LOG_BYTES, DEFAULT_WORKER_PORT
-from toolkit.protocol.outcomes import EXIT_BROKEN, EXIT_LOST, EXIT_NO_LOG, EXIT_USAGE, JobState
+from toolkit.protocol.outcomes import EXIT_BROKEN, EXIT_LOST, EXIT_NO_LOG, EXIT_STARTED, EXIT_USAGE, JobState
 from toolkit.protocol.transport import INSTEAD, WITHOUT_SSH
 from toolkit.remote.keepalive import EVERY_S, SILENCE_S
 from toolkit.remote.ssh import _DIAL_S
@@ -140,7 +140,10 @@ CLAIMS = [
     (TRANSPORT, f"within about {SILENCE_S + EVERY_S + sum(_PAUSES) + len(_PAUSES) * _DIAL_S:g} s"),
     (TRANSPORT, f"detects the loss within {FAST} s once ranks run, and within {SLOW} s while ranks start"),
     (EXITS, f"| {TIMED_OUT} | `timeout` |"),
-    *((EXITS, f"| {code} | `failed` |") for code in (EXIT_USAGE, EXIT_LOST, EXIT_BROKEN, EXIT_NO_LOG)),
+    *(
+        (EXITS, f"| {code} | `failed` |")
+        for code in (EXIT_USAGE, EXIT_STARTED, EXIT_LOST, EXIT_BROKEN, EXIT_NO_LOG)
+    ),
     (LAUNCHERS, f"| `{Inventory.launcher}` (default) |"),
     (ENV, f"torch {dockerfile('Dockerfile.gpu', 'TORCH_VERSION')}"),
     (ENV, f"Horovod {dockerfile('Dockerfile.gpu', 'HOROVOD_VERSION')}"),
