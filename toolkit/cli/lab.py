@@ -91,9 +91,9 @@ def up(
     """Start or repair the practice cluster.
 
     The hosts are containers that behave like machines: each has its own SSH server, container engine and
-    network link. With the same options, a second run only starts stopped hosts and creates
-    missing hosts. If you edited hosts.yaml, toolkit keeps your file and writes changed settings to
-    hosts.new.yaml.
+    network link. With the same options, a second run only creates missing hosts, and restarts hosts that
+    stopped or whose container engine stopped. If you edited hosts.yaml, toolkit keeps your file and writes
+    changed settings to hosts.new.yaml.
 
     Examples:
         toolkit lab up

@@ -105,8 +105,8 @@ def predict(
         str,
         typer.Option(
             metavar="SCRIPT",
-            help="Run SCRIPT on one slot of the cluster to measure the step time and the number of "
-            "parameters with gradients",
+            help="Run SCRIPT on one slot of the cluster to measure the step time and the number of parameters"
+            " with gradients",
             rich_help_panel=_LOAD,
         ),
     ] = "",
