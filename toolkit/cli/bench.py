@@ -58,7 +58,8 @@ def network(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Time limit of the all-reduce measurement; after this time, toolkit skips larger messages",
+            help="Time limit of the all-reduce measurement; toolkit skips messages that would exceed this "
+            "time",
         ),
     ] = 30.0,
     only: Annotated[

@@ -56,8 +56,8 @@ def execute(
       immediately.
     - On several hosts or with --json, toolkit prints the output at the end, at most 4 MiB of each stream
       per host.
-    - On several hosts, toolkit prints the exit codes, and exits with 1 unless the command succeeded on every
-      host.
+    - On several hosts, toolkit prints exit codes other than 0, and exits with 1 unless the command succeeded
+      on every host.
     - The standard input of the command is empty. To send input, use `toolkit shell HOST < FILE`.
 
     Examples:

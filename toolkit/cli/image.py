@@ -120,7 +120,9 @@ def build(
             metavar="FILE", envvar="TOOLKIT_CA", help="File with CA certificates that the build trusts"
         ),
     ] = "",
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Rebuild every image layer")] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Do not use the build cache of Docker")
+    ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Annotated[
@@ -274,8 +276,9 @@ def send(
 ) -> None:
     """Copy the image to every host, or let hosts pull it.
 
-    Hosts receive only the layers that they do not have. If hosts.yaml sets `pull: missing` or `pull: always`,
-    each host pulls the image from the registry instead. `toolkit up` also copies the image.
+    Hosts receive only the layers that they do not have. With `pull: always` in hosts.yaml, each host pulls
+    the image from the registry instead. With `pull: missing`, only hosts without the image pull the image.
+    `toolkit up` also copies or pulls the image.
 
     Examples:
         toolkit image send

@@ -148,7 +148,7 @@ def down(
         str,
         typer.Option(
             metavar="DIR",
-            help="Folder with hosts.yaml and SSH keys, if the containers no longer exist "
+            help="Folder with hosts.yaml and SSH keys, used if the containers no longer exist "
             "(default: .lab/NAME)",
         ),
     ] = "",

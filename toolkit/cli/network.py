@@ -68,7 +68,8 @@ def tune(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Time limit for all trials, 2 to 600 s; each trial takes at least 1 s",
+            help="Planned time for all trials, 2 to 600 s; each trial takes at least 1 s, even if all trials "
+            "then take longer",
         ),
     ] = DEFAULT_BUDGET_S,
     only: Annotated[
