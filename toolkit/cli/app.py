@@ -87,7 +87,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     ),
     *panel(
         "Performance",
-        group("network", "Explain and tune the network that ranks use.",
+        group("network", "Explain the network of ranks, and tune all-reduces.",
               Verb("explain", "network:explain", "Show and explain the data address of each host."),
               _TUNE),
         _PREDICT,
