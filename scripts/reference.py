@@ -122,7 +122,7 @@ def cli_page(command: Any) -> str:
     """Return the page about all verbs, in the order in which `toolkit --help` lists them."""
     lines = [
         *("# Command line", "", MADE, ""),
-        "Replace words in capitals with your values. The option in brackets is the opposite of the option",
+        "Replace words in capitals with your values. The option in parentheses is the opposite of the option",
         "before it. Every command has `--help`. After `toolkit --install-completion`, your shell completes",
         "commands, options, hosts and the jobs that this machine started or listed.",
         *("", "## toolkit", ""),
@@ -139,13 +139,13 @@ def cli_page(command: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-_JSON = """After the start of a job, `toolkit run` exits with the exit code of the job. On one host,
-`toolkit exec` exits with the exit code of the command.
+_JSON = """After the end of a job, `toolkit run`, `toolkit attach` and `toolkit wait` exit with the exit code
+of the job. On one host, `toolkit exec` exits with the exit code of the command.
 
-With `--json`, a command that fails still prints one object on standard output:
+With `--json`, a command that fails with an error message prints one object on standard output:
 `{"ok": false, "error": {"what": "…", "fix": "…", "more": "…", "host": "…", "exit_code": 2, "problems":
 [{"path": "…", "message": "…", "line": null}]}}`. `problems` lists the errors of the input.
-`more` is a command that explains the message. Both can be empty."""
+`more` is a command that explains the message. `problems` and `more` can be empty."""
 
 
 def _paragraphs(text: str) -> list[str]:

@@ -16,7 +16,7 @@ EXIT_CODES: dict[int, str] = {
     2: "an invalid hosts.yaml, local file or command line, usually found before toolkit contacts a host",
     3: "the cluster or a host is not in the required state (not up, refused by a check, no such job)",
     4: "a program or service that the command requires is missing on this machine",
-    130: "interrupted; 143 after SIGTERM, 129 after the terminal was closed",
+    130: "Ctrl-C (129: the terminal was closed, 141: the output pipe was closed, 143: SIGTERM)",
 }
 
 

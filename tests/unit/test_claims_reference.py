@@ -204,7 +204,7 @@ def test_pages_name_the_launchers_without_ssh() -> None:
 
 def test_the_page_has_every_exit_code_of_toolkit() -> None:
     codes = {int(row[0]) for row in rows(EXITS, "## toolkit") if row[0].isdigit()}
-    # The last entry describes three codes.
+    # The last entry describes three more codes.
     assert codes == {*EXIT_CODES, 129, 141, 143}
 
 

@@ -43,7 +43,8 @@ class BenchPart(Part):
         """Run a script on 1, 2, … hosts and measure its throughput. Times are in seconds.
 
         Args:
-            on: numbers of hosts; by default every number up to 16, then powers of two.
+            on: numbers of hosts; by default 1 to the number of hosts, or, for more than 16 hosts, 1 to 8,
+                powers of two, and the number of hosts.
             warm_up: time between the first step and the measurement.
             seconds: time of the measurement after the warm-up.
             patience: time limit for the first step.

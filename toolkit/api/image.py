@@ -117,8 +117,8 @@ class ImagePart(Part):
     def prune(self) -> Report:
         """Remove from every host the old images that toolkit sent.
 
-        The two newest images of each flavor, the image in hosts.yaml, images with a tag that you set, and
-        images that a container uses stay on the hosts.
+        The two newest images of each flavor, the image in hosts.yaml, images with a tag other than their
+        content digest, and images that a container uses stay on the hosts.
 
         Raises:
             PlanFailed: a step failed on a host; contains the report.

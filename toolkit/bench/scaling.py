@@ -56,7 +56,7 @@ def measure_all(
     """Measure the script on each number of hosts; continue after a number that fails.
 
     Args:
-        numbers: numbers of hosts; empty for all up to 16, then powers of two.
+        numbers: numbers of hosts; empty for those of ``counts``.
         times: warm-up, seconds and patience, see ``measure``.
         tell: receives lines about the progress and results.
 

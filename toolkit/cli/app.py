@@ -87,7 +87,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     ),
     *panel(
         "Performance",
-        group("network", "Explain and tune the network that ranks use.",
+        group("network", "Explain the network of ranks, and tune all-reduces.",
               Verb("explain", "network:explain", "Show and explain the data address of each host."),
               _TUNE),
         _PREDICT,
@@ -148,9 +148,10 @@ app = typer.Typer(
     epilog="First steps: `toolkit lab up` starts a practice cluster, and `toolkit init` writes your hosts to "
     "hosts.yaml. "
     "`toolkit COMMAND --help` shows options and examples.\n\n"
-    "Exit codes: 0 success, 1 failure, 2 invalid input, 3 cluster not up, 4 local program missing, "
-    "130 interrupted, 143 SIGTERM, 129 terminal closed. After the start of a job, `run` exits with the exit "
-    "code of the job.",
+    "Exit codes: 0 success, 1 failure, 2 invalid input, 3 unmet precondition such as a cluster that is not "
+    "up, 4 program or service missing on this machine, 129 terminal closed, 130 Ctrl-C, 141 output pipe "
+    "closed, 143 SIGTERM. After the end of a job, `run`, `attach` and `wait` exit with the exit code of "
+    "the job.",
 )
 
 
@@ -180,8 +181,8 @@ def options(
             callback=_explain,
             is_eager=True,
             metavar="MESSAGE",
-            help="Print the cause and the fix of a message, given its name, its text or a topic such as "
-            "`ssh`.",
+            help="Print the cause and the fix of a message, given its name or text, or list the messages "
+            "of a topic such as `ssh`.",
         ),
     ] = "",
 ) -> None:

@@ -52,18 +52,23 @@ def network(
         ),
     ] = "auto",
     most: Annotated[
-        int, typer.Option(metavar="MIB", help="Largest all-reduce in MiB; 0 skips the all-reduce")
+        int, typer.Option(metavar="MIB", help="Maximum size of an all-reduce in MiB; 0 skips the all-reduce")
     ] = 256,
     budget: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Time limit of the all-reduce measurement; after this time, toolkit skips larger messages",
+            help="Time limit of the all-reduce measurement; toolkit skips messages that would exceed this "
+            "time",
         ),
     ] = 30.0,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST[,HOST]", help="Use only these hosts", autocompletion=complete.host_list),
+        typer.Option(
+            metavar="HOST[,HOST]",
+            help="Use only these hosts (default: all hosts except spare hosts)",
+            autocompletion=complete.host_list,
+        ),
     ] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report")] = None,
     dry_run: DryRun = False,
@@ -72,8 +77,8 @@ def network(
 ) -> None:
     """Measure bandwidth, latency and all-reduce time.
 
-    toolkit measures every ordered pair of hosts, then all-reduces over all slots with messages from 1 KiB
-    up to --most. The cluster must be up.
+    toolkit measures every ordered pair of hosts, then all-reduces over all slots. The sizes of the
+    all-reduces are 1 KiB, 4 KiB, 16 KiB and so on, up to --most and at most 256 MiB. The cluster must be up.
 
     Examples:
         toolkit bench network

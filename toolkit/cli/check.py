@@ -11,10 +11,10 @@ from toolkit.checks.run import choose_checks, run_checks
 from toolkit.cleanup.gc import Collection, questions
 from toolkit.cli import complete
 from toolkit.cli.common import (
+    COMMON,
     DEFAULT_HOSTS,
     HostsFile,
     Json,
-    Verbose,
     connect,
     load,
     put_json,
@@ -55,7 +55,15 @@ def check(
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Skip the checks that need test containers")] = False,
     as_json: Json = False,
-    verbose: Verbose = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="Also print passed and skipped checks, and every command that hosts run",
+            rich_help_panel=COMMON,
+        ),
+    ] = False,
 ) -> None:
     """Find problems that would break, corrupt or slow a job.
 

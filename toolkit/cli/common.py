@@ -65,12 +65,16 @@ OnInterrupt = Annotated[
 LineCollapser = Annotated[
     bool,
     typer.Option(
-        "--fold/--no-fold", help="In a job of 3 or more ranks, show equal lines of several ranks only once"
+        "--fold/--no-fold",
+        help="Hide tracebacks of torchrun itself and, in a job of 3 or more ranks, show equal lines of "
+        "several ranks only once",
     ),
 ]
 Raw = Annotated[
     bool,
-    typer.Option("--raw", help="Pass all escape sequences of ranks to the terminal (default: colors only)"),
+    typer.Option(
+        "--raw", help="Pass all escape sequences in the output to the terminal (default: colors only)"
+    ),
 ]
 
 DEFAULT_HOSTS = "hosts.yaml"

@@ -34,7 +34,7 @@ def send(
 
     Each host receives only missing and changed files, and hosts send files to each other. If you delete a
     local file, toolkit also deletes the copies that it sent. An interrupted transfer resumes at the next run.
-    `toolkit up` also copies the data sets.
+    Without --no-data, `toolkit up` also copies the data sets.
 
     Examples:
         toolkit data send
@@ -49,7 +49,8 @@ def send(
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show which host has which data set.
 
-    toolkit compares the copy on each host with the data set on this machine, and changes nothing.
+    toolkit compares the copy on each host with the data set on this machine, if this machine has the data
+    set. toolkit changes nothing.
 
     Examples:
         toolkit data ls

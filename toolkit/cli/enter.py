@@ -49,12 +49,15 @@ def execute(
 ) -> None:
     """Run a command in the container of one host or all hosts.
 
-    Without HOST, toolkit runs the command in the main container. toolkit sets no time limit unless you
-    use --timeout.
+    Without HOST and without --all, toolkit runs the command in the main container. toolkit sets no time limit
+    unless you use --timeout.
 
-    - On one host, toolkit prints the output immediately and exits with the exit code of the command.
-    - With --all or --json, toolkit prints the output at the end, at most 4 MiB of each stream per host.
-    - With --all, toolkit exits with 1 if the command failed on any host, and prints the exit codes.
+    - On one host, toolkit exits with the exit code of the command. Without --json, toolkit prints the output
+      immediately.
+    - On several hosts or with --json, toolkit prints the output at the end, at most 4 MiB of each stream
+      per host.
+    - On several hosts, toolkit prints exit codes other than 0, and exits with 1 unless the command succeeded
+      on every host.
     - The standard input of the command is empty. To send input, use `toolkit shell HOST < FILE`.
 
     Examples:

@@ -52,9 +52,9 @@ def gc(
     """Remove leftovers of interrupted runs from the hosts.
 
     toolkit removes leftover processes, containers and files of all your clusters on the hosts, not only of
-    the cluster in hosts.yaml. toolkit neither stops running jobs nor removes files and processes of other
-    users. On a terminal, toolkit asks before it removes a state directory that
-    contains job records or changed in the last hour.
+    the cluster in hosts.yaml. toolkit does not stop running jobs, end processes of other users, or remove
+    files of other users. toolkit keeps a state directory that contains job records or changed in the last
+    hour, unless you use --state, or agree to the removal on a terminal.
 
     Examples:
         toolkit gc --dry-run

@@ -78,7 +78,12 @@ def get(
         str, typer.Option("--output", "-o", metavar="DIR", help="Local folder (default: ./runs/JOB)")
     ] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Replace local files that differ from the files on the host")
+        bool,
+        typer.Option(
+            "--force",
+            help="Replace local files that differ from the files on the host (default: if a local file "
+            "differs, download nothing)",
+        ),
     ] = False,
     keep_modes: Annotated[
         bool,

@@ -14,6 +14,7 @@ import typer
 from toolkit.api.image import ImagePart, prepare_image_prune, prepare_image_send
 from toolkit.cli import complete
 from toolkit.cli.common import (
+    COMMON,
     DEFAULT_HOSTS,
     DryRun,
     HostsFile,
@@ -100,7 +101,8 @@ def build(
         typer.Option(
             "--with",
             metavar="NAME[,NAME]",
-            help=f"Add frameworks to the image: {', '.join(EXTRAS)}",
+            help=f"Add frameworks to the image: {', '.join(EXTRAS)}. With --onto, only {HOROVOD} is "
+            "available",
             autocompletion=complete.extras,
         ),
     ] = None,
@@ -123,10 +125,17 @@ def build(
             metavar="FILE", envvar="TOOLKIT_CA", help="File with CA certificates that the build trusts"
         ),
     ] = "",
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Rebuild every image layer")] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Do not use the build cache of Docker")
+    ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
-    verbose: Verbose = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Print the complete output of the build", rich_help_panel=COMMON
+        ),
+    ] = False,
 ) -> None:
     """Build the image on this machine.
 
@@ -272,8 +281,9 @@ def send(
 ) -> None:
     """Copy the image to every host, or let hosts pull it.
 
-    Hosts receive only the layers that they do not have. If hosts.yaml sets `pull: missing` or `pull: always`,
-    each host pulls the image from the registry instead. `toolkit up` also copies the image.
+    Hosts receive only the layers that they do not have. With `pull: always` in hosts.yaml, each host pulls
+    the image from the registry instead. With `pull: missing`, only hosts without the image pull the image.
+    `toolkit up` also copies or pulls the image.
 
     Examples:
         toolkit image send
@@ -288,9 +298,9 @@ def send(
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show which host has which image.
 
-    toolkit lists the image in hosts.yaml, other images that it sent, and layers of interrupted transfers.
-    The next transfer reuses layers of interrupted transfers. Images that toolkit sent have a tag with their
-    content digest.
+    toolkit lists the image in hosts.yaml, other images that toolkit sent, and layers of transfers that are in
+    progress or were interrupted. The next transfer reuses layers of interrupted transfers. Images that
+    toolkit sent have a tag with their content digest.
 
     Examples:
         toolkit image ls
@@ -312,9 +322,10 @@ def prune(
 ) -> None:
     """Remove old images that toolkit sent to the hosts.
 
-    toolkit removes layers of interrupted transfers, and all but the two newest images of each flavor (of each
-    name, if toolkit did not build the image). toolkit keeps the image in hosts.yaml, images that a running or
-    stopped container uses, and images with a tag that you set.
+    toolkit removes layers of interrupted transfers. Of the images that toolkit sent, toolkit removes all but
+    the two newest of each flavor (of each name, if toolkit did not build the image). toolkit keeps the image
+    in hosts.yaml, images that a running or stopped container uses, and images with a tag other than their
+    content digest.
 
     Examples:
         toolkit image prune --dry-run

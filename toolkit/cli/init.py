@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from toolkit.cli.asking import Person, on_terminal, undone_if_interrupted
-from toolkit.cli.common import DryRun, Json, put_json, put_text, say
+from toolkit.cli.common import COMMON, Json, put_json, put_text, say
 from toolkit.cli.failure import error_json
 from toolkit.cli.init_questions import pick_cluster, pick_hosts, pick_mounts, survey_and_ask
 from toolkit.cli.line import CommandLine
@@ -32,11 +32,14 @@ def init(
         list[str] | None,
         typer.Argument(
             metavar="[HOST]...",
-            help="Host, as [NAME=][USER@]ADDRESS[:SLOTS] (default: ask on a terminal, otherwise write two "
-            "placeholders)",
+            help="Host, as [NAME=][USER@]ADDRESS[:SLOTS] (default: the hosts of --find or "
+            "--from-hostfile; with --try or --yes, as with --find; otherwise ask on a terminal, or write two "
+            "placeholders without a terminal or with --json)",
         ),
     ] = None,
-    find: Annotated[bool, typer.Option("--find", help="Use all SSH hosts in ~/.ssh/config")] = False,
+    find: Annotated[
+        bool, typer.Option("--find", help="Use all SSH hosts in ~/.ssh/config that can be hosts of a cluster")
+    ] = False,
     try_hosts: Annotated[
         bool,
         typer.Option(
@@ -46,7 +49,9 @@ def init(
     yes: Annotated[
         bool,
         typer.Option(
-            "--yes", "-y", help="Answer every question with its default, and trust no unknown SSH host key"
+            "--yes",
+            "-y",
+            help="Connect to the hosts as with --try, but ask nothing, and trust no unknown SSH host key",
         ),
     ] = False,
     from_hostfile: Annotated[
@@ -56,15 +61,16 @@ def init(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Name of the cluster (default: demo; with --try, the name of the output file, or of its "
-            "folder if the file is hosts.yaml)",
+            help="Name of the cluster (default: demo; if toolkit connects to the hosts, the name of the "
+            "output file, or of its folder if the file is hosts.yaml)",
         ),
     ] = None,
     image: Annotated[
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Image of the containers (default: toolkit:gpu; with --try, the image that fits the GPUs)",
+            help="Image of the containers (default: toolkit:gpu; if toolkit connects to the hosts, the image "
+            "that fits the GPUs)",
         ),
     ] = None,
     user: Annotated[
@@ -78,7 +84,10 @@ def init(
         typer.Option("-o", "--output", metavar="FILE", help="File to write; `-` means standard output"),
     ] = "hosts.yaml",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file")] = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print hosts.yaml and change nothing", rich_help_panel=COMMON),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write a commented hosts.yaml.

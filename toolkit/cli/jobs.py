@@ -42,7 +42,9 @@ def jobs(
     every: Annotated[
         bool,
         typer.Option(
-            "--all", "-a", help=f"List all jobs (default: the newest {_SHOWN}, and all running jobs)"
+            "--all",
+            "-a",
+            help=f"List all jobs, as --json does (default: the newest {_SHOWN}, and all running jobs)",
         ),
     ] = False,
     as_json: Json = False,
@@ -84,7 +86,7 @@ def attach(
 ) -> None:
     """Follow a running job, as `toolkit run` does.
 
-    The command exits with the exit code of the job. After Ctrl-C on a terminal, toolkit asks
+    The command exits with the exit code of the job. By default, after Ctrl-C on a terminal, toolkit asks
     whether to stop the job, to detach or to continue.
 
     Examples:
@@ -150,7 +152,8 @@ def stop(
 ) -> None:
     """Stop a job on every host.
 
-    toolkit sends SIGTERM to the ranks, then SIGKILL after the grace period. Other jobs continue.
+    Without --now, toolkit sends SIGTERM to the ranks, then SIGKILL after the grace period. Other jobs
+    continue.
 
     Examples:
         toolkit stop

@@ -18,13 +18,16 @@ from toolkit.lab.spec import ENGINES, SSH_USERS, LabSpec, lab_name
 from toolkit.lab.status import lab_status
 
 Name = Annotated[
-    str, typer.Option(metavar="NAME", help="Name of the practice cluster; several can run at once")
+    str,
+    typer.Option(
+        metavar="NAME", help="Name of the practice cluster; several practice clusters can run at once"
+    ),
 ]
 
 
 def up(
     name: Name = "lab",
-    count: Annotated[str, typer.Option(metavar="N", help="Number of hosts")] = "2",
+    count: Annotated[str, typer.Option(metavar="N", help="Number of hosts, 1 to 200")] = "2",
     engine: Annotated[
         str,
         typer.Option(
@@ -51,7 +54,8 @@ def up(
         str,
         typer.Option(
             metavar="differ|same",
-            help="Give the network interfaces of the hosts different names or the same name",
+            help="Give the network interfaces of the hosts different names (`differ`) or the same name "
+            "(`same`)",
             autocompletion=complete.one_of("differ", "same"),
         ),
     ] = "differ",
@@ -59,18 +63,22 @@ def up(
         str,
         typer.Option(
             metavar="N",
-            help="Connect the two hosts by N cables (0 to 4), each a /30 network with MTU 9000",
+            help="Connect the hosts by N cables (0 to 4), each a /30 network with MTU 9000; requires "
+            "--count 2",
         ),
     ] = "0",
     user: Annotated[
         str,
         typer.Option(
             metavar="trainer|root",
-            help="SSH user of the hosts. `trainer` is in the group docker and is not root",
+            help="SSH user of the hosts. `trainer` is not root and, on hosts with Docker, is in the group "
+            "docker. Podman requires `trainer`",
             autocompletion=complete.one_of(*SSH_USERS),
         ),
     ] = "trainer",
-    slots: Annotated[str, typer.Option(metavar="N", help="Slots per host, written to hosts.yaml")] = "1",
+    slots: Annotated[
+        str, typer.Option(metavar="N", help="Slots per host (1 to 64), written to hosts.yaml")
+    ] = "1",
     image: Annotated[
         str, typer.Option(metavar="IMAGE", help="Image of the cluster, written to hosts.yaml")
     ] = "toolkit:cpu",
@@ -83,9 +91,9 @@ def up(
     """Start or repair the practice cluster.
 
     The hosts are containers that behave like machines: each has its own SSH server, container engine and
-    network link. With the same options, a second run only starts stopped hosts and creates
-    missing hosts. If you edited hosts.yaml, toolkit keeps your file and writes changed settings to
-    hosts.new.yaml.
+    network link. With the same options, a second run only creates missing hosts, and restarts hosts that
+    stopped or whose container engine stopped. If you edited hosts.yaml, toolkit keeps your file and writes
+    changed settings to hosts.new.yaml.
 
     Examples:
         toolkit lab up
@@ -132,14 +140,15 @@ def down(
     keep_images: Annotated[
         bool,
         typer.Option(
-            "--keep-images", help="Keep the volumes with the hosts' images for the next practice cluster"
+            "--keep-images",
+            help="Keep the volumes with the hosts' images for the next practice cluster of this name",
         ),
     ] = False,
     folder: Annotated[
         str,
         typer.Option(
             metavar="DIR",
-            help="Folder with hosts.yaml and SSH keys, if the containers no longer exist "
+            help="Folder with hosts.yaml and SSH keys, used if the containers no longer exist "
             "(default: .lab/NAME)",
         ),
     ] = "",

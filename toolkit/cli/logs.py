@@ -38,7 +38,8 @@ def logs(
     job: Job = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     follow_on: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow the output until the job ends")
+        bool,
+        typer.Option("--follow", "-f", help="Follow the output until the job, the rank or the service ends"),
     ] = False,
     rank: Annotated[
         str | None, typer.Option(metavar="N", help="Print the unchanged log of rank N instead of the job log")
@@ -51,7 +52,8 @@ def logs(
         str,
         typer.Option(
             metavar="TIME",
-            help="Print only output after TIME, such as 10m (10 minutes ago) or 2026-11-21T09:30",
+            help="Print only output after TIME, such as 10m (10 minutes ago) or 2026-11-21T09:30 (in the "
+            "time zone of this machine)",
         ),
     ] = "",
     tail: Annotated[str | None, typer.Option(metavar="LINES", help="Print only the last LINES lines")] = None,
@@ -60,7 +62,8 @@ def logs(
     save: Annotated[
         str,
         typer.Option(
-            metavar="DIR", help="Download the complete log of every rank to the folder DIR/JOB/HOST"
+            metavar="DIR",
+            help="Download the complete job log and the log of every rank to the folder DIR/JOB/HOST",
         ),
     ] = "",
     service: Annotated[

@@ -68,20 +68,23 @@ def tune(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Time limit for all trials, 2 to 600 s; each trial takes at least 1 s",
+            help="Planned time for all trials, 2 to 600 s; each trial takes at least 1 s, even if all trials "
+            "then take longer",
         ),
     ] = DEFAULT_BUDGET_S,
     only: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HOST[,HOST]",
-            help="Tune for jobs that use only these hosts",
+            help="Tune for jobs that use only these hosts (default: all hosts except spare hosts)",
             autocompletion=complete.host_list,
         ),
     ] = None,
     forget: Annotated[
         bool,
-        typer.Option("--forget", help="Remove tuned settings, so that MPI and NCCL use their defaults again"),
+        typer.Option(
+            "--forget", help="Remove all tuned settings, so that MPI and NCCL use their defaults again"
+        ),
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -91,7 +94,7 @@ def tune(
 
     toolkit measures several settings on the cluster. Do not use the network for other traffic during the
     measurement. Later jobs with the same hosts and ranks receive the fastest settings until
-    `toolkit down`. Environment variables in hosts.yaml and --env override the tuned settings.
+    `toolkit down` or --forget. Environment variables in hosts.yaml and --env override the tuned settings.
 
     Examples:
         toolkit network tune

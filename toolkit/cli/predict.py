@@ -74,7 +74,8 @@ def predict(
         int | None,
         typer.Option(
             metavar="N",
-            help="Predict for 1 to N hosts (default: the number of hosts in hosts.yaml)",
+            help="Predict for 1 to N hosts (default: the number of hosts in hosts.yaml or in FILE of --from, "
+            "otherwise 8)",
             rich_help_panel=_NET,
         ),
     ] = None,
@@ -82,7 +83,8 @@ def predict(
         int | None,
         typer.Option(
             metavar="N",
-            help="Ranks per host, for hosts without slots in hosts.yaml (default: 1)",
+            help="Ranks per host, for hosts without slots in hosts.yaml (default: gpus in hosts.yaml, "
+            "otherwise 1)",
             rich_help_panel=_NET,
         ),
     ] = None,
@@ -129,7 +131,8 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="Compute time of a step on one slot, such as 0.25s",
+            help="Compute time of a step on one slot, such as 0.25s (default: measured with --probe, "
+            "published for some models of --model, otherwise unknown)",
             rich_help_panel=_LOAD,
         ),
     ] = "",

@@ -26,8 +26,8 @@ def compose(
 ) -> None:
     """Print a Compose file for each host.
 
-    The file starts the same containers as `toolkit up`. toolkit queries the hosts for addresses, users and
-    GPUs, changes nothing on the hosts, and writes no private key.
+    After `toolkit up --prepare`, the file starts the same containers as `toolkit up`. toolkit queries the
+    hosts for addresses, users and GPUs, changes nothing on the hosts, and writes no private key.
 
     Examples:
         toolkit render compose --output compose
@@ -40,8 +40,8 @@ def docker(
 ) -> None:
     """Print a script of `docker run` commands for each host.
 
-    The script starts the same containers as `toolkit up`. toolkit queries the hosts for addresses, users and
-    GPUs, changes nothing on the hosts, and writes no private key.
+    After `toolkit up --prepare`, the script starts the same containers as `toolkit up`. toolkit queries the
+    hosts for addresses, users and GPUs, changes nothing on the hosts, and writes no private key.
 
     Examples:
         toolkit render docker
@@ -55,8 +55,8 @@ def ssh(
 ) -> None:
     """Print the ssh and sshd configuration of the cluster.
 
-    toolkit queries the hosts for addresses and users, changes nothing on the hosts, and writes no private
-    key.
+    The cluster must use `transport: ssh`. toolkit queries the hosts for addresses and users, changes nothing
+    on the hosts, and writes no private key.
 
     Examples:
         toolkit render ssh --output ssh

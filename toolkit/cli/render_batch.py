@@ -34,7 +34,11 @@ Launcher = Annotated[
 Workdir = Annotated[str, typer.Option(metavar="DIR", help="Folder that contains SCRIPT and its modules")]
 Only = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST[,HOST]", help="Use only these hosts", autocompletion=complete.host_list),
+    typer.Option(
+        metavar="HOST[,HOST]",
+        help="Use only these hosts (default: all hosts except spare hosts)",
+        autocompletion=complete.host_list,
+    ),
 ]
 Exclude = Annotated[
     list[str] | None,
@@ -51,7 +55,8 @@ Image = Annotated[
 Slots = Annotated[
     str | None,
     typer.Option(
-        metavar="N", help="Ranks per node (default: the slots in hosts.yaml, otherwise one per GPU)"
+        metavar="N",
+        help="Ranks per node (default: the slots in hosts.yaml, otherwise one per GPU, or 1 without GPUs)",
     ),
 ]
 Gpus = Annotated[

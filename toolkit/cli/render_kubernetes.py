@@ -42,7 +42,7 @@ def kubernetes(
         typer.Option(metavar="NAME", help="Namespace of the job (default: the namespace of kubectl)"),
     ] = "",
     host_network: Annotated[
-        bool, typer.Option("--host-network", help="Run each pod on the network of its node")
+        bool, typer.Option("--host-network", help="Run each pod of an MPIJob on the network of its node")
     ] = False,
     resource: Annotated[
         list[str] | None,
@@ -85,7 +85,9 @@ def kubernetes(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Verify the manifest with its resource definition (CRD) and a server-side dry run"
+            "--check",
+            help="Instead of printing the manifest, verify the manifest with its resource definition (CRD) "
+            "and, if kubectl reaches a cluster, with a server-side dry run",
         ),
     ] = False,
     as_json: Json = False,

@@ -69,7 +69,9 @@ def slurm(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Verify the script; if sbatch is installed, run an all-reduce on two nodes"
+            "--check",
+            help="Verify the script instead of printing the script. If sbatch is installed and accepts the "
+            "script, run an all-reduce on at most two nodes",
         ),
     ] = False,
     as_json: Json = False,
@@ -77,8 +79,8 @@ def slurm(
 ) -> None:
     """Print an sbatch script that runs the job on Slurm.
 
-    The script uses the image in hosts.yaml and one node per host. toolkit queries the hosts only if neither
-    hosts.yaml nor --gpus sets the number of GPUs.
+    By default, the script uses the image in hosts.yaml and one node per host. toolkit queries the hosts only
+    if neither hosts.yaml nor --gpus sets the number of GPUs.
 
     Examples:
         toolkit render slurm --gpus 8 train.py --epochs 10

@@ -32,7 +32,8 @@ def report(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write to this file (default: ./report-JOB.html; with --compare, ./report-JOB-OTHER.html)",
+            help="Write to this file (default: ./report-JOB.html; with --compare, ./report-JOB-OTHER.html; "
+            "with --json, no file)",
         ),
     ] = "",
     compare: Annotated[

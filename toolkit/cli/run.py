@@ -16,7 +16,6 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     LineCollapser,
-    NoCheck,
     OnInterrupt,
     Raw,
     Verbose,
@@ -68,7 +67,11 @@ def run(
     ] = ".",
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST[,HOST]", help="Use only these hosts", autocompletion=complete.host_list),
+        typer.Option(
+            metavar="HOST[,HOST]",
+            help="Use only these hosts (default: all hosts except spare hosts)",
+            autocompletion=complete.host_list,
+        ),
     ] = None,
     exclude: Annotated[
         list[str] | None,
@@ -84,20 +87,25 @@ def run(
     min_hosts: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Allow a restart on fewer hosts, at least N (default: as many hosts as before)"
+            metavar="N",
+            help="With --max-restarts, allow a restart on fewer hosts, at least N (default: the number of "
+            "hosts at the start)",
         ),
     ] = None,
     elastic: Annotated[
         bool,
         typer.Option(
-            "--elastic", help="Let torchrun or horovodrun restart ranks. SCRIPT must support restarts"
+            "--elastic",
+            help="With --max-restarts, let torchrun or horovodrun restart ranks. SCRIPT must support "
+            "restarts",
         ),
     ] = False,
     stall_after: Annotated[
         str | None,
         typer.Option(
             metavar="SECONDS",
-            help="If no rank prints for SECONDS, save the stack of every rank (see `toolkit why`)",
+            help="If no rank prints for SECONDS, save the stack of every rank for `toolkit why` (default: "
+            "never)",
         ),
     ] = None,
     on_interrupt: OnInterrupt = "ask",
@@ -109,16 +117,19 @@ def run(
     ] = False,
     fold: LineCollapser = True,
     raw: Raw = False,
-    no_check: NoCheck = False,
+    no_check: Annotated[
+        bool,
+        typer.Option("--no-check", help="Skip the checks of the hosts and data sets (see `toolkit check`)"),
+    ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a script or a command on all slots.
 
-    toolkit sends the working directory to the hosts, starts one rank per slot and prints the output of all
-    ranks. The command exits with the exit code of the job. The job continues on the hosts if this command is
-    killed, the terminal closes or the connection fails. Put toolkit's options before SCRIPT.
+    By default, toolkit sends the working directory to the hosts, starts one rank per slot, prints the output
+    of all ranks, and exits with the exit code of the job. A started job continues on the hosts if this
+    command is killed, the terminal closes or the connection fails. Put toolkit's options before SCRIPT.
 
     Examples:
         toolkit run train.py --epochs 10

@@ -30,7 +30,8 @@ def scaling(
         str,
         typer.Option(
             metavar="N[,N]",
-            help="Numbers of hosts to measure (default: all numbers up to 16, then powers of two)",
+            help="Numbers of hosts to measure (default: 1 to the number of hosts; for more than 16 hosts, "
+            "1 to 8, powers of two, and the number of hosts)",
         ),
     ] = "",
     seconds: Annotated[
@@ -69,7 +70,11 @@ def scaling(
     ] = ".",
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST[,HOST]", help="Use only these hosts", autocompletion=complete.host_list),
+        typer.Option(
+            metavar="HOST[,HOST]",
+            help="Use only these hosts (default: all hosts except spare hosts)",
+            autocompletion=complete.host_list,
+        ),
     ] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report")] = None,
     as_json: Json = False,

@@ -33,7 +33,8 @@ def smoke(
         str,
         typer.Option(
             metavar="NAME",
-            help="Launcher of the all-reduce (default: the launcher in hosts.yaml)",
+            help="Launcher of the all-reduce (default: the launcher in hosts.yaml; if this launcher "
+            "is `auto`, `ray` or not in the image, then mpirun, torchrun or python)",
             autocompletion=complete.launchers,
         ),
     ] = "",
@@ -43,8 +44,9 @@ def smoke(
 ) -> None:
     """Test the GPUs, and test the network with an all-reduce.
 
-    toolkit runs nvidia-smi in a new container on every host with GPUs, then one all-reduce over all slots,
-    and verifies the result. The command exits with 1 if one of these tests fails.
+    toolkit runs nvidia-smi in a new container and in the container of the cluster on every host with GPUs,
+    then runs one all-reduce over all slots and verifies the sum. The command exits with 1 if one of these
+    tests fails.
 
     Examples:
         toolkit smoke

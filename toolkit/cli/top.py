@@ -41,8 +41,8 @@ def top(
     """Show live load, GPU use and step rates of all hosts.
 
     toolkit shows the load of CPU, memory, network, disks and GPUs of every host, and the steps per second of
-    each rank. On a terminal, toolkit updates the table until Ctrl-C. If the output is not a terminal, toolkit
-    prints one reading. The cluster must be up.
+    each rank that prints steps. By default on a terminal, toolkit updates the table until Ctrl-C. With --once
+    or --json, or without a terminal and --prometheus, toolkit prints one reading. The cluster must be up.
 
     Examples:
         toolkit top

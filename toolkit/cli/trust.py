@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, confirm, put_json, say
+from toolkit.cli.common import COMMON, DEFAULT_HOSTS, DryRun, HostsFile, Json, confirm, put_json, say
 from toolkit.cli.line import CommandLine
 from toolkit.hostsfile.load import choose_hosts
 from toolkit.init.trust import ShownKey, record, shown_keys
@@ -26,7 +26,12 @@ def trust(
     ] = None,
     hosts: HostsFile = DEFAULT_HOSTS,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Record the SSH host keys without confirmation")
+        bool,
+        typer.Option(
+            "--yes",
+            "-y",
+            help="Record new SSH host keys, and with --replace changed keys, without confirmation",
+        ),
     ] = False,
     replace: Annotated[
         bool,
@@ -36,7 +41,15 @@ def trust(
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
-    verbose: Verbose = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="Also print the address that toolkit queries, and the files with recorded keys",
+            rich_help_panel=COMMON,
+        ),
+    ] = False,
 ) -> None:
     """Show and record the SSH host keys of the hosts.
 

@@ -49,11 +49,12 @@ def up(
 ) -> None:
     """Start or repair the cluster.
 
-    toolkit copies the image, the data sets and its own programs to every host, creates SSH keys on the
-    hosts, and starts one container per host. toolkit then verifies that the main container reaches every
-    worker container. With `pull: missing` or `pull: always` in hosts.yaml, hosts pull the image from the
-    registry. If hosts.yaml, the image and the data sets have not changed, a second run only repairs hosts
-    whose container stopped, or whose container or files are missing.
+    toolkit copies the image, the data sets and its own programs to every host, and starts one container per
+    host. With `transport: ssh`, toolkit also creates SSH keys on the hosts, and verifies that the main
+    container can log in on every worker container. With `pull: always` in hosts.yaml, hosts pull the image
+    from the registry. With `pull: missing`, only hosts without the image pull the image. If hosts.yaml, the
+    image and the data sets have not changed, a second run only repairs hosts whose container stopped, or
+    whose container or files are missing.
 
     Examples:
         toolkit up --hosts hosts.yaml

@@ -41,8 +41,8 @@ def why(
 ) -> None:
     """Explain which rank blocks a job, or why the job ended.
 
-    toolkit queries all hosts in parallel and changes nothing on the hosts. toolkit also writes a bundle with
-    stacks and logs, which you can attach to a problem report.
+    toolkit queries all hosts of the job in parallel and changes nothing on the hosts. toolkit also writes a
+    bundle with stacks and logs, which you can attach to a problem report.
 
     Examples:
         toolkit why

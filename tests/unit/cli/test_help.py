@@ -83,15 +83,16 @@ def test_each_option_has_a_meaning_and_a_value_with_a_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "option", "text"),
     [
-        ("run", "--only", "Use only these hosts (repeatable)"),
+        ("run", "--only", "Use only these hosts (default: all hosts except spare hosts; repeatable)"),
         ("run", "--np", "Start N ranks (default: one per slot)"),
         ("run", "--hosts", "Path of hosts.yaml (default: hosts.yaml; variable: TOOLKIT_HOSTS)"),
-        ("lab up", "--count", "Number of hosts (default: 2)"),
+        ("lab up", "--count", "Number of hosts, 1 to 200 (default: 2)"),
         ("run", "--detach", "Start the job and return immediately"),
         (
             "run",
             "--fold",
-            "In a job of 3 or more ranks, show equal lines of several ranks only once (default: --fold)",
+            "Hide tracebacks of torchrun itself and, in a job of 3 or more ranks, show equal lines of "
+            "several ranks only once (default: --fold)",
         ),
     ],
 )
