@@ -17,8 +17,8 @@ from toolkit.protocol.names import program
 
 ENGINES = ("auto", "mpi", "gloo", "nccl")
 # From 1 KiB in steps of four: latency shows at one end, bandwidth at the other.
-SIZES = tuple(1024 * 4**k for k in range(10))
-MOST_BYTES = 4 * 1024**3
+SIZES = tuple(1024 * 4**k for k in range(12))
+USUAL_BYTES, MOST_BYTES = 256 * 1024**2, SIZES[-1]
 _RESULT = "@network "
 
 
@@ -37,7 +37,7 @@ class NetworkBench:
     seconds: float = 0.5
     streams: int = 4
     engine: str = "auto"
-    most: int = SIZES[-1]
+    most: int = USUAL_BYTES
     budget: float = 30.0
 
     @property

@@ -52,7 +52,7 @@ def network(
         ),
     ] = "auto",
     most: Annotated[
-        int, typer.Option(metavar="MIB", help="Maximum size of an all-reduce in MiB; 0 skips the all-reduce")
+        int, typer.Option(metavar="MIB", help="Maximum size of an all-reduce in MiB, up to 4096; 0 skips it")
     ] = 256,
     budget: Annotated[
         float,
@@ -78,7 +78,7 @@ def network(
     """Measure bandwidth, latency and all-reduce time.
 
     toolkit measures every ordered pair of hosts, then all-reduces over all slots. The sizes of the
-    all-reduces are 1 KiB, 4 KiB, 16 KiB and so on, up to --most and at most 256 MiB. The cluster must be up.
+    all-reduces are 1 KiB, 4 KiB, 16 KiB and so on, up to --most. The cluster must be up.
 
     Examples:
         toolkit bench network

@@ -28,6 +28,7 @@ from toolkit.cli.common import (
 from toolkit.cli.line import CommandLine
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import ON_INTERRUPT, watch
+from toolkit.core.printable import counted
 from toolkit.jobs.control import stop as stop_job
 from toolkit.jobs.id_cache import remember_jobs
 from toolkit.jobs.logs import Excerpt
@@ -68,7 +69,8 @@ def jobs(
         return
     shown = [job for index, job in enumerate(known) if every or not job.final or index >= len(known) - _SHOWN]
     if len(shown) < len(known):
-        say(f"{len(known) - len(shown)} older jobs are not listed; to list them: toolkit jobs --all")
+        older = counted(len(known) - len(shown), "older job")
+        say(f"not listed: {older}; to list all jobs: toolkit jobs --all")
     put_text(jobs_table(shown)) if shown else say("this cluster has no jobs")
 
 

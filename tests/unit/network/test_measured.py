@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from toolkit.bench.network import MOST_BYTES, NetworkBench, check_bench
 from toolkit.bench.network_html import network_html
 from toolkit.container.bench import network
 from toolkit.network.measured import (
@@ -126,3 +127,10 @@ def test_the_first_moments_do_not_count() -> None:
     assert network.rate_of(seen) == pytest.approx(8e6)
     assert network.rate_of([]) == 0.0
     assert network.rate_of([(0.0, 5), (0.05, 10)]) == pytest.approx(8 * 10 / 0.05)
+
+
+def test_sizes_of_all_reduces_grow_up_to_the_requested_one() -> None:
+    last = [NetworkBench(most=most * 1024**2).words[-1] for most in (256, 300, 4096)]
+    assert last == [str(size * 1024**2) for size in (256, 256, 4096)]
+    assert NetworkBench(most=0).words[-1] == "--sizes"
+    check_bench(NetworkBench(most=MOST_BYTES))
