@@ -153,7 +153,8 @@ class Builder:
                 return True
             if there[host.name] == "running":
                 return False
-            self.engine.do(command("docker", "start", host.container))
+            verb = "unpause" if there[host.name] == "paused" else "start"
+            self.engine.do(command("docker", verb, host.container))
             return True
 
         # Not fan_out: on Ctrl-C this waits for running starts, so that no container appears after the
