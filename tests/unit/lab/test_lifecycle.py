@@ -11,6 +11,7 @@ from requests.exceptions import ReadTimeout
 
 from toolkit.errors import LabError
 from toolkit.lab import lifecycle
+from toolkit.lab.build import Builder
 from toolkit.lab.engine import Found, LabEngine
 
 
@@ -89,3 +90,15 @@ def test_labels_of_an_image_make_no_container_one_of_a_practice_cluster() -> Non
     assert [c.name for c in seen.helpers] == ["toolkit-lab-lab-helper-0123"]
     assert lab.labs() == ("lab",) and lab.lab_image() == "own"
     assert lab.helper("lab") != lab.helper("lab")
+
+
+def test_a_second_up_starts_stopped_hosts_and_unpauses_paused_ones() -> None:
+    ran: list[str] = []
+    lab = SimpleNamespace(
+        spec=SimpleNamespace(), engine=SimpleNamespace(do=lambda line: ran.append(line.line()))
+    )
+    hosts = tuple(SimpleNamespace(name=f"box{n}", container=f"lab-box{n}") for n in (1, 2, 3))
+    there = {"box1": "running", "box2": "exited", "box3": "paused"}
+    changed = Builder._start(lab, hosts, there, {})  # type: ignore[arg-type]
+    assert changed == {"box2", "box3"}
+    assert sorted(ran) == ["docker start lab-box2", "docker unpause lab-box3"]
