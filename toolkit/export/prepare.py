@@ -191,8 +191,8 @@ def _refuse_unequal(inventory: Inventory, nodes: Sequence[BatchNode], called: st
         problems = [
             Problem(
                 f"hosts/{node.name}",
-                f"has slots: {node.slots} and gpus: {node.gpus}, but {first.name} has slots: {first.slots} and "
-                f"gpus: {first.gpus}; {called} requires equal nodes",
+                f"has slots: {node.slots} and gpus: {node.gpus}, but {first.name} has slots: {first.slots} "
+                f"and gpus: {first.gpus}; {called} requires equal nodes",
             )
             for node in unequal
         ]

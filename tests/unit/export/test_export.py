@@ -413,7 +413,7 @@ def test_nodes_that_differ_are_for_docker_alone(folder: Path) -> None:
     asked = batch(folder, exclude=("gpu2",))
     assert batch_job(inventory(), asked, SLURM, {"gpu3": facts_with(1)}).slots == 0
     for target, runtime in ((KUBERNETES, "docker"), (SLURM, "pyxis")):
-        with pytest.raises(BadInput, match="hosts/gpu3: has 1 slots and 1 GPUs, but gpu1 has 2 and 2"):
+        with pytest.raises(BadInput, match="hosts/gpu3: has slots: 1 and gpus: 1, but gpu1 has slots: 2 and gpus: 2"):
             unlike = dataclasses.replace(asked, runtime=runtime)
             batch_job(inventory(), unlike, target, {"gpu3": facts_with(1)})
         alike = dataclasses.replace(asked, runtime=runtime, slots=1, gpus=1)
