@@ -48,7 +48,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield fine(f"`toolkit up` pulls {tag} on this host")
         return
     if not seen.facts.docker or wanted is None:
-        yield unchecked("docker cannot be used" if wanted else "no host has the image")
+        yield unchecked("the container engine cannot be used" if wanted else "no host has the image")
         return
     held = _held(seen, tag)
     if any(image.identity == wanted.identity for image in seen.facts.images):
@@ -59,7 +59,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(f"the image {tag} is missing, and {scene.local_silence}", LATE_FIX)
     elif not scene.sendable:
         what = f"the image {tag} is missing, and the engine of your machine has no copy to send"
-        yield error(what, f"{missing_fix(tag)}, or load the image on {seen.host}: docker load")
+        yield error(what, f"{missing_fix(tag)}, or on {seen.host}: docker load -i FILE")
     elif held is not None:
         yield fine(
             f"the image {tag} ({held.identity}) differs from the image on your machine, "
