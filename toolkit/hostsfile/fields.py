@@ -417,7 +417,7 @@ def mount_target(text: str) -> str:
     for tree in _RESERVED_TREES:
         if _within(path, tree):
             raise ValueError(
-                f"the target should not be in {tree}, which the system uses, found {shown(text)}"
+                f"the target should not be in {tree}, which the system or toolkit uses, found {shown(text)}"
             )
     if any(_within(own, path) for own in (*_RESERVED_TREES, *_RESERVED_FILES)):
         raise ValueError(

@@ -237,7 +237,8 @@ def _found(
             return _path(candidate, "the hosts share no usable network, so toolkit uses the SSH address")
     fix = f"in hosts.yaml: set hosts/{facts.host}/data_address to the address that the other hosts reach"
     what = (
-        f"toolkit cannot select a data address among {_list(own)}, because the hosts share no usable network"
+        "toolkit cannot select a data address, because the hosts share no usable network; "
+        f"the host has {_list(own)}"
     )
     raise NotReady(what, fix, facts.host)
 
@@ -355,7 +356,7 @@ class Shared:
         if len(self.unreached) > len(best.unreached):
             return f"all hosts share the network, but {faults}"
         if max(m.preference for m in self.members) > max(m.preference for m in best.members):
-            return f"all hosts share the network, but it is wireless or a tunnel and {best.network} is not"
+            return f"toolkit prefers cable to wireless to tunnels, and therefore {best.network}"
         because = f"; in addition, {faults}" if faults else ""
         if (self.slowest, self.mean) < (best.slowest, best.mean):
             than = f"{best.network} ({self.speed} instead of {best.speed})"
