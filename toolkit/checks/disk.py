@@ -131,7 +131,8 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         instead = "in hosts.yaml: set state_dir: to a folder on a disk that is mounted without noexec"
         fix = f'on {seen.host}: sudo mount -o remount,exec "$({find})"  # or {instead}'
         if scene.inventory.launcher in BY_AGENT:
-            yield error(f"{there.path} is mounted noexec, but mpirun executes a program in this folder", fix)
+            launcher = scene.inventory.launcher
+            yield error(f"{there.path} is mounted noexec, but {launcher} executes a program there", fix)
         else:
             yield warning(f"{there.path} is mounted noexec, so mpirun and horovodrun would fail", fix)
     elif there.size and there.free < NOTHING:

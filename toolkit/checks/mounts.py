@@ -197,12 +197,14 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
             end = posixpath.normpath(posixpath.join(mount.target, to))
             inside = any(end == target or end.startswith(f"{target}/") for target in targets)
             if not inside and not f"{end}/".startswith(_OF_IMAGE):
-                astray.append(f"{name} -> {to}")
+                astray.append((name, to, posixpath.dirname(end)))
         if astray:
+            name, to, target = astray[0]
+            link = f"{name} -> {to}"
             many = f" (and {len(astray) - 1} more)" if len(astray) > 1 else ""
-            what = f"{mount.source} contains a symbolic link that is broken in a container: {astray[0]}{many}"
-            folder = posixpath.dirname(astray[0].partition(" -> ")[2]) or "/"
-            entry = quoted(f"{folder}:{folder}:ro")
+            what = f"{mount.source} contains a symbolic link that is broken in a container: {link}{many}"
+            folder = posixpath.dirname(posixpath.normpath(posixpath.join(mount.source, to)))
+            entry = quoted(f"{folder}:{target}:ro")
             fix = f"in hosts.yaml: add under mounts: - {entry}"
             yield warning(what, fix, subject=mount.source)
 

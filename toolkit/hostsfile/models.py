@@ -210,7 +210,7 @@ class ServiceSettings(_Strict):
     host: HostName = _absent(str, "Host of the service (default: the main host).")
     ports: list[Port] | None = _absent(
         list,
-        "Ports of the service in the container. Docker does not publish the ports. "
+        "Ports of the service in the container. toolkit does not publish the ports on the host. "
         "`toolkit forward` makes the ports available on your machine.",
     )
     gpus: Gpus = _absent(int, "Number of GPUs of the service, or a list of GPUs (default: 0).")
@@ -249,7 +249,9 @@ class HostsFile(_Strict):
     main: HostName = _absent(str, "Host that runs the launcher (default: the first host).")
     hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
     spares: list[HostName] | None = _absent(
-        list, "Spare hosts, which get ranks only if a job restarts without one of its hosts."
+        list,
+        "Spare hosts, which get ranks only if a job restarts without one of its hosts, or if `--only` "
+        "names the spare hosts.",
     )
     worker_port: WorkerPort = Field(
         default=DEFAULT_WORKER_PORT,
