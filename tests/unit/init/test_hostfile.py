@@ -83,7 +83,7 @@ def test_users_and_ports() -> None:
             ["line 1: slots should be 0 to 1024, found '99999999999999999999'"],
         ),
         ("a port=0\n", ["line 1: should be 1 to 65535, found 0"]),
-        ("a foo=3\n", ["line 1: unknown word 'foo'; the only known name is slots"]),
+        ("a foo=3\n", ["line 1: unknown word 'foo'; known names are slots"]),
         ("a slot=3\n", ["line 1: unknown word 'slot'; did you mean 'slots'?"]),
         ("a foo\n", ["line 1: the host should be followed by pairs such as slots=4, found 'foo'"]),
         ("a slots=\n", ["line 1: the host should be followed by pairs such as slots=4, found 'slots ='"]),
