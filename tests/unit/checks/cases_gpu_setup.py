@@ -199,6 +199,13 @@ CASES = (
         scene(docker=info(Runtimes=_NO_RUNTIME)),
         "not registered as a runtime",
     ),
+    Case(
+        "gpu-containers",
+        "not checked",
+        with_host(scene(docker=info(Runtimes=_NO_RUNTIME)), "gpu2", {"engine": "podman"}),
+        "no CDI specification",
+        fix="on gpu2: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    ),
     Case("gpu-containers", "not checked", scene(docker="docker: not found"), "cannot be used"),
     Case(
         "gpu-containers",
