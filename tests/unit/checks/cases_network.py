@@ -109,7 +109,7 @@ NETWORK_CASES = (
     Case("net-speed", "warning", net.with_link(GOOD, "gpu2", speed=10), "enp3s0 has only 10 Mb/s"),
     Case("net-speed", "warning", net.with_link(GOOD, "gpu2", duplex="half"), "half duplex"),
     Case("net-speed", "warning", net.with_link(GOOD, "gpu2", limit=50.0), "limits enp3s0 to 50 Mb/s"),
-    Case("net-speed", "not checked", net.with_link(GOOD, "gpu2", speed=0), "the speed of its link"),
+    Case("net-speed", "not checked", net.with_link(GOOD, "gpu2", speed=0), "the speed of the data link"),
     Case("net-speeds", "ok", GOOD),
     Case(
         "net-speeds",
@@ -117,7 +117,7 @@ NETWORK_CASES = (
         net.with_link(GOOD, "gpu2", speed=1000),
         "data links have only 1 Gb/s on gpu2, but up to 10 Gb/s on other hosts",
     ),
-    Case("net-speeds", "not checked", net.with_link(GOOD, "gpu2", speed=0), "not all hosts report"),
+    Case("net-speeds", "not checked", net.with_link(GOOD, "gpu2", speed=0), "the speed of some data links"),
     Case("net-mtu", "ok", GOOD),
     Case("net-mtu", "warning", net.with_link(GOOD, "gpu2", mtu=9000), "1500 on gpu1, cpu3; 9000 on gpu2"),
     Case("net-mtu", "ok", net.with_roce(GOOD)),

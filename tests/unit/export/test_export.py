@@ -379,7 +379,12 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
         ({"launcher": "python"}, {}, KUBERNETES, "--launcher: Kubernetes does not support python, only "),
         ({}, {"host_network": True}, KUBERNETES, "--host-network: a TrainJob cannot request"),
         ({"network": "efa"}, {}, KUBERNETES, "network: efa requires a resource of your device plugin"),
-        ({}, {"leave_out": ("secrets",)}, SLURM, "--leave-out secrets: Slurm supports all keys"),
+        (
+            {},
+            {"leave_out": ("secrets",)},
+            SLURM,
+            "--leave-out secrets: hosts.yaml has no key with this path that Slurm does not support",
+        ),
         ({"mounts": (Mount("/a,b", "/c"),)}, {"runtime": "pyxis"}, SLURM, "mounts//c: pyxis accepts no path"),
         (
             {"labels": (("a", "b"),)},
