@@ -395,7 +395,7 @@ def data_path(text: str) -> str:
         raise ValueError(f"the path should be an absolute path on the hosts, found {shown(text)}")
     path = _absolute("path", text)
     if path == "/" or any(_within(path, folder) for folder in _SYSTEM):
-        raise ValueError(f"the path should be a folder that contains only data, found {shown(text)}")
+        raise ValueError(f"the path should not be / or in a system folder such as /usr, found {shown(text)}")
     if "," in path:
         raise ValueError(f"the path should contain no ',', found {shown(text)}")
     return path

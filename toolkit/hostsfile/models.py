@@ -179,7 +179,7 @@ class DataSettings(_Strict):
 class ImageSettings(_Strict):
     """The image of the containers, and its source."""
 
-    name: Image = Field(description="Image of every container.")
+    name: Image = Field(description="Name of the image.")
     pull: Pull = Field(
         default="never",
         description="never: toolkit sends the image from your machine. missing: hosts without the image pull "
@@ -244,7 +244,8 @@ class HostsFile(_Strict):
 
     cluster: Cluster = Field(description="Name of the cluster, and part of container and folder names.")
     image: ImageItem = Field(
-        description="Image of every container: the name of the image, or a mapping of name and pull."
+        description="Image of main and worker containers, and default image of services: the name of the image, "
+        "or a mapping of name and pull."
     )
     main: HostName = _absent(str, "Host that runs the launcher (default: the first host).")
     hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
@@ -271,7 +272,9 @@ class HostsFile(_Strict):
     )
     labels: dict[LabelName, LabelValue] | None = _absent(dict, "Additional labels for every container.")
     ulimits: dict[LimitName, LimitItem] | None = _absent(
-        dict, "Limits of the containers' processes: a number, unlimited, or soft and hard."
+        dict,
+        "Limits of processes in main and worker containers: a number, unlimited, or soft and hard (default: "
+        "unlimited memlock on hosts with RDMA devices).",
     )
     shm_size: ShmSize = Field(
         default="8g", description="Size of /dev/shm, through which data loaders pass batches."
