@@ -244,15 +244,15 @@ class HostsFile(_Strict):
 
     cluster: Cluster = Field(description="Name of the cluster, and part of container and folder names.")
     image: ImageItem = Field(
-        description="Image of main and worker containers, and default image of services: the name of the image, "
-        "or a mapping of name and pull."
+        description="Image of main and worker containers, and default image of services: the name of the "
+        "image, or a mapping of name and pull."
     )
     main: HostName = _absent(str, "Host that runs the launcher (default: the first host).")
     hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
     spares: list[HostName] | None = _absent(
         list,
-        "Spare hosts, which get ranks only if a job restarts without one of its hosts, or if `--only` "
-        "names the spare hosts.",
+        "Spare hosts, which get ranks of `toolkit run` only if a job restarts without one of its hosts, or "
+        "if `--only` names the spare hosts.",
     )
     worker_port: WorkerPort = Field(
         default=DEFAULT_WORKER_PORT,
