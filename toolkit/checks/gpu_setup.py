@@ -187,7 +187,7 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if condition and satisfied(condition, driver) is False:
         yield error(f"{supports}, but the image needs {condition.split()[0]}", _fix(scene, install))
     elif condition and satisfied(condition, driver) is None:
-        yield unchecked(f"{supports}, and toolkit cannot decide the condition of the image: {condition}")
+        yield unchecked(f"{supports}, and toolkit cannot evaluate the condition of the image: {condition}")
     elif cuda and first and version(driver)[:1] < (first,) and not condition and not unknown_branch(driver):
         what = f"{supports}, but the image has CUDA {dotted(cuda)}, which needs driver {first} or newer"
         yield warning(what, _fix(scene, install))

@@ -302,7 +302,7 @@ def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if off > WARN_AHEAD:
         found = error if off > STOP_AHEAD else warning
         way = "ahead of" if seen.ahead > 0 else "behind"
-        what = f"the clock is {_span(abs(seen.ahead))} {way} the clock of your machine"
+        what = f"the clock of the host is {_span(abs(seen.ahead))} {way} the clock of your machine"
         yield found(what, f"on {seen.host}: sudo timedatectl set-ntp true  # or install chrony")
 
 

@@ -272,7 +272,7 @@ def _verdict(
     if one is None:
         missing = [n for n, f in facts.items() if candidate.network not in {i.network for i in f.interfaces}]
         where = f"{host_list(missing)} {'has' if len(missing) == 1 else 'have'} no address" if missing else ""
-        return f"{where or 'not all hosts have a usable address'} in {candidate.network}"
+        return f"{where or 'some hosts have no usable address'} in {candidate.network}"
     if path and path.network == candidate.network:
         return f"the data address {path.address} is in the same network"
     if path and path.settled:

@@ -119,7 +119,7 @@ CASES = (
         "gpu-cuda",
         "not checked",
         _asks(_driver("610.10"), NVIDIA_REQUIRE_CUDA="cuda>=13.9"),
-        "cannot decide the condition of the image",
+        "cannot evaluate the condition of the image",
     ),
     Case("gpu-cuda", "ok", _asks(_driver("610.10"), NVIDIA_REQUIRE_CUDA="cuda>=13.0")),
     Case(
