@@ -103,7 +103,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "pair-seen",
             f"ip addr add SPARE/32 dev enp3s0; {NAT.format('A')}",
             f"{NAT.format('D')}; ip addr del SPARE/32 dev enp3s0",
-            "the address of box2: box1 receives connections from SPARE",
+            "box1 receives connections of box2 from SPARE",
         ),
     ),
     "slow": (
@@ -114,7 +114,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "limits enp3s0 to 10 Mb/s",
             "warning",
         ),
-        Fault("net-speeds", "", "", "box2 has 10 Mb/s, but other hosts have up to 10 Gb/s", "warning"),
+        Fault("net-speeds", "", "", "10 Mb/s on box2, but up to 10 Gb/s on other hosts", "warning"),
         Fault("pair-route", BENT, STRAIGHT, "the host sends to box1 (DATA1) through mv0", "warning"),
         Fault(
             "net-mtu",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from toolkit.checks.gpu_setup import cannot_give_gpus
+from toolkit.checks.gpu_setup import cannot_give_gpus, configure_gpus
 from toolkit.checks.model import Check, Scene, Seen, error, fine, grouped, groups_text, unchecked, warning
 from toolkit.checks.mounts import access, lost_source, unwritable
 from toolkit.core.command import quoted
@@ -37,7 +37,7 @@ _NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 # Launchers that fixes propose, in order of preference.
 _BY_EXEC = ("mpirun", "torchrun", "python")
 _BY_SSH = ("horovodrun", *_BY_EXEC)
-_LISTEN_FIX = "the host must have the address, and the port must not be lower than this number"
+_LISTEN_FIX = "the host must have the address, and the port must not be lower than ip_unprivileged_port_start"
 _SHM_FIX = "in hosts.yaml: set shm_size: 8g, then: toolkit up"
 
 
@@ -49,7 +49,7 @@ def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
         what = f"the image {scene.inventory.image} has no python3, which every container needs"
         yield error(what, _build(scene))
     elif looked.error and cannot_give_gpus(seen, scene):
-        yield unchecked("docker cannot give GPUs to containers [gpu-containers]")
+        yield unchecked("the container engine cannot give GPUs to containers [gpu-containers]")
     elif looked.error and (source := lost_source(seen, scene)):
         yield unchecked(f"the mount source {source} is missing or does not respond [mount-there]")
     elif looked.error:
@@ -131,7 +131,8 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _login(scene: Scene) -> Iterator[Finding]:
     if scene.inventory.in_parts:
-        return  # without ssh between containers there is no login
+        yield fine("with transport: exec, containers do not log in to each other")
+        return
     main = scene.inside.get(scene.inventory.main)
     if main is None or not main.up or main.error:
         why = scene.no_look(scene.inventory.main) or "the cluster is not up"
@@ -154,7 +155,7 @@ def _names(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if path and found != (path.address,):
             where = ", ".join(found) or "no address"
             loop = " (loopback)" if any(address.startswith("127.") for address in found) else ""
-            what = f"in the container, the name {name} resolves to {where}{loop}, not to {path.address}"
+            what = f"in the container, the name {name} resolves to {where}{loop} instead of {path.address}"
             yield error(what, "toolkit up", subject=name)
 
 
@@ -164,7 +165,7 @@ def _shm(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     size = scene.inside[seen.host].report.shm
     if size < LEAST_SHM:
-        need = f"NCCL and data loaders need at least {LEAST_SHM // 2**20} MiB"
+        need = f"NCCL and data loaders can fail with less than {LEAST_SHM // 2**20} MiB"
         what = f"/dev/shm in containers has {size // 2**20} MiB; {need}"
         yield warning(what, _SHM_FIX)
 
@@ -181,6 +182,7 @@ def _limits(scene: Scene, host: str) -> Limits:
 def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     if not seen.facts.infiniband:
+        yield fine("the host has no RDMA devices for containers")
         return
     if why := scene.no_look(seen.host):
         yield unchecked(why)
@@ -198,7 +200,7 @@ def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     number = _limits(scene, seen.host).nofile
     if 0 <= number < LEAST_FILES:
-        least = f"data loaders and connections need at least {LEAST_FILES}"
+        least = f"data loaders and connections can need {LEAST_FILES} or more"
         what = f"ranks can open only {number} files, but {least}"
         yield warning(what, "in hosts.yaml: set ulimits: {nofile: 65536}, then: toolkit up")
 
@@ -208,6 +210,7 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
     declared = scene.inventory.host(seen.host).gpus
     wanted = len(seen.facts.gpus) if declared is None else declared
     if not wanted:
+        yield fine("containers on this host receive no GPU")
         return
     if why := scene.no_look(seen.host):
         yield unchecked(why)
@@ -216,11 +219,7 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if found is None or len(found) < wanted:
         has = "has no nvidia-smi" if found is None else f"lists {counted(len(found), 'GPU')}"
         what = f"a container on the host should have {counted(wanted, 'GPU')}, but the container {has}"
-        fix = (
-            f"on {seen.host}: sudo nvidia-ctk runtime configure --runtime=docker && "
-            "sudo systemctl restart docker  # then: toolkit up"
-        )
-        yield error(what, fix)
+        yield error(what, f"on {seen.host}: {configure_gpus(seen)}  # then: toolkit up")
 
 
 def _versions(scene: Scene) -> Iterator[Finding]:

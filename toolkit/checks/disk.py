@@ -10,6 +10,7 @@ from toolkit.checks.places import PLACES, Place, place
 from toolkit.core.command import quoted
 from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
+from toolkit.core.printable import counted
 from toolkit.errors import UnsafeState
 from toolkit.launchers import BY_AGENT
 from toolkit.protocol.frames import lines_of
@@ -57,7 +58,7 @@ def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     where = image_place(seen)
     if where is None or not where.size or not seen.facts.docker:
-        yield unchecked("the host did not report the disk of the image store")
+        yield unchecked("the disk of the image store is not known")
         return
     fix = _old_images(seen, scene) or f"on {seen.host}: docker image prune  # docker system df shows usage"
     room = f"the disk of {where.path} has only {_size(where.free)} free"
@@ -84,12 +85,12 @@ def _inodes(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     where = image_place(seen)
     if where is None:
-        yield unchecked("the host did not report the disk of the image store")
+        yield unchecked("the disk of the image store is not known")
     elif not where.inodes:
         yield fine("the file system has no fixed number of inodes")
     else:
         missing = scene.image and not any(i.identity == scene.image.identity for i in seen.facts.images)
-        left = f"the file system of {where.path} has room for only {where.inodes_free} more files"
+        left = f"the file system of {where.path} has room for only {counted(where.inodes_free, 'more file')}"
         fix = f"on {seen.host}: docker image prune  # df -i {quoted(where.path)} shows the inodes"
         if where.inodes_free < FEW_FILES:
             yield error(f"{left}, so containers cannot start", fix)
@@ -104,7 +105,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if isinstance(seen.error, UnsafeState):
         yield error(seen.error.what, seen.error.fix)
     elif there is None or not there.kind:
-        yield unchecked("the host did not report the disk of the state directory")
+        yield unchecked("the disk of the state directory is not known")
     elif "ro" in there.options:
         yield _read_only(seen, there)
     elif there.locked or "w" not in there.may:
@@ -130,7 +131,8 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         instead = "in hosts.yaml: set state_dir: to a folder on a disk that is mounted without noexec"
         fix = f'on {seen.host}: sudo mount -o remount,exec "$({find})"  # or {instead}'
         if scene.inventory.launcher in BY_AGENT:
-            yield error(f"{there.path} is mounted noexec, but mpirun executes a program in this folder", fix)
+            launcher = scene.inventory.launcher
+            yield error(f"{there.path} is mounted noexec, but {launcher} executes a program there", fix)
         else:
             yield warning(f"{there.path} is mounted noexec, so mpirun and horovodrun would fail", fix)
     elif there.size and there.free < NOTHING:
@@ -152,10 +154,10 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
             f"on {seen.host}: quota -s  # then remove files",
         )
     elif home is None or not home.size:
-        yield unchecked("the host did not report the disk of the home folder")
+        yield unchecked("the disk of the home folder is not known")
     elif "w" not in home.may:
         fix = f"on {seen.host}: ls -ld {quoted(home.path)}"
-        yield warning(f"the home folder {home.path} is not writable", fix)
+        yield warning(f"the home folder {home.path} is not writable for the SSH user", fix)
     elif home.free < NOTHING:
         yield error(f"the home folder {home.path} has only {_size(home.free)} free", _usage(seen, home))
 
@@ -172,7 +174,8 @@ def _usage(seen: Seen, where: Place) -> str:
 
 
 def _read_only(seen: Seen, where: Place) -> Finding:
-    fix = f"on {seen.host}: sudo dmesg | grep -i 'remount\\|i/o error'  # the kernel remounts a failing disk"
+    look = "sudo dmesg | grep -i 'remount\\|i/o error'"
+    fix = f"on {seen.host}: {look}  # the kernel remounts a failing disk read-only"
     return error(f"{where.path} is on a file system that is mounted read-only", fix)
 
 

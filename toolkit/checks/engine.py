@@ -57,7 +57,7 @@ def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
     found = re.match(r"([0-9]{1,6})\.([0-9]{1,6})", version)
     if found is None:
         what = f"toolkit cannot parse the version {version!r} of the engine"
-        yield unchecked(what if version else "docker cannot be used")
+        yield unchecked(what if version else "the container engine cannot be used")
         return
     podman = seen.facts.engine == PODMAN
     least = OLDEST_PODMAN if podman else OLDEST_ENGINE
@@ -74,7 +74,7 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
     driver = info.driver
     if not driver:
-        yield unchecked("docker cannot be used")
+        yield unchecked("the container engine cannot be used")
     elif driver in _SLOW_DRIVERS and info.engine == PODMAN:
         what = f"podman uses the storage driver {driver}, which is slower than overlay"
         fix = f'on {seen.host}: set driver = "overlay" under [storage] in ~/.config/containers/storage.conf'
@@ -89,7 +89,7 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
     options = " ".join(info.security_options or ())
     if not info.version:
-        yield unchecked("docker cannot be used")
+        yield unchecked("the container engine cannot be used")
     elif "name=userns" in options:
         what = (
             "docker maps user IDs (userns-remap), so ranks can neither read their SSH keys "
@@ -114,7 +114,7 @@ def _own(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     info = engine_info(seen)
     if not info.version:
-        yield unchecked("docker cannot be used")
+        yield unchecked("the container engine cannot be used")
     elif info.system == "Docker Desktop":
         what = "docker is Docker Desktop, whose containers run in a virtual machine with its own network"
         yield error(what, f"on {seen.host}: install Docker Engine: https://docs.docker.com/engine/install/")
@@ -128,7 +128,7 @@ def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
     driver = info.logging_driver
     if not driver:
-        yield unchecked("docker cannot be used")
+        yield unchecked("the container engine cannot be used")
     elif driver == "none" and info.engine == PODMAN:
         what = "podman keeps no container logs, but toolkit reads the log of each worker container"
         yield error(what, f'on {seen.host}: remove log_driver = "none" from {_CONTAINERS_CONF}')
@@ -142,7 +142,7 @@ def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
     runtime = info.default_runtime
     if not runtime:
-        yield unchecked("docker cannot be used")
+        yield unchecked("the container engine cannot be used")
     elif runtime not in _RUNTIMES:
         what = f"containers run under the runtime {runtime}, and toolkit was not tested with this runtime"
         fix = f'remove "default-runtime" from {_DAEMON}, {RESTART}'
@@ -154,7 +154,7 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
     options = " ".join(info.security_options or ())
     if not info.version:
-        yield unchecked("docker cannot be used")
+        yield unchecked("the container engine cannot be used")
     elif info.root.startswith("/var/snap/"):
         what = "docker is a snap package, which can read only folders below /home that are not hidden"
         yield warning(what, f"on {seen.host}: sudo snap remove docker  # then install docker.io or docker-ce")
@@ -171,7 +171,7 @@ def _foreign(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("docker", "the SSH user can use docker", host=_usable),
+    Check("docker", "the SSH user can use the container engine", host=_usable),
     Check("docker-version", "the container engine is new enough", host=_new_enough),
     Check("docker-storage", "the storage driver of the engine is fast enough", host=_driver),
     Check("docker-users", "containers use the user IDs of the host", host=_remapped),

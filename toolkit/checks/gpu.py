@@ -320,8 +320,8 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
             what = f"{who} uses {held} for job {over[app.pid]}, which has ended"
             yield warning(what, "toolkit gc  # ends the process", subject=label(card))
         elif app.state == "D":
-            what = f"{who} uses {held} and hangs in the driver"
-            fix = f"on {seen.host}: sudo reboot  # a signal cannot end the process"
+            what = f"{who} uses {held} and is in uninterruptible sleep (state D)"
+            fix = f"on {seen.host}: ps -o stat {app.pid}  # if the state is still D, reboot the host"
             yield warning(what, fix, subject=label(card))
         elif card.get("compute_mode", "").startswith("Exclusive"):
             what = f"{who} uses the GPU, whose exclusive compute mode refuses other processes"
@@ -344,7 +344,9 @@ def _mode(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 "no program can use the GPU, because its compute mode is Prohibited", fix, subject=label(card)
             )
         elif mode.startswith("Exclusive") and slots > len(report.cards):
-            what = f"{slots} slots cannot share {len(report.cards)} GPUs in the compute mode {mode}"
+            what = (
+                f"{slots} slots cannot share {counted(len(report.cards), 'GPU')} in the compute mode {mode}"
+            )
             yield error(what, fix, subject=label(card))
 
 
@@ -372,7 +374,7 @@ def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 what, "toolkit check  # run this command while a job uses the GPU", subject=label(card)
             )
         elif now < most:
-            what = f"the PCIe link has {now} of {most} lanes, so copies take {most / now:.0f} times as long"
+            what = f"the PCIe link has {now} of {most} lanes, so copies take {most / now:.2g} times as long"
             fix = f"on {seen.host}: nvidia-smi -q -i {_index(card)}  # then reseat the card or check its slot"
             yield warning(what, fix, subject=label(card))
 
@@ -396,12 +398,12 @@ def _alike(scene: Scene) -> Iterator[Finding]:
         yield warning(what, f"{'; '.join(fixes)}  # or in hosts.yaml: set gpus: 0 for every host")
     for title, fix, words in (
         (
-            "the GPU models differ between hosts",
+            "the GPU models differ",
             "toolkit run --exclude HOST ...  # the slowest GPU limits all ranks",
             "name",
         ),
         (
-            "the GPU drivers differ between hosts",
+            "the GPU drivers differ",
             "on every host: nvidia-smi  # then install the same driver version",
             "driver",
         ),
@@ -416,7 +418,7 @@ def _alike(scene: Scene) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("gpu-memory", "GPU memory has no errors", host=_memory, probes=(GPUS,)),
+    Check("gpu-memory", "the GPUs report no uncorrectable memory errors", host=_memory, probes=(GPUS,)),
     Check("gpu-xid", "the kernel log has no GPU hardware errors", host=_xid, probes=(GPUS,)),
     Check("gpu-throttle", "GPUs can run at full clock speed", host=_throttled, probes=(GPUS,)),
     Check("gpu-busy", "no other process uses the GPUs", host=_busy, probes=(GPUS, MARKS)),

@@ -13,6 +13,7 @@ from toolkit.checks.gpu import GPUS, answers, label, of_cards, unwanted
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.cluster.gpus import explain, is_known
 from toolkit.core.command import quoted
+from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
 from toolkit.core.printable import counted
 from toolkit.image.cuda import (
@@ -186,7 +187,7 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if condition and satisfied(condition, driver) is False:
         yield error(f"{supports}, but the image needs {condition.split()[0]}", _fix(scene, install))
     elif condition and satisfied(condition, driver) is None:
-        yield unchecked(f"{supports}, but the image has a condition on the GPU brand: {condition}")
+        yield unchecked(f"{supports}, and toolkit cannot evaluate the condition of the image: {condition}")
     elif cuda and first and version(driver)[:1] < (first,) and not condition and not unknown_branch(driver):
         what = f"{supports}, but the image has CUDA {dotted(cuda)}, which needs driver {first} or newer"
         yield warning(what, _fix(scene, install))
@@ -219,7 +220,7 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
         elif own_image is not None and not own_image.runs_on(own):
             what = (
                 f"the image has no code for {card.get('name')} (compute capability {dotted(own)}): "
-                f"its torch supports {dotted(own_image.oldest)} to {own_image.newest}.x"
+                f"torch in the image supports {dotted(own_image.oldest)} to {own_image.newest}.x"
             )
             fix = f"toolkit run --exclude {seen.host} ..."
             yield error(what, _other_variant(scene) or fix, subject=label(card))
@@ -271,17 +272,28 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not seen.facts.gpus or unwanted(seen, scene):
         yield fine("containers on this host receive no GPU")
         return
-    configure = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+    configure = configure_gpus(seen)
     if not info.version:
-        yield unchecked("docker cannot be used")
+        yield unchecked("the container engine cannot be used")
     elif "nvidia" in (info.runtimes or {}) or (report.tagged("cdi") and info.cdi_folders):
         return
     elif report.tagged("tool"):
         what = "the NVIDIA Container Toolkit is installed but not registered as a runtime of docker"
+        if seen.facts.engine == PODMAN:
+            what = (
+                "the NVIDIA Container Toolkit is installed, but the host has no CDI specification of its GPUs"
+            )
         yield unchecked(f"{what} [in-gpus]", f"on {seen.host}: {configure}")
     else:
-        what = "docker cannot give GPUs to containers: the NVIDIA Container Toolkit is missing"
+        what = "the container engine cannot give GPUs to containers: the NVIDIA Container Toolkit is missing"
         yield error(what, f"on {seen.host}: install nvidia-container-toolkit, then: {configure}")
+
+
+def configure_gpus(seen: Seen) -> str:
+    """Return the command with which the container engine of a host gives GPUs to containers."""
+    if seen.facts is not None and seen.facts.engine == PODMAN:
+        return "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+    return "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 
 
 def cannot_give_gpus(seen: Seen, scene: Scene) -> bool:
@@ -294,7 +306,7 @@ def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     report, info = answers(seen), engine_info(seen)
     if not info.version:
-        yield unchecked("docker cannot be used")
+        yield unchecked("the container engine cannot be used")
     # https://github.com/NVIDIA/nvidia-container-toolkit/issues/48 and opencontainers/runc#3708.
     elif info.cgroup_driver == "systemd" and not report.tagged("chars"):
         what = (
@@ -335,13 +347,15 @@ def _order(kernel: str) -> tuple[int, ...]:
 
 CHECKS = (
     Check("gpu-driver", "nvidia-smi lists every GPU of the host", host=_driver, probes=(GPUS,)),
-    Check("gpu-count", "the number of GPUs matches hosts.yaml", host=_count),
-    Check("gpu-image", "hosts have GPUs if the image is built for CUDA", whole=_needed, probes=(GPUS,)),
+    Check("gpu-count", "the host has the GPUs that hosts.yaml declares", host=_count),
+    Check("gpu-image", "a host has a GPU if the image is built for CUDA", whole=_needed, probes=(GPUS,)),
     Check("gpu-cuda", "the driver supports the CUDA version of the image", host=_cuda),
     Check(
         "gpu-generation", "the CUDA version of the image supports the GPUs", host=_generation, probes=(GPUS,)
     ),
-    Check("gpu-containers", "docker can give GPUs to containers", host=_containers, probes=(GPUS,)),
+    Check(
+        "gpu-containers", "the container engine can give GPUs to containers", host=_containers, probes=(GPUS,)
+    ),
     Check("gpu-kept", "running containers keep their GPUs", host=_kept, probes=(GPUS,)),
     Check("gpu-fabric", "the fabric manager runs on hosts with NVSwitches", host=_fabric, probes=(GPUS,)),
     Check(

@@ -25,7 +25,8 @@ def _one(scene: Scene) -> Iterator[Finding]:
     held = {name: image for name, seen in scene.seen.items() if (image := _held(seen, tag))}
     identities = {image.identity for image in held.values()}
     if scene.inventory.pull != "never":
-        return  # the hosts pull it in `up`, which reports the result
+        yield fine("hosts pull the image, and `toolkit up` reports the result")
+        return
     if scene.image is None:
         if scene.facts and scene.local_silence:
             yield error(f"no host has the image {tag}, and {scene.local_silence}", LATE_FIX)
@@ -45,10 +46,11 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     tag, wanted = scene.inventory.image, scene.image
     if scene.inventory.pull != "never":
-        yield fine(f"`toolkit up` pulls {tag} on this host")
+        if seen.facts in pulling(scene.inventory, scene.facts):
+            yield fine(f"`toolkit up` pulls {tag} on this host")
         return
     if not seen.facts.docker or wanted is None:
-        yield unchecked("docker cannot be used" if wanted else "no host has the image")
+        yield unchecked("the container engine cannot be used" if wanted else "no host has the image")
         return
     held = _held(seen, tag)
     if any(image.identity == wanted.identity for image in seen.facts.images):
@@ -59,7 +61,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(f"the image {tag} is missing, and {scene.local_silence}", LATE_FIX)
     elif not scene.sendable:
         what = f"the image {tag} is missing, and the engine of your machine has no copy to send"
-        yield error(what, f"{missing_fix(tag)}, or load the image on {seen.host}: docker load")
+        yield error(what, f"{missing_fix(tag)}, or on {seen.host}: docker load -i FILE")
     elif held is not None:
         yield fine(
             f"the image {tag} ({held.identity}) differs from the image on your machine, "
@@ -72,8 +74,10 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
     answer, tag = scene.registry.get(seen.host), scene.inventory.image
     if answer is None or answer.ok:
-        if answer is None and seen.facts in pulling(scene.inventory, scene.facts):
-            yield unchecked("the registry was not queried from this host")
+        if answer is None:
+            pulls = seen.facts in pulling(scene.inventory, scene.facts)
+            why = "the registry was not queried from this host"
+            yield unchecked(why) if pulls else fine("`toolkit up` pulls no image on this host")
         return
     words = words_of(answer.output) or "the registry did not answer in time"
     about = engine_info(seen)
@@ -103,7 +107,7 @@ def _running(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("image", "all hosts use the same image", whole=_one),
+    Check("image", "all hosts can use the same image", whole=_one),
     Check("image-there", "the image is present or can be sent", host=_there),
     Check("image-pull", "hosts can pull the image from the registry", host=_pull, stage="pairs"),
     Check("image-running", "running containers were created from the image", host=_running),

@@ -185,7 +185,7 @@ def own_containers(seen: Seen, scene: Scene) -> tuple[ContainerFacts, ...]:
 def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     gone = abandoned(seen)
     for container in gone:
-        what = f"container {container.name} belongs to a removed cluster"
+        what = f"container {container.name} belongs to a removed cluster: the state directory is missing"
         yield warning(what, "toolkit gc  # removes the container", subject=container.name)
     for container in own_containers(seen, scene):
         if container.state != "running" and container not in gone:
@@ -210,7 +210,7 @@ def _processes(scene: Scene) -> Iterator[Finding]:
 def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     if "looked" not in seen.answer(MARKS) or not seen.facts.docker:
-        yield unchecked("the host did not report its clusters")
+        yield unchecked("toolkit cannot list the clusters on the host")
         return
     alive = {c.labels.get(LABEL_CLUSTER) for c in seen.facts.containers}
     for address, cluster, host, folder in _state_rows(seen):
@@ -243,8 +243,8 @@ def _version(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("left-containers", "containers of the cluster run", host=_containers, probes=(MARKS,)),
+    Check("left-containers", "no container of the cluster has stopped", host=_containers, probes=(MARKS,)),
     Check("left-processes", "no process of an ended job runs", whole=_processes, probes=(MARKS,)),
     Check("left-state", "no state of a removed cluster remains", host=_state, probes=(MARKS,)),
-    Check("cluster-version", "this version of toolkit created the cluster", host=_version),
+    Check("cluster-version", "no other version of toolkit created the cluster", host=_version),
 )

@@ -82,6 +82,8 @@ def _arch(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 "and all hosts of a cluster need the same image"
             )
             yield error(what, "create a separate hosts.yaml for each processor architecture")
+        else:
+            yield fine("the architecture of the image is not known")
 
 
 def _one_machine(scene: Scene) -> Iterator[Finding]:
@@ -148,11 +150,11 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("/proc/meminfo has no MemAvailable")
         return
     if free < GIB:
-        what = f"only {free / GIB:.1f} of {total / GIB:.0f} GiB of memory are available on the host"
+        what = f"the host has only {free / GIB:.1f} of {total / GIB:.0f} GiB of memory available"
         yield warning(what, f"on {seen.host}: {_LARGEST}")
     if shm > total:
-        have = f"but the host has {total / GIB:.0f} GiB of memory"
-        what = f"/dev/shm of the containers can grow to {shm / GIB:.0f} GiB, {have}"
+        have = f"but the host has {total / GIB:.1f} GiB of memory"
+        what = f"/dev/shm of the containers can grow to {shm / GIB:.1f} GiB, {have}"
         yield warning(what, "in hosts.yaml: set shm_size: to at most half of the memory")
 
 
@@ -191,12 +193,13 @@ def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
     count = processors(seen)
     load = real(words[1]) if len(words) > 2 else None
     if load is None or not count:
-        yield unchecked("/proc/loadavg cannot be read")
+        yield unchecked("the load or the number of processors of the host is not known")
     elif "container" in files(seen):
         yield unchecked("the host is a container, so its load includes other containers of the machine")
     # The mean of five minutes, so that short programs such as this check have no influence.
     elif load > max(8, 2 * count) and not _our_job(seen):
-        what = f"other programs use the host: the 5-minute load average is {words[1]} on {count} processors"
+        on = f"{words[1]} on {counted(count, 'processor')}"
+        what = f"the 5-minute load average is {on}, although no container of toolkit runs"
         yield warning(what, f"on {seen.host}: top  # all ranks wait for the slowest host")
 
 
@@ -212,7 +215,8 @@ def _governor(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not governor:
         yield unchecked("the kernel does not control the processor clock (usual in virtual machines)")
     elif lowest:
-        what = f"the processors run at their lowest clock speed (governor {governor}, driver {driver})"
+        setting = f"governor {governor}, driver {driver or 'unknown'}"
+        what = f"the processors save power at a low clock speed ({setting})"
         yield warning(what, f"on {seen.host}: sudo cpupower frequency-set -g performance")
 
 
@@ -223,7 +227,7 @@ def _numa(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # (https://docs.nvidia.com/grace-perf-tuning-guide/); on other processors it matters little.
     if _only(seen, "/proc/sys/kernel/numa_balancing") not in ("", "0"):
         if nodes > 1 and seen.facts.gpus and image_arch(seen.facts.arch) == "arm64":
-            what = f"automatic NUMA balancing moves memory between {nodes} nodes, which stalls GPU copies"
+            what = f"automatic NUMA balancing moves memory between {nodes} nodes, which can stall GPU copies"
             yield warning(what, f"on {seen.host}: sudo sysctl kernel.numa_balancing=0")
         elif nodes > 1:
             yield fine("automatic NUMA balancing is on (kernel.numa_balancing)")
@@ -235,7 +239,7 @@ def _slots(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not count:
         yield unchecked("the host did not report its number of processors")
     elif slots > count:
-        what = f"{slots} slots share {count} processors, so ranks wait for each other"
+        what = f"{slots} slots share {counted(count, 'processor')}, so ranks wait for each other"
         yield warning(what, f"in hosts.yaml: set hosts/{seen.host}/slots to {count} or less")
 
 
@@ -254,9 +258,14 @@ _HOST = (
     Check("programs", "the programs that toolkit calls are installed", host=_programs, probes=(MACHINE,)),
     Check("limits", "SSH sessions can open files and start processes", host=_limits, probes=(MACHINE,)),
     Check("memory", "at least 1 GiB of memory is available", host=_memory, probes=(MACHINE,)),
-    Check("memory-pressure", "no program waits for memory", host=_pressure, probes=(MACHINE,)),
-    Check("memory-errors", "the memory has no errors", host=_memory_faults, probes=(MACHINE,)),
-    Check("load", "other programs use little processor time", host=_load, probes=(MACHINE,)),
+    Check("memory-pressure", "programs rarely wait for memory", host=_pressure, probes=(MACHINE,)),
+    Check(
+        "memory-errors",
+        "the kernel counted no uncorrectable memory errors",
+        host=_memory_faults,
+        probes=(MACHINE,),
+    ),
+    Check("load", "other programs do not overload the processors", host=_load, probes=(MACHINE,)),
     Check("cpu-governor", "the processors can run at full clock speed", host=_governor, probes=(MACHINE,)),
     Check(
         "numa-balancing", "the kernel does not move memory between NUMA nodes", host=_numa, probes=(MACHINE,)
@@ -293,7 +302,7 @@ def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if off > WARN_AHEAD:
         found = error if off > STOP_AHEAD else warning
         way = "ahead of" if seen.ahead > 0 else "behind"
-        what = f"the clock is {_span(abs(seen.ahead))} {way} the clock of your machine"
+        what = f"the clock of the host is {_span(abs(seen.ahead))} {way} the clock of your machine"
         yield found(what, f"on {seen.host}: sudo timedatectl set-ntp true  # or install chrony")
 
 

@@ -26,6 +26,7 @@ from toolkit.core.command import quoted
 from toolkit.core.container import Mount
 from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
+from toolkit.core.printable import counted
 from toolkit.protocol.frames import CELL, rows
 
 # Folders that every image has, so that a link into them is valid in a container too.
@@ -45,15 +46,15 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     found = mounted(seen, scene)
     for mount, where in found:
         if not where.answered:
-            what = f"the file server of {mount.source} does not respond"
+            what = f"the file system of {mount.source} does not respond"
             fix = f"on {seen.host}: sudo umount -l {quoted(mount.source)}  # or restart the file server"
             yield error(what, fix, subject=mount.source)
         elif where.kind == "broken link":
-            fix = f"on {seen.host}: ls -l {quoted(mount.source)}"
+            fix = f"on {seen.host}: ls -l {quoted(mount.source)}  # then correct the link"
             yield error(f"{mount.source} is a broken symbolic link", fix, subject=mount.source)
         elif not where.kind:
             what = f"{mount.source} does not exist, or user {seen.facts.user} cannot open its parent folder"
-            fix = f"on {seen.host}: mkdir {quoted(mount.source)}  # or mount the file system"
+            fix = f"on {seen.host}: mkdir -p {quoted(mount.source)}  # or mount the file system"
             yield error(what, fix, subject=mount.source)
     unknown = {m.source for m in scene.inventory.mounts} - {m.source for m, _ in found}
     for source in sorted(unknown):
@@ -113,7 +114,7 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 f"{mount.source} has only {free}, so checkpoints can fail", fix, subject=mount.source
             )
         elif where.inodes and where.inodes_free < 1000:
-            what = f"{mount.source} has room for only {where.inodes_free} more files"
+            what = f"{mount.source} has room for only {counted(where.inodes_free, 'more file')}"
             inodes = f"on {seen.host}: df -i {source}  # then remove files that are not needed"
             yield warning(what, inodes, subject=mount.source)
 
@@ -196,12 +197,14 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
             end = posixpath.normpath(posixpath.join(mount.target, to))
             inside = any(end == target or end.startswith(f"{target}/") for target in targets)
             if not inside and not f"{end}/".startswith(_OF_IMAGE):
-                astray.append(f"{name} -> {to}")
+                astray.append((name, to, posixpath.dirname(end)))
         if astray:
-            many = f" and {len(astray) - 1} more" if len(astray) > 1 else ""
-            what = f"{mount.source} contains symbolic links that are broken in a container: {astray[0]}{many}"
-            folder = posixpath.dirname(astray[0].partition(" -> ")[2]) or "/"
-            entry = quoted(f"{folder}:{folder}:ro")
+            name, to, target = astray[0]
+            link = f"{name} -> {to}"
+            many = f" (and {len(astray) - 1} more)" if len(astray) > 1 else ""
+            what = f"{mount.source} contains a symbolic link that is broken in a container: {link}{many}"
+            folder = posixpath.dirname(posixpath.normpath(posixpath.join(mount.source, to)))
+            entry = quoted(f"{folder}:{target}:ro")
             fix = f"in hosts.yaml: add under mounts: - {entry}"
             yield warning(what, fix, subject=mount.source)
 
@@ -255,8 +258,8 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for role, path in shut:
         if role == "state":
             what = (
-                f"the engine (root) cannot access the state directory in {path}, "
-                "because the share denies access to root (root_squash)"
+                f"the engine (root) cannot access the state directory in {path}; "
+                "a possible cause is a share that denies access to root (root_squash)"
             )
             yield error(
                 what,
@@ -265,8 +268,8 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
             )
         else:
             what = (
-                f"the engine (root) cannot read {path}, "
-                "because the share denies access to root in a folder above this path (root_squash)"
+                f"the engine (root) cannot read {path}; a possible cause is a share "
+                "that denies access to root in a folder above this path (root_squash)"
             )
             fix = (
                 f"on {seen.host}: namei -l {quoted(path)}  # then run chmod o+x on the listed folders, or "
@@ -279,7 +282,12 @@ CHECKS = (
     Check("mount-there", "sources of mounts exist", host=_there, probes=(PLACES,)),
     Check("mount-access", "ranks can read and write mounted folders", host=access, probes=(PLACES,)),
     Check("mount-room", "mounted folders have free space", host=_room, probes=(PLACES,)),
-    Check("mount-same", "mounted folders are the same on all hosts", whole=_same, probes=(PLACES,)),
+    Check(
+        "mount-same",
+        "each mounted folder is shared by all hosts or local on all hosts",
+        whole=_same,
+        probes=(PLACES,),
+    ),
     Check(
         "mount-links",
         "symbolic links in mounted folders are valid in containers",

@@ -9,6 +9,7 @@ from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.core.command import quoted
 from toolkit.core.facts import Interface, rate_text
 from toolkit.core.finding import Finding
+from toolkit.core.printable import counted
 from toolkit.protocol.host_list import host_list
 
 # Mbit/s. Gradients of a small model (25 million parameters) take 8 s each way on such a link.
@@ -60,7 +61,7 @@ def _conflict(scene: Scene) -> Iterator[Finding]:
 def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
     link, path = scene.link(seen.host), scene.paths.get(seen.host)
     if link is None or path is None:
-        yield unchecked("the host does not report its network links")
+        yield unchecked("the data interface of the host is not known")
     elif link.carrier is None:
         what = f"the data interface {link.name} ({path.address}) is switched off"
         yield error(what, f"on {seen.host}: sudo ip link set {quoted(link.name)} up", subject=link.name)
@@ -73,7 +74,7 @@ def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _speed(seen: Seen, scene: Scene) -> Iterator[Finding]:
     link = scene.link(seen.host)
     if link is None or not (link.rate or link.duplex == "half"):
-        yield unchecked("the host does not report the speed of its link")
+        yield unchecked("the speed of the data link is not known")
         return
     fix = f"on {seen.host}: ethtool {quoted(link.name)}  # then try another cable or switch port"
     if link.duplex == "half":
@@ -94,13 +95,13 @@ def _speeds(scene: Scene) -> Iterator[Finding]:
     links = {name: scene.link(name) for name in scene.paths}
     rates = {name: link.rate for name, link in links.items() if link and link.rate}
     if len(rates) < len(scene.facts):
-        yield unchecked("not all hosts report the speed of their links")
+        yield unchecked("the speed of some data links is not known")
     if len(set(rates.values())) > 1:
         least, most = min(rates.values()), max(rates.values())
         slow = [name for name, rate in rates.items() if rate == least]
         what = (
-            f"the data link of {host_list(slow)} has {rate_text(least)}, "
-            f"but other hosts have up to {rate_text(most)}"
+            f"data links have only {rate_text(least)} on {host_list(slow)}, "
+            f"but up to {rate_text(most)} on other hosts"
         )
         slowest = links[slow[0]]
         name = quoted(slowest.name) if slowest else "INTERFACE"
@@ -117,12 +118,14 @@ def _mtu(scene: Scene) -> Iterator[Finding]:
                 sizes = by_network.setdefault(interface.network, {})
                 sizes.setdefault(link.mtu, {}).setdefault(name, quoted(link.name))
     if not by_network:
-        yield unchecked("no host reports its MTU")
+        yield unchecked("the MTU of the data interfaces is not known")
     for network, sizes in by_network.items():
         if len(sizes) > 1:
             by_size = "; ".join(f"{size} on {', '.join(on)}" for size, on in sorted(sizes.items()))
             odd, name = next(iter(min(sizes.values(), key=len).items()))
-            fix = f"on {odd}: sudo ip link set {name} mtu NUMBER  # set it on all hosts and on the switch"
+            fix = (
+                f"on {odd}: sudo ip link set {name} mtu NUMBER  # set this MTU on all hosts and on the switch"
+            )
             what = f"large messages can stall, because the MTU differs in {network}: {by_size}"
             yield warning(what, fix, odd)
 
@@ -141,10 +144,9 @@ def _data_interfaces(scene: Scene, host: str) -> Iterator[Interface]:
 def _errors(seen: Seen, scene: Scene) -> Iterator[Finding]:
     link = scene.link(seen.host)
     if link is None:
-        yield unchecked("the host does not report its network links")
+        yield unchecked("the data interface of the host is not known")
     elif link.errors > max(_BAD_LEAST, link.packets * _BAD_SHARE):
-        share = link.packets // link.errors
-        what = f"the interface {link.name} counted {link.errors} packet errors, one per {share} packets"
+        what = f"the interface {link.name} counted {link.errors} errors in {counted(link.packets, 'packet')}"
         fix = f"on {seen.host}: ip -s link show {quoted(link.name)}  # then try another cable or transceiver"
         yield warning(what, fix, subject=link.name)
 
@@ -166,7 +168,7 @@ CHECKS = (
     Check("net-link", "the data interface is up", host=_link),
     Check("net-speed", "the data link is fast enough", host=_speed),
     Check("net-speeds", "the data interfaces of all hosts have the same speed", whole=_speeds),
-    Check("net-mtu", "the MTU is the same on all hosts", whole=_mtu),
+    Check("net-mtu", "hosts in the same network have the same MTU", whole=_mtu),
     Check("net-errors", "the data link has few packet errors", host=_errors),
     Check("net-public", "ranks use a private network", host=_public),
 )

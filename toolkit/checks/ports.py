@@ -77,7 +77,7 @@ def _ranges(text: str) -> list[tuple[int, int]]:
 
 
 CHECKS = (
-    Check("net-worker-port", "the port of the worker containers is free", host=_taken),
+    Check("net-worker-port", "no program blocks the port of the worker containers", host=_taken),
     Check(
         "net-port-range",
         "ports that toolkit uses are not in the kernel's ephemeral port range",

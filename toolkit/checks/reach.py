@@ -15,6 +15,7 @@ from toolkit.cluster.ports import FIRST_MASTER_PORT
 from toolkit.core.command import quoted
 from toolkit.core.facts import rate_text
 from toolkit.core.finding import Finding
+from toolkit.core.printable import counted
 from toolkit.network.candidates import link_rate
 from toolkit.protocol.chunks import PIECES
 from toolkit.protocol.probes import Tried
@@ -117,7 +118,7 @@ def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     path, strict = scene.paths.get(seen.host), _strict_filter(seen, scene)
     if path is None or strict is None:
-        yield unchecked("the host did not report the reverse-path filter of its kernel")
+        yield unchecked("the reverse-path filter of the data interface is not known")
         return
     if not strict:
         return
@@ -182,11 +183,12 @@ def _open(scene: Scene) -> Iterator[Finding]:
         names = ", ".join(f"{p.source} → {p.target}" for p in untried[:3])
         more = f" and {len(untried) - 3} more" if len(untried) > 3 else ""
         yield unchecked(
-            f"cannot test connections {names}{more}: a test needs bash, python3 or the image on the host"
+            f"toolkit cannot test {counted(len(untried), 'connection')} ({names}{more}): "
+            "a test needs bash, python3 or the image on the host"
         )
     if any(pair.tried and not pair.listened and not pair.faults for pair in known):
         what = (
-            "hosts reach each other, but only a test container can detect a firewall that rejects connections"
+            "without a test container on each host, toolkit cannot detect a firewall that rejects connections"
         )
         yield unchecked(what, "toolkit image send && toolkit check")
 
@@ -295,8 +297,8 @@ def _seen_as(scene: Scene) -> Iterator[Finding]:
             seen = {result.seen for result in ports.values() if result.seen is not None}
             if strange := seen - {scene.paths[source].address}:
                 what = (
-                    f"NAT translates the address of {source}: {target} receives connections from "
-                    f"{', '.join(sorted(strange))}"
+                    f"{target} receives connections of {source} from {', '.join(sorted(strange))} "
+                    f"instead of {scene.paths[source].address}, for example because of NAT"
                 )
                 look = f"on {source}: sudo iptables -t nat -S"
                 fix = f"{look}  # then exempt data addresses from NAT, also on routers"

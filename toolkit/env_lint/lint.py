@@ -157,5 +157,9 @@ _NOTES: dict[str, tuple[Verdict, str, str]] = {
         "only the launcher {text} reads {name}, but toolkit sets variables for ranks only",
         "remove {name}",
     ),
-    "fatal": ("error", "{library} ends each process that has the variable {name}", "{text}"),
+    "fatal": (
+        "error",
+        "the EFA provider of {library} {first} or newer ends each process that has the variable {name}",
+        "{rest}",
+    ),
 }

@@ -51,7 +51,8 @@ def judge_prefixes(variable: Variable, value: str) -> Complaint | None:
     if wrong:
         none = len(wrong) == len(names) and not value.startswith("^")
         how = f"{variable.name} is a list of name prefixes, with ^ or = only as the first character"
-        what = f"{listed(map(shown, wrong))} matches no interface{', so NCCL fails' if none else ''}: {how}"
+        match = "matches" if len(wrong) == 1 else "match"
+        what = f"{listed(map(shown, wrong))} {match} no interface{', so NCCL fails' if none else ''}: {how}"
         return Complaint("error" if none else "warning", what, fix)
     return _loopback(variable, value.removeprefix("="))
 
@@ -60,7 +61,7 @@ def judge_interfaces(variable: Variable, value: str) -> Complaint | None:
     """Check complete interface names for Gloo, which raises an error for every other word."""
     if all(_is_interface(name) for name in value.split(",")):
         return _loopback(variable, value)
-    what = f"{variable.library} fails because {variable.name} contains words that are not interface names"
+    what = f"{variable.library} fails because {variable.name} contains a word that is not an interface name"
     fix = (
         f"set {variable.name} to an exact interface name, in hosts/NAME/env if the names differ between hosts"
     )

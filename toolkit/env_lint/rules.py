@@ -165,9 +165,7 @@ def _open_mpi(settings: Settings) -> Iterator[Conflict]:
 def _horovod(settings: Settings) -> Iterator[Conflict]:
     for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"):
         if gloo := _is(settings, name, "gloo"):
-            what = (
-                f"ranks crash, because {name} selects Gloo while horovodrun and mpirun start Horovod with MPI"
-            )
+            what = f"ranks that horovodrun or mpirun starts with MPI crash, because {name} selects Gloo"
             fix = f"remove {name}; to use Gloo, run with --launcher horovodrun-gloo"
             yield _conflict("error", what, fix, gloo)
     if (log := settings.get("HOROVOD_AUTOTUNE_LOG")) and not _on(settings, "HOROVOD_AUTOTUNE"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from toolkit.core.printable import counted
 from toolkit.env_lint import lists
 from toolkit.env_lint.variables import Complaint, Variable, listed
 from toolkit.hostsfile.errors import shown
@@ -86,7 +87,9 @@ def _switch(variable: Variable, value: str) -> Complaint | None:
 
 def _bytes(variable: Variable, value: str) -> Complaint | None:
     if is_number(value) and 0 < c_number(value) < 1024:
-        what = f"{variable.name} is a size in bytes, and {c_number(value)} bytes is unusually small"
+        what = (
+            f"{variable.name} is a size in bytes, and {counted(c_number(value), 'byte')} is unusually small"
+        )
         return Complaint("warning", what, f"set {variable.name}={c_number(value) << 20} for {value} MiB")
     return _number(variable, value)
 

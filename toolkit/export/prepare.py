@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from toolkit.core.facts import Facts
+from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Problem
 from toolkit.export.job import BatchJob, BatchNode
 from toolkit.export.kubernetes import KIND_OF
@@ -91,7 +92,7 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     found = _hindrances(inventory, batch, target)
     for path in batch.leave_out:
         if not any(_below(each.path, path) for each in found):
-            what = f"{_CALLED[target]} supports all keys in hosts.yaml with this path"
+            what = f"hosts.yaml has no key with this path that {_CALLED[target]} does not support"
             problems.append(Problem(f"--leave-out {path}", what))
     refused = [each for each in found if not any(_below(each.path, path) for path in batch.leave_out)]
     if refused:
@@ -191,13 +192,16 @@ def _refuse_unequal(inventory: Inventory, nodes: Sequence[BatchNode], called: st
         problems = [
             Problem(
                 f"hosts/{node.name}",
-                f"has slots: {node.slots} and gpus: {node.gpus}, but {first.name} has slots: {first.slots} "
-                f"and gpus: {first.gpus}; {called} requires equal nodes",
+                f"has {_size(node)}, but {first.name} has {_size(first)}; {called} requires equal nodes",
             )
             for node in unequal
         ]
         fix = "add --slots N --gpus N for all hosts, or --only HOST for each of several equal hosts"
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
+
+
+def _size(node: BatchNode) -> str:
+    return f"{counted(node.slots, 'slot')} and {counted(node.gpus, 'GPU')}"
 
 
 def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[Problem]:

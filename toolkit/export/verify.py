@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.host_programs import packed
+from toolkit.core.printable import counted
 from toolkit.core.runner import is_here, run_here
 from toolkit.errors import BadInput, Interrupted, Problem
 from toolkit.export.job import BatchJob
@@ -80,7 +81,7 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
     two = replace(
         job, name=f"{job.name[:34]}-smoke", nodes=nodes, command=("python3", "-c", packed("bench.allreduce"))
     )
-    what = f"all-reduce over {two.world_size} ranks by {job.launcher} under Slurm"
+    what = f"all-reduce over {counted(two.world_size, 'rank')} by {job.launcher} under Slurm"
     log = Path(f"{two.name}-{os.getpid()}.log").absolute()
     number, state, code, printed = "", "", "", ""
     began = answered = time.monotonic()
@@ -131,7 +132,7 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
         return Trial("ok", what, line.group())
     if not output:
         return Trial(
-            "error", what, f"job {number} is {state} with exit code {code}; your machine cannot read {log}"
+            "error", what, f"job {number} is {state} with exit code {code}; {log} is empty or missing"
         )
     return Trial(
         "error",
@@ -170,7 +171,9 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
                 "not checked", f"cannot read the definition of {kind} that kubectl printed", str(error)
             )
         if not got.ok:
-            yield Trial("not checked", f"the cluster has no definition of {kind}", got.output)
+            yield Trial(
+                "not checked", f"kubectl cannot read the definition of {kind} in the cluster", got.output
+            )
     if definition is None:
         fix = f"--crd FILE, the output of `kubectl get crd {_PLURALS[kind]} -o yaml`"
         yield Trial("not checked", f"cannot check the manifest without a definition of {kind}; add {fix}")
@@ -188,7 +191,9 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
         what = f"the cluster {accepts} the manifest (server dry run)"
         yield Trial("ok" if tried.ok else "error", what, tried.output)
     else:
-        yield Trial("not checked", "cannot do a dry run: kubectl reaches no cluster from your machine")
+        yield Trial(
+            "not checked", "cannot do a dry run: kubectl is missing or reaches no cluster from your machine"
+        )
 
 
 def manifest_problems(manifest: Mapping[str, Any], crd: Mapping[str, Any]) -> list[str]:

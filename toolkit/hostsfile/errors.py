@@ -58,7 +58,8 @@ def meant(word: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {shown(near[0])}?"
     more = ", …" if len(names) > 24 else ""
-    return "known names are " + ", ".join(path_text((name,)) for name in names[:24]) + more
+    begin = "known names are " if len(names) != 1 else "the only known name is "
+    return begin + ", ".join(path_text((name,)) for name in names[:24]) + more
 
 
 def fits(pattern: str, text: str) -> bool:

@@ -395,7 +395,7 @@ def data_path(text: str) -> str:
         raise ValueError(f"the path should be an absolute path on the hosts, found {shown(text)}")
     path = _absolute("path", text)
     if path == "/" or any(_within(path, folder) for folder in _SYSTEM):
-        raise ValueError(f"the path should be a folder that contains only data, found {shown(text)}")
+        raise ValueError(f"the path should not be / or in a system folder such as /usr, found {shown(text)}")
     if "," in path:
         raise ValueError(f"the path should contain no ',', found {shown(text)}")
     return path
@@ -417,7 +417,7 @@ def mount_target(text: str) -> str:
     for tree in _RESERVED_TREES:
         if _within(path, tree):
             raise ValueError(
-                f"the target should not be in {tree}, which the system uses, found {shown(text)}"
+                f"the target should not be in {tree}, which the system or toolkit uses, found {shown(text)}"
             )
     if any(_within(own, path) for own in (*_RESERVED_TREES, *_RESERVED_FILES)):
         raise ValueError(

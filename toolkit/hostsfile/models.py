@@ -179,7 +179,7 @@ class DataSettings(_Strict):
 class ImageSettings(_Strict):
     """The image of the containers, and its source."""
 
-    name: Image = Field(description="Image of every container.")
+    name: Image = Field(description="Name of the image.")
     pull: Pull = Field(
         default="never",
         description="never: toolkit sends the image from your machine. missing: hosts without the image pull "
@@ -210,7 +210,7 @@ class ServiceSettings(_Strict):
     host: HostName = _absent(str, "Host of the service (default: the main host).")
     ports: list[Port] | None = _absent(
         list,
-        "Ports of the service in the container. Docker does not publish the ports. "
+        "Ports of the service in the container. toolkit does not publish the ports on the host. "
         "`toolkit forward` makes the ports available on your machine.",
     )
     gpus: Gpus = _absent(int, "Number of GPUs of the service, or a list of GPUs (default: 0).")
@@ -244,12 +244,15 @@ class HostsFile(_Strict):
 
     cluster: Cluster = Field(description="Name of the cluster, and part of container and folder names.")
     image: ImageItem = Field(
-        description="Image of every container: the name of the image, or a mapping of name and pull."
+        description="Image of main and worker containers, and default image of services: the name of the "
+        "image, or a mapping of name and pull."
     )
     main: HostName = _absent(str, "Host that runs the launcher (default: the first host).")
     hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
     spares: list[HostName] | None = _absent(
-        list, "Spare hosts, which get ranks only if a job restarts without one of its hosts."
+        list,
+        "Spare hosts, which get ranks of `toolkit run` only if a job restarts without one of its hosts, or "
+        "if `--only` names the spare hosts.",
     )
     worker_port: WorkerPort = Field(
         default=DEFAULT_WORKER_PORT,
@@ -269,7 +272,9 @@ class HostsFile(_Strict):
     )
     labels: dict[LabelName, LabelValue] | None = _absent(dict, "Additional labels for every container.")
     ulimits: dict[LimitName, LimitItem] | None = _absent(
-        dict, "Limits of the containers' processes: a number, unlimited, or soft and hard."
+        dict,
+        "Limits of processes in main and worker containers: a number, unlimited, or soft and hard (default: "
+        "unlimited memlock on hosts with RDMA devices).",
     )
     shm_size: ShmSize = Field(
         default="8g", description="Size of /dev/shm, through which data loaders pass batches."

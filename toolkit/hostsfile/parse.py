@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.container import Mount, Ulimit
+from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile import fields
 from toolkit.hostsfile.checks import check_across
@@ -104,7 +105,7 @@ def _ordered(problems: Collection[Problem]) -> tuple[Problem, ...]:
     more = len(ordered) - MAX_PROBLEMS
     if more <= 0:
         return tuple(ordered)
-    return (*ordered[:MAX_PROBLEMS], Problem("", f"and {more} more problems"))
+    return (*ordered[:MAX_PROBLEMS], Problem("", f"and {counted(more, 'more problem')}"))
 
 
 def _inventory(model: HostsFile, source: str) -> Inventory:

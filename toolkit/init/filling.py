@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from toolkit.checks.model import Scene
 from toolkit.core.facts import Remembered
+from toolkit.core.printable import counted
 from toolkit.image.cuda import CPU_BUILD, CPU_IMAGE, CUDA_VARIANTS, CudaVariant
 from toolkit.init.draft import Draft, DraftHost, named
 from toolkit.init.survey import SurveyedHost
@@ -64,7 +65,7 @@ def gpus_text(surveyed: SurveyedHost) -> str:
 
 def machine_text(surveyed: SurveyedHost) -> str:
     """Return processors and memory of a host in a few words; empty if both are unknown."""
-    parts = [f"{surveyed.processors} processors"] if surveyed.processors else []
+    parts = [counted(surveyed.processors, "processor")] if surveyed.processors else []
     parts += [f"{surveyed.memory / 2**30:.0f} GiB"] if surveyed.memory else []
     return ", ".join(parts)
 

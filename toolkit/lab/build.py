@@ -194,7 +194,7 @@ class Builder:
             if len(errors) == 1:
                 raise first
             raise LabError(
-                "\n  ".join([f"{len(errors)} practice hosts did not start", *map(str, errors.values())])
+                "\n  ".join([f"{len(errors)} practice hosts are not ready", *map(str, errors.values())])
             )
         return {host.name: key for host, key in keys.items()}
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile import fields
 
@@ -133,7 +134,7 @@ class LabSpec:
         if not 0 <= self.cables <= MOST_CABLES:
             yield Problem("cables", f"should be 0 to {MOST_CABLES}, found {self.cables}")
         if self.cables and self.hosts != 2:
-            what = f"should be 0 unless the practice cluster has 2 hosts, found {self.hosts} hosts"
+            what = f"should be 0 unless the practice cluster has 2 hosts, found {counted(self.hosts, 'host')}"
             yield Problem("cables", what)
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolkit.core.facts import Facts, Interface, Link
+from toolkit.core.printable import counted
 
 # Interfaces without a route to other hosts: created by engines, hypervisors and overlay networks.
 _MADE_BY_ENGINES = ("docker", "veth", "virbr", "vnet", "cni", "flannel", "cali", "podman", "lxc")
@@ -81,8 +82,8 @@ def _candidate(facts: Facts, interface: Interface, owners: Sequence[str]) -> Can
     # Controllers on the board (BMC) give the hosts they are in the same link-local address.
     conflict = bool(twins) and not bars and not is_link_local(interface.address)
     if twins and not _is_loopback(interface, link):
-        others = f" and {more} other hosts" if more else ""
-        bars.append(f"the address also exists on {', '.join(twins)}{others}, so it is local to each host")
+        others = f" and {counted(more, 'other host')}" if more else ""
+        bars.append(f"the address also exists on {', '.join(twins)}{others}, so ranks cannot use the address")
     return Candidate(
         host=facts.host,
         interface=interface.name,

@@ -237,7 +237,8 @@ def _found(
             return _path(candidate, "the hosts share no usable network, so toolkit uses the SSH address")
     fix = f"in hosts.yaml: set hosts/{facts.host}/data_address to the address that the other hosts reach"
     what = (
-        f"toolkit cannot select a data address among {_list(own)}, because the hosts share no usable network"
+        "toolkit cannot select a data address, because the hosts share no usable network; "
+        f"the host has {_list(own)}"
     )
     raise NotReady(what, fix, facts.host)
 
@@ -271,7 +272,7 @@ def _verdict(
     if one is None:
         missing = [n for n, f in facts.items() if candidate.network not in {i.network for i in f.interfaces}]
         where = f"{host_list(missing)} {'has' if len(missing) == 1 else 'have'} no address" if missing else ""
-        return f"{where or 'not all hosts have a usable address'} in {candidate.network}"
+        return f"{where or 'some hosts have no usable address'} in {candidate.network}"
     if path and path.network == candidate.network:
         return f"the data address {path.address} is in the same network"
     if path and path.settled:
@@ -355,7 +356,7 @@ class Shared:
         if len(self.unreached) > len(best.unreached):
             return f"all hosts share the network, but {faults}"
         if max(m.preference for m in self.members) > max(m.preference for m in best.members):
-            return f"all hosts share the network, but it is wireless or a tunnel and {best.network} is not"
+            return f"toolkit prefers cable to wireless to tunnels, and therefore {best.network}"
         because = f"; in addition, {faults}" if faults else ""
         if (self.slowest, self.mean) < (best.slowest, best.mean):
             than = f"{best.network} ({self.speed} instead of {best.speed})"

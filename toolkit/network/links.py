@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.errors import path_text
 from toolkit.network.cost import Fit, Wire, fits, wire_efficiency
@@ -251,11 +252,11 @@ def _measured_text(measured: Measured, fit: Fit | None, changed: Sequence[str]) 
     if fit is not None:
         worst = f"{fit.worst:.0%}".replace("%", " %")
         parts.append(
-            f"a ring model fitted to {fit.points} measured all-reduces (error at most {worst}), "
+            f"a ring model fitted to {counted(fit.points, 'measured all-reduce')} (error at most {worst}), "
             f"{seconds_text(fit.message)} per message"
         )
     if measured.pairs:
-        parts.append(f"measured rates of {len(measured.pairs)} pairs of hosts")
+        parts.append(f"measured rates of {counted(len(measured.pairs), 'ordered pair')} of hosts")
     if changed:
         parts.append(f"rate from the command line for {', '.join(changed)}")
     return "; ".join(parts)

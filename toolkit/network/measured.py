@@ -105,7 +105,7 @@ class Measured:
         text = f"the slowest link, from {slowest.source} to {slowest.target}, has {shown_rate(slowest.rate)}"
         if slowest.rate < 0.8 * median:
             times = median / slowest.rate
-            text += f"; the median is {shown_rate(median)}, so large all-reduces take {times:.1f} x as long"
+            text += f"; large all-reduces take {times:.1f} x as long as at the median of {shown_rate(median)}"
         return text
 
     def as_json(self) -> dict[str, Any]:
@@ -182,7 +182,9 @@ def parse_measured(text: str, source: str) -> Measured:
     pairs = tuple(reader.each(data, "pairs", lambda place, row: reader.pair(place, row, hosts)))
     points = tuple(reader.each(data, "allreduce", reader.point))
     if not reader.problems and not pairs and not points:
-        reader.problems.append(Problem("", "has no measurements: both pairs and allreduce are missing"))
+        reader.problems.append(
+            Problem("", "has no measurements: both pairs and allreduce are missing or empty")
+        )
     if reader.problems:
         raise BadInput(source, tuple(reader.problems), _FIX)
     try:

@@ -58,7 +58,7 @@ def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
             f"={name}",
             '"=" requires an exact match; without "=", eth1 also matches eth10',
         ),
-        Setting("GLOO_SOCKET_IFNAME", name, "Gloo accepts one exact name and no pattern"),
+        Setting("GLOO_SOCKET_IFNAME", name, "Gloo accepts exact names and no patterns"),
         Setting(
             "HOROVOD_GLOO_IFACE",
             name,
@@ -93,7 +93,7 @@ def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Fact
         )
     if fabric.kind in ("infiniband", "roce") and fabric.required:
         found.append(
-            Setting("NCCL_NET", "IB", "hosts.yaml requires InfiniBand, so NCCL must not use TCP instead")
+            Setting("NCCL_NET", "IB", "hosts.yaml sets network: infiniband, so NCCL must not use TCP instead")
         )
     if fabric.kind == "roce" and (index := gid_index(ports, facts, fabric.networks)) is not None:
         reason = "this GID is RoCE v2 over the IPv4 address of the host"

@@ -55,7 +55,7 @@ def _tuned(tuning: Tuning) -> Iterator[str]:
     for rule in tuning.rules:
         yield f"    messages of {shown_bytes(rule.size)} and more: {rule.algorithm}"
     if not tuning.changes:
-        yield "    none, because the default of the backend is best"
+        yield "    none, so the defaults of the backend apply"
     yield from (f"  {reason}" for reason in tuning.why)
 
 

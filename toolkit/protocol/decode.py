@@ -219,7 +219,7 @@ def _decode(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
             _count(value, path, limits)
             items = items[:1] * len(value)
         elif len(items) != len(value):
-            raise DecodeError(path, f"a list of {len(value)} items instead of {len(items)}")
+            raise DecodeError(path, f"a list of length {len(value)} instead of {len(items)}")
         pairs = zip(items, value, strict=True)
         return tuple(_decode(item, one, f"{path}[{number}]", ()) for number, (item, one) in enumerate(pairs))
     if origin is dict:

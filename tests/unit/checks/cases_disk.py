@@ -57,7 +57,7 @@ _NOEXEC = _state(on="ext4|/dev/vda|rw,nosuid,noexec")
 CASES = (
     *(Case(check, "ok", scene()) for check in ("disk-image", "disk-inodes", "disk-state", "disk-home")),
     *(
-        Case(check, "not checked", scene(places=""), "did not report the disk of")
+        Case(check, "not checked", scene(places=""), "is not known")
         for check in ("disk-image", "disk-inodes", "disk-state", "disk-home")
     ),
     Case("disk-image", "error", _root(free=50 * _MIB), "50 MiB free, so containers cannot start"),

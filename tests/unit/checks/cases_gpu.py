@@ -94,7 +94,7 @@ CASES = (
         "does not report clock throttle reasons",
     ),
     Case("gpu-busy", "warning", _tail(_APP), "python3 (pid 811, user bob) uses 20312 MiB"),
-    Case("gpu-busy", "warning", _tail(_APP.replace("|S|", "|D|")), "hangs in the driver"),
+    Case("gpu-busy", "warning", _tail(_APP.replace("|S|", "|D|")), "uninterruptible sleep"),
     Case("gpu-busy", "warning", _RUNS, f"uses 20312 MiB of GPU memory for job {JOB_ID}, which has ended"),
     Case(
         "gpu-busy",

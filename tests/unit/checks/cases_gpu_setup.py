@@ -119,7 +119,7 @@ CASES = (
         "gpu-cuda",
         "not checked",
         _asks(_driver("610.10"), NVIDIA_REQUIRE_CUDA="cuda>=13.9"),
-        "condition on the GPU brand",
+        "cannot evaluate the condition of the image",
     ),
     Case("gpu-cuda", "ok", _asks(_driver("610.10"), NVIDIA_REQUIRE_CUDA="cuda>=13.0")),
     Case(
@@ -168,7 +168,7 @@ CASES = (
             NVIDIA_REQUIRE_CUDA="cuda>=12.0",
             TOOLKIT_WITH="",
         ),
-        "no code for RTX 5090 (compute capability 12.0): its torch supports 5.0 to 9.x",
+        "no code for RTX 5090 (compute capability 12.0): torch in the image supports 5.0 to 9.x",
         fix="toolkit image build --flavor gpu  # then in hosts.yaml: set image: toolkit:gpu",
     ),
     # The CUDA 12 of another image can have code for newer GPUs.
@@ -198,6 +198,13 @@ CASES = (
         "not checked",
         scene(docker=info(Runtimes=_NO_RUNTIME)),
         "not registered as a runtime",
+    ),
+    Case(
+        "gpu-containers",
+        "not checked",
+        with_host(scene(docker=info(Runtimes=_NO_RUNTIME)), "gpu2", {"engine": "podman"}),
+        "no CDI specification",
+        fix="on gpu2: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     ),
     Case("gpu-containers", "not checked", scene(docker="docker: not found"), "cannot be used"),
     Case(

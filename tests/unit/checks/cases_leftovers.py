@@ -64,7 +64,7 @@ CASES = (
     Case("left-state", "warning", _OTHER_STATE, "cluster old, but no container"),
     Case("left-state", "ok", _OTHER_HOST),
     Case("left-state", "ok", _holds(running("old", "gpu2", "worker"), base=_OTHER_STATE)),
-    Case("left-state", "not checked", scene(marks=""), "did not report its clusters"),
+    Case("left-state", "not checked", scene(marks=""), "cannot list the clusters"),
     Case("cluster-version", "ok", _holds(running("demo", "gpu2", "worker", version=__version__))),
     Case("cluster-version", "ok", _of_version("0.0.9", __version__)),
     Case("cluster-version", "warning", _of_version("0.0.9", "0.0.9"), "toolkit 0.0.9", fix="toolkit up"),

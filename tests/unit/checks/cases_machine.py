@@ -97,8 +97,8 @@ CASES = (
         scene(machine_files=machine("gpu2") + "container:\n"),
         "is a container",
     ),
-    Case("cpu-governor", "warning", _with((_PSTATE, "scaling_driver:acpi-cpufreq")), "lowest clock"),
-    Case("cpu-governor", "warning", _with(("preference:performance", "preference:power")), "lowest clock"),
+    Case("cpu-governor", "warning", _with((_PSTATE, "scaling_driver:acpi-cpufreq")), "low clock speed"),
+    Case("cpu-governor", "warning", _with(("preference:performance", "preference:power")), "low clock speed"),
     Case("cpu-governor", "ok", _with((_POWERSAVE, "scaling_governor:ondemand"))),
     Case(
         "numa-balancing",

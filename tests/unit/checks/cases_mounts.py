@@ -106,7 +106,15 @@ CASES = (
         "mount-links",
         "warning",
         _told(_data(more="link|train|/mnt/big/train\nlink|test|../elsewhere/test\n"), _out()),
-        "train -> /mnt/big/train and 1 more",
+        "train -> /mnt/big/train (and 1 more)",
+        fix="in hosts.yaml: add under mounts: - /mnt/big:/mnt/big:ro",
+    ),
+    Case(
+        "mount-links",
+        "warning",
+        _told(_data(more="link|test|../elsewhere/test\n"), _out()),
+        "test -> ../elsewhere/test",
+        fix="in hosts.yaml: add under mounts: - /data/elsewhere:/elsewhere:ro",
     ),
     Case("mount-links", "ok", _told(_data(more="link|a|b/c\nlink|o|/out/x\nlink|p|/usr/share\n"), _out())),
 )

@@ -224,7 +224,7 @@ def test_docker_that_is_forbidden_shuts_a_host_and_missing_gpu_support_does_not(
     without = {"docker": scenes.info("gpu2", Runtimes={"runc": {}}), "gpu_health": recorded.gpus(tail="")}
     surveyed = survey_of(scene_of_hosts(**without)).hosts
     text = survey_text(surveyed)
-    assert surveyed["gpu2"].usable and "to fix: docker cannot give GPUs to containers" in text
+    assert surveyed["gpu2"].usable and "to fix: the container engine cannot give GPUs to containers" in text
     assert "fix: on gpu2: install nvidia-container-toolkit" in text
 
 

@@ -281,7 +281,7 @@ def test_cables_come_before_radio_and_radio_before_tunnels() -> None:
     )
     choice = pick(*said)
     assert taken(choice) == {"gpu1": "eth0", "gpu2": "eth0"}
-    assert "wireless or a tunnel" in choice.verdicts["gpu1", "10.9.0.1"]
+    assert "prefers cable" in choice.verdicts["gpu1", "10.9.0.1"]
     assert [s.network for s in choice.shared] == [SLOW, "10.3.0.0/24", FAST]
 
 

@@ -166,7 +166,9 @@ def test_controllers_with_one_link_local_address_are_no_conflict() -> None:
         facts[name] = replace(said, interfaces=own)
     choice: Choice = pick(*facts.values())
     (one,) = (c for c in choice.candidates["gpu1"] if c.link_local)
-    assert one.barred == "the address also exists on gpu2, so it is local to each host" and not one.conflict
+    assert (
+        one.barred == "the address also exists on gpu2, so ranks cannot use the address" and not one.conflict
+    )
 
 
 def test_a_cluster_on_a_link_local_network_stays_there_without_new_connections() -> None:

@@ -130,7 +130,7 @@ def test_lists_of_a_fixed_length_and_any_json() -> None:
     assert decode(tuple[str, ...], []) == ()
     assert decode(object, {"a": [None]}) == {"a": [None]}
     for kind, value, why in (
-        (tuple[str, int], ["a"], "a list of 1 items instead of 2"),
+        (tuple[str, int], ["a"], "a list of length 1 instead of 2"),
         (tuple[str, int], [1, 1], r"\[0\]: not a string"),
         (object, load_json("[" * 100 + "]" * 100), "nested more than 64 levels"),
     ):

@@ -6,7 +6,7 @@
 # Run this command in the folder with your code, because ranks start in this folder. All nodes must share the
 # folder. For another folder, run: CODE=/another/folder sbatch demo-train.sh
 #
-# Each node needs iproute2, the image, and Docker, which you must be able to use.
+# Each node needs iproute2 and Docker, which you must be able to use.
 #SBATCH --job-name=demo-train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -52,7 +52,7 @@ address_of() {
 # Files that are equal on all nodes, written on each.
 furnish() {
     umask 077
-    mkdir "$folder" || fail "the folder $folder exists already and does not belong to this job"
+    mkdir "$folder" || fail "cannot create the folder $folder"
     mkdir "$folder/home" "$folder/ask"
     mkfifo "$folder/life"
     {
@@ -74,7 +74,7 @@ if [ -n "${OMPI_COMM_WORLD_SIZE:-}" ]; then
 fi
 export RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
-    echo "rank ${RANK:-?} on $(hostname): the launcher started a world of ${WORLD_SIZE:-0} ranks, but the job requires 4" >&2
+    echo "rank ${RANK:-?} on $(hostname): the launcher set the world size to ${WORLD_SIZE:-0}, but the job requires 4" >&2
     exit 64
 fi
 "$@" &
@@ -119,7 +119,7 @@ node() {
     [ "$SLURMD_NODENAME" = "$first" ] && peer=${second:-127.0.0.1}
     device=$(ip -o -4 route get "$peer" | sed -n 's/.* dev \([^ ]*\).*/\1/p')
     network=$(ip -o -4 addr show dev "$device" | sed -n '1s/.* inet \([^ ]*\).*/\1/p')
-    [ -n "$network" ] || fail "this node has no route to $peer; to check the address, run: ip route get $peer"
+    [ -n "$network" ] || fail "this node has no route to $peer or no iproute2; to check, run: ip route get $peer"
     # Interfaces differ from node to node, so each node sets its own variables.
     cat > "$folder/network" << END-OF-NETWORK
 export GLOO_SOCKET_IFNAME=$device
@@ -262,7 +262,7 @@ if [ "$ended" -eq 0 ]; then
         [ "$word" = code ] && { ended=$code_of; break; }
     done
 else
-    echo "not all containers started; the lines above name the node and the error" >&2
+    echo "not all containers started: the lines above contain the error of a node, or a container needed more than 3600 s" >&2
 fi
 # Without a signal to srun, which would kill its tasks before their cleanup.
 srun --overlap --input=none --kill-on-bad-exit=0 touch "$folder/end" 2> /dev/null
