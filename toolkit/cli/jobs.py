@@ -66,7 +66,9 @@ def jobs(
         return
     shown = [job for index, job in enumerate(known) if every or not job.final or index >= len(known) - _SHOWN]
     if len(shown) < len(known):
-        say(f"{len(known) - len(shown)} older jobs are not listed; to list them: toolkit jobs --all")
+        say(
+            f"older jobs that are not listed: {len(known) - len(shown)}; to list all jobs: toolkit jobs --all"
+        )
     put_text(jobs_table(shown)) if shown else say("this cluster has no jobs")
 
 

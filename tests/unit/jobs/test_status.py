@@ -158,7 +158,7 @@ def test_toolkit_jobs_lists_the_last_ones_and_all_that_run(
     last = [each.id for each in known[-20:]]
     names, err = listed()
     assert names == ["job-01", *last]
-    assert "4 older jobs are not listed; to list them: toolkit jobs --all" in err
+    assert "older jobs that are not listed: 4; to list all jobs: toolkit jobs --all" in err
     names, err = listed("--all")
     assert names == [each.id for each in known] and "older" not in err
     del known[:5]
