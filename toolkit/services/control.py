@@ -94,6 +94,8 @@ def address_of(session: Session, service: Service) -> str:
         raise NotReady(f"{what}: {words_of(result.stderr)}", "toolkit up", service.host)
     if state != "running" or not address:
         fix = f"toolkit logs --service {service.name}  # then toolkit up"
-        why = "has no IP address" if state == "running" else f"does not run: its state is {state}"
-        raise NotReady(f"the container of service {service.name} {why}", fix, service.host)
+        what = f"the container of service {service.name} does not run: its state is {state}"
+        if state == "running":
+            what = f"the container of service {service.name} has no IP address"
+        raise NotReady(what, fix, service.host)
     return address
