@@ -69,4 +69,4 @@ def test_a_world_of_another_size_is_refused(world: World) -> None:
     job(world, PLACE, world_size=2)
     world.call("job.supervisor", JOB)
     assert world.status()["exit_code"] == 64
-    assert b"a world of 3 ranks, but the job requires 2" in world.log()
+    assert b"set the world size 3, but the job requires 2" in world.log()

@@ -40,8 +40,8 @@ def main() -> int:
         busbw = algbw * 2 * (size - 1) / size
         backend = dist.get_backend()
         print(
-            f"all-reduce over {size} ranks: sum {expected:.0f} correct on all ranks, 16 MiB in "
-            f"{fastest * 1e3:.1f} ms, busbw {busbw:.3f} GB/s ({backend})"
+            f"all-reduce over {size} rank{'' if size == 1 else 's'}: sum {expected:.0f} correct on all "
+            f"ranks, 16 MiB in {fastest * 1e3:.1f} ms, busbw {busbw:.3f} GB/s ({backend})"
         )
     dist.destroy_process_group()
     return 0

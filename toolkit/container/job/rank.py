@@ -208,7 +208,7 @@ def _place_in(job: Job, host: str) -> Place:
         wanted = f"{least}" if least == most else f"{least} to {most}"
         fail(
             EXIT_USAGE,
-            f"{name}: the launcher started a world of {place.size} ranks, but the job requires {wanted}",
+            f"{name}: the launcher set the world size {place.size}, but the job requires {wanted}",
         )
     if not Path(job["workdir"]).is_dir():
         fail(EXIT_NO_INPUT, f"{name}: the folder {job['workdir']} does not exist")

@@ -64,7 +64,7 @@ elif [ -z "${RANK:-}" ]; then
 fi
 export RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
-    echo "rank ${RANK:-?} on $(hostname): the launcher started a world of ${WORLD_SIZE:-0} ranks, but the job requires 4" >&2
+    echo "rank ${RANK:-?} on $(hostname): the launcher set the world size ${WORLD_SIZE:-0}, but the job requires 4" >&2
     exit 64
 fi
 # Interfaces differ from node to node, so each node sets its own variables.
