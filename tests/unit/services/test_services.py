@@ -272,6 +272,8 @@ def test_forward_without_services_says_so(run: Run, tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(world.HOSTS)
     status, _, err = run("forward")
     assert status == 2 and "hosts.yaml has no services" in err
+    status, _, err = run("logs", "--service", "board")
+    assert status == 2 and "board is not a service in hosts.yaml; the file has no services" in err
 
 
 def test_compose_leaves_the_images_own_command_alone() -> None:
