@@ -80,7 +80,7 @@ def test_a_script_without_steps_is_told_in_its_own_words(up: Toolkit) -> None:
     done = up.run("predict", *words)
     assert (done.status, done.out) == (1, "")
     assert (
-        "digits.py made 0 steps with an optimizer of torch.optim, but the measurement needs at least 3"
+        "digits.py made too few steps with an optimizer of torch.optim: 0, but the measurement needs"
         in done.err
     )
     assert "fix: toolkit logs 2" in done.err

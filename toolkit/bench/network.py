@@ -101,10 +101,8 @@ def measured_text(session: Session, planned: PlannedJob, mark: str, listen: List
     found = [line.partition(mark)[2] for line in lines if mark in line]
     if ended.exit_code != 0 or not found:
         tail = " | ".join(lines[-5:])
-        what = (
-            f"measuring job {job.id} ended with the state {ended.state} and exit code "
-            f"{ended.exit_code}: {tail}"
-        )
+        code = "" if ended.exit_code is None else f" and exit code {ended.exit_code}"
+        what = f"job {job.id} ended with the state {ended.state}{code}; last lines: {tail or 'none'}"
         raise ToolkitError(what, f"toolkit logs {job.id}")
     return found[-1]
 

@@ -204,7 +204,8 @@ def _early(session: Session, ended: JobStatus) -> ToolkitError:
     text = Tail(_MOST_TEXT)
     show_log(session, ended, text.take, Excerpt(tail=_LAST_LINES), on=False)
     tail = "".join(f"\n    {line}" for line in text.text.splitlines()[-_LAST_LINES:])
-    what = f"job {ended.id} exited with exit code {ended.exit_code} before its throughput was known{tail}"
+    code = "" if ended.exit_code is None else f" with exit code {ended.exit_code}"
+    what = f"job {ended.id} exited{code} before its throughput was known{tail}"
     return ToolkitError(what, f"toolkit logs {ended.id}")
 
 

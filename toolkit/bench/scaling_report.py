@@ -216,7 +216,8 @@ def _curve(scaling: Scaling) -> dict[str, Any]:
     ]
     points = []
     for (ratio, gain), point in zip(measured, scaling.points, strict=True):
-        what = f"{point.hosts} hosts, {point.ranks} ranks: {gain:.2f} times, {scaling.efficiency(point):.0%}"
+        size = f"{counted(point.hosts, 'host')}, {counted(point.ranks, 'rank')}"
+        what = f"{size}: {gain:.2f} times, {scaling.efficiency(point):.0%}"
         points.append((x(ratio), y(gain), what, point.ranks))
     every = 1 if top < 12 else max(1, int(top) // 6)
     return {

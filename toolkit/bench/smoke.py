@@ -209,6 +209,7 @@ def run_smoke(session: Session, planned: PlannedSmoke, listen: Listener) -> Smok
     line = allreduce_line(lines) if ended.exit_code == 0 else ""
     if not line:
         tail = " | ".join(lines[-5:])
-        what = f"job {job.id} ended with the state {ended.state} and exit code {ended.exit_code}: {tail}"
+        code = "" if ended.exit_code is None else f" and exit code {ended.exit_code}"
+        what = f"job {job.id} ended with the state {ended.state}{code}; last lines: {tail or 'none'}"
         problems.append(gpu_problem("all-reduce", what, f"toolkit logs {job.id}"))
     return Smoke(rows, tuple(problems), line, launcher, instead)

@@ -106,7 +106,7 @@ def _judge(
     name = container_name(layout.inventory.cluster, place.role)
     who = f"container {name}" if outcome.step == _OWN else "a fresh container"
     number = "1 GPU" if len(given) == 1 else f"{len(given)} GPUs"
-    what = f"{who} should have {number}, but nvidia-smi lists {len(seen & given)} of them"
+    what = f"{who} should have {number}, but nvidia-smi lists {len(seen & given)} of the expected GPUs"
     if lacks := given - seen:
         what += f"; missing: {', '.join(sorted(lacks))}"
     if more := seen - given:

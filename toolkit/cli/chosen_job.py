@@ -48,4 +48,7 @@ def wanted_job(session: Session, job: str, running: bool = False) -> JobStatus:
 def say_lost(job: JobStatus) -> None:
     """Print that a lost job will have no more output."""
     if job.state == "lost":
-        say(f"job {job.id}: lost, because the main container stopped; the output of the job is incomplete")
+        say(
+            f"job {job.id}: lost, because the supervisor or the main container stopped; "
+            "the output of the job might be incomplete"
+        )

@@ -222,15 +222,17 @@ def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force:
     if hostfile and (bare := [host.name for host in hosts if host.slots is None]):
         default = "the default is one slot per GPU, or 1 without GPUs"
         say(f"  {hostfile} sets no slots for {', '.join(bare)}; {default}")
-    say(f"  next: {_next(draft, file) if found else 'toolkit trust, then toolkit up'}")
+    say(f"  next: {_next(draft, file, bool(found))}")
 
 
-def _next(draft: Draft, file: str) -> str:
+def _next(draft: Draft, file: str, probed: bool) -> str:
+    where = "" if file == "hosts.yaml" else f" --hosts {file}"
+    if not probed:
+        return f"toolkit trust{where}, then toolkit up{where}"
     from toolkit.remote.engine import Engine
 
     engine = Engine.find()
     there = engine is not None and engine.image(draft.image) is not None
     command = "" if there else build_of(draft.image)
     build = f"{command}, then " if command else ""
-    where = "" if file == "hosts.yaml" else f" --hosts {file}"
     return f"{build}toolkit check{where}, then toolkit up{where}"

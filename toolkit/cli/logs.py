@@ -111,9 +111,8 @@ def logs(
             if given:
                 line.refuse(option, "cannot be combined with --service")
         if inventory is not None and service not in (known := [each.name for each in inventory.services]):
-            line.refuse(
-                "--service", f"{service} is not a service in hosts.yaml; the services are {', '.join(known)}"
-            )
+            there = f"the services are {', '.join(known)}" if known else "the file has no services"
+            line.refuse("--service", f"{service} is not a service in hosts.yaml; {there}")
         words = [*(["--follow"] if follow_on else []), *(["--tail", str(lines)] if lines is not None else [])]
         words += ["--since", f"{ago:.0f}s" if ago else f"{epoch:.3f}"] if ago or epoch else []
         _service_log(line.accept(inventory), service, words, raw, verbose)

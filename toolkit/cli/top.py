@@ -80,7 +80,7 @@ def _go_on(gauges: Gauges, cluster: str, seconds: float, live: bool, file: str) 
     """Show and write readings until Ctrl-C, which is the normal end."""
     screen = _Screen(cluster) if live else None
     if file:
-        say(f"writing each reading to {file}; to stop: Ctrl-C")
+        say(f"replacing {file} with each new reading; to stop: Ctrl-C")
     try:
         while True:
             time.sleep(

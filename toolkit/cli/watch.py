@@ -167,6 +167,6 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
 def _tell(ended: JobStatus) -> JobStatus:
     if ended.unswept:
         hosts = host_list(ended.unswept)
-        say(f"  could not check {hosts} for leftover processes; toolkit gc ends them")
+        say(f"  could not check {hosts} for leftover processes; to end such processes: toolkit gc")
     say(end_text(ended))
     return ended

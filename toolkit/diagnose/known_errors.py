@@ -157,7 +157,8 @@ def end_text(job: JobStatus) -> str:
     took = f" after {job.ended - job.started:.1f} s" if job.ended else ""
     error = job.error if lines else ""
     why = "".join(f": {part}" for part in (job.reason, error) if part)
-    lines.append(f"job {job.id}: {job.state}{took}, exit code {job.exit_code}{why}")
+    code = "" if job.exit_code is None else f", exit code {job.exit_code}"
+    lines.append(f"job {job.id}: {job.state}{took}{code}{why}")
     if error:
         lines += [f"  fix: {known.fix}" for known in match([error])]
     return without_color("\n".join(lines)) + "\n"

@@ -202,7 +202,10 @@ def _child(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: 
     )
     if dead and waits and process.cpu < _BUSY:
         names = ", ".join(f"{p.pid} ({p.name})" for p in dead[:3])
-        return Doing("child", f"waits{_at(place)} for its child process {names}, which has exited", "", place)
+        child = "process" if len(dead) == 1 else "processes"
+        has = "has" if len(dead) == 1 else "have"
+        what = f"waits{_at(place)} for its child {child} {names}, which {has} exited"
+        return Doing("child", what, "", place)
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from toolkit.core.printable import table, without_color
+from toolkit.core.printable import counted, table, without_color
 from toolkit.diagnose.evidence import Evidence
 from toolkit.diagnose.known_errors import KnownError
 from toolkit.diagnose.rank_activity import Doing, lead
@@ -30,7 +30,7 @@ def why_text(job: JobStatus, evidence: Evidence, verdict: Verdict, known: Sequen
         table(("rank", "host", "state", "CPU", "no output for", "activity", "last line"), rows).rstrip(),
     ]
     if len(found) > _ROWS:
-        lines.append(f"The job has {len(found) - _ROWS} more ranks, which the bundle contains.")
+        lines.append(f"The bundle also contains the state of {counted(len(found) - _ROWS, 'other rank')}.")
     lines += [f"{host.name}: {gpu}" for host in evidence.hosts for gpu in host.gpus]
     lines += _notes(evidence)
     for one in known:
@@ -67,7 +67,8 @@ def _notes(evidence: Evidence) -> list[str]:
     for host in evidence.hosts:
         if host.oom_kills:
             killed = "1 process" if host.oom_kills == 1 else f"{host.oom_kills} processes"
-            notes.append(f"the kernel of {host.name} killed {killed} because the host ran out of memory")
+            why = "because the container or the host ran out of memory"
+            notes.append(f"the kernel of {host.name} killed {killed} of the container, {why}")
     return notes
 
 

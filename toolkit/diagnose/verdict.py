@@ -197,7 +197,7 @@ def _all_wait(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
             "runs", f"the only rank waits in {op}", "toolkit why  # run in a minute, and compare the answers"
         )
     at = next(iter(places)) or "an unknown line"
-    what = f"all ranks wait in {op} at {at}, and no connection between hosts is blocked"
+    what = f"all ranks wait in {op} at {at}, and toolkit found no blocked connection between hosts"
     fix = (
         "toolkit why  # run in a minute; if the answer is the same, restart the job with "
         "--env NCCL_DEBUG=INFO"
@@ -267,7 +267,10 @@ def _end(evidence: Evidence) -> Verdict:
         hosts = (named.host,)
         fix = f"toolkit logs --rank {named.rank}  # shows the output of the rank that failed first"
         if named.exit_code == _KILLED and evidence.host(named.host).oom_kills:
-            words.append(f"the kernel killed rank {named.rank} because {named.host} was out of memory")
+            words.append(
+                f"the kernel killed rank {named.rank}, because the container or {named.host} "
+                "ran out of memory"
+            )
             fix = (
                 "use a smaller batch, fewer ranks or data loader workers per host, or a host with more memory"
             )

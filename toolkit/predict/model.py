@@ -233,7 +233,7 @@ def verdict(rows: Sequence[Row]) -> str:
     """Return one line about the last row: its speedup over one host, and the reason."""
     row = rows[-1]
     if row.hosts == 1:
-        return "1 host sends no gradients; for more hosts, set --up-to"
+        return "1 host sends no gradients over the network; for more hosts, set --up-to"
     many = f"{row.hosts} hosts"
     if row.speedup is None or row.efficiency is None:
         if row.even is None:
@@ -278,7 +278,8 @@ def _advice(network: Network, load: Load, rows: Sequence[Row], one: _Times) -> s
             out = [m.name for m in network.members if m.rate <= limit]
             options = " ".join(f"--exclude {name}" for name in out[:4]) + (" …" if len(out) > 4 else "")
             ratio = _times_text(best / alone)
-            text = f"the {len(left)} other hosts alone would be {ratio} × faster than 1 host: {options}"
+            others = "other host" if len(left) == 1 else f"{len(left)} other hosts"
+            text = f"the {others} alone would be {ratio} × faster than 1 host: {options}"
     return text
 
 

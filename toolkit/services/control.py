@@ -90,8 +90,12 @@ def address_of(session: Session, service: Service) -> str:
     result = session.runners[service.host].run(address_command(session.inventory, service), _HEALTH_SECONDS)
     state, _, address = result.stdout.strip().partition(" ")
     if not result.ok:
-        raise NotReady(f"service {service.name} has no container", "toolkit up", service.host)
+        what = f"the container of service {service.name} does not exist or cannot be inspected"
+        raise NotReady(f"{what}: {words_of(result.stderr)}", "toolkit up", service.host)
     if state != "running" or not address:
         fix = f"toolkit logs --service {service.name}  # then toolkit up"
-        raise NotReady(f"service {service.name} does not run: its container is {state}", fix, service.host)
+        what = f"the container of service {service.name} does not run: its state is {state}"
+        if state == "running":
+            what = f"the container of service {service.name} has no IP address"
+        raise NotReady(what, fix, service.host)
     return address

@@ -311,7 +311,10 @@ def test_containers_that_see_what_they_were_given() -> None:
 
 def test_a_container_that_sees_fewer() -> None:
     (problem,) = judged(ALL, ONE)
-    assert "gpu1: container toolkit-demo-main should have 2 GPUs, but nvidia-smi lists 1 of them" in problem
+    assert (
+        "gpu1: container toolkit-demo-main should have 2 GPUs, but nvidia-smi lists 1 of the expected GPUs"
+        in problem
+    )
     assert f"missing: {PLAIN[1].uuid}" in problem
     assert "fix: on gpu1: docker rm -f toolkit-demo-main  # then toolkit up" in problem
 

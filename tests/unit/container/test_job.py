@@ -780,7 +780,7 @@ def test_a_supervisor_that_ends_before_its_first_line_is_not_waited_for(world: W
     job.write_text("{")
     process = container_session(world, {"do": "start", "job": JOB}, {"do": "follow", "words": [JOB]})
     err = process.communicate(timeout=PATIENCE_S)[1]
-    assert process.returncode == 70 and b"killed before it created the log" in err
+    assert process.returncode == 70 and b"exited before it created the log" in err
     (row,) = json.loads(container_session(world, {"do": "jobs"}).communicate(timeout=PATIENCE_S)[0])["jobs"]
     assert (row["alive"], row["status"]["state"]) == (False, "starting")
     job.write_text(whole)

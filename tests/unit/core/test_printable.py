@@ -325,6 +325,11 @@ def test_a_color_in_the_last_lines_of_a_rank_is_left_out() -> None:
     assert "    ValueError: x\n" in end_text(_job("", "\x1b[31mValueError\x1b[0m: x"))
 
 
+def test_the_end_of_a_job_without_an_exit_code() -> None:
+    lost = JobStatus("the-job", "lost", None, 100.0, None, "")
+    assert end_text(lost) == "job the-job: lost\n"
+
+
 def test_the_screen_of_top_and_bars_show_escaped_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(top._text(Cell(f"{HOSTILE}\n"))) == SHOWN + r"\n"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

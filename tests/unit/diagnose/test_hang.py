@@ -254,7 +254,7 @@ def test_the_end_of_a_job() -> None:
     raised = replace(others(seen(1, exit_code=134, lines=aborted)), state="failed", failed_rank=1)
     assert "the exception of rank 1 is: KeyError: 'b'" in judge(raised).what
     killed = replace(ended, hosts=tuple(replace(host, oom_kills=1) for host in ended.hosts))
-    assert "the kernel killed rank 1 because box2 was out of memory" in judge(killed).what
+    assert "the kernel killed rank 1, because the container or box2 ran out of memory" in judge(killed).what
     lost = replace(ended, reason="box3 is lost: no answer for 8 s", failed_rank=None, lost_host="box3")
     assert judge(lost).hosts == ("box3",) and "box3 is lost" in judge(lost).what
     # The words of the reason decide on nothing.

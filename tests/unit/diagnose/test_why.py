@@ -299,7 +299,7 @@ def test_the_table_lists_missing_evidence() -> None:
     assert "gpu1: GPU 0: 100 % busy, 71.3 W, 1024 MiB" in text
     assert "cannot read stacks on gpu2: the image has no py-spy" in text
     assert "cannot read the stack of process 52 on cpu3: Permission denied" in text
-    assert "the kernel of gpu2 killed 2 processes because the host ran out of memory" in text
+    assert "the kernel of gpu2 killed 2 processes of the container, because the container or the host" in text
 
 
 def test_the_page_names_every_kind_of_verdict() -> None:

@@ -138,6 +138,8 @@ def test_init_writes_a_file_once(run: Run, tmp_path: Path) -> None:
     text = (tmp_path / "hosts.yaml").read_text()
     inventory = parse_inventory(text, "hosts.yaml")
     assert inventory.cluster == "mine" and {h.user for h in inventory.hosts} == {"alice"}
+    status, out, err = run("init", "gpu3", "--output", "team.yaml")
+    assert "next: toolkit trust --hosts team.yaml, then toolkit up --hosts team.yaml\n" in err
     status, out, err = run("init", "gpu3")
     assert status == 2 and "hosts.yaml: 1 problem\n  exists already" in err and "--force" in err
     assert (tmp_path / "hosts.yaml").read_text() == text

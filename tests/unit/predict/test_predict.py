@@ -390,7 +390,7 @@ def test_the_verdict_without_a_step_time() -> None:
         "2 hosts would be faster than 1 host if a step computes for more than 4.08 s (90 % of the ideal "
         "speedup: more than 36.7 s), because the link of gpu2 has 10 Mb/s"
     )
-    assert predict(network(hosts=1), load()).verdict.startswith("1 host sends no gradients")
+    assert predict(network(hosts=1), load()).verdict.startswith("1 host sends no gradients over the network")
     fast = assemble([("a", 8), ("b", 8)], Given(1e13, inside=1e9))[0]
     assert (
         predict(fast, load(compute=None)).verdict

@@ -206,9 +206,9 @@ def test_the_address_of_a_service_that_runs() -> None:
 @pytest.mark.parametrize(
     ("status", "output", "message"),
     [
-        (0, "running \n", "service board does not run: its container is running"),
-        (0, "exited 172.17.0.5\n", "service board does not run: its container is exited"),
-        (1, "", "service board has no container"),
+        (0, "running \n", "the container of service board has no IP address"),
+        (0, "exited 172.17.0.5\n", "the container of service board does not run: its state is exited"),
+        (1, "", "the container of service board does not exist or cannot be inspected"),
     ],
 )
 def test_a_service_that_does_not_run_has_no_address(status: int, output: str, message: str) -> None:
@@ -272,6 +272,8 @@ def test_forward_without_services_says_so(run: Run, tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(world.HOSTS)
     status, _, err = run("forward")
     assert status == 2 and "hosts.yaml has no services" in err
+    status, _, err = run("logs", "--service", "board")
+    assert status == 2 and "board is not a service in hosts.yaml; the file has no services" in err
 
 
 def test_compose_leaves_the_images_own_command_alone() -> None:

@@ -32,7 +32,7 @@ def main() -> int:
         fastest = min(fastest, time.perf_counter() - start)
         wrong = int((tensor != expected).sum().item())
         if wrong:
-            print(f"rank {rank}: {wrong} of {ELEMENTS} sums are not {expected}", file=sys.stderr)
+            print(f"rank {rank}: wrong sums: {wrong} of {ELEMENTS}, expected {expected}", file=sys.stderr)
             return 1
     if rank == 0:
         # Bus bandwidth as nccl-tests define it: algorithm bandwidth x 2 (n - 1) / n.
@@ -40,8 +40,8 @@ def main() -> int:
         busbw = algbw * 2 * (size - 1) / size
         backend = dist.get_backend()
         print(
-            f"all-reduce over {size} ranks: sum {expected:.0f} correct on all ranks, 16 MiB in "
-            f"{fastest * 1e3:.1f} ms, busbw {busbw:.3f} GB/s ({backend})"
+            f"all-reduce over {size} rank{'' if size == 1 else 's'}: sum {expected:.0f} correct on all "
+            f"ranks, 16 MiB in {fastest * 1e3:.1f} ms, busbw {busbw:.3f} GB/s ({backend})"
         )
     dist.destroy_process_group()
     return 0

@@ -173,8 +173,8 @@ def main() -> int:
             print(f"{MARK} {json.dumps(result)}")
         elif code == 0:
             print(
-                f"{options.script} made {len(meter.marks)} steps with an optimizer of torch.optim, "
-                f"but the measurement needs at least {LEAST_STEPS + 1} steps",
+                f"{options.script} made too few steps with an optimizer of torch.optim: "
+                f"{len(meter.marks)}, but the measurement needs at least {LEAST_STEPS + 1}",
                 file=sys.stderr,
             )
             code = 1

@@ -87,7 +87,7 @@ def _wait_for(path: Path, job_id: str) -> None:
         # The supervisor creates the job's log first.
         status = read_status(job_id) if path.name == LOG else None
         if status and not is_tagged(status["pid"], SUPERVISOR_TAG, job_id) and not path.exists():
-            fail(EXIT_BROKEN, "the supervisor was killed before it created the log of the job")
+            fail(EXIT_BROKEN, "the supervisor exited before it created the log of the job")
         if time.monotonic() > deadline:
             fail(EXIT_NO_INPUT, f"{path} did not appear within {START_S:.0f} s")
         time.sleep(POLL_S)
