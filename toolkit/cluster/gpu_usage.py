@@ -155,7 +155,8 @@ def _sentence(held: Iterable[tuple[GpuUse, Holder]]) -> str:
         reasons.setdefault((use.host, holder), []).append(f"{use.index} ({use.uuid})")
     several = len({host for host, _ in reasons}) > 1
     texts = [
-        f"GPU {', '.join(gpus)}{f' on {host}' if several else ''} is held by {holder}"
+        f"{'GPU' if len(gpus) == 1 else 'GPUs'} {', '.join(gpus)}{f' on {host}' if several else ''} "
+        f"{'is held by' if len(gpus) == 1 else 'are held by'} {holder}"
         for (host, holder), gpus in reasons.items()
     ]
     left = len(texts) - _MOST

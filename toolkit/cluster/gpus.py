@@ -78,7 +78,11 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
         "nvidia-smi hangs",
         "on {host}: sudo dmesg | grep -i nvrm  # then reboot the host, which is usually necessary",
     ),
-    (re.escape(_ABSENT), "nvidia-smi is missing", "on {host}: install the NVIDIA driver"),
+    (
+        re.escape(_ABSENT),
+        _ABSENT,
+        "on {host}: install the NVIDIA driver, or add the folder of nvidia-smi to the PATH of the SSH user",
+    ),
 )
 
 _MOST_LINES = 4096  # of ``SMI``
@@ -186,7 +190,7 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"unresolvable CDI devices|CDI device injection failed",
-        "the engine's CDI specification is outdated and does not contain the requested GPUs",
+        "the engine's CDI specification does not contain the requested GPUs",
         _GENERATE,
     ),
     (

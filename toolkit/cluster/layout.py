@@ -248,9 +248,11 @@ def reference_image(
     identities = {i.identity for i in found.values()}
     if not identities:
         if inventory.pull != "never":
-            raise ImageError(f"no host has the image {tag}", "toolkit up  # the hosts pull the image")
+            raise ImageError(
+                f"no host that answered has the image {tag}", "toolkit up  # the hosts pull the image"
+            )
         if silence:
-            raise ImageError(f"no host has the image {tag}, and {silence}", LATE_FIX)
+            raise ImageError(f"no host that answered has the image {tag}, and {silence}", LATE_FIX)
         raise ImageError(f"neither your machine nor any host has the image {tag}", missing_fix(tag))
     if len(identities) > 1:
         who = ", ".join(f"{name} has {i.identity}" for name, i in sorted(found.items()))

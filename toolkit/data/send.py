@@ -95,7 +95,7 @@ class _Sending:
             seen = self._ask(DataSeen, "adopt", {"wanted": self.wanted, "entries": packed})
         missing = frozenset(seen.missing)
         if unknown := [number for number in missing if number >= len(self.wanted)]:
-            has = f"the data set has {len(self.wanted)} shards"
+            has = f"the data set has {counted(len(self.wanted), 'shard')}"
             what = f"the host reports shard {unknown[0]} as missing, but {has}"
             raise ToolkitError(what, _AGAIN, step.host)
         if not missing and seen.set == step.content.identity:
@@ -137,7 +137,7 @@ class _Sending:
         link = f" of {self.step.mbit:.0f}" if self.step.mbit else ""
         way = "".join(
             (
-                f"{missing} of {len(self.wanted)} shards",
+                f"{missing} of {counted(len(self.wanted), 'shard')}",
                 f", from {brought.giver}" if brought.giver else "",
                 f", {speed:.0f}{link} Mb/s" if speed else "",
                 f" ({brought.note})" if brought.note else "",

@@ -222,7 +222,7 @@ def _names(row: ImageRow) -> str:
 
 def _state(row: ImageRow) -> str:
     if row.state == "absent" and row.layers:
-        return f"absent, {len(row.missing)} of {row.layers} layers are missing"
+        return f"absent, {len(row.missing)} of {row.layers} layers missing"
     return row.state
 
 
@@ -250,7 +250,8 @@ parts() {
 doubt() {
   pids=$(with_variable "TOOLKIT_RELAY=$1" | tr -dc '0-9\n')
   [ -z "$pids" ] ||
-    echo "cannot check for partial transfers of image $1: its transfer to this host runs as pid" $pids
+    echo "cannot check for partial transfers of image $1: a transfer of the image to this host runs as pid" \
+      $pids
 }
 refuse() { echo "$1" >&2; exit @cannot_tell@; }
 """.replace("@cannot_tell@", str(CANNOT_TELL))

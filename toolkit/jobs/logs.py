@@ -81,7 +81,7 @@ def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bo
     """
     if what.host and what.host not in dict(job.hosts):
         known = host_list(name for name, _ in job.hosts)
-        raise NotReady(f"job {job.id} has no ranks on {what.host}; its ranks run on {known}", "toolkit jobs")
+        raise NotReady(f"job {job.id} has no ranks on {what.host}, only on {known}", "toolkit jobs")
     more = () if on else ("--now",)
     if what.rank is None and session.inventory.in_parts:
         show_parts(session, job.id, sink, what, more)
@@ -111,7 +111,7 @@ def _follow_rank(session: Session, job: JobStatus, rank: int, sink: Sink, what: 
         # A host to which the rank returns has the output of the earlier attempt too.
         ago = time.monotonic() - left[moved] if moved in left else None
         host, what = moved, replace(what, tail=None, since=None, ago=ago)
-        sink(f"[toolkit] rank {rank} runs on {host} since a restart\n".encode())
+        sink(f"[toolkit] rank {rank} has moved to {host} in a restart\n".encode())
 
 
 def _host_after_restart(session: Session, job: str, rank: int, host: str, lost: bool) -> str:

@@ -79,7 +79,10 @@ mounts() {
 # The folder of a cluster, $1. The parents go too if this was the last cluster; otherwise rmdir leaves them.
 REMOVE_STATE = f"""{_MOUNTS}
 on=$(mounts "$1")
-[ -z "$on" ] || {{ echo "a file system is mounted at $on; toolkit removes no mounted files" >&2; exit 1; }}
+[ -z "$on" ] || {{
+echo "a file system is mounted at $on; unmount the file system, because toolkit removes no mounted files" >&2
+  exit 1
+}}
 rm -rf "$1" || exit 1
 rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
 exit 0

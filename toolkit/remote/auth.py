@@ -121,7 +121,7 @@ class KeyLogin:
             self._tried.append(f"sshd accepted {label}, but also requires: {', '.join(more)}")
             raise self._failure(tuple(more))
         if not transport.is_active():
-            self._tried.append("sshd closed the connection, because toolkit offered too many keys")
+            self._tried.append("sshd closed the connection, probably because toolkit offered too many keys")
             raise self._failure(hung_up=True)
         return False
 

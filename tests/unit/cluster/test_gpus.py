@@ -121,7 +121,7 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
         (host(number=1), (), said("no-driver")[1], "1 GPU is declared in hosts.yaml", "modprobe nvidia"),
         (host("0"), (), said("mismatch-550")[1], "runs the old driver", "reboot  # or in hosts.yaml: set"),
         (host(number=1), (), said("no-devices")[1], "the NVIDIA driver finds no GPU", "lspci"),
-        (host(number=1), (), said("absent")[1], "nvidia-smi is missing", "install the NVIDIA driver"),
+        (host(number=1), (), said("absent")[1], "nvidia-smi is not on the PATH", "install the NVIDIA driver"),
         (host(number=1), (), said("hangs")[1], "nvidia-smi hangs", "reboot"),
         (host(SPLIT[0].uuid, SPLIT[0].migs[0].uuid), SPLIT, "", "declares both", "keep only one"),
     ],

@@ -159,7 +159,12 @@ def test_a_certificate_goes_before_its_key(tmp_path: Path) -> None:
             "sshd accepts no keys, only password",
             "ssh-copy-id",
         ),
-        (None, 1, "sshd closed the connection, because toolkit offered too many keys", "identity_file"),
+        (
+            None,
+            1,
+            "sshd closed the connection, probably because toolkit offered too many keys",
+            "identity_file",
+        ),
     ],
 )
 def test_what_people_are_told(tmp_path: Path, answer: Any, limit: int, words: str, fix: str) -> None:
