@@ -15,6 +15,7 @@ from toolkit.core.answers import answer_of
 from toolkit.core.causes import is_denied
 from toolkit.core.command import Command, Result, command, script
 from toolkit.core.disk_space import size
+from toolkit.core.engines import DOCKER
 from toolkit.core.printable import counted
 from toolkit.core.runner import Runner
 from toolkit.data.source import DataPayload, Need
@@ -169,8 +170,11 @@ class _Sending:
         where = room.mount if room else step.path
         lacks = counted(files, "inode") if few and seen.free >= needed else size(needed)
         left = room.line() if room else f"{size(seen.free)} free"
+        engine = getattr(self.runner, "engine", DOCKER)
         what = f"the free space in {step.path} is too small: {left}; the missing data needs {lacks}"
-        raise NotReady(what, f"{room_fix(host, where)}; or in hosts.yaml: set another path: in data:", host)
+        raise NotReady(
+            what, f"{room_fix(host, where, engine)}; or in hosts.yaml: set another path: in data:", host
+        )
 
     def _failure(self, result: Result) -> ToolkitError:
         return _failure(result, self.runner, self.step.path)
