@@ -175,7 +175,13 @@ def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]
     for place in layout.places:
         held = _held(layout.image, place.facts.images)
         if held and place.name in runners:
-            return image_report(name, held, place.facts.as_user, runners[place.name].run)
+            try:
+                return image_report(name, held, place.facts.as_user, runners[place.name].run)
+            except ImageError as error:
+                fix = error.fix
+                if fix.startswith(DOCKER):
+                    fix = f"on {place.name}: {place.facts.engine}{fix.removeprefix(DOCKER)}"
+                raise ImageError(error.what, fix, place.name) from error
     if here and not is_here(DOCKER):
         what = (
             f"the image {name} cannot be probed: no host that answers has the image, "
