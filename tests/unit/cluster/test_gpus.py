@@ -190,7 +190,7 @@ def test_by_which_of_the_engines_ways(
 def test_podman_gets_gpus_by_cdi_because_old_versions_ignore_the_option_gpus() -> None:
     podman = replace(facts(), engine=PODMAN, nvidia_runtime=True, cdi=("0", "1", "all"))
     assert gpu_access(("0", "1"), podman) == ("", ("nvidia.com/gpu=all",))
-    with pytest.raises(NotReady, match="does not contain GPU 0, 1") as caught:
+    with pytest.raises(NotReady, match="does not contain GPUs 0, 1") as caught:
         gpu_access(("0", "1"), replace(podman, cdi=()))
     assert "nvidia-ctk cdi generate" in caught.value.fix
 
