@@ -22,6 +22,7 @@ from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.jobs.exec_mode import Parts, end_parts
 from toolkit.jobs.records import job_parts, job_status
 from toolkit.jobs.status import FAULTS, JobStatus, parse_status, shifted
+from toolkit.plan.context import reason as reason_of
 from toolkit.protocol.decode import MOST_BYTES
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Ended, Status
@@ -165,7 +166,7 @@ def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bo
     # The program on the host ends at the limit or with this program, whichever is first.
     result = session.run_inside(session.inventory.main, ask, seconds)
     if not result.ok and result.status != TIMED_OUT:
-        raise ToolkitError(f"cannot wait for the end of {job}: {words_of(result.stderr)}", "toolkit jobs")
+        raise ToolkitError(f"cannot wait for the end of {job}: {reason_of(result)}", "toolkit jobs")
     return result.ok
 
 

@@ -96,7 +96,7 @@ class JobStatus:
             first += len(slots)
             if 0 <= rank < first:
                 return name
-        what = f"job {self.id} has no rank {rank}, because its world size is {first}"
+        what = f"job {self.id} has no rank {rank}, because the world size is {first}"
         raise NotReady(what, f"run the same command again with a rank less than {first}")
 
 
