@@ -144,7 +144,8 @@ def refuse_held(
     if held:
         names = list(dict.fromkeys(use.host for use, _ in held))
         out = " ".join(f"--exclude {name}" for name in names)
-        fix = f"toolkit status  # then wait, exclude the hosts ({out}), or share the GPUs (--share)"
+        what = "host" if len(names) == 1 else "hosts"
+        fix = f"toolkit status  # then wait, exclude the {what} ({out}), or share the GPUs (--share)"
         raise NotReady(_sentence(held), fix, names[0] if len(names) == 1 else "")
 
 

@@ -115,12 +115,17 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
         tried = ["toolkit found no key in a file or in the SSH agent"]
         fix = f"ssh-keygen -t ed25519 && {fix}"
     elif isinstance(error, NotLetIn):
-        if error.locked:
+        if error.silent:
+            file = f" {shlex.quote(error.locked[0])}" if error.locked else ""
+            fix = f"eval $(ssh-agent) && ssh-add{file}  # or authorize another key: {copy}"
+        elif error.locked:
             fix = f"ssh-add {shlex.quote(error.locked[0])}" + (f"; {fix}" if error.refused else "")
         elif error.more:
             fix = f"on {target.name}: set AuthenticationMethods publickey for {target.user} in sshd_config"
         elif error.hung_up:
             fix = "set identity_file: in hosts.yaml, so that toolkit offers only this key"
+        elif error.no_keys:
+            fix = f"on {target.name}: set PubkeyAuthentication yes for {target.user} in sshd_config"
     unsupported = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if unsupported:
         tried = [*tried, f"toolkit does not support {' or '.join(unsupported)} of the SSH configuration"]

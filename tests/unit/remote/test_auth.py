@@ -157,7 +157,7 @@ def test_a_certificate_goes_before_its_key(tmp_path: Path) -> None:
             paramiko.BadAuthenticationType("", ["password"]),
             6,
             "sshd accepts no keys, only password",
-            "ssh-copy-id",
+            "PubkeyAuthentication",
         ),
         (
             None,
