@@ -482,5 +482,5 @@ def test_an_image_that_toolkit_did_not_build_is_exported(base: ImageLayers, lab:
     assert identity is not None
     report = tool(Made(tag, identity.identity, base)).run("image", "send", "--json", check=True).json
     for row in report["outcomes"]:
-        assert row["status"] == "ok" and "1 of 1 layers" in row["detail"]
+        assert row["status"] == "ok" and "1 of 1 layer" in row["detail"]
     assert all(on(host, "docker", "images", "-q", tag) and parts_on(host) == [] for host in HOSTS)

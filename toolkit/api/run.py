@@ -10,6 +10,7 @@ from toolkit.checks.preflight import preflight, questions, raise_if_errors, rest
 from toolkit.cluster.applied import change_finding
 from toolkit.cluster.session import Session
 from toolkit.core.finding import Topic
+from toolkit.core.printable import counted
 from toolkit.data.data_sets import refuse_incomplete_data
 from toolkit.jobs.control import start
 from toolkit.jobs.launcher import launcher_findings
@@ -99,7 +100,8 @@ def prepare_run(
             notices.add(Topic.LAUNCHER, text=f"launcher {checked.start.launcher}: {checked.start.why}")
         plan = plan_job(layout, job, str(request.workdir or ""), code.result())
         if private := private_code(plan, inventory.source):
-            text = f"private files are not sent with the code: {', '.join(private)}"
+            number = counted(len(private), "private file")
+            text = f"toolkit does not send {number} with the code: {', '.join(private)}"
             notices.add(Topic.CODE, text=text)
         about_job = (*launcher_findings(job, checked.start), *code_findings(plan))
         notices.add(Topic.JOB, (*about_job, *restart_warnings(session, job)))

@@ -85,7 +85,7 @@ def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if mirrors or about.https_proxy or about.http_proxy:
         yield unchecked(f"the engine pulls through a mirror or proxy, and a direct query failed: {words}")
         return
-    for way in pull_failures(seen.host, tag):
+    for way in pull_failures(seen.host, tag, scene.inventory.engine):
         if re.search(way.says, answer.output):
             yield error(f"the host cannot pull {tag}: {way.what} ({words})", way.fix)
             return

@@ -202,7 +202,7 @@ class Connected:
         if causes == {UnreachableCause.UNKNOWN_KEY}:
             fix = f"toolkit trust {host_list(self.errors, ' ')}"
         elif len({error.fix for error in self.errors.values()}) > 1:
-            fix = f"toolkit check  # lists the fix of each host; for {name}: {fix}"
+            fix = "toolkit check  # lists the fix of each host" + (f"; for {name}: {fix}" if fix else "")
         raise ToolkitError(f"cannot use any host{lines}", fix)
 
     def all_facts(self) -> dict[str, Facts]:

@@ -10,7 +10,7 @@ from toolkit.cluster.containers import start_failures
 from toolkit.cluster.versions import version_note
 from toolkit.core.command import Kind, command, script
 from toolkit.core.container import Container, docker_run_args
-from toolkit.core.engines import ENGINE_FAILED
+from toolkit.core.engines import ENGINE_FAILED, PODMAN
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.printable import counted
 from toolkit.errors import NotReady, ToolkitError
@@ -192,6 +192,8 @@ def start_step(
         container.name,
         container.digest(),
     )
+    # Podman has no daemon with a log.
+    shows_errors = "podman info" if facts.engine == PODMAN else "sudo journalctl -u docker -n 20"
     # An existing container of this name is stopped, dead or made from another specification.
     start = script(f'{REMOVE_OWN}exec "$@"', container.name, facts.user, *docker_run_args(container))
     return Run(
@@ -204,8 +206,8 @@ def start_step(
         kind=Kind.CONTAINER_ID,
         known=runs_already(container, facts),
         again=ENGINE_FAILED,
-        failures=(*failures, *start_failures(container, facts.host)),
-        fix=f"on {facts.host}: sudo journalctl -u docker -n 20"
+        failures=(*failures, *start_failures(container, facts.host, facts.engine)),
+        fix=f"on {facts.host}: {shows_errors}"
         "  # toolkit render docker -o DIR writes the start command of the container to a script",
         why=_why_start(container, facts),
     )

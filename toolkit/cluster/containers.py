@@ -10,6 +10,7 @@ from toolkit import __version__
 from toolkit.cluster.gpus import CAPABILITIES, NONE_VISIBLE, gpu_access, gpu_failures
 from toolkit.cluster.layout import Layout, Place
 from toolkit.core.container import ENTRYPOINT, Container, Mount, Ulimit
+from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import Facts
 from toolkit.core.templates import render_template, word
 from toolkit.hostsfile.fields import ULIMITS, UNLIMITED
@@ -108,14 +109,16 @@ def _ulimits(layout: Layout, place: Place) -> tuple[Ulimit, ...]:
     return tuple(merged[name] for name in sorted(merged))
 
 
-def start_failures(container: Container, host: str) -> tuple[Failure, ...]:
+def start_failures(container: Container, host: str, engine: str = DOCKER) -> tuple[Failure, ...]:
     """Return the failures of a container start that the hosts file can cause."""
+    # The limits of Podman, which has no daemon, are those of the SSH user.
+    shows_limits = "ulimit -Ha" if engine == PODMAN else "cat /proc/$(pidof dockerd)/limits"
     limits = tuple(
         Failure(
             # runc reports the number of a limit, crun its name.
             rf"rlimit type {ULIMITS[limit.name]}\b|RLIMIT_{limit.name.upper()}\b",
             f"the engine cannot set the limit {limit.name} ({_ends(limit)})",
-            f"on {host}: cat /proc/$(pidof dockerd)/limits"
+            f"on {host}: {shows_limits}"
             f"  # then in hosts.yaml: set ulimits: {{{limit.name}: N}}"
             ", with N at most the limit of the engine",
         )

@@ -112,7 +112,10 @@ class Gauges:
                 return
             try:
                 result = self._container(name, again).stream(ask, take, held(ended))
-                why = words_of(result.stderr) or "the container stopped"
+                why = (
+                    words_of(result.stderr)
+                    or f"the program that reads the gauges exited with status {result.status}"
+                )
             except ToolkitError as error:
                 why = error.what
             except Exception as error:  # shown instead of gauges that are no longer read

@@ -144,7 +144,8 @@ def refuse_held(
     if held:
         names = list(dict.fromkeys(use.host for use, _ in held))
         out = " ".join(f"--exclude {name}" for name in names)
-        fix = f"toolkit status  # then wait, exclude the hosts ({out}), or share the GPUs (--share)"
+        what = "host" if len(names) == 1 else "hosts"
+        fix = f"toolkit status  # then wait, exclude the {what} ({out}), or share the GPUs (--share)"
         raise NotReady(_sentence(held), fix, names[0] if len(names) == 1 else "")
 
 
@@ -155,7 +156,8 @@ def _sentence(held: Iterable[tuple[GpuUse, Holder]]) -> str:
         reasons.setdefault((use.host, holder), []).append(f"{use.index} ({use.uuid})")
     several = len({host for host, _ in reasons}) > 1
     texts = [
-        f"GPU {', '.join(gpus)}{f' on {host}' if several else ''} is held by {holder}"
+        f"{'GPU' if len(gpus) == 1 else 'GPUs'} {', '.join(gpus)}{f' on {host}' if several else ''} "
+        f"{'is held by' if len(gpus) == 1 else 'are held by'} {holder}"
         for (host, holder), gpus in reasons.items()
     ]
     left = len(texts) - _MOST

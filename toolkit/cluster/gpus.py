@@ -6,7 +6,7 @@ It covers drivers of all ages; known errors of nvidia-smi and of engines have fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.core.engines import PODMAN
@@ -78,7 +78,11 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
         "nvidia-smi hangs",
         "on {host}: sudo dmesg | grep -i nvrm  # then reboot the host, which is usually necessary",
     ),
-    (re.escape(_ABSENT), "nvidia-smi is missing", "on {host}: install the NVIDIA driver"),
+    (
+        re.escape(_ABSENT),
+        _ABSENT,
+        "on {host}: install the NVIDIA driver, or add the folder of nvidia-smi to the PATH of the SSH user",
+    ),
 )
 
 _MOST_LINES = 4096  # of ``SMI``
@@ -186,7 +190,7 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"unresolvable CDI devices|CDI device injection failed",
-        "the engine's CDI specification is outdated and does not contain the requested GPUs",
+        "the engine's CDI specification does not contain the requested GPUs",
         _GENERATE,
     ),
     (
@@ -230,13 +234,17 @@ def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
         return tuple(str(gpu.index) for gpu in facts.gpus[: host.gpus])
     known = _names(facts.gpus)
     if absent := [name for name in host.gpu_ids if name not in known]:
-        raise _missing(f"hosts.yaml declares GPU {', '.join(absent)}", facts, key)
+        raise _missing(f"hosts.yaml declares GPU{_plural(absent)} {', '.join(absent)}", facts, key)
     for gpu in facts.gpus:
         parts = [mig.uuid for mig in gpu.migs if mig.uuid in host.gpu_ids]
         if parts and gpu.uuid in host.gpu_ids:
             what = f"{parts[0]} is a part of {gpu.uuid}, and hosts.yaml declares both"
             raise NotReady(what, f"in hosts.yaml: keep only one of the two ids in {key}", host.name)
     return host.gpu_ids
+
+
+def _plural(names: Sequence[str]) -> str:
+    return "" if len(names) == 1 else "s"
 
 
 def renewal(facts: Facts) -> str:
@@ -307,8 +315,8 @@ def gpu_access(given: tuple[str, ...], facts: Facts) -> tuple[str, tuple[str, ..
         return "", (f"{_CDI_KIND}=all",)
     found = [next((n for n in names if n in facts.cdi), "") for names in _cdi_names(given, facts)]
     if absent := [name for name, cdi in zip(given, found, strict=True) if not cdi]:
-        names = ", ".join(absent)
-        what = f"the container engine uses CDI, but its CDI specification does not contain GPU {names}"
+        names = f"GPU{_plural(absent)} {', '.join(absent)}"
+        what = f"the container engine uses CDI, but its CDI specification does not contain {names}"
         raise NotReady(what, _GENERATE.format(host=facts.host), facts.host)
     return "", tuple(f"{_CDI_KIND}={name}" for name in found)
 

@@ -28,8 +28,9 @@ from toolkit.errors import BadInput, ImageError, MissingTool, Problem, ToolkitEr
 from toolkit.hostsfile.checks import without_ssh
 from toolkit.hostsfile.errors import path_text
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.protocol.decode import decode_json
+from toolkit.protocol.decode import DecodeError, decode_json
 from toolkit.protocol.engine import ImageInspect
+from toolkit.protocol.frames import FrameError
 from toolkit.protocol.probes import ImageReport
 from toolkit.protocol.transport import AUTO, EXEC, NO_SSH, NOT_FOUND, SSH, transport_for
 from toolkit.remote.local_image import built_images
@@ -43,13 +44,16 @@ _OWN_IMAGE = "TOOLKIT_OPENMPI"
 Run = Callable[[Command, float], Result]
 
 
-def image_report(name: str, image: str, user: Sequence[str], run: Run) -> ImageReport:
+def image_report(
+    name: str, image: str, user: Sequence[str], run: Run, host: str = "", engine: str = DOCKER
+) -> ImageReport:
     """Return the report of an image.
 
     Args:
         name: name of the image in messages; ``image`` is its reference or Id.
         user: options of `docker run` for the user of the container.
         run: runs a command where the image is.
+        host, engine: where the image is, for messages; this machine by default.
 
     Raises:
         ImageError: the container fails, or its Python is missing or too old.
@@ -61,16 +65,24 @@ def image_report(name: str, image: str, user: Sequence[str], run: Run) -> ImageR
         done = _run_look(look, nonce, run)
     if done.status == NOT_FOUND:
         what = f"the image {name} has no python3 on its PATH, but toolkit needs python3 in every container"
-        raise ImageError(what, "use an image with Python 3.10 or newer, or: toolkit image build")
+        raise ImageError(what, "use an image with Python 3.10 or newer, or: toolkit image build", host)
+    by_hand = f"docker run -it --rm --entrypoint sh {name}"
+    if host:
+        by_hand = f"on {host}: {engine} run -it --rm --entrypoint sh {name}"
     if not done.ok:
         words = last_words(done.stderr.split("\n"))
         what = f"the probe of the image {name} failed: {words}"
-        raise ImageError(what, f"docker run -it --rm --entrypoint sh {name}")
-    report = parse_image_look(name, done.raw or done.stdout.encode(), nonce)
+        raise ImageError(what, by_hand, host)
+    try:
+        report = parse_image_look(done.raw or done.stdout.encode(), nonce)
+    except (FrameError, KeyError, DecodeError) as error:
+        what = f"the probe of the image {name} printed no valid report: {error}"
+        raise ImageError(what, by_hand, host) from error
     if report.python[:2] < LEAST_PYTHON:
         found, least = (".".join(map(str, version)) for version in (report.python, LEAST_PYTHON))
         what = f"the python3 of the image {name} has the version {found}, but toolkit needs {least} or newer"
-        raise ImageError(what, "put a newer python3 first on the PATH of the image, or: toolkit image build")
+        fix = "put a newer python3 first on the PATH of the image, or: toolkit image build"
+        raise ImageError(what, fix, host)
     return report
 
 
@@ -175,7 +187,8 @@ def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]
     for place in layout.places:
         held = _held(layout.image, place.facts.images)
         if held and place.name in runners:
-            return image_report(name, held, place.facts.as_user, runners[place.name].run)
+            facts = place.facts
+            return image_report(name, held, facts.as_user, runners[place.name].run, place.name, facts.engine)
     if here and not is_here(DOCKER):
         what = (
             f"the image {name} cannot be probed: no host that answers has the image, "

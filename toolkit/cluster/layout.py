@@ -20,9 +20,9 @@ from toolkit.protocol.names import container_user, identity_reference
 
 # The fix for hosts with different images, by the file's ``pull``.
 _SAME = {
-    "never": "toolkit image send",
+    "never": "toolkit image send  # after you build or load the image on your machine",
     "missing": "in hosts.yaml: set pull: always, or set image: to a name with @sha256:…",
-    "always": "run the same command again, because the tag moved during the pull; "
+    "always": "run the same command again, because the tag might have moved during the pull; "
     "or in hosts.yaml: set image: to a name with @sha256:…",
 }
 
@@ -248,9 +248,11 @@ def reference_image(
     identities = {i.identity for i in found.values()}
     if not identities:
         if inventory.pull != "never":
-            raise ImageError(f"no host has the image {tag}", "toolkit up  # the hosts pull the image")
+            raise ImageError(
+                f"no host that answered has the image {tag}", "toolkit up  # the hosts pull the image"
+            )
         if silence:
-            raise ImageError(f"no host has the image {tag}, and {silence}", LATE_FIX)
+            raise ImageError(f"no host that answered has the image {tag}, and {silence}", LATE_FIX)
         raise ImageError(f"neither your machine nor any host has the image {tag}", missing_fix(tag))
     if len(identities) > 1:
         who = ", ".join(f"{name} has {i.identity}" for name, i in sorted(found.items()))

@@ -14,10 +14,9 @@ from toolkit.cluster.ports import FIRST_MASTER_PORT, free_port
 from toolkit.core.command import Command, script
 from toolkit.core.container import CONFINED, Container, docker_run_args
 from toolkit.core.image import ImageFacts
-from toolkit.errors import ImageError
 from toolkit.launchers import NEEDS
 from toolkit.protocol.decode import DecodeError, decode, decode_json, load_json
-from toolkit.protocol.frames import FrameError, read_frames
+from toolkit.protocol.frames import read_frames
 from toolkit.protocol.names import MAIN, container_name
 from toolkit.protocol.probes import ImageReport, Listening, LookReport
 from toolkit.protocol.transport import SSH, needs_of
@@ -147,17 +146,13 @@ def look_name(nonce: str) -> str:
     return f"toolkit-look-{nonce}"
 
 
-def parse_image_look(image: str, output: bytes, nonce: str) -> ImageReport:
+def parse_image_look(output: bytes, nonce: str) -> ImageReport:
     """Return the report of image_probe.py; other output of the container is ignored.
 
     Raises:
-        ToolkitError: the output contains no valid report.
+        FrameError, KeyError, DecodeError: the output contains no valid report.
     """
-    try:
-        return decode_json(ImageReport, read_frames(output, nonce)["image"])
-    except (FrameError, KeyError, DecodeError) as error:
-        what = f"the probe of the image {image} printed no valid report: {error}"
-        raise ImageError(what, f"docker run -it --rm --entrypoint sh {image}") from error
+    return decode_json(ImageReport, read_frames(output, nonce)["image"])
 
 
 def targets_line(host: str, looks: Sequence[Look], ports: Mapping[str, Mapping[str, int]]) -> bytes:

@@ -25,7 +25,8 @@ def answer_of(host: str, answer_name: str) -> Iterator[None]:
     try:
         yield
     except DecodeError as error:
-        what = f"toolkit cannot read {answer_name} that the host sent: {error}"
+        sender = "the host" if host else "the engine of this machine"
+        what = f"toolkit cannot read {answer_name} that {sender} sent: {error}"
         raise ToolkitError(what, "toolkit status -v", host) from error
 
 

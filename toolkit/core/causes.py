@@ -72,7 +72,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"toolkit\.local|no such image",
         "the image is no longer on the host",
-        "toolkit up  # sends the image again; then run the same command again",
+        "toolkit up  # restores the image; then run the same command again",
     ),
     (
         r"exec: \"?(?P<program>[^\":]+)\"?: (executable file not found|stat .*: no such file)",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from toolkit.core.disk_space import size
 from toolkit.core.finding import Finding
+from toolkit.core.printable import counted
 from toolkit.protocol.code_tree import bucket_digests, bucket_of, tree_digest
 
 FILE, LINK = "f", "l"
@@ -98,7 +99,8 @@ def size_findings(tree: CodeTree) -> tuple[Finding, ...]:
     what = (
         f"the code that toolkit sends to every host has {size(tree.total)}; the largest files: {names}{more}"
         if tree.total > BIG_TREE
-        else f"the code that toolkit sends to every host contains large files: {names}{more}"
+        else f"the code that toolkit sends to every host contains "
+        f"{counted(len(big), 'large file')}: {names}{more}"
     )
     fix = "add files that ranks do not need to .toolkitignore; for data, set data: or mounts: in hosts.yaml"
     return (Finding("code-size", "warning", what, fix, subject="code"),)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.core.command import Command, script
+from toolkit.core.printable import counted
 from toolkit.protocol.decode import MOST, whole
 from toolkit.protocol.frames import CELL, lines_of, read_cell
 
@@ -95,4 +96,4 @@ def size(count: int) -> str:
         if count >= factor:
             number = count / factor
             return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
-    return f"{count} bytes"
+    return counted(count, "byte")

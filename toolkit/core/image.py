@@ -24,15 +24,18 @@ def missing_fix(tag: str) -> str:
     >>> missing_fix("toolkit:gpu-cuda12")
     'toolkit image build --cuda 12  # or change image: in hosts.yaml'
     """
-    name, _, kind = tag.partition(":")
-    command = f"toolkit image build --tag {tag}"
-    if name != "toolkit":
-        command = f"docker pull {tag}"
-    elif kind in ("cpu", "gpu"):
-        command = f"toolkit image build --flavor {kind}"
-    elif kind.startswith("gpu-cuda"):
-        command = f"toolkit image build --cuda {kind.removeprefix('gpu-cuda')}"
+    command = build_command(tag) if tag.partition(":")[0] == "toolkit" else f"docker pull {tag}"
     return f"{command}  # or change image: in hosts.yaml"
+
+
+def build_command(tag: str) -> str:
+    """Return the command that builds an image of toolkit with this name."""
+    name, _, kind = tag.partition(":")
+    if name == "toolkit" and kind in ("cpu", "gpu"):
+        return f"toolkit image build --flavor {kind}"
+    if name == "toolkit" and kind.startswith("gpu-cuda"):
+        return f"toolkit image build --cuda {kind.removeprefix('gpu-cuda')}"
+    return f"toolkit image build --tag {tag}"
 
 
 @dataclass(frozen=True)

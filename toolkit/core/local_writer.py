@@ -273,7 +273,7 @@ class LocalWriter:
                 if stat.S_ISDIR(about.st_mode):
                     where = self.place.path.joinpath(*parts)
                     what = f"{where} is a folder, so toolkit cannot write a file of this name"
-                    fix = "move the folder, or run the same command again with -o DIR"
+                    fix = "move the folder, or use another destination folder (`toolkit get -o DIR`)"
                     raise ToolkitError(what, fix, self.host)
                 if not replace:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), parts[-1])
@@ -318,7 +318,7 @@ class LocalWriter:
                         raise BlockedPath(what, f"rm {shlex.quote(str(path))}", self.host) from None
                     if make:
                         what = f"{path} is a file, so toolkit cannot create a folder of this name"
-                        fix = "move the file, or run the same command again with -o DIR"
+                        fix = "move the file, or use another destination folder (`toolkit get -o DIR`)"
                         raise BlockedPath(what, fix, self.host) from None
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from None
                 os.close(at)

@@ -99,6 +99,8 @@ def _setenv(pair: tuple[str, str]) -> str:
             f"sshd cannot set the variable {name} of the image, because the value contains "
             "a quotation mark, a backslash or a control character"
         )
-        fix = f"in the image: set {name} to a value without quotation marks, backslashes and line breaks"
+        fix = (
+            f"in the image: set {name} to a value without quotation marks, backslashes and control characters"
+        )
         raise ToolkitError(what, fix)
     return f'"{word(name)}={value}"'

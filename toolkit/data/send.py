@@ -15,6 +15,7 @@ from toolkit.core.answers import answer_of
 from toolkit.core.causes import is_denied
 from toolkit.core.command import Command, Result, command, script
 from toolkit.core.disk_space import size
+from toolkit.core.engines import DOCKER
 from toolkit.core.printable import counted
 from toolkit.core.runner import Runner
 from toolkit.data.source import DataPayload, Need
@@ -95,7 +96,7 @@ class _Sending:
             seen = self._ask(DataSeen, "adopt", {"wanted": self.wanted, "entries": packed})
         missing = frozenset(seen.missing)
         if unknown := [number for number in missing if number >= len(self.wanted)]:
-            has = f"the data set has {len(self.wanted)} shards"
+            has = f"the data set has {counted(len(self.wanted), 'shard')}"
             what = f"the host reports shard {unknown[0]} as missing, but {has}"
             raise ToolkitError(what, _AGAIN, step.host)
         if not missing and seen.set == step.content.identity:
@@ -137,7 +138,7 @@ class _Sending:
         link = f" of {self.step.mbit:.0f}" if self.step.mbit else ""
         way = "".join(
             (
-                f"{missing} of {len(self.wanted)} shards",
+                f"{missing} of {counted(len(self.wanted), 'shard')}",
                 f", from {brought.giver}" if brought.giver else "",
                 f", {speed:.0f}{link} Mb/s" if speed else "",
                 f" ({brought.note})" if brought.note else "",
@@ -169,8 +170,11 @@ class _Sending:
         where = room.mount if room else step.path
         lacks = counted(files, "inode") if few and seen.free >= needed else size(needed)
         left = room.line() if room else f"{size(seen.free)} free"
+        engine = getattr(self.runner, "engine", DOCKER)
         what = f"the free space in {step.path} is too small: {left}; the missing data needs {lacks}"
-        raise NotReady(what, f"{room_fix(host, where)}; or in hosts.yaml: set another path: in data:", host)
+        raise NotReady(
+            what, f"{room_fix(host, where, engine)}; or in hosts.yaml: set another path: in data:", host
+        )
 
     def _failure(self, result: Result) -> ToolkitError:
         return _failure(result, self.runner, self.step.path)

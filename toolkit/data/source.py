@@ -18,6 +18,7 @@ _PIECE = 2**20
 # Prefix of toolkit's files next to data on a host; a staged folder can be the source of another transfer.
 _OURS = ".toolkit-"
 _AGAIN = "stop writing to the data, and run the same command again; data that has arrived is not sent again"
+_UNREADABLE = "make the source readable, or change data: in hosts.yaml"
 
 
 def read_content(source: Path) -> Content:
@@ -34,7 +35,7 @@ def read_content(source: Path) -> Content:
         return pack([_file(source.name, source.stat())])
     except OSError as error:
         what = f"cannot read the data {error.filename or source}: {error.strerror or error}"
-        raise ToolkitError(what, "make the source readable, or change data: in hosts.yaml") from error
+        raise ToolkitError(what, _UNREADABLE) from error
 
 
 def _walk(folder: str, prefix: str) -> Iterator[Entry]:
@@ -83,7 +84,8 @@ def _read(path: str, entry: Entry, at: int, left: int) -> Iterator[bytes]:
                 yield data
             about = os.fstat(file.fileno())
     except OSError as error:
-        raise ToolkitError(f"cannot read the data {path}: {error.strerror or error}", _AGAIN) from error
+        fix = _UNREADABLE if isinstance(error, PermissionError) else _AGAIN
+        raise ToolkitError(f"cannot read the data {path}: {error.strerror or error}", fix) from error
     if left or (about.st_mtime_ns, about.st_size) != (entry[3], entry[4]):
         raise ToolkitError(f"{path} has changed since the plan was made", _AGAIN)
 

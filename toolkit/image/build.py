@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -77,7 +78,11 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
         if status != 0:
             text = "\n".join(tail)
             no_base = "registry" in text or "pull access denied" in text
-            fix = "make base  # builds the base image locally, if no registry provides it" if no_base else ""
+            fix = (
+                "make base  # in the source folder of toolkit; creates the base image without a registry"
+                if no_base
+                else ""
+            )
             raise CommandFailed(build.command.line(), status, text, fix=fix)
     finally:
         shutil.rmtree(build.context, ignore_errors=True)
@@ -128,7 +133,8 @@ def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
     if build.fetches and importlib.util.find_spec("pip") is None:
         raise MissingTool(
             "toolkit needs pip to fetch the wheels of the image, but the Python that runs toolkit has no pip",
-            "python3 -m ensurepip  # or recreate the virtual environment with python3 -m venv",
+            f"{quoted(sys.executable)} -m ensurepip"
+            "  # or recreate the virtual environment with python3 -m venv",
         )
     for house in build.wheelhouses:
         try:
@@ -154,7 +160,7 @@ def refuse_altered(build: ImageBuild, checked: frozenset[Path]) -> frozenset[Pat
     if wrong := [path for path, digests in expected.items() if digests and _digest(path) not in digests]:
         names = "".join(f"\n    {path}" for path in wrong)
         raise ImageError(
-            f"the SHA-256 of {counted(len(wrong), 'package file')} is not in {LOCK_FILE}:{names}",
+            f"{LOCK_FILE} does not contain the SHA-256 of {counted(len(wrong), 'package file')}:{names}",
             f"rm {quoted(*map(str, wrong))}  # the next build downloads the packages again",
         )
     return frozenset(files)

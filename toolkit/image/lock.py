@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Problem
 from toolkit.image.build_values import Locked
 from toolkit.image.wheelhouse import Pin, Target, file_key, runs_on
@@ -73,4 +74,5 @@ def unlocked_text(pins: Sequence[str]) -> str:
     """Return the message about packages without an entry in the lock."""
     names, others = ", ".join(pins[:_SHOWN]), len(pins) - _SHOWN
     more = f" and {others} more" if others > 0 else ""
-    return f"{LOCK_FILE} does not list these packages, so their SHA-256 is not checked: {names}{more}"
+    of = counted(len(pins), "package")
+    return f"{LOCK_FILE} contains no SHA-256 of {of}, so toolkit does not check the downloads: {names}{more}"

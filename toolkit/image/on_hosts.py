@@ -15,7 +15,7 @@ from toolkit.core.command import script
 from toolkit.core.disk_space import size
 from toolkit.core.engines import seconds_of
 from toolkit.core.image import image_facts, image_id, image_names
-from toolkit.core.printable import table
+from toolkit.core.printable import counted, table
 from toolkit.image.layers import held
 from toolkit.plan.steps import CANNOT_TELL, Phase, Plan, Run, Step
 from toolkit.protocol.engine import ImageInspect
@@ -222,7 +222,7 @@ def _names(row: ImageRow) -> str:
 
 def _state(row: ImageRow) -> str:
     if row.state == "absent" and row.layers:
-        return f"absent, {len(row.missing)} of {row.layers} layers are missing"
+        return f"absent, {len(row.missing)} of {counted(row.layers, 'layer')} missing"
     return row.state
 
 
@@ -250,7 +250,8 @@ parts() {
 doubt() {
   pids=$(with_variable "TOOLKIT_RELAY=$1" | tr -dc '0-9\n')
   [ -z "$pids" ] ||
-    echo "cannot check for partial transfers of image $1: its transfer to this host runs as pid" $pids
+    echo "cannot check for partial transfers of image $1: a transfer of the image to this host runs as pid" \
+      $pids
 }
 refuse() { echo "$1" >&2; exit @cannot_tell@; }
 """.replace("@cannot_tell@", str(CANNOT_TELL))

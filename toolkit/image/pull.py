@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from toolkit.core.command import Command, script
+from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import Facts
 from toolkit.core.image import image_arch
 from toolkit.errors import ImageError
@@ -16,7 +17,7 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"no basic auth credentials|unauthorized|authentication required|access denied|denied: |Forbidden",
         "the registry denies the SSH user access to the image",
-        "on {host}: docker login {registry}  # or correct the image name",
+        "on {host}: {engine} login {registry}  # or correct the image name",
     ),
     (
         r"no matching manifest|no match for platform",
@@ -26,18 +27,17 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"toomanyrequests|Too Many Requests",
         "the rate limit of the registry is exceeded",
-        "on {host}: docker login {registry}  # or wait, then run the same command again",
+        "on {host}: {engine} login {registry}  # or wait, then run the same command again",
     ),
     (
         r"no space left on device",
         "the disk of the host is full",
-        "on {host}: docker system df; docker image prune",
+        "on {host}: {engine} system df; {engine} image prune",
     ),
     (
         r"HTTP response to HTTPS client|not look like a TLS handshake|x509:|certificate",
         "the engine of the host does not trust the certificate of the registry, or the registry uses HTTP",
-        "on {host}: install the registry's CA as /etc/docker/certs.d/{registry}/ca.crt, or set"
-        " insecure-registries in /etc/docker/daemon.json",
+        "on {host}: install the registry's CA as {certificates}/{registry}/ca.crt, or set {insecure}",
     ),
     (
         r"dial tcp|no such host|connection refused|timeout|deadline exceeded|unreachable|EOF",
@@ -51,6 +51,19 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
         "change image: in hosts.yaml, or push the image",
     ),
 )
+
+
+# Where each engine finds certificates of registries, and its setting for registries without one.
+_SETTINGS = {
+    DOCKER: {
+        "certificates": "/etc/docker/certs.d",
+        "insecure": "insecure-registries in /etc/docker/daemon.json",
+    },
+    PODMAN: {
+        "certificates": "/etc/containers/certs.d",
+        "insecure": "insecure = true for the registry in /etc/containers/registries.conf",
+    },
+}
 
 
 # Requests the image's manifest from the registry, the first step of a pull, and fetches nothing else.
@@ -103,7 +116,9 @@ def plan_pull(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
         fix = "in hosts.yaml: keep only hosts with the same processor architecture"
         what = f"the hosts have different processors ({who}), but a cluster has only one image"
         raise ImageError(what, fix)
-    steps = tuple(PullImage(f.host, f"pull {tag}", tag, pull_failures(f.host, tag)) for f in to_pull)
+    steps = tuple(
+        PullImage(f.host, f"pull {tag}", tag, pull_failures(f.host, tag, inventory.engine)) for f in to_pull
+    )
     return Plan(f"pull {tag}", (Phase("pull", steps),) if steps else ())
 
 
@@ -113,7 +128,7 @@ def registry_of(image: str) -> str:
     return first if slash and (first == "localhost" or set(first) & {".", ":"}) else "docker.io"
 
 
-def pull_failures(host: str, image: str) -> tuple[Failure, ...]:
+def pull_failures(host: str, image: str, engine: str = DOCKER) -> tuple[Failure, ...]:
     """Return the known failures of an image pull on a host."""
-    about = {"host": host, "registry": registry_of(image)}
+    about = {"host": host, "registry": registry_of(image), "engine": engine} | _SETTINGS[engine]
     return tuple(Failure(says, what, fix.format(**about)) for says, what, fix in _FAILURES)

@@ -12,6 +12,7 @@ from toolkit.core.command import TIMED_OUT, Command, Result, command, script
 from toolkit.core.disk_space import size
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.image import image_facts
+from toolkit.core.printable import counted as number_of
 from toolkit.errors import ImageError, ToolkitError, Unreachable
 from toolkit.image.archive import ImagePayload, make_archive, read_archive
 from toolkit.image.layer_reader import Unreadable
@@ -164,6 +165,7 @@ class Sending:
         advance: Advance,
     ) -> None:
         self.step, self.runner, self.source, self.shared = step, context.runners[step.host], source, shared
+        self.engine = context.engine
         self.restart = f"on {step.host}: {_RESTART[context.engine]}"
         self.advance = advance
         self.token = secrets.token_hex(2)
@@ -197,7 +199,7 @@ class Sending:
             try:
                 self._name(self._in_groups(parts, holdings), earlier)
                 went_on = "; resumed an earlier attempt" if earlier else ""
-                return f"{self.layers} of {len(parts.layers)} layers{self.way}{went_on}"
+                return f"{self.layers} of {number_of(len(parts.layers), 'layer')}{self.way}{went_on}"
             except Unreadable as error:
                 self.source.give_up(error.what)
         self._name(self._whole(holdings), earlier)
@@ -342,7 +344,9 @@ class Sending:
         if room is None or room.free >= _LEAST_ROOM * needed:
             return
         what = f"{room.path} has too little space for the image: {room.line()}; loading needs {size(needed)}"
-        raise ImageError(what, f"{room_fix(host, room.mount)}; or run docker load on {host}", host)
+        engine = self.engine
+        fix = f"{room_fix(host, room.mount, engine)}; or run {engine} load on {host}"
+        raise ImageError(what, fix, host)
 
     def _look(self, name: str) -> _Arrived:
         output = self._ask(script(_LOOK, name))

@@ -236,7 +236,7 @@ def source_fetches(source: Source, wheelhouse: str, python: str, tools_from: str
                     *("setuptools", "wheel", "packaging"),
                 ),
             ),
-            "pip cannot unpack setuptools from the wheelhouse",
+            "pip cannot unpack setuptools, wheel and packaging from the wheelhouse",
             fix,
         ),
         Fetch(

@@ -193,9 +193,9 @@ def _found(folder: Path) -> list[tuple[str, os.DirEntry[str]]]:
 
 
 def _unreadable(error: OSError) -> ToolkitError:
-    return ToolkitError(
-        f"cannot read the code to send: {error}", "make the file readable, or list it in .toolkitignore"
-    )
+    gone = isinstance(error, FileNotFoundError)
+    fix = _STEADY if gone else "make the file readable, or list the file in .toolkitignore"
+    return ToolkitError(f"cannot read the code to send: {error}", fix)
 
 
 def _walk(folder: Path, prefix: str, rules: _Rules, found: list[tuple[str, os.DirEntry[str]]]) -> None:

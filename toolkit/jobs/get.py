@@ -198,7 +198,7 @@ def with_earlier_jobs(
     earlier = [one.id for one in reversed(known) if one.id != job]
     if not earlier:
         return error
-    what = f"{error.what}; {job} is the newest job, and earlier jobs are {_some(earlier, ', ', 3)}"
+    what = f"{error.what}; {job} is the newest job; earlier jobs: {_some(earlier, ', ', 3)}"
     fix = quoted("toolkit", "get", "--job", earlier[0], *options)
     return type(error)(what, f"{fix}  # or with the id of another job", error.host)
 
@@ -217,7 +217,8 @@ def check_local(found: Sequence[Found], replace: bool) -> None:
         )
     files = [str(one.into.path / file.name) for one in found for file in one.differs]
     if files and not replace:
-        what = f"no file was downloaded, because these local files differ: {_some(files, ', ')}"
+        number = counted(len(files), "local file")
+        what = f"no file was downloaded, because toolkit would replace {number}: {_some(files, ', ')}"
         raise ToolkitError(
             what, "run the same command again with -o DIR, or with --force to replace the local files"
         )

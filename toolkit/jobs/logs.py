@@ -22,6 +22,7 @@ from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.jobs.exec_mode import Parts, end_parts
 from toolkit.jobs.records import job_parts, job_status
 from toolkit.jobs.status import FAULTS, JobStatus, parse_status, shifted
+from toolkit.plan.context import reason as reason_of
 from toolkit.protocol.decode import MOST_BYTES
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Ended, Status
@@ -81,7 +82,7 @@ def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bo
     """
     if what.host and what.host not in dict(job.hosts):
         known = host_list(name for name, _ in job.hosts)
-        raise NotReady(f"job {job.id} has no ranks on {what.host}; its ranks run on {known}", "toolkit jobs")
+        raise NotReady(f"job {job.id} has no ranks on {what.host}, only on {known}", "toolkit jobs")
     more = () if on else ("--now",)
     if what.rank is None and session.inventory.in_parts:
         show_parts(session, job.id, sink, what, more)
@@ -111,7 +112,7 @@ def _follow_rank(session: Session, job: JobStatus, rank: int, sink: Sink, what: 
         # A host to which the rank returns has the output of the earlier attempt too.
         ago = time.monotonic() - left[moved] if moved in left else None
         host, what = moved, replace(what, tail=None, since=None, ago=ago)
-        sink(f"[toolkit] rank {rank} runs on {host} since a restart\n".encode())
+        sink(f"[toolkit] rank {rank} has moved to {host} in a restart\n".encode())
 
 
 def _host_after_restart(session: Session, job: str, rank: int, host: str, lost: bool) -> str:
@@ -165,7 +166,7 @@ def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bo
     # The program on the host ends at the limit or with this program, whichever is first.
     result = session.run_inside(session.inventory.main, ask, seconds)
     if not result.ok and result.status != TIMED_OUT:
-        raise ToolkitError(f"cannot wait for the end of {job}: {words_of(result.stderr)}", "toolkit jobs")
+        raise ToolkitError(f"cannot wait for the end of {job}: {reason_of(result)}", "toolkit jobs")
     return result.ok
 
 

@@ -10,7 +10,7 @@ from toolkit.cluster.gpus import ordered_uuids
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.ownership import ours
 from toolkit.core.code import CodeTree
-from toolkit.core.image import OWN
+from toolkit.core.image import OWN, build_command
 from toolkit.core.printable import counted
 from toolkit.errors import NotReady
 from toolkit.jobs.slots import Room
@@ -57,14 +57,18 @@ def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> No
     env = dict(layout.image.env)
     openmpi = env.get("TOOLKIT_OPENMPI", "")
     if launcher == "horovodrun" and not elastic and openmpi.startswith("5."):
-        what = f"horovodrun requires Open MPI 4, but the image {layout.inventory.image} contains {openmpi}"
+        what = (
+            "without --elastic, horovodrun requires Open MPI 4, but the image "
+            f"{layout.inventory.image} contains Open MPI {openmpi}"
+        )
         raise NotReady(what, "toolkit run --launcher mpirun SCRIPT  # mpirun also starts ranks of Horovod")
     added = env.get("TOOLKIT_WITH")
     wanted = _COMES_WITH.get(launcher)
     if added is None or wanted is None or {OWN, *wanted} & set(added.split(",")):
         return
+    every = ",".join(sorted({*filter(None, added.split(",")), launcher}))
     what = f"the image {layout.inventory.image} was built without {launcher}"
-    raise NotReady(what, f"toolkit image build --with {launcher} && toolkit up")
+    raise NotReady(what, f"{build_command(layout.inventory.image)} --with {every} && toolkit up")
 
 
 def _missing(layout: Layout, host: str) -> tuple[str, bool] | None:

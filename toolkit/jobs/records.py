@@ -12,6 +12,7 @@ from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.jobs.exec_mode import Parts, all_parts
 from toolkit.jobs.slots import Taken
 from toolkit.jobs.status import JobStatus, parse_status
+from toolkit.plan.context import reason
 from toolkit.protocol.jobs import JobRow
 from toolkit.protocol.names import JOBS
 from toolkit.remote.fanout import fan_out
@@ -105,7 +106,7 @@ def newest_job(session: Session, running: bool = False) -> JobStatus:
     """
     known = known_jobs(session)
     if not known:
-        raise NotReady("no job has run on this cluster", "toolkit run SCRIPT")
+        raise NotReady("this cluster has no records of jobs", "toolkit run SCRIPT")
     return next((one for one in reversed(known) if running and not one.final), known[-1])
 
 
@@ -130,7 +131,7 @@ def _ask(session: Session, host: str) -> Sequence[JobRow]:
         Command(("python3", "-", str(JOBS)), packed("job_list").encode()), 30
     )
     if not result.ok:
-        what = f"cannot list the jobs of {host}: {result.output}"
+        what = f"cannot list the jobs of {host}: {reason(result)}"
         raise ToolkitError(what, "toolkit status -v")
     return _limited(read_answer(tuple[JobRow, ...], result.stdout, host, "the job list"), host)
 

@@ -96,8 +96,8 @@ class JobStatus:
             first += len(slots)
             if 0 <= rank < first:
                 return name
-        what = f"job {self.id} has no rank {rank}; its ranks are 0 to {first - 1}"
-        raise NotReady(what, f"run the same command again with a rank from 0 to {first - 1}")
+        what = f"job {self.id} has no rank {rank}, because the world size is {first}"
+        raise NotReady(what, f"run the same command again with a rank less than {first}")
 
 
 def exception_of(lines: Sequence[str]) -> str:

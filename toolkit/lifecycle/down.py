@@ -79,7 +79,10 @@ mounts() {
 # The folder of a cluster, $1. The parents go too if this was the last cluster; otherwise rmdir leaves them.
 REMOVE_STATE = f"""{_MOUNTS}
 on=$(mounts "$1")
-[ -z "$on" ] || {{ echo "a file system is mounted at $on; toolkit removes no mounted files" >&2; exit 1; }}
+[ -z "$on" ] || {{
+echo "a file system is mounted at $on; unmount the file system, because toolkit removes no mounted files" >&2
+  exit 1
+}}
 rm -rf "$1" || exit 1
 rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
 exit 0
@@ -195,7 +198,7 @@ def _parts_step(facts: Facts, identities: Sequence[str]) -> Step:
         "remove partial images",
         script(_REMOVE_PARTS, *identities),
         unless=script(_NO_PARTS, *identities),
-        fix=f"on {facts.host}: docker images toolkit-part",
+        fix=f"on {facts.host}: {facts.engine} images toolkit-part",
     )
 
 
@@ -222,7 +225,7 @@ def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -
         # A second cluster can listen on the same port at another address; its listener is no leftover.
         script(_PROOF, inventory.cluster, facts.user, facts.state_dir, "0" if others else port, *identities),
         fix="toolkit down  # after other commands for this cluster have ended; if `down` fails again, on "
-        f"{facts.host}: docker ps -a --filter label=toolkit.cluster={inventory.cluster}",
+        f"{facts.host}: {facts.engine} ps -a --filter label=toolkit.cluster={inventory.cluster}",
         unsure="toolkit down  # after the transfer has ended",
         proof=True,
     )

@@ -282,7 +282,7 @@ def _wait_step(layout: Layout, place: Place) -> Step:
             ),
             Failure(_NOT_BOUND, _PORT_TAKEN, taken, FailureCause.PORT_TAKEN),
         ),
-        fix=f"on {place.name}: docker logs {name}",
+        fix=f"on {place.name}: {place.facts.engine} logs {name}",
         id="sshd listens",
     )
 

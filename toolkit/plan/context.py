@@ -149,6 +149,7 @@ def _full(
     rooms = rooms_of(runner, *paths)
     room = tightest(rooms, paths)
     where = room.mount if room else "/"
+    engine = getattr(runner, "engine", DOCKER)
     if unwritable is Unwritable.QUOTA:
         return ToolkitError(
             f"the disk quota is exceeded: {words}",
@@ -164,15 +165,15 @@ def _full(
         # The written data has been removed. Without a path of its own, the command wrote to the engine's.
         room = next((one for one in rooms if one.path in own), rooms[-1])
         return ToolkitError(
-            f"the disk was full (now {room.line()}): {words}", room_fix(host, room.mount), host
+            f"the disk was full (now {room.line()}): {words}", room_fix(host, room.mount, engine), host
         )
     full = f"the disk is full ({room.line()})" if room else "the disk is full"
-    return ToolkitError(f"{full}: {words}", room_fix(host, where), host)
+    return ToolkitError(f"{full}: {words}", room_fix(host, where, engine), host)
 
 
-def room_fix(host: str, where: str) -> str:
+def room_fix(host: str, where: str, engine: str = DOCKER) -> str:
     """Return the fix for a full file system on a host."""
-    commands = f"{quoted('df', '-h', where)}; docker system df; docker image prune"
+    commands = f"{quoted('df', '-h', where)}; {engine} system df; {engine} image prune"
     return f"on {host}: {commands}  # free space on {where}, then run the same command again"
 
 

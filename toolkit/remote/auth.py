@@ -28,6 +28,8 @@ class NotLetIn(paramiko.AuthenticationException):
         refused: whether the host has refused at least one key.
         more: further methods that the host requires after an accepted key, such as ``keyboard-interactive``.
         hung_up: whether the host closed the connection after a number of keys.
+        silent: whether the SSH agent did not answer.
+        no_keys: whether the host accepts no keys.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class NotLetIn(paramiko.AuthenticationException):
         hung_up: bool = False,
     ) -> None:
         self.tried, self.locked, self.refused, self.more = tried, locked, refused, more
-        self.hung_up = hung_up
+        self.hung_up, self.silent, self.no_keys = hung_up, False, False
         super().__init__("; ".join(tried))
 
 
@@ -96,7 +98,9 @@ class KeyLogin:
             agent.close()
         if agent.silent:
             self._tried.append(agent.silent)
-        raise self._failure()
+        failed = self._failure()
+        failed.silent = bool(agent.silent)
+        raise failed
 
     def _failure(self, more: tuple[str, ...] = (), hung_up: bool = False) -> NotLetIn:
         return NotLetIn(self._tried, self._locked, self._refused, more, hung_up)
@@ -106,7 +110,9 @@ class KeyLogin:
             more = transport.auth_publickey(self._target.user, key)
         except paramiko.BadAuthenticationType as error:
             self._tried.append(f"sshd accepts no keys, only {', '.join(error.allowed_types)}")
-            raise self._failure() from error
+            failed = self._failure()
+            failed.no_keys = True
+            raise failed from error
         except paramiko.AuthenticationException:
             self._refused = True
             self._tried.append(f"sshd refused {label}")
@@ -121,7 +127,7 @@ class KeyLogin:
             self._tried.append(f"sshd accepted {label}, but also requires: {', '.join(more)}")
             raise self._failure(tuple(more))
         if not transport.is_active():
-            self._tried.append("sshd closed the connection, because toolkit offered too many keys")
+            self._tried.append("sshd closed the connection, probably because toolkit offered too many keys")
             raise self._failure(hung_up=True)
         return False
 

@@ -89,7 +89,7 @@ class ContainerSession:
 
     def _give_up(self, about: str, seconds: float) -> ToolkitError:
         what = f"the container has not answered for {seconds:g} s; toolkit waited for {about}"
-        fix = "toolkit check  # the most frequent cause is a state directory on a hung disk or NFS server"
+        fix = "toolkit check  # often the cause is a state directory on a hung disk or NFS server"
         self._late = ToolkitError(what, fix, self.runner.name)
         self.leave()
         return self._late

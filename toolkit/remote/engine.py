@@ -111,7 +111,8 @@ class Engine:
             return None
         except (docker.errors.DockerException, requests.exceptions.RequestException, DecodeError) as error:
             raise ImageError(
-                f"the engine cannot inspect image {reference}: {error}", "docker images"
+                f"the Docker engine of this machine cannot inspect image {reference}: {error}",
+                "docker images",
             ) from error
 
     def save(self, reference: str) -> Iterator[bytes]:
@@ -125,5 +126,5 @@ class Engine:
             yield from chunks
         except (docker.errors.APIError, requests.exceptions.RequestException) as error:
             raise ImageError(
-                f"the engine cannot export image {reference}: {error}", "docker images"
+                f"the Docker engine of this machine cannot export image {reference}: {error}", "docker images"
             ) from error

@@ -254,7 +254,8 @@ class SshRunner:
             if error.code == 1:  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
                 fix = f"on {self.name}: set AllowTcpForwarding yes in /etc/ssh/sshd_config, then restart sshd"
                 raise ToolkitError("the sshd of the host forbids TCP forwarding", fix, self.name) from error
-            raise NotReady(f"no program listens on {where}", "toolkit status", self.name) from error
+            why = f"the host cannot connect to {where}"
+            raise NotReady(why, "toolkit status", self.name) from error
         except (OSError, EOFError, paramiko.SSHException) as error:
             why = f"the connection was lost: {self._link.lost or error}"
             raise Unreachable(why, _AGAIN, self.name) from error

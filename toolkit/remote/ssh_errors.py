@@ -29,6 +29,7 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         proxy_said: the last line that the target's ProxyCommand wrote to standard error.
     """
     name, host, port = target.name, target.host, target.port
+    named = name.partition(" ")[0]  # without the description of a jump host
     by_hand = f"ssh -p {port} {_at(target)}"
     if isinstance(error, ToolkitError):
         return error
@@ -55,10 +56,14 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         return Unreachable(what, by_hand, name)
     # paramiko's words for a handshake that was not done in time, and for the first line of one.
     if str(error) == "No existing session" or isinstance(error.__context__, TimeoutError):
-        what = f"{host} port {port} accepts the connection but sends nothing; the host is hung or overloaded"
+        what = (
+            f"{host} port {port} accepts the connection but sends nothing; "
+            "the host might be hung or overloaded"
+        )
         return Unreachable(
             what,
-            f"{by_hand}  # check the console of the host; to continue without the host, add --exclude {name}",
+            f"{by_hand}  # check the console of the host; "
+            f"to continue without the host, add --exclude {named}",
             name,
         )
     if "banner" in str(error) or isinstance(error, EOFError):
@@ -110,12 +115,17 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
         tried = ["toolkit found no key in a file or in the SSH agent"]
         fix = f"ssh-keygen -t ed25519 && {fix}"
     elif isinstance(error, NotLetIn):
-        if error.locked:
-            fix = f"ssh-add {error.locked[0]}" + (f"; {fix}" if error.refused else "")
+        if error.silent:
+            file = f" {shlex.quote(error.locked[0])}" if error.locked else ""
+            fix = f"eval $(ssh-agent) && ssh-add{file}  # or authorize another key: {copy}"
+        elif error.locked:
+            fix = f"ssh-add {shlex.quote(error.locked[0])}" + (f"; {fix}" if error.refused else "")
         elif error.more:
             fix = f"on {target.name}: set AuthenticationMethods publickey for {target.user} in sshd_config"
         elif error.hung_up:
             fix = "set identity_file: in hosts.yaml, so that toolkit offers only this key"
+        elif error.no_keys:
+            fix = f"on {target.name}: set PubkeyAuthentication yes for {target.user} in sshd_config"
     unsupported = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if unsupported:
         tried = [*tried, f"toolkit does not support {' or '.join(unsupported)} of the SSH configuration"]

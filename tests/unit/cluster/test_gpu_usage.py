@@ -210,7 +210,7 @@ def test_many_holders_are_one_sentence() -> None:
     with pytest.raises(NotReady, match=r"; and 2 more jobs or processes\n"):
         refuse_held({"gpu1": host(claims=claims)}, {"gpu1": ["GPU-0"]})
     both = replace(CLAIM, gpus=("GPU-0", "GPU-1"))
-    with pytest.raises(NotReady, match=r"gpu1: GPU 0 \(GPU-0\), 1 \(GPU-1\) is held by job j1"):
+    with pytest.raises(NotReady, match=r"gpu1: GPUs 0 \(GPU-0\), 1 \(GPU-1\) are held by job j1"):
         refuse_held({"gpu1": host(claims=[both])}, {"gpu1": ["GPU-0", "GPU-1"]})
 
 

@@ -121,7 +121,7 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
         (host(number=1), (), said("no-driver")[1], "1 GPU is declared in hosts.yaml", "modprobe nvidia"),
         (host("0"), (), said("mismatch-550")[1], "runs the old driver", "reboot  # or in hosts.yaml: set"),
         (host(number=1), (), said("no-devices")[1], "the NVIDIA driver finds no GPU", "lspci"),
-        (host(number=1), (), said("absent")[1], "nvidia-smi is missing", "install the NVIDIA driver"),
+        (host(number=1), (), said("absent")[1], "nvidia-smi is not on the PATH", "install the NVIDIA driver"),
         (host(number=1), (), said("hangs")[1], "nvidia-smi hangs", "reboot"),
         (host(SPLIT[0].uuid, SPLIT[0].migs[0].uuid), SPLIT, "", "declares both", "keep only one"),
     ],
@@ -190,7 +190,7 @@ def test_by_which_of_the_engines_ways(
 def test_podman_gets_gpus_by_cdi_because_old_versions_ignore_the_option_gpus() -> None:
     podman = replace(facts(), engine=PODMAN, nvidia_runtime=True, cdi=("0", "1", "all"))
     assert gpu_access(("0", "1"), podman) == ("", ("nvidia.com/gpu=all",))
-    with pytest.raises(NotReady, match="does not contain GPU 0, 1") as caught:
+    with pytest.raises(NotReady, match="does not contain GPUs 0, 1") as caught:
         gpu_access(("0", "1"), replace(podman, cdi=()))
     assert "nvidia-ctk cdi generate" in caught.value.fix
 

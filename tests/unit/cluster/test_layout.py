@@ -189,7 +189,7 @@ def test_which_image_is_meant() -> None:
     with pytest.raises(ImageError, match="neither your machine nor any host"):
         place({n: replace(f, images=()) for n, f in said.items()})
     late = "the engine gave no answer within 30 s to docker info"
-    with pytest.raises(ImageError, match=f"no host has the image toolkit:cpu, and {late}"):
+    with pytest.raises(ImageError, match=f"no host that answered has the image toolkit:cpu, and {late}"):
         nowhere = Observed({n: replace(f, images=()) for n, f in said.items()}, local_silence=late)
         make_layout(world.inventory(), nowhere)
     # An image of another name does not count, be it the right one.

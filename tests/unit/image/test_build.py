@@ -106,7 +106,9 @@ def test_an_altered_wheel_is_refused_by_name_before_anything_uses_it(tmp_path: P
     with pytest.raises(ImageError) as caught:
         build_image(build, quiet)
     file = tmp_path / "wheels/a_b-1.0-py3-none-any.whl"
-    assert caught.value.what == f"the SHA-256 of 1 package file is not in image/wheels.lock:\n    {file}"
+    assert (
+        caught.value.what == f"image/wheels.lock does not contain the SHA-256 of 1 package file:\n    {file}"
+    )
     assert caught.value.fix.startswith(f"rm {file}  #")
     assert file.exists() and not mark.exists() and not Path(build.context).exists()
 

@@ -194,7 +194,7 @@ def test_parts_stay_while_their_image_is_on_its_way(tmp_path: Path, monkeypatch:
         "not run",
         "toolkit image prune  # after the transfer of the image has ended",
     )
-    assert stays.detail.endswith(f"its transfer to this host runs as pid {relay.pid}")
+    assert stays.detail.endswith(f"a transfer of the image to this host runs as pid {relay.pid}")
 
 
 def test_the_plan_and_the_list_in_words() -> None:

@@ -109,7 +109,7 @@ def test_after_a_pull_nothing_is_sent() -> None:
     said = {name: replace(f, images=(world.NAMED,)) for name, f in world.cluster_facts().items()}
     plan = plan_up(make_layout(pulling("missing"), Observed(said, by_name=True)), world.INSIDE)
     assert not [step for step in plan.steps if isinstance(step, SendImage)]
-    with pytest.raises(ImageError, match="no host has the image") as caught:
+    with pytest.raises(ImageError, match="no host that answered has the image") as caught:
         make_layout(pulling("missing"), Observed({n: replace(f, images=()) for n, f in said.items()}))
     assert "toolkit up" in caught.value.fix
 

@@ -172,7 +172,7 @@ def test_local_files_that_differ_are_kept(place: Place) -> None:
     place.write("b", "theirs")
     (place.into / "a").write_text("mine")
     found = place.find("a", "b")
-    with pytest.raises(ToolkitError, match=r"these local files differ: .*/a\n") as error:
+    with pytest.raises(ToolkitError, match=r"would replace 1 local file: .*/a\n") as error:
         check_local([found], replace=False)
     assert "--force" in error.value.fix
     place.get("a", "b")  # what --force does
@@ -245,7 +245,7 @@ def test_a_folder_that_is_named_takes_the_files(project: Path, run: Run) -> None
 def test_an_error_names_at_most_three_earlier_jobs() -> None:
     known = [JobStatus(f"job{n}", "succeeded", 0, float(n), n + 1.0, "") for n in range(7)]
     error = with_earlier_jobs(NoSuchFile("job job6 has no file x", ""), known, "job6", ["x"])
-    assert error.what.endswith("earlier jobs are job5, job4, job3 and 3 more")
+    assert error.what.endswith("earlier jobs: job5, job4, job3 and 3 more")
 
 
 def test_a_file_that_the_newest_job_lacks_can_be_of_an_earlier_job(
@@ -256,7 +256,7 @@ def test_a_file_that_the_newest_job_lacks_can_be_of_an_earlier_job(
     job, _ = place.code.send(place.code.step(job="two"))
     (job / "status.json").write_text('{"state": "succeeded", "exit_code": 0, "started": 9.0}')
     status, _, err = run("get", "out", "--host", HOST)
-    assert status == 1 and "; two is the newest job, and earlier jobs are one\n" in err
+    assert status == 1 and "; two is the newest job; earlier jobs: one\n" in err
     assert f"fix: toolkit get --job one --host {HOST} out  # or with the id of another job" in err
     with pytest.raises(NoSuchFile, match="two is the newest job"):
         ClusterJob(Cluster(world.inventory())).get("out")

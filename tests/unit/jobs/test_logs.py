@@ -65,7 +65,7 @@ def follow_rank(
     return output.decode(), asked, error
 
 
-MOVED = "[toolkit] rank 1 runs on gpu2 since a restart\n"
+MOVED = "[toolkit] rank 1 has moved to gpu2 in a restart\n"
 
 
 def test_the_log_of_a_rank_is_followed_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:

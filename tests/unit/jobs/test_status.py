@@ -42,7 +42,7 @@ def test_a_job_is_read_from_its_records() -> None:
     assert found.hosts == (("gpu1", (0, 2)), ("gpu2", (3,)))
     assert [found.host_of(rank) for rank in range(3)] == ["gpu1", "gpu1", "gpu2"]
     for rank in (-1, 3):
-        with pytest.raises(NotReady, match=f"has no rank {rank}; its ranks are 0 to 2"):
+        with pytest.raises(NotReady, match=f"has no rank {rank}, because the world size is 3"):
             found.host_of(rank)
 
 

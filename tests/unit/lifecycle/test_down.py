@@ -226,7 +226,7 @@ def test_what_is_mounted_below_its_folder_is_not_removed(
     (failed,) = run(engine).failures
     assert (
         failed.phase == "files"
-        and f"{CLUSTER}/gpu2/jobs/data; toolkit removes no mounted files" in failed.detail
+        and f"{CLUSTER}/gpu2/jobs/data; unmount the file system, because toolkit" in failed.detail
     )
     assert (state / "jobs" / "data" / "precious").read_text() == "x"
     table.write_text(f"server:/data {str(state.parent).replace(' ', chr(92) + '040')}/gpu22 nfs rw 0 0\n")

@@ -391,7 +391,8 @@ def test_a_launcher_that_the_image_lacks(added: str | None, launcher: str, refus
         return
     with pytest.raises(NotReady, match=f"was built without {launcher}") as caught:
         require_launcher(place, launcher)
-    assert caught.value.fix == f"toolkit image build --with {launcher} && toolkit up"
+    every = ",".join(sorted({*filter(None, (added or "").split(",")), launcher}))
+    assert caught.value.fix == f"toolkit image build --flavor cpu --with {every} && toolkit up"
 
 
 def test_horovodrun_with_mpi_is_refused_where_open_mpi_is_5() -> None:
@@ -402,7 +403,7 @@ def test_horovodrun_with_mpi_is_refused_where_open_mpi_is_5() -> None:
     for launcher in ("mpirun", "torchrun", "horovodrun-gloo"):
         require_launcher(place, launcher)
     require_launcher(place, "horovodrun", elastic=True)
-    with pytest.raises(NotReady, match=r"contains 5\.0\.11") as caught:
+    with pytest.raises(NotReady, match=r"contains Open MPI 5\.0\.11") as caught:
         require_launcher(place, "horovodrun")
     assert "--launcher mpirun" in caught.value.fix
 
