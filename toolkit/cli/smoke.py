@@ -71,7 +71,7 @@ def smoke(
             ]
             put_text(table(("host", "gpu", "name", "driver", "memory", "uuid"), rows))
         elif not result.problems:
-            put_text("no host uses a GPU, so toolkit tested no GPU")
+            put_text("no host uses a GPU, so no GPU was tested")
         for problem in result.problems:
             say(f"  FAILED  {problem}")
         if result.allreduce:

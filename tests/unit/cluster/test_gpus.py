@@ -255,7 +255,7 @@ def test_a_list_reaches_the_container() -> None:
         ("Unknown runtime specified nvidia.", "Toolkit is missing", "restart docker"),
         ("unknown or invalid runtime name: nvidia.", "Toolkit is missing", "restart docker"),
         ('could not select device driver "cdi" with capabilities: [].', "is disabled", '{"cdi": true}'),
-        ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=7.", "outdated", "generate"),
+        ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=7.", "does not contain the requested GPUs", "generate"),
         ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "cannot use", "smi"),
         ("nvidia-container-cli: device error: GPU-1: unknown device: unknown", "cannot give", "smi -L"),
         ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8", "newer", "CUDA"),
@@ -327,7 +327,7 @@ def test_a_container_with_other_gpus_than_declared() -> None:
 
 def test_a_container_without_nvidia_smi_or_with_a_driver_in_trouble() -> None:
     problem = judged("nvidia-smi is not on the PATH", ALL)[0]
-    assert "lists 0 of them" in problem and "nvidia-smi is not on the PATH" in problem and "fix:" in problem
+    assert "lists 0 of the expected GPUs" in problem and "nvidia-smi is not on the PATH" in problem and "fix:" in problem
     problem = judged((SAID / "mismatch-550.txt").read_text(), ALL)[0]
     assert "the kernel still runs the old driver" in problem and "on gpu1: sudo reboot" in problem
 
