@@ -327,7 +327,11 @@ def test_a_container_with_other_gpus_than_declared() -> None:
 
 def test_a_container_without_nvidia_smi_or_with_a_driver_in_trouble() -> None:
     problem = judged("nvidia-smi is not on the PATH", ALL)[0]
-    assert "lists 0 of the expected GPUs" in problem and "nvidia-smi is not on the PATH" in problem and "fix:" in problem
+    assert (
+        "lists 0 of the expected GPUs" in problem
+        and "nvidia-smi is not on the PATH" in problem
+        and "fix:" in problem
+    )
     problem = judged((SAID / "mismatch-550.txt").read_text(), ALL)[0]
     assert "the kernel still runs the old driver" in problem and "on gpu1: sudo reboot" in problem
 
