@@ -255,7 +255,7 @@ def test_a_list_reaches_the_container() -> None:
         ("Unknown runtime specified nvidia.", "Toolkit is missing", "restart docker"),
         ("unknown or invalid runtime name: nvidia.", "Toolkit is missing", "restart docker"),
         ('could not select device driver "cdi" with capabilities: [].', "is disabled", '{"cdi": true}'),
-        ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=7.", "not contain", "generate"),
+        ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=7.", "contain", "generate"),
         ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "cannot use", "smi"),
         ("nvidia-container-cli: device error: GPU-1: unknown device: unknown", "cannot give", "smi -L"),
         ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8", "newer", "CUDA"),
