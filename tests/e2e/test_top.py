@@ -118,7 +118,7 @@ def test_what_a_second_host_is_worth(up: Toolkit, tmp_path: Path) -> None:
     done = up.run("bench", "scaling", *words, "--launcher", "torchrun", "--json", "steps.py", check=True)
     one, two = done.json["rows"]
     assert (one["ranks"], two["ranks"], two["predicted_efficiency"]) == (1, 2, 0.9)
-    assert 0.7 < two["efficiency"] < 0.9 and "2 hosts do 1." in done.json["verdict"]
+    assert 0.7 < two["efficiency"] < 0.9 and "2 hosts have 1." in done.json["verdict"]
     assert "<svg" in page.read_text() and "http" not in page.read_text()
     assert all(job["state"] == "stopped" for job in up.run("jobs", "--json", check=True).json[-2:])
     # A script that says nothing of steps is named, with what it said last.

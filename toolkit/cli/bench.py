@@ -58,8 +58,7 @@ def network(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Time limit of the all-reduce measurement; toolkit skips messages that would exceed this "
-            "time",
+            help="Time limit of the all-reduce measurement; toolkit skips sizes that would exceed this limit",
         ),
     ] = 30.0,
     only: Annotated[

@@ -72,7 +72,10 @@ def get(
         ),
     ] = "",
     everywhere: Annotated[
-        bool, typer.Option("--all-hosts", help="Download from every host, each into DIR/HOST/")
+        bool,
+        typer.Option(
+            "--all-hosts", help="Download from every host, and write the files of each host to DIR/HOST/"
+        ),
     ] = False,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="DIR", help="Local folder (default: ./runs/JOB)")

@@ -281,9 +281,9 @@ def send(
 ) -> None:
     """Copy the image to every host, or let hosts pull it.
 
-    Hosts receive only the layers that they do not have. With `pull: always` in hosts.yaml, each host pulls
-    the image from the registry instead. With `pull: missing`, only hosts without the image pull the image.
-    `toolkit up` also copies or pulls the image.
+    Hosts receive only missing layers, or the complete image if toolkit cannot read its layers. With
+    `pull: always` in hosts.yaml, each host pulls the image from the registry instead. With `pull: missing`,
+    only hosts without the image pull the image. `toolkit up` also copies or pulls the image.
 
     Examples:
         toolkit image send

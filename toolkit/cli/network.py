@@ -68,8 +68,8 @@ def tune(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Planned time for all trials, 2 to 600 s; each trial takes at least 1 s, even if all trials "
-            "then take longer",
+            help="Time limit for all trials, 2 to 600 s. Each trial measures for at least 1 s, so slow starts"
+            " can exceed the limit",
         ),
     ] = DEFAULT_BUDGET_S,
     only: Annotated[

@@ -40,7 +40,12 @@ def scaling(
     warm_up: Annotated[
         str, typer.Option(metavar="SECONDS", help="Warm-up time between the first step and the measurement")
     ] = "5",
-    patience: Annotated[str, typer.Option(metavar="SECONDS", help="Time limit for the first step")] = "300",
+    patience: Annotated[
+        str,
+        typer.Option(
+            metavar="SECONDS", help="Fail if no rank prints a step within SECONDS of the start of the job"
+        ),
+    ] = "300",
     batch: Annotated[
         str,
         typer.Option(

@@ -219,7 +219,10 @@ def _nccl_log(settings: Settings) -> Iterator[tuple[Setting, Complaint]]:
             yield parts, Complaint("warning", what, fix)
             return
     if level.value.upper() == "TRACE":
-        what = "release builds of NCCL contain no trace output, so TRACE has the same effect as INFO"
+        what = (
+            "without NCCL_DEBUG_SUBSYS=CALL, release builds of NCCL print no trace output, so TRACE has the "
+            "same effect as INFO"
+        )
         yield level, Complaint("warning", what, "set NCCL_DEBUG=INFO, or also set NCCL_DEBUG_SUBSYS=CALL")
 
 

@@ -92,7 +92,7 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     found = _hindrances(inventory, batch, target)
     for path in batch.leave_out:
         if not any(_below(each.path, path) for each in found):
-            what = f"hosts.yaml has no key with this path that {_CALLED[target]} does not support"
+            what = f"nothing to leave out: hosts.yaml does not set this key, or {_CALLED[target]} supports it"
             problems.append(Problem(f"--leave-out {path}", what))
     refused = [each for each in found if not any(_below(each.path, path) for path in batch.leave_out)]
     if refused:

@@ -123,7 +123,7 @@ def address(text: str) -> str:
     if colon and fits(ADDRESS, name) and rest.isdecimal():
         raise ValueError(f"should be only a host; write 'address: {name}' and 'port: {rest}'")
     if fits(r"\[?[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]?", text):
-        raise ValueError("toolkit does not support IPv6 addresses; give the host an alias in ~/.ssh/config")
+        raise ValueError("should not be an IPv6 address; write an alias of ~/.ssh/config instead")
     require(fits(ADDRESS, text), should, text)
     if fits(r"[0-9.]+", text):
         _ipv4(text)

@@ -383,7 +383,7 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
             {},
             {"leave_out": ("secrets",)},
             SLURM,
-            "--leave-out secrets: hosts.yaml has no key with this path that Slurm does not support",
+            "--leave-out secrets: nothing to leave out: hosts.yaml does not set this key, or Slurm supports it",
         ),
         ({"mounts": (Mount("/a,b", "/c"),)}, {"runtime": "pyxis"}, SLURM, "mounts//c: pyxis accepts no path"),
         (

@@ -97,7 +97,7 @@ def test_users_and_ports() -> None:
         ("^a\n", ["line 1: '^a' excludes a host; delete the lines of the host instead"]),
         ("a,b\n", ["line 1: a line should contain one host"]),
         ("a sockets-per-board=2\n", ["line 1: sockets-per-board describes processors"]),
-        ("fe80::1 slots=2\n", ["line 1: toolkit does not support IPv6 addresses"]),
+        ("fe80::1 slots=2\n", ["line 1: should not be an IPv6 address"]),
         ("10.0.0.256\n", ["line 1: should be an IPv4 address"]),
         ("-oProxyCommand=x\n", ["line 1: a line should begin with a host"]),
         ("-o slots=2\n", ["line 1: should not begin with '-'"]),
