@@ -145,7 +145,7 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
     ),
     "apart": (
         {"data_address": ("DATA1", "CONTROL2")}, "", "",
-        {"net-shared": "different networks", "net-speeds": "box2 has 100 Mb/s"},
+        {"net-shared": "different networks", "net-speeds": "only 100 Mb/s on box2"},
     ),
     "no carrier": (
         {"data_address": ("10.98.0.1", "10.98.0.2")}, CABLE, "ip link del lan9",
@@ -207,7 +207,7 @@ UP: Mapping[str, Sequence[Fault]] = {
             "in-names",
             "cp STATE/etc/hosts /root/hosts; sed 's/.* box2$/127.0.1.1 box2/' /root/hosts >STATE/etc/hosts",
             "cat /root/hosts >STATE/etc/hosts",
-            "the name box2 resolves to 127.0.1.1 (loopback), not to DATA2",
+            "the name box2 resolves to 127.0.1.1 (loopback) instead of DATA2",
         ),
         Fault(
             "in-files",

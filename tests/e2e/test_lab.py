@@ -102,7 +102,7 @@ def test_a_labs_life(name: str, tmp_path: Path) -> None:
 
     with pytest.raises(LabError, match="other settings"):
         lab_up(LabSpec(name, spec.folder, hosts=2, user="root"))
-    with pytest.raises(LabError, match="expected 1"):
+    with pytest.raises(LabError, match="requests 1"):
         lab_up(LabSpec(name, spec.folder, hosts=1))
     assert lab_status(name).ok
 

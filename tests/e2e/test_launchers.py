@@ -95,7 +95,7 @@ def test_a_launcher_within_a_launcher_is_refused_before_anything_is_contacted(up
 
 def test_a_launcher_that_the_image_lacks_is_refused(up: Toolkit) -> None:
     done = up.run("run", "--launcher", "deepspeed", "--workdir", "examples/digits", "train_ddp.py")
-    assert done.status == 3 and "toolkit image build --with deepspeed" in done.err
+    assert done.status == 3 and "--with deepspeed && toolkit up" in done.err
 
 
 # With the frameworks in the image
