@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from toolkit.checks.gpu_setup import cannot_give_gpus, configure_gpus
+from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.model import Check, Scene, Seen, error, fine, grouped, groups_text, unchecked, warning
 from toolkit.checks.mounts import access, lost_source, unwritable
+from toolkit.cluster.gpus import GPU_SETUP
 from toolkit.core.command import quoted
 from toolkit.core.container import mount_argument
 from toolkit.core.finding import Finding
@@ -219,7 +220,7 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if found is None or len(found) < wanted:
         has = "has no nvidia-smi" if found is None else f"lists {counted(len(found), 'GPU')}"
         what = f"a container on the host should have {counted(wanted, 'GPU')}, but the container {has}"
-        yield error(what, f"on {seen.host}: {configure_gpus(seen)}  # then: toolkit up")
+        yield error(what, f"on {seen.host}: {GPU_SETUP[seen.facts.engine]}  # then: toolkit up")
 
 
 def _versions(scene: Scene) -> Iterator[Finding]:

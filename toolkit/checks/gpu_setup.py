@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from toolkit.checks.engine import engine_info
 from toolkit.checks.gpu import GPUS, answers, label, of_cards, unwanted
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
-from toolkit.cluster.gpus import explain, is_known
+from toolkit.cluster.gpus import GPU_SETUP, explain, is_known
 from toolkit.core.command import quoted
 from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
@@ -272,7 +272,7 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not seen.facts.gpus or unwanted(seen, scene):
         yield fine("containers on this host receive no GPU")
         return
-    configure = configure_gpus(seen)
+    configure = GPU_SETUP[seen.facts.engine]
     if not info.version:
         yield unchecked("the container engine cannot be used")
     elif "nvidia" in (info.runtimes or {}) or (report.tagged("cdi") and info.cdi_folders):
@@ -287,13 +287,6 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     else:
         what = "the container engine cannot give GPUs to containers: the NVIDIA Container Toolkit is missing"
         yield error(what, f"on {seen.host}: install nvidia-container-toolkit, then: {configure}")
-
-
-def configure_gpus(seen: Seen) -> str:
-    """Return the command with which the container engine of a host gives GPUs to containers."""
-    if seen.facts is not None and seen.facts.engine == PODMAN:
-        return "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-    return "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 
 
 def cannot_give_gpus(seen: Seen, scene: Scene) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from toolkit.core.engines import PODMAN
+from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import Facts, Gpu, Mig
 from toolkit.core.printable import counted
 from toolkit.errors import NotReady, together
@@ -163,15 +163,20 @@ CAPABILITIES = ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility")
 # If NVIDIA's runtime is the default one, an image that requests all GPUs gets them without this variable.
 NONE_VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "void")
 
+# The command with which each engine can give GPUs to containers; it is part of the NVIDIA Container Toolkit.
+GPU_SETUP = {
+    DOCKER: "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
+    PODMAN: "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+}
 _INSTALL = (
-    "on {host}: install the NVIDIA Container Toolkit (package nvidia-container-toolkit), then:"
-    " sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+    "on {host}: install the NVIDIA Container Toolkit (package nvidia-container-toolkit), then: "
+    + GPU_SETUP[DOCKER]
 )
 _REINSTALL = (
     "on {host}: nvidia-smi -L"
     "  # then reinstall the NVIDIA Container Toolkit, and run: sudo systemctl restart docker"
 )
-_GENERATE = "on {host}: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+_GENERATE = "on {host}: " + GPU_SETUP[PODMAN]
 
 # Error messages of engines and NVIDIA's tools that cannot give GPUs to a container.
 _FAILURES: tuple[tuple[str, str, str], ...] = (

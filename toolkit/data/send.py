@@ -15,7 +15,6 @@ from toolkit.core.answers import answer_of
 from toolkit.core.causes import is_denied
 from toolkit.core.command import Command, Result, command, script
 from toolkit.core.disk_space import size
-from toolkit.core.engines import DOCKER
 from toolkit.core.printable import counted
 from toolkit.core.runner import Runner
 from toolkit.data.source import DataPayload, Need
@@ -73,7 +72,7 @@ def send_data(step: SendData, context: Context, advance: Advance) -> Verdict:
 
     transfers = context.share(key, make)
     try:
-        return _Sending(step, context.runners[step.host], transfers, advance).run()
+        return _Sending(step, context, transfers, advance).run()
     finally:
         transfers.first.absent(step.host)
 
@@ -81,8 +80,9 @@ def send_data(step: SendData, context: Context, advance: Advance) -> Verdict:
 class _Sending:
     """Transfer of one data set to one host."""
 
-    def __init__(self, step: SendData, runner: Runner, transfers: _Transfers, advance: Advance) -> None:
-        self.step, self.runner, self.transfers, self.advance = step, runner, transfers, advance
+    def __init__(self, step: SendData, context: Context, transfers: _Transfers, advance: Advance) -> None:
+        self.step, self.transfers, self.advance = step, transfers, advance
+        self.runner, self.engine = context.runners[step.host], context.engine
         self.wanted = [shard.name for shard in step.content.shards]
 
     def run(self) -> Verdict:
@@ -170,11 +170,9 @@ class _Sending:
         where = room.mount if room else step.path
         lacks = counted(files, "inode") if few and seen.free >= needed else size(needed)
         left = room.line() if room else f"{size(seen.free)} free"
-        engine = getattr(self.runner, "engine", DOCKER)
         what = f"the free space in {step.path} is too small: {left}; the missing data needs {lacks}"
-        raise NotReady(
-            what, f"{room_fix(host, where, engine)}; or in hosts.yaml: set another path: in data:", host
-        )
+        fix = f"{room_fix(host, where, self.engine)}; or in hosts.yaml: set another path: in data:"
+        raise NotReady(what, fix, host)
 
     def _failure(self, result: Result) -> ToolkitError:
         return _failure(result, self.runner, self.step.path)
