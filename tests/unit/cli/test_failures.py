@@ -270,10 +270,10 @@ def test_more_that_is_refused(run: Run, hosts: Path, words: tuple[str, ...], mes
 
 def test_hosts_file_without_an_end_and_homes_that_nobody_has(run: Run, hosts: Path) -> None:
     assert "longer than" in run("up", "--hosts", "/dev/zero")[2]
-    hosts.write_text(HOSTS.replace("{slots: 2}", "{identity_file: ~nobody-here/key}"))
-    assert "hosts/gpu1/identity_file: there is no file ~nobody-here/key" in run("up")[2]
-    hosts.write_text(HOSTS + "known_hosts: ~nobody-here/known_hosts\n")
-    assert "known_hosts: the home folder in ~nobody-here" in run("up")[2]
+    hosts.write_text(HOSTS.replace("{slots: 2}", "{identity_file: ~no-such-user/key}"))
+    assert "hosts/gpu1/identity_file: there is no file ~no-such-user/key" in run("up")[2]
+    hosts.write_text(HOSTS + "known_hosts: ~no-such-user/known_hosts\n")
+    assert "known_hosts: the home folder in ~no-such-user" in run("up")[2]
 
 
 def test_trust_as_a_dry_run_records_nothing(

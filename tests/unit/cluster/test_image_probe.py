@@ -187,6 +187,13 @@ def test_an_image_that_cannot_run_jobs_is_refused(image: Image, words: str) -> N
     assert len(runs) == (2 if image.status == 125 else 1)
 
 
+def test_a_probe_that_fails_on_a_host_names_the_host_and_its_engine() -> None:
+    with pytest.raises(ImageError, match="the runtime failed") as caught:
+        image_report("lab:1", "sha256:1", (), Image(status=125).run, "box1", "podman")
+    assert caught.value.host == "box1"
+    assert caught.value.fix == "on box1: podman run -it --rm --entrypoint sh lab:1"
+
+
 @pytest.mark.parametrize("end", [Result(124), KeyboardInterrupt(), Unreachable("gone", "", "gpu1")])
 def test_the_container_of_a_probe_that_does_not_end_is_removed(end: Result | BaseException) -> None:
     """Its program can ignore the signals that the end of `docker run` sends, and print without end."""

@@ -23,8 +23,9 @@ from toolkit.core.runner import Sink
 from toolkit.errors import ImageError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.image import send
-from toolkit.image.pull import ask_registry, plan_pull, registry_of
+from toolkit.image.pull import ask_registry, plan_pull, pull_failures, registry_of
 from toolkit.lifecycle.up import plan_up
+from toolkit.plan.context import room_fix
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import SendImage
 from toolkit.protocol.decode import decode
@@ -299,3 +300,12 @@ def test_a_password_goes_to_no_registry_without_a_certificate_unless_the_engine_
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked[0] == f"manifest inspect {image}"
     assert (f"manifest inspect --insecure {image}" in asked) == insecure
+
+
+@pytest.mark.parametrize(("engine", "other"), [("docker", "podman"), ("podman", "docker")])
+def test_a_fix_on_a_host_names_the_engine_of_that_host(engine: str, other: str) -> None:
+    fixes = [failure.fix for failure in pull_failures("gpu1", "registry.local:5000/x:1", engine)]
+    assert any(fix.startswith(f"on gpu1: {engine} login registry.local:5000") for fix in fixes)
+    fixes.append(room_fix("gpu1", "/", engine))
+    assert f"{engine} system df" in fixes[-1]
+    assert [fix for fix in fixes if f"{other} " in fix] == []

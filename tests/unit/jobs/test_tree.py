@@ -261,8 +261,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     put(tmp_path, "a.py", "b.py")
     tree = read_tree(tmp_path, tmp_path.parent / "cache")
     (tmp_path / "b.py").unlink()
-    with pytest.raises(ToolkitError, match=r"cannot read the code to send.*b\.py"):
+    with pytest.raises(ToolkitError, match=r"cannot read the code to send.*b\.py") as found:
         b"".join(contents(tmp_path, tree.entries))
+    assert found.value.fix.startswith("run the same command again"), "the file was removed meanwhile"
     (tmp_path / "b.py").write_text("")
     with pytest.raises(ToolkitError, match=r"b\.py became shorter while toolkit sent the code"):
         b"".join(contents(tmp_path, tree.entries))

@@ -184,6 +184,17 @@ def test_a_key_whose_passphrase_is_missing_is_for_the_agent(tmp_path: Path) -> N
     assert shown.fix == f"ssh-add {locked}"
 
 
+@needs_keygen
+def test_a_silent_agent_or_an_sshd_without_keys_has_its_own_fix(tmp_path: Path) -> None:
+    key = keygen(tmp_path / "key", "-t", "ed25519")
+    error = refusal(Door({}), replace(TARGET, identity_files=(str(key),)))
+    assert explain(TARGET, error).fix.startswith("ssh-copy-id ")
+    error.silent = True
+    assert explain(TARGET, error).fix.startswith("eval $(ssh-agent) && ssh-add  # ")
+    error.silent, error.no_keys = False, True
+    assert explain(TARGET, error).fix == "on gpu1: set PubkeyAuthentication yes for alice in sshd_config"
+
+
 def test_no_key_at_all(tmp_path: Path) -> None:
     shown = explain(TARGET, refusal(Door({}), replace(TARGET, identity_files=(str(tmp_path / "absent"),))))
     assert "toolkit found no key in a file or in the SSH agent" in shown.what
