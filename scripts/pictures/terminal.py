@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 WIDTH, HEIGHT = 100, 40
+SILENCE = 120  # seconds without output after which a command is stopped
 # Cursor up, erase the line, and everything else that a terminal does not print.
 _SEQUENCE = re.compile(r"\x1b\[(\d*)A|(\x1b\[2K)|\x1b\[[?\d;]*[a-zA-Z]|(\r)|(\n)")
 
@@ -76,6 +78,9 @@ def record(
 
     Args:
         react: called with all output so far and the terminal after each piece of output.
+
+    Raises:
+        SystemExit: the command printed nothing for `SILENCE` seconds; it has been stopped.
     """
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
@@ -83,6 +88,7 @@ def record(
     def own_terminal() -> None:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
 
     began = time.monotonic()
     process = subprocess.Popen(
@@ -91,7 +97,9 @@ def record(
     os.close(its)
     screen, text = Screen(), ""
     while True:
-        select.select([ours], [], [])
+        if not select.select([ours], [], [], SILENCE)[0]:
+            process.kill()
+            raise SystemExit(f"{' '.join(words)} printed nothing for {SILENCE} seconds:\n{text}")
         try:
             data = os.read(ours, 1 << 16).decode(errors="replace")
         except OSError:  # the last process has closed the terminal
