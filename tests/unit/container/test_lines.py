@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.unit.container_world import PATIENCE_S
+from toolkit.container.job.child import Output
 from toolkit.container.logs import lines
+from toolkit.container.logs.log import Log
 
 
 def test_tags_of_horovodrun_are_removed() -> None:
@@ -40,6 +46,62 @@ def test_of_a_progress_bar_one_line_is_shown_in_a_while_and_its_last_one() -> No
     assert stream.feed(b"\r 50%\r100%\nend\n") == [b"[h 0] 100%\n", b"[h 0] end\n"]
     assert stream.feed(b"\r 10%") == []
     assert stream.flush(last=True) == [b"[h 0]  10%\n"]
+
+
+class Followed:
+    """Output of a process that prints its input, copied to a pipe with a clock of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 0.0
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(["cat"], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+        streams = (lines.Stream(self._writer, b"[h 0] "), lines.Stream(self._writer, b"[h 0] "))
+        self._log = Log(folder / "log", 1 << 20)
+        self._copy = Output(self.process, streams, self._log, lambda: self.now)
+
+    def say(self, text: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text)
+        self._copy.pump(PATIENCE_S)
+
+    def wait(self, seconds: float, looks: int) -> bytes:
+        """Look this many times in this time; return what has been printed."""
+        for _ in range(looks):
+            self.now += seconds / looks
+            self._copy.pump(0)
+        try:
+            return os.read(self._reader, 1 << 16)
+        except BlockingIOError:
+            return b""
+
+    def close(self) -> None:
+        self._copy.close()
+        self._log.close()
+        self.process.communicate()
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Iterator[Followed]:
+    output = Followed(tmp_path)
+    yield output
+    output.close()
+
+
+def test_a_line_that_is_printed_word_by_word_stays_whole_when_the_machine_stalls(followed: Followed) -> None:
+    followed.say(b"I am 0 of")
+    assert followed.wait(30.0, looks=1) == b"", "a stall of both processes is no silence of the rank"
+    assert followed.wait(0.9, looks=9) == b""
+    followed.say(b" 3\n")
+    assert followed.wait(0.0, looks=1) == b"[h 0] I am 0 of 3\n"
+
+
+def test_an_incomplete_line_is_printed_after_a_silence(followed: Followed) -> None:
+    followed.say(b"loading...")
+    assert followed.wait(1.2, looks=12) == b"[h 0] loading...\n"
 
 
 def test_a_bar_that_ends_each_text_with_a_carriage_return() -> None:

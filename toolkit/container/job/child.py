@@ -21,7 +21,10 @@ from toolkit.container.conventions import HEARTBEAT_S, LEASE_S, exit_code_of
 from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log
 
-IDLE_S = 0.2  # after this time an incomplete line (a prompt, a progress bar) is printed
+POLL_S = 0.1  # interval at which the child and its output are examined
+# After this time without output, an incomplete line (a progress bar, a step that takes long) is printed. With
+# PYTHONUNBUFFERED, `print` makes one write per word, and a rank can lose the processor between two of them.
+INCOMPLETE_S = 1.0
 DRAIN_S = 0.5  # from a rank's exit to its record, if other processes hold its output open
 LEFT_S = 1.0  # from TERM to KILL, for processes that a failed rank left in its process group
 KILLED_S = 2.0  # for the kernel to end a process after KILL
@@ -127,7 +130,7 @@ class Child:
         while stopping.exists() and not self._asked and self._clock() < deadline:
             if os.getppid() != self._launcher:
                 break
-            time.sleep(IDLE_S / 2)
+            time.sleep(POLL_S)
 
     def how_it_ended(self) -> dict[str, int | bool]:
         """Return the exit code (128+n for signal n), the signal (0 for none), and whether memory ran out."""
@@ -155,7 +158,7 @@ class Child:
         self._output = Output(self._process, streams, log)
         until = math.inf
         while self._output.is_open and self._clock() < until:
-            self._output.pump(IDLE_S / 2)
+            self._output.pump(POLL_S)
             self.watch(grace)
             if notice is not None and (text := notice()):
                 self._output.add_line(f"[toolkit] {text}")
@@ -164,7 +167,7 @@ class Child:
         if self._output.is_open:
             self._output.pump(0)  # the last lines, if this process was stalled
         while not self.has_exited():  # it has closed its outputs and continues
-            time.sleep(IDLE_S / 2)
+            time.sleep(POLL_S)
             self.watch(grace)
         assert self._returncode is not None
         return exit_code_of(self._returncode)
@@ -204,7 +207,7 @@ class Child:
         while left and self._clock() < until + KILLED_S:
             if self._clock() > until and not stopping.exists():
                 self.signal(signal.SIGKILL)
-            output.pump(IDLE_S / 4)
+            output.pump(POLL_S / 2)
             self.watch(grace)
             left = alive_in(process.pid)
         output.drain(DRAIN_S)  # the last output of these processes
@@ -215,13 +218,20 @@ class Child:
 class Output:
     """Output of the child, copied to the log and to the launcher."""
 
-    def __init__(self, process: subprocess.Popen[bytes], streams: tuple[Stream, Stream], log: Log) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        streams: tuple[Stream, Stream],
+        log: Log,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         assert process.stdout is not None and process.stderr is not None
-        self._streams, self._log = streams, log
+        self._streams, self._log, self._clock = streams, log, clock
         self._selector = selectors.DefaultSelector()
         self._selector.register(process.stdout, selectors.EVENT_READ, streams[0])
         self._selector.register(process.stderr, selectors.EVENT_READ, streams[1])
-        self._heard = dict.fromkeys(streams, time.monotonic())
+        self._pumped = clock()
+        self._quiet = dict.fromkeys(streams, 0.0)  # seconds without output
 
     @property
     def is_open(self) -> bool:
@@ -229,7 +239,12 @@ class Output:
         return bool(self._selector.get_map())
 
     def pump(self, seconds: float) -> None:
-        """Copy the next output; wait for it at most this number of seconds."""
+        """Copy the next output; wait for it at most this number of seconds.
+
+        A call adds at most POLL_S to the time without output: if this process was stalled, the rank perhaps
+        was too.
+        """
+        heard: set[Stream] = set()
         if not self.is_open:
             time.sleep(seconds)
         for key, _ in self._selector.select(seconds) if self.is_open else ():
@@ -239,10 +254,13 @@ class Output:
                 continue
             with suppress(OSError):  # a full disk costs the rank its log, not its life
                 self._log.write(data)
-            self._heard[key.data] = time.monotonic()
+            heard.add(key.data)
             write_lines(key.data.out, key.data.feed(data))
+        before, self._pumped = self._pumped, self._clock()
         for stream in self._streams:
-            if stream.pending and time.monotonic() > self._heard[stream] + IDLE_S:
+            quiet = self._quiet[stream] + min(self._pumped - before, POLL_S)
+            self._quiet[stream] = 0.0 if stream in heard else quiet
+            if stream.pending and self._quiet[stream] > INCOMPLETE_S:
                 write_lines(stream.out, stream.flush())
 
     def add_line(self, text: str) -> None:
