@@ -172,7 +172,7 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     used = bool(seen.facts.gpus) and not unwanted(seen, scene)
     if not used or scene.image is None:
-        yield unchecked("no host has the image") if used else fine("the host uses no GPU")
+        yield unchecked(scene.no_image) if used else fine("the host uses no GPU")
         return
     env = dict(scene.image.env)
     driver, condition, cuda = seen.facts.gpus[0].driver, required(env), image_cuda(env)
@@ -229,7 +229,7 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _needed(scene: Scene) -> Iterator[Finding]:
     env = dict(scene.image.env) if scene.image else {}
     if scene.image is None:
-        yield unchecked("no host has the image")
+        yield unchecked(scene.no_image)
     elif "TOOLKIT_WITH" not in env or not image_cuda(env):
         yield fine("the image is not a toolkit GPU image")
     elif any(host.gpus for host in scene.inventory.hosts) or any(map(_shows_gpu, scene.seen.values())):

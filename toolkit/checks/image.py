@@ -28,10 +28,11 @@ def _one(scene: Scene) -> Iterator[Finding]:
         yield fine("hosts pull the image, and `toolkit up` reports the result")
         return
     if scene.image is None:
+        hosts = "host that answered" if scene.silent else "host"
         if scene.facts and scene.local_silence:
-            yield error(f"no host has the image {tag}, and {scene.local_silence}", LATE_FIX)
+            yield error(f"no {hosts} has the image {tag}, and {scene.local_silence}", LATE_FIX)
         elif scene.facts:
-            yield error(f"neither your machine nor any host has the image {tag}", missing_fix(tag))
+            yield error(f"neither your machine nor any {hosts} has the image {tag}", missing_fix(tag))
         else:
             yield unchecked("no host answered")
     elif not scene.sendable and len(identities) > 1:
@@ -50,7 +51,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield fine(f"`toolkit up` pulls {tag} on this host")
         return
     if not seen.facts.docker or wanted is None:
-        yield unchecked("the container engine cannot be used" if wanted else "no host has the image")
+        yield unchecked("the container engine cannot be used" if wanted else scene.no_image)
         return
     held = _held(seen, tag)
     if any(image.identity == wanted.identity for image in seen.facts.images):
@@ -95,7 +96,7 @@ def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _running(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     if scene.image is None:
-        yield unchecked("no host has the image")
+        yield unchecked(scene.no_image)
         return
     by_id = {image.id: image.identity for image in seen.facts.images}
     for container in own_containers(seen, scene):

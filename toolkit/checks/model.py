@@ -105,6 +105,19 @@ class Scene:
         """The fabric that ranks use in addition to TCP."""
         return choose_fabric(self.inventory.network, self.facts, self.paths)
 
+    @property
+    def silent(self) -> list[str]:
+        """Hosts that were queried and did not answer."""
+        return [name for name, seen in self.seen.items() if seen.facts is None]
+
+    @property
+    def no_image(self) -> str:
+        """The reason why ``image`` is None."""
+        if not self.silent:
+            return "no host has the image"
+        who = f"{host_list(self.silent)} did not answer"
+        return f"{who}, and no other host has the image" if self.facts else who
+
     def link(self, host: str) -> Link | None:
         """Return the interface of a host's data path, None if the host did not report it."""
         facts, path = self.facts.get(host), self.paths.get(host)

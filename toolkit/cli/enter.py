@@ -78,7 +78,7 @@ def execute(
             )
             if done.status == NOT_FOUND and argv == words:
                 known = host_list(accepted.names)
-                say(f"{words[0]} is not a host in hosts.yaml; the hosts are {known}; for every host: --all")
+                say(f"{words[0]} is not a host in hosts.yaml, which lists {known}; for every host: --all")
             _end(done)
         results, errors = fan_out(names, lambda name: session.run_inside(name, argv, seconds))
     if as_json:
@@ -120,7 +120,7 @@ def _split(
         return list(known), words
     if first in known or rest[:1] == ["--"]:
         if inventory and first not in known:
-            line.refuse(first, f"is not a host in hosts.yaml; the hosts are {host_list(known)}")
+            line.refuse(first, f"is not a host in hosts.yaml, which lists {host_list(known)}")
         argv = rest[1:] if rest[:1] == ["--"] else rest
         if not argv:
             line.refuse("", f"a command is missing: toolkit exec {first} -- COMMAND")

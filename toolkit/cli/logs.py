@@ -103,9 +103,7 @@ def logs(
             if given:
                 line.refuse(option, "cannot be combined with --save, which downloads all logs")
     if inventory is not None and host and host not in inventory.names:
-        line.refuse(
-            "--host", f"{host} is not a host in hosts.yaml; the hosts are {host_list(inventory.names)}"
-        )
+        line.refuse("--host", f"{host} is not a host in hosts.yaml, which lists {host_list(inventory.names)}")
     if service:
         for option, given in {"JOB": job, "--rank": rank, "--host": host, "--save": save}.items():
             if given:

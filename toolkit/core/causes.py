@@ -82,7 +82,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         # runc cannot enter the container's working folder, which is in the state directory.
-        r"outside of container mount namespace root|chdir to cwd",
+        r"outside of container mount namespace root|chdir to cwd (?!.*permission denied)",
         "the state directory of the cluster was deleted",
         "toolkit down && toolkit up",
     ),

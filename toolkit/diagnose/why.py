@@ -260,7 +260,10 @@ def _container_words(session: Session, name: str) -> str:
         return f"the container {place} is paused (on {name}: docker unpause {place})"
     if state.running:
         return ""
-    words = f"the container {place} exited with exit code {state.exit_code}"
+    if state.status == "created":
+        words = f"the container {place} was created and never started"
+    else:
+        words = f"the container {place} exited with exit code {state.exit_code}"
     words += " because it ran out of memory" if state.out_of_memory else ""
     return f"{words}: {state.error}" if state.error else words
 

@@ -179,7 +179,7 @@ def choose_hosts(inventory: Inventory, only: Sequence[str], exclude: Sequence[st
     if unknown:
         known = host_list(inventory.names)
         problems = tuple(
-            Problem(name, f"is not a host in hosts.yaml; the hosts are {known}") for name in unknown
+            Problem(name, f"is not a host in hosts.yaml, which lists {known}") for name in unknown
         )
         raise BadInput("command line", problems)
     left = tuple(n for n in inventory.names if (not only or n in only) and n not in exclude)

@@ -203,7 +203,7 @@ def assemble(
 
 def _members(hosts: Sequence[tuple[str, int]], known: _Known) -> tuple[Member, ...]:
     names = [name for name, _ in hosts]
-    unknown = f"is not a host of the prediction; the hosts are {host_list(names)}"
+    unknown = f"is not a host of the prediction, which has {host_list(names)}"
     problems = [
         Problem(f"--rate {path_text((name,))}", unknown) for name in known.given.rates if name not in names
     ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.unit.checks.scenes import Case, info, scene, with_host
 from tests.unit.cluster_world import NAMED, running
-from toolkit.checks.model import Scene
+from toolkit.checks.model import Scene, Seen
 from toolkit.core.command import Result
 
 _OTHER = replace(NAMED, id="sha256:" + "2" * 64, identity="fedcba9876543210")
@@ -17,6 +17,7 @@ def _unsendable(base: Scene) -> Scene:
 
 
 _NOWHERE = replace(_unsendable(with_host(scene(), "gpu1", {"images": ()})), image=None)
+_PARTLY_SILENT = replace(_NOWHERE, seen=_NOWHERE.seen | {"cpu3": Seen("cpu3")})  # cpu3 did not answer
 _LATE = "the Docker engine of your machine gave no answer within 30 s to docker info"
 _SILENT = replace(scene(), seen={}, image=None, sendable=False)
 _DIFFERENT = with_host(scene(), "gpu2", {"images": (_OTHER,)})
@@ -52,6 +53,7 @@ CASES = (
     Case("image-pull", "not checked", replace(_pulled(), registry={}), "was not queried"),
     *(Case(check, "ok", scene()) for check in ("image", "image-there", "image-running")),
     Case("image", "error", _NOWHERE, "neither your machine nor any host"),
+    Case("image", "error", _PARTLY_SILENT, "neither your machine nor any host that answered has the image"),
     Case("image", "error", _unsendable(_DIFFERENT), "gpu2 has fedcba9876543210"),
     Case("image", "ok", _DIFFERENT),
     Case(
@@ -82,4 +84,8 @@ CASES = (
     Case("image-there", "not checked", with_host(scene(), "gpu2", {"docker": ""}), "cannot be used"),
     Case("image-running", "warning", _RUNS_OTHER, "created from image fedcba9876543210"),
     Case("image-running", "not checked", _NOWHERE, "no host has the image"),
+    *(
+        Case(check, "not checked", _PARTLY_SILENT, "cpu3 did not answer, and no other host has the image")
+        for check in ("image-there", "image-running")
+    ),
 )

@@ -110,10 +110,10 @@ def test_the_hosts_file_may_come_from_the_environment(
         (("run", "--np", "6", "true"), "--np: the job requests 6 ranks, but its hosts have 5 slots"),
         (("run", "--np", "0", "true"), "--np"),
         (("run", "--launcher", "mpiexec", "true"), "--launcher: should be one of"),
-        (("run", "--only", "gpu9", "true"), "gpu9: is not a host in hosts.yaml; the hosts are gpu1, gpu2"),
+        (("run", "--only", "gpu9", "true"), "gpu9: is not a host in hosts.yaml, which lists gpu1, gpu2"),
         (
             ("run", "--only", "gpu9, gpu1", "true"),
-            "gpu9: is not a host in hosts.yaml; the hosts are gpu1, gpu2",
+            "gpu9: is not a host in hosts.yaml, which lists gpu1, gpu2",
         ),
         (("run", "--only", "gpu1,gpu2", "--exclude", "gpu2,gpu1", "true"), "leave no host"),
         (("run", "--only", "gpu1", "--exclude", "gpu1", "true"), "leave no host"),

@@ -78,10 +78,10 @@ def test_the_api_sets_a_time_limit_only_if_timeout_is_given(
 def test_exec_names_the_hosts_if_there_is_no_such_program(run: Run, session: RecordingSession) -> None:
     status, _, err = run("exec", "all", "hostname")
     assert status == 127
-    assert err == "all is not a host in hosts.yaml; the hosts are gpu1, gpu2; for every host: --all\n"
+    assert err == "all is not a host in hosts.yaml, which lists gpu1, gpu2; for every host: --all\n"
     many = "".join(f"  gpu{number}: {{}}\n" for number in range(1, 65))
     Path("hosts.yaml").write_text(f"cluster: demo\nimage: toolkit:cpu\nhosts:\n{many}")
-    assert "the hosts are gpu[1-64];" in run("exec", "all", "hostname")[2]
+    assert "which lists gpu[1-64];" in run("exec", "all", "hostname")[2]
     assert run("exec", "gpu2", "--", "all")[2] == ""
 
 

@@ -14,6 +14,7 @@ from toolkit.core.disk_space import Room, parse_room, size, tightest
 from toolkit.plan.context import failure, rooms_of
 
 DAEMON = "docker: Error response from daemon: "
+CHDIR = 'OCI runtime exec failed: exec failed: chdir to cwd ("/state") set in config.json failed: '
 HINT = "\nSee 'docker run --help'."
 
 # What engines 20.10 and 26.1 print, and the runtimes below them.
@@ -88,6 +89,11 @@ CASES = [
         "the state directory of the cluster was deleted",
         "toolkit down && toolkit up",
     ),
+    (
+        CHDIR + "no such file or directory: unknown",
+        "the state directory of the cluster was deleted",
+        "toolkit down && toolkit up",
+    ),
     *(
         (said, "the cluster was removed meanwhile", "toolkit up  # after the other command has ended")
         for said in (
@@ -111,7 +117,13 @@ def test_words_that_name_a_cause(said: str, what: str, fix: str) -> None:
 
 @pytest.mark.parametrize(
     "said",
-    ["", "box2: Permission denied (publickey)", "sshd: no hostkeys available -- exiting.", "no such file"],
+    [
+        "",
+        "box2: Permission denied (publickey)",
+        "sshd: no hostkeys available -- exiting.",
+        "no such file",
+        CHDIR + "permission denied: unknown",
+    ],
 )
 def test_words_that_name_none(said: str) -> None:
     assert cause_of(said, "gpu1") is None

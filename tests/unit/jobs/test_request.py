@@ -137,7 +137,7 @@ def test_hosts_can_be_given_as_a_list_in_brackets() -> None:
 def test_all_faults_are_named_at_once(code: Path) -> None:
     faults = refused(words=("gone.py",), workdir=code, launcher="mpiexec", ranks=99, exclude=("gpu7",))
     assert len(faults) == 3
-    assert faults[0].startswith("gpu7: is not a host in hosts.yaml; the hosts are gpu1, gpu2")
+    assert faults[0].startswith("gpu7: is not a host in hosts.yaml, which lists gpu1, gpu2")
     assert faults[1].startswith("--launcher: should be one of accelerate, auto, ")
     assert faults[1].endswith(", torchrun, found mpiexec")
     assert faults[2].startswith("gone.py: does not exist in")

@@ -83,7 +83,7 @@ def test_the_hosts_file_says_who_takes_part(call: Run, tmp_path: Path) -> None:
     assert "(toolkit assumes one slot on gpu3; to change the number, set --slots)" in call(*words[:-1])[1]
     status, _, err = call("--params", "1M", "--rate", "1gbit", "--rate", "gpu9=1gbit")
     assert status == 2
-    assert "--rate gpu9: is not a host of the prediction; the hosts are gpu2, gpu1, gpu3" in err
+    assert "--rate gpu9: is not a host of the prediction, which has gpu2, gpu1, gpu3" in err
 
 
 def test_a_main_without_slots_takes_no_part(call: Run, tmp_path: Path) -> None:

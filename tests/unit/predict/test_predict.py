@@ -107,7 +107,7 @@ def test_rates_that_are_lacking_or_for_nobody() -> None:
     with pytest.raises(BadInput) as caught:
         assemble(HOSTS3, Given(rates={"gpu1": 1e9, "gpu9": 1e9}))
     assert [str(problem) for problem in caught.value.problems] == [
-        "--rate gpu9: is not a host of the prediction; the hosts are gpu1, gpu2, gpu3",
+        "--rate gpu9: is not a host of the prediction, which has gpu1, gpu2, gpu3",
         "gpu2, gpu3: the rate of the link is unknown; add --rate 1gbit or --rate gpu2=1gbit",
     ]
 
