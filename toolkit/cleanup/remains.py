@@ -238,7 +238,7 @@ class Remains:
                     if state.records
                     else f"the folder changed in the last {QUIET} minutes"
                 )
-                fix = "toolkit down --hosts FILE  # downloads the records; toolkit gc --state deletes them"
+                fix = "toolkit down --hosts FILE  # downloads records; toolkit gc --state deletes the folder"
                 if state.elsewhere:
                     why = f"{state.elsewhere} is not an address of this host: another host can use the folder"
                     fix = f"on {state.host}: rm -rf {quoted(state.path)}  # if no other host uses the folder"

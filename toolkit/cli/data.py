@@ -73,9 +73,9 @@ def remove(
 ) -> None:
     """Remove the data sets from the hosts.
 
-    toolkit removes the files that it sent. toolkit also removes files that were on the host before, if their
-    name, size and time equal those of a file of the data set. Other files, and files that changed after the
-    transfer, stay on the hosts.
+    toolkit removes the files that it sent. toolkit also removes files that were on the host before the
+    transfer, if their name, size and modification time equal those of a file of the data set. Other
+    files, and files that changed after the transfer, stay on the hosts.
 
     Examples:
         toolkit data rm --dry-run

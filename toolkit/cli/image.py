@@ -79,7 +79,8 @@ def build(
         str,
         typer.Option(
             metavar="NAME",
-            help="Name of the image (default: toolkit:FLAVOR; other names with --cuda 12 and --onto)",
+            help="Name of the image (default: toolkit:FLAVOR; with --cuda 12: toolkit:gpu-cuda12; with "
+            "--onto: IMAGE-ssh or IMAGE-horovod)",
         ),
     ] = "",
     base_image: Annotated[
@@ -101,8 +102,7 @@ def build(
         typer.Option(
             "--with",
             metavar="NAME[,NAME]",
-            help=f"Add frameworks to the image: {', '.join(EXTRAS)}. With --onto, only {HOROVOD} is "
-            "available",
+            help=f"Add packages to the image: {', '.join(EXTRAS)}. With --onto, only {HOROVOD} is available",
             autocompletion=complete.extras,
         ),
     ] = None,

@@ -92,8 +92,8 @@ def up(
 
     The hosts are containers that behave like machines: each has its own SSH server, container engine and
     network link. With the same options, a second run only creates missing hosts, and restarts hosts that
-    stopped or whose container engine stopped. If you edited hosts.yaml, toolkit keeps your file and writes
-    changed settings to hosts.new.yaml.
+    stopped or whose container engine stopped. If you edited hosts.yaml, toolkit keeps your file. If
+    the settings changed, toolkit writes a complete new file to hosts.new.yaml.
 
     Examples:
         toolkit lab up

@@ -61,7 +61,10 @@ Slots = Annotated[
 ]
 Gpus = Annotated[
     str | None,
-    typer.Option(metavar="N", help="GPUs per node (default: the number in hosts.yaml, or on the hosts)"),
+    typer.Option(
+        metavar="N",
+        help="GPUs per node (default: the number in hosts.yaml, otherwise the number that hosts report)",
+    ),
 ]
 LeaveOut = Annotated[
     list[str] | None,

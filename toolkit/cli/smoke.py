@@ -44,9 +44,9 @@ def smoke(
 ) -> None:
     """Test the GPUs, and test the network with an all-reduce.
 
-    toolkit runs nvidia-smi in a new container and in the container of the cluster on every host with GPUs,
-    then runs one all-reduce over all slots and verifies the sum. The command exits with 1 if one of these
-    tests fails.
+    On every host with GPUs, toolkit runs nvidia-smi in a new container and in the container of the cluster.
+    Then toolkit repeats an all-reduce over all slots and verifies each sum. The command exits with 1 if one
+    of these tests fails.
 
     Examples:
         toolkit smoke

@@ -53,7 +53,7 @@ def trust(
 ) -> None:
     """Show and record the SSH host keys of the hosts.
 
-    toolkit connects only to hosts whose SSH host key is recorded. Compare each fingerprint with a fingerprint
+    toolkit logs in only to hosts whose SSH host key is recorded. Compare each fingerprint with a fingerprint
     from another source, such as the console of the host, before you confirm.
 
     Examples:

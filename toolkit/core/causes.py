@@ -48,7 +48,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         r"docker: (command )?not found|failed to run command \S?docker\S?: |unknown command: docker",
         "docker is not installed",
         "on HOST: bash -lc 'command -v docker'  # if the output is a path, add its folder to the PATH of"
-        " non-interactive logins; otherwise install Docker: https://docs.docker.com/engine/install/",
+        " SSH sessions; otherwise install Docker: https://docs.docker.com/engine/install/",
     ),
     (
         r"bind source path does not exist: (?P<path>[^\n|]+)",

@@ -134,7 +134,9 @@ def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]
                 f"only the main host ({shown(main)}) can have 0 slots; write 1 or more",
             )
         if type(gpus) is int and 0 < gpus < slots:
-            most = f"a slot is one GPU, so write at most {gpus}, or gpus: 0 for ranks on the CPU"
+            most = (
+                f"each slot needs one GPU, so set slots to at most {gpus}, or gpus to 0 for ranks on the CPU"
+            )
             yield (
                 ("hosts", name, "slots"),
                 f"should not be more than gpus, found {slots} slots and {counted(gpus, 'GPU')}; {most}",

@@ -152,7 +152,7 @@ class HostSettings(_Strict):
         int, "Number of ranks (default: one per GPU, or 1 without GPUs). Only the main host can have 0 slots."
     )
     gpus: Gpus = _absent(
-        int, "Number of GPUs that the host must have, or a list of indexes or UUIDs (default: all GPUs)."
+        int, "Number N of GPUs (the first N of the host), or a list of indexes or UUIDs (default: all GPUs)."
     )
     env: Env | None = _absent(
         dict, "Environment variables for the ranks on this host, in addition to the variables of the cluster."

@@ -358,7 +358,7 @@ class Sending:
     def _name(self, arrived: _Arrived, earlier: Sequence[str]) -> None:
         """Verify the image on the host, assign its names and remove the temporary ones."""
         if arrived.identity != self.step.identity:
-            raise ImageError("the image that arrived is not the image that was sent", _AGAIN, self.step.host)
+            raise ImageError("the received image differs from the sent image", _AGAIN, self.step.host)
         if not arrived.whole:
             what = "the engine did not keep all layers of the image"
             raise ImageError(what, self.restart, self.step.host)

@@ -95,7 +95,7 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         return [f"start the supervisor of {step.job} in {step.container}"]
     if isinstance(step, StartDaemons):
         where = ", ".join(f"{container} on {host}" for host, container in step.others)
-        return [f"start supervisors of {step.job} in {where} when the launcher requests them"]
+        return [f"start supervisors of {step.job} in {where} when the launcher requests daemons"]
     if isinstance(step, SendData):
         held = (
             f"{counted(step.content.files, 'file')}, {size(step.content.size)}; {step.content.identity[:12]}"

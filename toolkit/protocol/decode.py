@@ -314,7 +314,7 @@ def _text(value: str, path: str, limit: Text) -> str:
     elif found := (_CONTROL_IN_LINES if limit.lines else _CONTROL).search(value):
         raise DecodeError(path, f"contains the control character {found[0]!a}")
     if limit.pattern and not re.fullmatch(limit.pattern, value):
-        raise DecodeError(path, f"not of the form {limit.pattern}: {_shown(value)}")
+        raise DecodeError(path, f"does not match the pattern {limit.pattern}: {_shown(value)}")
     return value
 
 

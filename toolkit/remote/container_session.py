@@ -155,7 +155,7 @@ class ContainerSession:
             except DecodeError:  # output of the container engine
                 continue
             if isinstance(value, dict) and value:
-                with answer_of(self.runner.name, "an answer of the container"):
+                with answer_of(self.runner.name, "an answer of the container session"):
                     answer = decode(SessionAnswer, value)
                 # Otherwise a message of a newer toolkit, or a sign of life during long work.
                 if answer != ENDED and not answer.working:

@@ -94,7 +94,7 @@ def test_what_give_lists_and_sends() -> None:
         *[({**FILE, "mode": mode}, "mode: not") for mode in (-1, 0o4755, "755")],
         *[({**FILE, "name": name}, "name: ") for name in ("", "x" * 4097, "é" * 2049, "\ud800", "a\0b", 1)],
         ({key: FILE[key] for key in FILE if key != "mtime"}, "mtime: is missing"),
-        ({**LINK, "link": ""}, "link: not of the form"),
+        ({**LINK, "link": ""}, "link: does not match the pattern"),
         ({"nothing": 1}, "nothing: not one of True: 1"),
         ({**MISSING, "names": "ab"}, "names: not a list: 'ab'"),
         ({**MISSING, "names": ["a", "\ud800"]}, "names[1]: contains the surrogate"),

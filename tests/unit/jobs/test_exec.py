@@ -702,7 +702,7 @@ def test_a_part_whose_peers_have_failed_ends_at_once_and_asks_no_launcher(here: 
     assert here.call("job.stop", "--failed", JOB)[0] == 0
     supervisor.communicate()
     assert (here.status()["state"], here.status()["exit_code"]) == ("stopped", 143)
-    assert here.status()["reason"] == "ended because the job has failed on another host"
+    assert here.status()["reason"] == "stopped because the job failed on another host"
     # A launcher in the middle of its own end crashes with a trace when it is asked to end.
     assert b"asked" not in here.log()
 

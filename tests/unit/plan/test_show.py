@@ -125,7 +125,7 @@ LINES: list[tuple[Step, list[str]]] = [
     (StartJob("a", "t", "main", "1-job", "s3cret"), ["start the supervisor of 1-job in main"]),
     (
         StartDaemons("a", "t", "main", "1-job", (("b", "worker"),), ("s3cret",)),
-        ["start supervisors of 1-job in worker on b when the launcher requests them"],
+        ["start supervisors of 1-job in worker on b when the launcher requests daemons"],
     ),
 ]
 

@@ -71,7 +71,7 @@ def test_what_is_right_becomes_a_value() -> None:
         ({"parts": {}}, "parts", "not a list: an object"),
         ({"parts": [{}, {}, {}]}, "parts", "3 items, more than 2"),
         ({"parts": [{"name": "a"}, {}]}, "parts[1].name", "is missing"),
-        ({"parts": [{"name": "A"}]}, "parts[0].name", "not of the form [a-z]+: 'A'"),
+        ({"parts": [{"name": "A"}]}, "parts[0].name", "does not match the pattern [a-z]+: 'A'"),
         ({"parts": [{"name": "a\n"}]}, "parts[0].name", r"contains the control character '\n'"),
         ({"parts": [{"name": "a", "size": -1}]}, "parts[0].size", "not in the range 0 to 100: -1"),
         ({"parts": [{"name": "a", "size": 101}]}, "parts[0].size", "not in the range 0 to 100: 101"),

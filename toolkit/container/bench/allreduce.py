@@ -32,7 +32,10 @@ def main() -> int:
         fastest = min(fastest, time.perf_counter() - start)
         wrong = int((tensor != expected).sum().item())
         if wrong:
-            print(f"rank {rank}: wrong sums: {wrong} of {ELEMENTS}, expected {expected}", file=sys.stderr)
+            print(
+                f"rank {rank}: {wrong} of {ELEMENTS} elements differ from the expected sum {expected}",
+                file=sys.stderr,
+            )
             return 1
     if rank == 0:
         # Bus bandwidth as nccl-tests define it: algorithm bandwidth x 2 (n - 1) / n.

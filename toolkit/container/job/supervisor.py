@@ -285,7 +285,7 @@ class Supervisor:
         try:
             host, _, why = (self.folder / PEER).read_text().partition("\n")
         except OSError:
-            what = "ended because the job has failed on another host"
+            what = "stopped because the job failed on another host"
             return End("stopped", 128 + signal.SIGTERM, what)
         # It precedes all consequences, whatever the ranks' own records contain.
         return End("failed", EXIT_LOST, why.strip(), record={"ended": 0.0}, lost_host=host)
