@@ -34,8 +34,8 @@ The demo took $(($(date +%s) - begin)) s. The practice cluster is still running:
     . $(dirname "$toolkit")/activate && export TOOLKIT_HOSTS=$folder/hosts.yaml
     toolkit status
     toolkit run --workdir examples/digits train_ddp.py
-    toolkit down && toolkit lab down --name demo
+    toolkit down && toolkit lab down --name demo && unset TOOLKIT_HOSTS
 
 On your own hosts: toolkit init HOST HOST, toolkit trust, toolkit check, toolkit up, toolkit run train.py.
-README.md explains each command.
+Next: the tutorial docs/tutorials/practice-cluster.md. All commands: docs/reference/cli.md.
 END

@@ -22,7 +22,7 @@ from toolkit.image.build import build_image
 from toolkit.image.build_plan import ImageRecipe
 from toolkit.image.cuda import DEFAULT_CUDA
 from toolkit.image.list_and_prune import list_images, prune_plan
-from toolkit.image.make_build import known_flavor, make_build, own_arch
+from toolkit.image.make_build import known_flavor, make_build
 from toolkit.image.on_hosts import QUESTIONS, ImageRow
 from toolkit.lifecycle.up import plan_image_send
 from toolkit.plan.execute import Listener
@@ -89,7 +89,6 @@ class ImagePart(Part):
             known_flavor(flavor),
             tag or self._cluster.inventory.image,
             tuple((arguments or {}).items()),
-            arch=own_arch(),
             torch_index=torch_index,
             no_cache=no_cache,
             extras=tuple(extras),

@@ -39,7 +39,7 @@ from toolkit.image.build_values import ImageBuild, build_progress
 from toolkit.image.capabilities import capabilities_json, capabilities_text
 from toolkit.image.cuda import CUDA_NAMES, DEFAULT_CUDA
 from toolkit.image.lock import unlocked_text
-from toolkit.image.make_build import known_flavor, make_build, make_onto, own_arch
+from toolkit.image.make_build import known_flavor, make_build, make_onto
 from toolkit.image.on_hosts import images_text
 
 _TORCH_INDEX = "TOOLKIT_TORCH_INDEX"
@@ -195,7 +195,6 @@ def build(
             known_flavor(flavor or ("gpu" if cuda or nccl else "")),
             tag,
             tuple(given),
-            arch=own_arch(),
             torch_index=torch_index,
             no_cache=no_cache,
             extras=extras,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -170,6 +171,8 @@ def down(
         lines = [line for each in names for line in preview_down(each, keep_images)]
         _show(f"lab down {' '.join(names)}", lines, as_json)
         return
+    named = Path(os.environ.get("TOOLKIT_HOSTS", ""))
+    was_there = named.exists()
     reports = []
     for each in names:
         report = lab_down(each, keep_images, _folder(folder, each), say)
@@ -180,6 +183,8 @@ def down(
         say(f"lab {each}: {done} ({report.seconds:.1f} s)")
     if not names:
         say("this machine has no practice cluster")
+    if was_there and not named.exists():
+        say("unset TOOLKIT_HOSTS  # the hosts.yaml that this variable names was removed")
     if as_json:
         put_json(reports)
 

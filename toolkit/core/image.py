@@ -167,3 +167,8 @@ _ARCHES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "ar
 def image_arch(machine: str) -> str:
     """Return the name in images for the processor that ``uname -m`` printed."""
     return _ARCHES.get(machine, machine)
+
+
+def machine_of(arch: str) -> str:
+    """Return the output of ``uname -m`` for the name of a processor in images."""
+    return next((machine for machine, name in _ARCHES.items() if name == arch), arch)

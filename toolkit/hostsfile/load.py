@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ def load_inventory(path: str | Path) -> Inventory:
         text = read_some(path)
     except (OSError, ValueError) as error:
         fix = "toolkit init  # or name an existing file with --hosts FILE or TOOLKIT_HOSTS"
+        if os.environ.get("TOOLKIT_HOSTS") == str(path):
+            fix = "unset TOOLKIT_HOSTS  # toolkit then reads hosts.yaml in the current folder"
         raise BadInput(str(path), (unreadable(error),), fix) from error
     inventory = parse_inventory(text, str(path))
     missing = [

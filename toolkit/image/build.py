@@ -77,12 +77,16 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
         status, tail = _stream(build.command, lambda line: notify("build", line))
         if status != 0:
             text = "\n".join(tail)
-            no_base = "registry" in text or "pull access denied" in text
-            fix = (
-                "make base  # in the source folder of toolkit; creates the base image without a registry"
-                if no_base
-                else ""
-            )
+            fix = ""
+            if "registry" in text or "pull access denied" in text:
+                fix = (
+                    "make base  # in the source folder of toolkit; creates the base image without a registry"
+                )
+            elif "exec format error" in text:
+                fix = (
+                    "install qemu-user-static and binfmt-support on this machine"
+                    "  # or build on a machine with the architecture of the base image"
+                )
             raise CommandFailed(build.command.line(), status, text, fix=fix)
     finally:
         shutil.rmtree(build.context, ignore_errors=True)

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
 from toolkit.core.command import Command, command
-from toolkit.core.image import OWN
+from toolkit.core.image import OWN, image_arch
 from toolkit.errors import BadInput, ImageError, Problem
 from toolkit.image.build_values import ImageBuild, Locked, Wheelhouse
 from toolkit.image.cuda import CUDA_VARIANTS, DEFAULT_CUDA, CudaVariant, cuda_variant
@@ -146,6 +146,7 @@ class ImageRecipe:
             another CUDA variant than the default ends with ``-cuda<major>``.
         arguments: values that replace the defaults of Dockerfile ARGs.
         arch: architecture of the image, as ``uname -m`` prints it: x86_64 or aarch64.
+        emulated: this machine has another architecture, and builds the image with an emulator (qemu-user).
         torch_index: source of torch's CPU wheel: an index URL, a folder, or empty for pip's own
             configuration, then PyTorch's public index.
         target: the last stage to build.
@@ -158,6 +159,7 @@ class ImageRecipe:
     tag: str = ""
     arguments: tuple[tuple[str, str], ...] = ()
     arch: str = "x86_64"
+    emulated: bool = False
     torch_index: str = ""
     no_cache: bool = False
     target: str = ""
@@ -353,6 +355,7 @@ def build_command(
         *(("env", "-u", BUILDER_VARIABLE) if other_builder else ()),
         # Host networking: apt reaches the same servers as this machine, including a resolver on localhost.
         *("docker", "build", "--network=host", "--tag", recipe.reference),
+        *(("--platform", f"linux/{image_arch(recipe.arch)}") if recipe.emulated else ()),
         *(token for name, value in changed for token in ("--build-arg", f"{name}={value}")),
         *(t for name in PROXY_VARIABLES if name in proxies for t in ("--build-arg", name)),
         *(("--label", f"{BASE_LABEL}={base_digest}") if base_digest else ()),

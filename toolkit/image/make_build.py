@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from toolkit.cluster.image_probe import image_here, inspect_here
+from toolkit.core.image import ImageFacts, machine_of
 from toolkit.core.runner import run_here
 from toolkit.errors import BadInput, ImageError, MissingTool, Problem
 from toolkit.image.build import read_sources, resolve, source_folder, wheelhouse_files
@@ -69,6 +70,9 @@ def own_arch() -> str:
 def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "") -> ImageBuild:
     """Return the plan of a build, given the current content of the wheelhouses.
 
+    The image has the architecture of its base image if this machine has the base image, otherwise that of
+    this machine.
+
     Args:
         requirements: path of the user's requirements file; pip resolves its exact versions.
 
@@ -79,6 +83,9 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
     name = f"Dockerfile.{recipe.flavor}"
     sources = read_sources(source_folder(), (name, *SOURCE_FILES))
     cache = default_cache(os.environ)
+    base_image = base_facts(arguments_of(recipe, sources[name])["BASE_IMAGE"])
+    arch = machine_of(base_image.arch) if base_image and base_image.arch else own_arch()
+    recipe = replace(recipe, arch=arch, emulated=arch != own_arch())
     if requirements:
         held, target = held_pins(recipe, sources)
         base, *_ = wheelhouses_of(recipe, sources[name], cache)
@@ -103,18 +110,23 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         proxies=[name for name in PROXY_VARIABLES if os.environ.get(name)],
         certificate=certificate,
         other_builder=BUILDER_VARIABLE in os.environ,
-        base_digest=base_digest(arguments_of(recipe, sources[name])["BASE_IMAGE"]),
+        base_digest=base_digest(base_image),
     )
 
 
-def base_digest(image: str) -> str:
+def base_facts(name: str) -> ImageFacts | None:
+    """Return the base image; None if this machine has no docker, or not yet the image."""
+    with contextlib.suppress(ImageError, MissingTool):
+        return image_here(name)
+    return None
+
+
+def base_digest(image: ImageFacts | None) -> str:
     """Return a base image as NAME@DIGEST, by its digest in the registry that this machine pulled it from.
 
     Empty if the image was built on this machine, or if it is not there yet.
     """
-    with contextlib.suppress(ImageError, MissingTool):
-        return next((tag for tag in image_here(image).tags if "@" in tag), "")
-    return ""
+    return next((tag for tag in image.tags if "@" in tag), "") if image else ""
 
 
 def make_onto(

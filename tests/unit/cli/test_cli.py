@@ -99,8 +99,9 @@ def test_the_hosts_file_may_come_from_the_environment(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TOOLKIT_HOSTS", "elsewhere.yaml")
-    assert "elsewhere.yaml: 1 problem" in run("up")[2]
-    assert "given.yaml: 1 problem" in run("up", "--hosts", "given.yaml")[2]
+    named, given = run("up")[2], run("up", "--hosts", "given.yaml")[2]
+    assert "elsewhere.yaml: 1 problem" in named and "fix: unset TOOLKIT_HOSTS" in named
+    assert "given.yaml: 1 problem" in given and "fix: toolkit init" in given
 
 
 @pytest.mark.parametrize(

@@ -336,3 +336,22 @@ def test_the_state_of_a_missing_practice_cluster_is_an_error_as_json_too(
         status, out, err = run("lab", "status", "--name", "gone", *words)
         assert status == 3 and "this machine has no practice cluster gone" in err
     assert json.loads(out)["ok"] is False
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_variable_that_names_a_removed_practice_cluster_is_to_be_unset(
+    named: bool, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    removed, other = tmp_path / "lab/hosts.yaml", tmp_path / "hosts.yaml"
+    removed.parent.mkdir()
+    for file in (removed, other):
+        file.touch()
+
+    def down(name: str, *rest: Any) -> Report:
+        removed.unlink()
+        return Report(f"lab down {name}", ())
+
+    monkeypatch.setattr("toolkit.cli.lab.lab_down", down)
+    monkeypatch.setenv("TOOLKIT_HOSTS", str(removed if named else other))
+    status, _, err = run("lab", "down")
+    assert status == 0 and ("unset TOOLKIT_HOSTS" in err) == named

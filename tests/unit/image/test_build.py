@@ -203,6 +203,22 @@ def test_a_failed_build_keeps_the_end_of_its_output_and_leaves_no_context(tmp_pa
     assert not (tmp_path / "context").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("pull access denied for debian, repository does not exist", "make base"),
+        ("standard_init_linux.go:228: exec user process caused: exec format error", "qemu-user-static"),
+        ("no space left on device", ""),
+    ],
+)
+def test_the_fix_of_a_failed_build(text: str, fix: str, tmp_path: Path) -> None:
+    failing = python(f"print({text!r}); raise SystemExit(1)")
+    with pytest.raises(CommandFailed) as caught:
+        build_image(build_in(tmp_path, command=failing), lambda title, line: None)
+    assert fix in caught.value.fix
+    assert bool(caught.value.fix) == bool(fix)
+
+
 def test_a_line_without_end_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     monkeypatch.setattr("toolkit.image.build.built_image", lambda tag: (f"sha256:{'a' * 64}", 1))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
 
 from scripts.lock import locked_targets, reported_files
+from toolkit.image.build_plan import ImageRecipe
 from toolkit.image.lock import LOCK_FILE, lock_text, locked_pins, parse_lock
-from toolkit.image.make_build import base_digest
+from toolkit.image.make_build import base_digest, base_facts, make_build
 from toolkit.image.wheelhouse import runs_on
 
 TEXT = (Path(__file__).resolve().parents[3] / LOCK_FILE).read_text()
@@ -64,9 +66,38 @@ def test_the_base_image_by_the_digest_of_its_registry(
     docker.write_text(f"#!/bin/sh\n[ \"$*\" = 'image inspect d:1' ] && echo '{answer}' | grep .\n")
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert base_digest("d:1") == digest
+    assert base_digest(base_facts("d:1")) == digest
 
 
 def test_without_docker_the_digest_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert base_digest("d:1") == ""
+    assert base_facts("d:1") is None and base_digest(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("here", "base", "arch", "words"),
+    [
+        ("x86_64", "arm64", "aarch64", ("--platform", "linux/arm64")),
+        ("x86_64", "amd64", "x86_64", ()),
+        ("x86_64", "", "x86_64", ()),  # this machine does not have the base image
+        ("arm64", "", "aarch64", ()),  # macOS
+    ],
+)
+def test_an_image_has_the_architecture_of_its_base_image(
+    here: str,
+    base: str,
+    arch: str,
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = f'[{{"Id": "sha256:1", "RepoTags": ["d:1"], "Architecture": "{base}"}}]' if base else ""
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\n[ \"$*\" = 'image inspect d:1' ] && echo '{answer}' | grep .\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(platform, "machine", lambda: here)
+    build = make_build(ImageRecipe("cpu", arguments=(("BASE_IMAGE", "d:1"),)))
+    assert build.wheelhouses[0].folder.endswith(f"/cpu-py3.11-{arch}")
+    assert tuple(word for word in build.command.argv if word in ("--platform", "linux/arm64")) == words
+    assert ("HOROVOD_ARCH_FLAGS=" in build.command.argv) == (arch == "aarch64")
