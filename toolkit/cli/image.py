@@ -84,7 +84,11 @@ def build(
         ),
     ] = "",
     base_image: Annotated[
-        str, typer.Option(metavar="IMAGE", help="Base image (default: debian:bookworm-slim)")
+        str,
+        typer.Option(
+            metavar="IMAGE",
+            help="Base image, which determines the processor architecture (default: debian:bookworm-slim)",
+        ),
     ] = "",
     onto: Annotated[
         str,
