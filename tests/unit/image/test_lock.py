@@ -1,4 +1,4 @@
-"""The lock of the repository covers the recipes, and the base image has its digest."""
+"""The lock of the repository covers the recipes; digest and architecture of the base image."""
 
 from __future__ import annotations
 
