@@ -13,7 +13,7 @@ from toolkit.core.report import HERE, FailureCause, Outcome, Report, Span
 from toolkit.core.runner import Runner
 from toolkit.errors import Interrupted, ToolkitError, Unreachable
 from toolkit.plan.context import Context, Executors, KnownFailure, Verdict
-from toolkit.plan.precheck import precheck_host, precheck_verdict
+from toolkit.plan.precheck import known_answers, precheck_host, precheck_verdict
 from toolkit.plan.steps import Phase, Plan, Run, Step, WaitFor
 from toolkit.remote.container_session import ContainerSessions
 from toolkit.remote.fanout import fan_out
@@ -128,7 +128,8 @@ def execute(
         close: called on Ctrl-C to end the running commands.
         container_sessions: container sessions that stay open; by default the plan opens and closes its own.
         engine: container engine of the hosts, see ``toolkit.core.engines``.
-        precheck: precheck all steps at once, see ``toolkit.plan.precheck``: most have nothing to do.
+        precheck: also query all hosts for the steps whose state the facts do not contain, see
+            ``toolkit.plan.precheck``: most have nothing to do.
         recent: see ``Context``.
 
     Raises:
@@ -146,8 +147,8 @@ def execute(
         number += len(steps)
         numbered.append((phase, steps))
     try:
-        if precheck:
-            progress.prechecked = _precheck(plan, context)
+        every = dict(enumerate(plan.steps))
+        progress.prechecked = _precheck(plan, context) if precheck else known_answers(every, context)
         for phase, steps in numbered:
             _run_phase(phase, steps, context, progress)
     except KeyboardInterrupt:
@@ -231,7 +232,7 @@ def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, pr
 
 
 def _precheck(plan: Plan, context: Context) -> dict[int, str]:
-    """Query every host for all its steps; if the query fails, the first step reports the reason."""
+    """Return the answers of all hosts for all steps; if a query fails, the first step reports the reason."""
     by_host: dict[str, dict[int, Step]] = {}
     for number, step in enumerate(plan.steps):
         if step.host in context.runners:

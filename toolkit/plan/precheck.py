@@ -33,6 +33,12 @@ _KINDS: dict[type, tuple[Callable[..., Command | None], Callable[..., Verdict | 
 _LIMIT_S = 60.0
 
 
+def known_answers(steps: Mapping[int, Step], context: Context) -> dict[int, str]:
+    """Return the answers that the facts contain, by step number; they cost no query."""
+    known = {number: _known(step) for number, step in steps.items()} if context.recent else {}
+    return {number: answer for number, answer in known.items() if answer is not None}
+
+
 def precheck_host(host: str, steps: Mapping[int, Step], context: Context) -> dict[int, str]:
     """Return the host's answers by step number, for steps that might have nothing to do.
 
@@ -42,8 +48,7 @@ def precheck_host(host: str, steps: Mapping[int, Step], context: Context) -> dic
     Raises:
         ToolkitError: the host cannot be reached any more.
     """
-    sure = {number: _known(step) for number, step in steps.items()} if context.recent else {}
-    answers = {number: answer for number, answer in sure.items() if answer is not None}
+    answers = known_answers(steps, context)
     questions = (
         (number, _question(step, context)) for number, step in steps.items() if number not in answers
     )

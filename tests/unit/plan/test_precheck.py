@@ -165,8 +165,10 @@ def test_old_facts_are_asked_for_again(tmp_path: Path) -> None:
     """The plan was made, and its user came back later."""
     gone = tmp_path / "gone"
     known = Run("a", "make", command("touch", str(gone)), unless=command("test", "-e", str(gone)), known="")
-    assert statuses(execute(plan((known,)), hosts("a"), precheck=True, recent=True)) == ["skipped"]
-    assert not gone.exists()
+    for precheck in (True, False):
+        there = hosts("a")
+        assert statuses(execute(plan((known,)), there, precheck=precheck, recent=True)) == ["skipped"]
+        assert not gone.exists() and there["a"].ran == []
     assert statuses(execute(plan((known,)), hosts("a"), precheck=True, recent=False)) == ["ok"]
     assert gone.exists()
 
