@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.unit.each import for_each
 from toolkit.checks.engine import OLDEST_ENGINE, OLDEST_PODMAN
 from toolkit.checks.gpu_setup import FIRST_DRIVER, OLDEST_GPU
-from toolkit.cluster.ports import _MASTER_PORTS, FIRST_MASTER_PORT
+from toolkit.cluster.ports import FIRST_MASTER_PORT, MASTER_PORTS
 from toolkit.image.build_plan import LIMIT_BYTES
 from toolkit.protocol.names import DEFAULT_WORKER_PORT
 
@@ -41,7 +41,7 @@ def oldest_capability() -> str:
 
 def master_ports() -> str:
     """Return the range of ports at which jobs start their search for a MASTER_PORT."""
-    return f"{FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + _MASTER_PORTS - 1}"
+    return f"{FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + MASTER_PORTS - 1}"
 
 
 def project() -> str:

@@ -13,7 +13,7 @@ from toolkit.checks.machine import STOP_AHEAD, WARN_AHEAD
 from toolkit.checks.registry import CHECKS
 from toolkit.cli.common import EXIT_CLOSED_PIPE
 from toolkit.cluster.pairs import CONNECT_SECONDS
-from toolkit.cluster.ports import _MASTER_PORTS, FIRST_MASTER_PORT
+from toolkit.cluster.ports import FIRST_MASTER_PORT, MASTER_PORTS
 from toolkit.cluster.probe_containers import LIFE_SECONDS
 from toolkit.container.conventions import HEARTBEAT_S, LEASE_S, LOST_S
 from toolkit.container.job.attempt import FAILED_GRACE_S
@@ -132,8 +132,8 @@ CLAIMS = [
     (LIFE, f"a progress bar at most once per {BAR_S:g} s"),
     (LIFE, f"`log_size` (default {DEFAULT_LOG_BYTES >> 20} MiB)"),
     (HOW, f"port {DEFAULT_WORKER_PORT}"),
-    (NETWORK, f"from {FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + _MASTER_PORTS - 1}"),
-    (LAUNCHERS, f"from {FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + _MASTER_PORTS - 1}"),
+    (NETWORK, f"from {FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + MASTER_PORTS - 1}"),
+    (LAUNCHERS, f"from {FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + MASTER_PORTS - 1}"),
     (NETWORK, f"at least {LEAST_GAIN:.0%} faster for".replace("%", " %")),
     (NETWORK, f"at most {MOST_LOSS:.0%} slower for".replace("%", " %")),
     (NETWORK, ", ".join(map(shown_bytes, SIZES[:-1])) + f" and {shown_bytes(SIZES[-1])}"),

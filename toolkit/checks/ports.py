@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, warning
-from toolkit.cluster.ports import FIRST_MASTER_PORT, port_holder
+from toolkit.cluster.ports import FIRST_MASTER_PORT, MASTER_PORTS, port_holder
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.protocol.decode import whole
@@ -44,7 +44,7 @@ def _taken(seen: Seen, scene: Scene) -> Iterator[Finding]:
     fixed = inventory.worker_port_fixed and seen.host != inventory.main
     if fixed and (holder := port_holder(inventory, seen.facts, path.address, inventory.worker_port)):
         what = f"{holder} uses port {inventory.worker_port}, the worker_port in hosts.yaml"
-        fix = f"in hosts.yaml: remove worker_port; or on {seen.host}: end the process"
+        fix = f"in hosts.yaml: remove worker_port; or on {seen.host}: free the port"
         yield error(what, fix, subject=str(inventory.worker_port))
 
 
@@ -57,18 +57,21 @@ def _given_out(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     before = settings.get("ip_local_reserved_ports", "")
     reserved = _ranges(before)
-    used = {FIRST_MASTER_PORT: "MASTER_PORT"}
+    used = {(FIRST_MASTER_PORT, FIRST_MASTER_PORT + MASTER_PORTS - 1): "MASTER_PORT of jobs"}
     if not scene.inventory.in_parts:
-        used = {scene.port: "sshd of the worker containers", **used}
-    for port, use in used.items():
-        if low <= port <= high and not any(first <= port <= last for first, last in reserved):
+        used = {(scene.port, scene.port): "sshd of the worker containers", **used}
+    names = {span: str(span[0]) if span[0] == span[1] else f"{span[0]}-{span[1]}" for span in used}
+    for (first, last), use in used.items():
+        given_out = range(max(first, low), min(last, high) + 1)
+        if any(not any(begin <= port <= end for begin, end in reserved) for port in given_out):
+            name = names[first, last]
             what = (
-                f"other programs can use port {port} ({use}), because it is in the kernel's "
-                f"ephemeral port range {low} to {high}"
+                f"other programs can use port {name} ({use}), "
+                f"because the kernel's ephemeral port range is {low} to {high}"
             )
-            keep = ",".join((*filter(None, (before,)), *map(str, used)))
+            keep = ",".join((*filter(None, (before,)), *names.values()))
             fix = f"on {seen.host}: sudo sysctl -w {quoted(f'net.ipv4.ip_local_reserved_ports={keep}')}"
-            yield warning(what, fix, subject=str(port))
+            yield warning(what, fix, subject=name)
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ _ANY = ("0.0.0.0", "::")
 # Below Linux' ephemeral range (32768 and up), so that no outgoing connection takes it by chance.
 FIRST_MASTER_PORT = 29500
 # A job starts its search at one of this number of ports above the first.
-_MASTER_PORTS = 2048
+MASTER_PORTS = 2048
 # The search after a lost race: the number of ports of a cluster's own, and the range that contains them.
 _OWN_PORTS, _OWN_RANGE = 64, 4096
 
@@ -36,7 +36,7 @@ def master_port(job: str, facts: Facts, address: str) -> int:
     The search starts at a number made from the job's id, so that two jobs that start in the same second,
     and see the same free ports, take different ones.
     """
-    return free_port(FIRST_MASTER_PORT + _number(job) % _MASTER_PORTS, facts, address)
+    return free_port(FIRST_MASTER_PORT + _number(job) % MASTER_PORTS, facts, address)
 
 
 def _number(text: str) -> int:

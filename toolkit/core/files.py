@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import stat
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ _WRITABLE = "choose a file in an existing folder that you can write to"
 def write_file(path: str | Path, text: str, replace: bool = True, program: bool = False) -> Path:
     """Write an output file into an existing folder and return its path.
 
+    If the text cannot be written completely, an existing file stays as it was, and no new file remains.
+
     Args:
         replace: overwrite an existing file.
         program: make it executable.
@@ -30,17 +33,47 @@ def write_file(path: str | Path, text: str, replace: bool = True, program: bool 
     """
     path = Path(path)
     try:
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
-        with os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        if program:
-            path.chmod(0o755)
+        if replace and path.is_file():
+            mode = stat.S_IMODE(path.stat().st_mode)
+            _exchange(path.resolve(), text, 0o755 if program else mode)
+        else:
+            _create(path, text, replace)
+            if program:
+                path.chmod(0o755)
     except FileExistsError as error:
         raise _there(path) from error
     except (OSError, ValueError) as error:
-        problem = Problem("", f"cannot be written: {getattr(error, 'strerror', None) or error}")
+        problem = Problem("", f"the file cannot be written: {getattr(error, 'strerror', None) or error}")
         raise BadInput(str(path), (problem,), _WRITABLE) from error
     return path
+
+
+def _create(path: Path, text: str, replace: bool) -> None:
+    # `replace` remains for what is no regular file, such as /dev/stdout.
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
+    file = os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8", newline="\n")
+    try:
+        with file:
+            file.write(text)
+    except (OSError, ValueError):
+        if path.is_file():
+            path.unlink()
+        raise
+
+
+def _exchange(path: Path, text: str, mode: int) -> None:
+    """Replace a file atomically: a reader sees either the old or the new content."""
+    name = ""
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.absolute().parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except (OSError, ValueError):
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
 
 
 def write_page(name: str, text: str) -> Path:
@@ -57,7 +90,7 @@ def write_page(name: str, text: str) -> Path:
             page.write(text.encode())
             page.commit()
     except (OSError, ToolkitError) as error:
-        problem = Problem("", f"cannot be written: {getattr(error, 'strerror', None) or error}")
+        problem = Problem("", f"the file cannot be written: {getattr(error, 'strerror', None) or error}")
         raise BadInput(
             name, (problem,), "run the same command again in a folder that you can write to"
         ) from error
@@ -79,11 +112,11 @@ def refuse_file(path: str | Path, replace: bool) -> None:
         raise _there(path)
     if folder or not around:
         why = "the path is a folder" if folder else f"the folder {path.parent} does not exist"
-        raise BadInput(str(path), (Problem("", f"cannot be written: {why}"),), _WRITABLE)
+        raise BadInput(str(path), (Problem("", f"the file cannot be written: {why}"),), _WRITABLE)
 
 
 def _there(path: str | Path) -> BadInput:
-    problem = Problem("", "exists already and was not changed")
+    problem = Problem("", "the file exists already and was not changed")
     return BadInput(
         str(path),
         (problem,),
@@ -97,16 +130,9 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
     Raises:
         ToolkitError: the file cannot be written.
     """
-    name = ""
     try:
-        descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.absolute().parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
+        _exchange(path, text, mode)
     except OSError as error:
-        with suppress(OSError):
-            Path(name).unlink()
         raise ToolkitError(
             f"cannot write {path}: {error.strerror}",
             f"df -h {quoted(str(path.absolute().parent))}  # free disk space, or use another file",

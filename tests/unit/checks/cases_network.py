@@ -159,12 +159,20 @@ NETWORK_CASES = (
     ),
     Case("net-worker-port", "not checked", NOTHING, "not known"),
     Case("net-port-range", "ok", GOOD),
-    Case("net-port-range", "ok", scene(**{"network-settings": kernel("1024 60999", "12000-13000,29500")})),
+    Case(
+        "net-port-range", "ok", scene(**{"network-settings": kernel("1024 60999", "12000-13000,29500-31547")})
+    ),
     Case(
         "net-port-range",
         "warning",
-        scene(**{"network-settings": kernel("10000 60999", "29500")}),
-        "because it is in the kernel's ephemeral port range 10000 to 60999",
+        scene(**{"network-settings": kernel("10000 60999", "29500-31547")}),
+        "12345 (sshd of the worker containers), because the kernel's ephemeral port range is 10000 to 60999",
+    ),
+    Case(
+        "net-port-range",
+        "warning",
+        scene(**{"network-settings": kernel("31000 60999", "29500")}),
+        "port 29500-31547 (MASTER_PORT of jobs), because the kernel's ephemeral port range is 31000 to 60999",
     ),
     Case("net-port-range", "not checked", scene(**{"network-settings": ""}), "not known"),
     Case("rdma", "ok", GOOD),
@@ -237,7 +245,12 @@ NETWORK_CASES = (
     ),
     Case("rdma-mtu", "ok", net.with_roce(GOOD, mtu=4200)),
     Case("rdma-mtu", "ok", net.with_rdma(GOOD, "gpu1", "gpu2", "cpu3")),
-    Case("rdma-mtu", "warning", net.with_roce(GOOD, mtu=1500), "ens9f0 has MTU 1500: RoCE packets of 4096"),
+    Case(
+        "rdma-mtu",
+        "warning",
+        net.with_roce(GOOD, mtu=1500),
+        "ens9f0 has MTU 1500, but RoCE packets of 4096",
+    ),
     Case("rdma-devices", "ok", net.with_rdma(GOOD, "gpu2")),
     Case(
         "rdma-devices",
@@ -272,7 +285,7 @@ NETWORK_CASES = (
             "gpu2",
             **DROPPED,
         ),
-        "drops packets from gpu1 on enp3s0, because the return route is wlan0",
+        "drops packets from gpu1 on enp3s0, because the return route is through wlan0",
     ),
     Case(
         "pair-filter",
@@ -339,7 +352,10 @@ NETWORK_CASES = (
         "gpu2 receives connections of gpu1 from 10.77.0.99 instead of 10.77.0.2",
     ),
     Case(
-        "pair-seen", "not checked", net.without_looks(GOOD), "on two hosts (gpu1: skipped because of --quick)"
+        "pair-seen",
+        "not checked",
+        net.without_looks(GOOD),
+        "on two hosts (gpu1: --quick skips test containers)",
     ),
     Case("pair-large", "ok", GOOD),
     Case(
@@ -352,7 +368,7 @@ NETWORK_CASES = (
         "pair-large",
         "not checked",
         net.without_looks(GOOD),
-        "on two hosts (gpu1: skipped because of --quick)",
+        "on two hosts (gpu1: --quick skips test containers)",
     ),
     Case("in-start", "ok", GOOD),
     Case("in-start", "error", net.with_looked(GOOD, "gpu2", Looked(error="no space left")), "no space left"),
@@ -362,7 +378,7 @@ NETWORK_CASES = (
         net.with_looked(GOOD, "gpu2", Looked(error="exec python3 failed", status=127)),
         "the image toolkit:cpu has no python3",
     ),
-    Case("in-start", "not checked", net.without_looks(GOOD), "skipped because of --quick"),
+    Case("in-start", "not checked", net.without_looks(GOOD), "--quick skips test containers"),
     # mount-there reports a missing source, and its fix creates the folder.
     Case(
         "in-start",
@@ -422,7 +438,7 @@ NETWORK_CASES = (
         "in-login",
         "not checked",
         net.without_looks(GOOD),
-        "toolkit tested no logins: skipped because of --quick",
+        "toolkit tested no logins: --quick skips test containers",
     ),
     Case("in-names", "ok", GOOD),
     Case(
@@ -431,7 +447,12 @@ NETWORK_CASES = (
         net.with_inside(GOOD, "gpu2", names={"gpu2": ["127.0.1.1"]}),
         "in the container, the name gpu2 resolves to 127.0.1.1 (loopback) instead of 10.77.0.3",
     ),
-    Case("in-names", "not checked", net.with_looked(GOOD, "gpu2", Looked(LookReport())), "not up"),
+    Case(
+        "in-names",
+        "not checked",
+        net.with_looked(GOOD, "gpu2", Looked(LookReport())),
+        "the cluster has no running container on this host",
+    ),
     Case("in-shm", "ok", GOOD),
     Case(
         "in-shm",
@@ -462,7 +483,7 @@ NETWORK_CASES = (
         "in-gpus",
         "error",
         net.with_inside(with_host(GOOD, "gpu2", {"gpus": (gpu(0), gpu(1))}), "gpu2", gpus=["GPU 0: A100"]),
-        "a container on the host should have 2 GPUs, but the container lists 1 GPU",
+        "a container on the host should have 2 GPUs, but nvidia-smi in the container lists 1 GPU",
     ),
     Case("in-gpus", "not checked", net.without_looks(GOOD), "--quick", "gpu1"),
     Case("in-versions", "ok", GOOD),

@@ -1,0 +1,45 @@
+"""Files that commands write on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from toolkit.core.files import write_file
+from toolkit.errors import BadInput
+
+# It cannot be encoded, so writing fails after the file was opened, as on a full disk.
+TOO_LATE = "x" * 100_000 + "\ud800"
+
+
+def test_a_file_that_cannot_be_written_completely_stays_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.yaml"
+    with pytest.raises(BadInput):
+        write_file(file, TOO_LATE)
+    with pytest.raises(BadInput):
+        write_file(file, TOO_LATE, replace=False)
+    assert not list(tmp_path.iterdir())
+    write_file(file, "old\n")
+    with pytest.raises(BadInput):
+        write_file(file, TOO_LATE)
+    assert file.read_text() == "old\n" and list(tmp_path.iterdir()) == [file]
+
+
+def test_an_existing_file_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
+    file, link = tmp_path / "hosts.yaml", tmp_path / "link.yaml"
+    file.write_text("old\n")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    assert write_file(link, "new\n") == link
+    assert link.is_symlink() and file.read_text() == "new\n" and file.stat().st_mode & 0o777 == 0o640
+    write_file(file, "#!/bin/sh\n", program=True)
+    assert os.access(file, os.X_OK)
+    with pytest.raises(BadInput, match="exists already"):
+        write_file(file, "other\n", replace=False)
+
+
+def test_a_device_is_written_to(tmp_path: Path) -> None:
+    write_file("/dev/null", "text\n")
+    assert Path("/dev/null").is_char_device()
