@@ -63,7 +63,7 @@ golden: venv     ## rewrite the golden files; review the result with `git diff`
 docs: venv       ## rewrite the generated pages of docs/reference from the code that they describe
 	@$(BIN)/python scripts/reference.py
 
-site: venv       ## build the documentation site; open site/index.html
+site: venv       ## build the documentation site in the folder site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 image: venv base ## build the image for this machine (GPU image if it has an NVIDIA GPU); IMAGE=cpu or IMAGE=gpu

@@ -29,7 +29,7 @@ step "Train a model of handwritten digits on both hosts" \
 cat <<END
 
 The demo trained a model on two hosts over SSH: in one main container and one worker container.
-The demo took $(($(date +%s) - begin)) s. The practice cluster is still running:
+The demo took $(($(date +%s) - begin)) s. To use and then remove the practice cluster, run:
 
     . $(dirname "$toolkit")/activate && export TOOLKIT_HOSTS=$folder/hosts.yaml
     toolkit status

@@ -32,7 +32,7 @@ ensure() {
     [ -z "${DOCKER_HOST:-}" ] || fail "no engine answers at DOCKER_HOST=$DOCKER_HOST" "start the engine, or unset DOCKER_HOST"
     if [ "$(id -u)" != 0 ]; then
         if [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ]; then
-            fail "a Docker engine runs, but user $(id -un) cannot write to /var/run/docker.sock" \
+            fail "user $(id -un) cannot write to the Docker socket /var/run/docker.sock" \
                  "sudo usermod -aG docker $(id -un)  # then log in again"
         fi
         fail "no Docker engine answers, and only root can install or start one" \
@@ -63,7 +63,7 @@ remember() {
 }
 
 install_packages() {
-    have apt-get || fail "Docker is not installed, and this machine runs neither Debian nor Ubuntu" \
+    have apt-get || fail "Docker is not installed, and this machine has no apt-get" \
                          "install Docker: https://docs.docker.com/engine/install/"
     say "Docker is not installed: installing the packages docker.io and iptables with apt-get"
     export DEBIAN_FRONTEND=noninteractive
@@ -170,7 +170,7 @@ clean() {
     if [ "$made_data" = yes ] && [ "$alone" = yes ]; then
         find "$data" -mindepth 1 -delete
         rmdir "$data" 2> /dev/null || true
-        say "removed $data, which contained no data before"
+        say "removed $data, which was missing or empty before this script started the engine"
         # Key and configuration that the engine wrote for itself.
         [ "$made_etc" != yes ] || rm -rf /etc/docker/key.json
         [ "$made_etc" != yes ] || rmdir /etc/docker 2> /dev/null || true

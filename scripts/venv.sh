@@ -10,7 +10,7 @@ works() { "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info <
 
 if ! works; then
     if [ "$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then
-        say "$python is missing, is older than 3.10, or has no module venv"
+        say "$python is missing, is older than 3.10, or does not have the modules venv and ensurepip"
         printf '  fix: install Python 3.10 or newer with its venv module, or select another Python: make PYTHON=python3.12\n' >&2
         exit 4
     fi

@@ -14,7 +14,7 @@ EXIT_CODES: dict[int, str] = {
     0: "success",
     1: "a failure on a host or on this machine; the message contains the reason",
     2: "an invalid hosts.yaml, local file or command line, usually found before toolkit contacts a host",
-    3: "the cluster or a host is not in the required state (not up, refused by a check, no such job)",
+    3: "the cluster, a host or a job is not in the required state, for example not up or not found",
     4: "a program or service that the command requires is missing on this machine",
     130: "Ctrl-C (129: the terminal was closed, 141: the output pipe was closed, 143: SIGTERM)",
 }

@@ -48,7 +48,7 @@ for i in $(seq 1200); do docker info >/dev/null 2>&1 && break; sleep 0.1; done
 _GO_ON = "xargs -r docker start </root/dockerd.ran >/dev/null; rm -f /root/dockerd.*"
 
 ENGINE = (
-    Fault("docker", "mv /usr/bin/docker /root/", "mv /root/docker /usr/bin/", "docker is not installed"),
+    Fault("docker", "mv /usr/bin/docker /root/", "mv /root/docker /usr/bin/", "docker is not on the PATH"),
     Fault("docker", "gpasswd -d trainer docker", "gpasswd -a trainer docker", "cannot use docker"),
     Fault("docker", _STOP, f"set --; {_START}{_GO_ON}", "the docker engine is not running"),
 )
@@ -106,7 +106,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
         Fault("docker-logs", "", "", "keeps no container logs"),
         Fault("docker-runtime", "", "", "run under the runtime other", "warning"),
         Fault("disk-image", "", "", "the image needs up to"),
-        Fault("disk-inodes", "", "", "more files, so containers cannot start"),
+        Fault("disk-inodes", "", "", "more files, so containers can fail to start"),
     ),
     (
         Fault("programs", "mv /usr/bin/sha256sum /root/", "mv /root/sha256sum /usr/bin/", "no sha256sum"),

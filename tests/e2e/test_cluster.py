@@ -301,7 +301,7 @@ def test_down_leaves_nothing(up: Toolkit) -> None:
     done = up.run("down", check=True)
     assert (
         "down two" in done.err
-        and f"job {job} is running; toolkit stops the job before the removal" in done.err
+        and f"job {job} is running; toolkit stops the job, then removes the cluster" in done.err
     )
     (status,) = (p for p in (up.folder / "runs" / "two").rglob("status.json") if job in p.parts)
     assert json.loads(status.read_text())["state"] == "stopped"

@@ -414,7 +414,7 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
             and "fix for box1, box2: toolkit up" in status
         )
         refused = later.run("run", "--", "true")
-        assert refused.status == 3 and "differ from toolkit 99.0.0" in refused.err
+        assert refused.status == 3 and "differ from those of toolkit 99.0.0" in refused.err
         job = start_job(up)
         refused = later.run("up")
         assert (

@@ -79,7 +79,7 @@ REFUSE = "REJECT --reject-with tcp-reset"
     [
         (
             partial(faults.firewall, SICK, "DROP"),
-            "port 22 does not answer; the host is off",
+            "port 22 does not answer; the host might be off",
             "ssh -p 22 trainer@",
             "down",
         ),
@@ -89,7 +89,7 @@ REFUSE = "REJECT --reject-with tcp-reset"
             "check that sshd runs",
             "up",
         ),
-        (partial(faults.without_docker, SICK), "docker is not installed", "docs.docker.com", "down"),
+        (partial(faults.without_docker, SICK), "docker is not on the PATH", "docs.docker.com", "down"),
         (
             partial(faults.engine_stopped, SICK),
             "the docker engine is not running",

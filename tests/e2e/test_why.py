@@ -143,7 +143,7 @@ def is_in_another_collective(cluster: Toolkit) -> None:
     ended = why(cluster, job)["verdict"]
     assert (ended["kind"], ended["ranks"]) == ("apart", [2]), ended
     assert ended["what"].startswith("the job was stopped: stopped by SIG")
-    assert "; before the job ended, no word: " in ended["what"]
+    assert "; before the job ended (no word): " in ended["what"]
 
 
 def in_a_bundle_without_secrets(cluster: Toolkit, job: str) -> Any:

@@ -46,6 +46,8 @@ def test_an_engine_that_takes_too_long_is_told_in_a_sentence(tmp_path: Path) -> 
                 ["1"],
             )
         assert late.value.fix == "toolkit lab down --name demo"
-        with pytest.raises(LabError, match="cannot list the containers of practice cluster demo"):
+        with pytest.raises(
+            LabError, match="cannot list the containers, networks and volumes of practice cluster demo"
+        ):
             lab.find("demo")
         client.close()

@@ -198,7 +198,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
         "requires InfiniBand, which NCCL_IB_DISABLE=1 disables",
     ),
     ("NCCL_NET=Socket FI_EFA_USE_DEVICE_RDMA=1", "NCCL_NET", "warning", "FI_EFA_USE_DEVICE_RDMA"),
-    ("NCCL_NET=Socket NCCL_NET_PLUGIN=aws-ofi", "NCCL_NET_PLUGIN", "warning", "does not use a plugin"),
+    ("NCCL_NET=Socket NCCL_NET_PLUGIN=aws-ofi", "NCCL_NET_PLUGIN", "warning", "uses no network plugin"),
     ("NCCL_NET_PLUGIN=none OFI_NCCL_PROTOCOL=RDMA", "NCCL_NET_PLUGIN", "warning", "OFI_NCCL_PROTOCOL"),
     ("FI_PROVIDER=tcp FI_EFA_USE_DEVICE_RDMA=1", "FI_PROVIDER", "warning", "disables EFA"),
     ("NCCL_MIN_NCHANNELS=16 NCCL_MAX_NCHANNELS=8", "NCCL_MIN_NCHANNELS", "warning", "larger than"),
@@ -247,7 +247,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "TORCH_DISTRIBUTED_DEBUG", "warning", "extra collective"),
     ("TORCH_NCCL_BLOCKING_WAIT=1", "TORCH_NCCL_BLOCKING_WAIT", "warning", "waits for each collective"),
     ("NCCL_P2P_DISABLE=1", "NCCL_P2P_DISABLE", "warning", "each other's memory"),
-    ("NCCL_SHM_DISABLE=1", "NCCL_SHM_DISABLE", "warning", "shared memory"),
+    ("NCCL_SHM_DISABLE=1", "NCCL_SHM_DISABLE", "warning", "communicate over the network"),
     ("HOROVOD_TIMELINE=/tmp/timeline.json", "HOROVOD_TIMELINE", "warning", "every tensor"),
 ]
 

@@ -136,7 +136,7 @@ class Cluster(Connection):
         """Start or repair the cluster: image, keys, containers and data on every host. Safe to call again.
 
         Args:
-            data: first copy the data sets of the hosts file.
+            data: copy the data sets of the hosts file.
             force: continue even if this stops a running job or undoes changes that a newer toolkit made.
             check: check the hosts for problems first.
 
@@ -154,7 +154,7 @@ class Cluster(Connection):
 
         Args:
             data, force, check: as for ``up``.
-            prepare: write keys and configurations only; you start the containers yourself.
+            prepare: copy image and data, and write keys and configurations, but start no containers.
         """
         return prepare_up(self, data, force, check, prepare)
 
@@ -163,7 +163,7 @@ class Cluster(Connection):
 
         Args:
             save_to: local folder for job records, logs and results; ``runs/CLUSTER`` by default.
-            save: False deletes these files without a download.
+            save: False deletes records, logs and results without a download.
 
         Raises:
             PlanFailed: a step failed on a host; contains the report.
@@ -176,10 +176,10 @@ class Cluster(Connection):
         return prepare_down(self, folder)
 
     def smoke(self, launcher: str = "") -> Smoke:
-        """Test the GPUs in a container on every host, then run one checked all-reduce over all slots.
+        """Test the GPUs in containers on every host, then repeat a verified all-reduce over all slots.
 
         Args:
-            launcher: launcher of the all-reduce; by default the launcher in hosts.yaml, if the image has it.
+            launcher: launcher of the all-reduce; by default as for `toolkit smoke`.
         """
         with self.prepare_smoke(launcher) as prepared:
             return prepared.execute(self.listen)
@@ -237,7 +237,7 @@ class Cluster(Connection):
         """Remove leftovers of interrupted runs of this user from all clusters. Running jobs continue.
 
         Args:
-            days: also remove folders of jobs that ended at least this many days ago.
+            days: also remove folders of jobs of this cluster that ended more than this many days ago.
             state: also remove keys and records of clusters that have no container on the host.
 
         Raises:

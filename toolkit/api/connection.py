@@ -93,7 +93,7 @@ class Connection:
         container_sessions: bool = False,
         local_image: bool = False,
     ) -> Session:
-        """Connect to hosts (all by default), for work that has no method. Use the session in a ``with``.
+        """Connect to hosts (all by default), for work without a method. Use the session in a ``with``.
 
         Args:
             questions, container_sessions, local_image: see ``Session.open``.

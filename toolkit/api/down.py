@@ -24,7 +24,7 @@ class PreparedDown(PreparedPlan):
     def execute(self, listen: Listener) -> Report:
         def tell(job: str) -> None:
             self._notices.add(
-                Topic.ENDING, text=f"job {job} is running; toolkit stops the job before the removal"
+                Topic.ENDING, text=f"job {job} is running; toolkit stops the job, then removes the cluster"
             )
 
         end_jobs(self.session, tell)
@@ -46,8 +46,8 @@ def prepare_down(cluster: Connection, save_to: str = "") -> PreparedDown:
         session.require_some()
         for host, version in newer_hosts(inventory.cluster, session.facts.values()).items():
             text = (
-                f"{host}: toolkit {version}, which is newer, created the cluster; `down` "
-                "might leave files of the cluster"
+                f"{host}: toolkit {version}, which is newer than your version, created the cluster; "
+                "`down` might leave files of the cluster on the host"
             )
             notices.add(Topic.VERSION, text=text)
         session.require_own()

@@ -105,7 +105,7 @@ class ImagePart(Part):
         return inspect_here(self._cluster.inventory.image)
 
     def rows(self) -> tuple[ImageRow, ...]:
-        """Return the toolkit images that each host has."""
+        """Return the image in hosts.yaml, other images that toolkit sent, and partial transfers, by host."""
         with self._cluster.connect(questions=QUESTIONS) as session:
             return list_images(session)
 

@@ -83,7 +83,7 @@ class ClusterJob:
         Args:
             sink: called with each piece of the merged log.
             tail: number of earlier lines; None means all.
-            fold: pass a line that several ranks print only once.
+            fold: pass a line only once if several ranks print the line.
         """
         with self._connect() as session:
             return follow(session, self._status(session).id, sink, Excerpt(tail=tail, fold=fold))

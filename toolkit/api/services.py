@@ -24,7 +24,7 @@ class ServicesPart(Part):
         """Forward a service to 127.0.0.1 within a ``with``; each `Door` contains a local address.
 
         Args:
-            port: local port; 0 means the port of the service, or the next free port.
+            port: local port; 0 means the port of the service or, if this port is not available, a free port.
 
         Raises:
             KeyError: the file has no such service.

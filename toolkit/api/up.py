@@ -76,10 +76,10 @@ def prepare_up(
     """Connect to the hosts and plan the setup of image, keys, containers and data on each host.
 
     Args:
-        data: first copy the data sets of the hosts file.
+        data: copy the data sets of the hosts file.
         force: continue even if this stops a running job or undoes changes that a newer toolkit made.
         check: check the hosts for problems first.
-        prepare: write keys and configurations only; the user starts the containers.
+        prepare: copy image and data, and write keys and configurations, but start no containers.
     """
     inventory, notices = cluster.inventory, Notices(cluster)
     staged = read_data(inventory) if data else ()

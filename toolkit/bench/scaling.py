@@ -70,7 +70,12 @@ def measure_all(
     if numbers and max(numbers) > len(order):
         raise BadInput(
             "command line",
-            (Problem("--on", f"exceeds the number of hosts with slots, which is {len(order)}"),),
+            (
+                Problem(
+                    "--on",
+                    f"contains {max(numbers)}, but the number of selected hosts with slots is {len(order)}",
+                ),
+            ),
         )
     points, faults = [], []
     for number in numbers or counts(len(order)):
@@ -193,7 +198,10 @@ def _point(job: Job, seen: Sequence[tuple[float, int]], printed: Sequence[float]
     rise = all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(seen))
     went_on = last > first and end > begin and rise
     if not went_on and not printed:
-        what = f"the ranks of job {job.id} printed fewer than two steps during the measurement"
+        what = (
+            f"cannot calculate the throughput of job {job.id}: the ranks must print at least two steps, with "
+            "increasing numbers, during the measurement"
+        )
         raise ToolkitError(what, "run the same command again with a larger value of --seconds")
     throughput = (last - first) / (end - begin) if went_on else median(printed)
     return Point(len(job.hosts), job.world_size, throughput, max(end - begin, 0.0), max(last - first, 0))

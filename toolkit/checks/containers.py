@@ -84,11 +84,11 @@ def _programs(scene: Scene) -> Iterator[Finding]:
     transport = file.transport
     if transport == AUTO and len(file.hosts) > 1:
         transport = transport_for(lacks)
-        yield fine(f"transport: {transport_text(transport)}")
+        yield fine(f"transport: auto selects {transport_text(transport)}")
         for path, fault in (
             without_ssh("auto", file.worker_port_fixed, bool(file.spares)) if transport == EXEC else ()
         ):
-            what = f"transport: {transport_text(EXEC)}; {path_text(path)}: {fault}"
+            what = f"transport: auto selects {transport_text(EXEC)}; {path_text(path)}: {fault}"
             yield error(what, f"toolkit image build --onto {file.image}", subject=path_text(path))
     named = INSTEAD.get(file.launcher, file.launcher)
     exec_launcher = instead(_BY_EXEC, named if named in (*_BY_EXEC, "auto") else _BY_EXEC[0])
@@ -136,20 +136,20 @@ def _login(scene: Scene) -> Iterator[Finding]:
         return
     main = scene.inside.get(scene.inventory.main)
     if main is None or not main.up or main.error:
-        why = scene.no_look(scene.inventory.main) or "the cluster is not up"
+        why = scene.no_look(scene.inventory.main) or "the main container does not run"
         yield unchecked(f"toolkit tested no logins: {why}")
         return
     for name, result in main.report.logins.items():
         if result.error and name in scene.inventory.names:
             what = f"the main container cannot log in to the worker container: {result.error}"
-            fix = "toolkit down && toolkit up  # if this does not help, open the worker port in the firewall"
-            yield error(what, fix, name)
+            again = "if the login still fails, open the worker port in the firewall"
+            yield error(what, f"toolkit down && toolkit up  # {again}", name)
 
 
 def _names(seen: Seen, scene: Scene) -> Iterator[Finding]:
     looked = scene.inside.get(seen.host)
     if looked is None or looked.error or not looked.up:
-        yield unchecked(scene.no_look(seen.host) or "the cluster is not up")
+        yield unchecked(scene.no_look(seen.host) or "the cluster has no running container on this host")
         return
     for name, found in looked.report.names.items():
         path = scene.paths.get(name)
@@ -190,7 +190,7 @@ def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     size = _limits(scene, seen.host).memlock
     if size >= 0:
-        what = f"ranks can lock only {size // 1024} KiB of memory, but RDMA needs an unlimited memlock limit"
+        what = f"ranks can lock only {size // 1024} KiB of memory, but RDMA can need more"
         # The limit of the container takes precedence over the default of the engine.
         yield error(what, "in hosts.yaml: set ulimits: {memlock: unlimited}, then: toolkit up")
 
@@ -218,8 +218,10 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     found = scene.inside[seen.host].report.gpus
     if found is None or len(found) < wanted:
-        has = "has no nvidia-smi" if found is None else f"lists {counted(len(found), 'GPU')}"
-        what = f"a container on the host should have {counted(wanted, 'GPU')}, but the container {has}"
+        has = "the container has no nvidia-smi"
+        if found is not None:
+            has = f"nvidia-smi in the container lists {counted(len(found), 'GPU')}"
+        what = f"a container on the host should have {counted(wanted, 'GPU')}, but {has}"
         yield error(what, f"on {seen.host}: {GPU_SETUP[seen.facts.engine]}  # then: toolkit up")
 
 
@@ -231,7 +233,8 @@ def _versions(scene: Scene) -> Iterator[Finding]:
         by_version = grouped((name, versions.get(program, "missing")) for name, versions in by_host.items())
         if len(by_version) > 1:
             what = f"the version of {program} differs: {groups_text(by_version)}"
-            yield error(what, "toolkit up  # gives all hosts the same image", subject=program)
+            fix = "toolkit down && toolkit up  # creates all containers again from the same image"
+            yield error(what, fix, subject=program)
 
 
 def _variables(scene: Scene) -> Iterator[Finding]:
@@ -285,7 +288,9 @@ def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
             "of the host"
         )
         yield warning(
-            what, "remove libfaketime and similar programs from the image, and from env: in hosts.yaml"
+            what,
+            "remove libfaketime and similar programs from the image, "
+            "and the variables of these programs from env: in hosts.yaml",
         )
 
 
@@ -301,11 +306,11 @@ CHECKS = (
     Check(
         "in-login", "the main container can log in to every worker container", whole=_login, stage="inside"
     ),
-    Check("in-names", "host names resolve to data addresses in containers", host=_names, stage="inside"),
+    Check("in-names", "in containers, host names resolve to data addresses", host=_names, stage="inside"),
     Check("in-shm", "/dev/shm is large enough", host=_shm, stage="inside"),
     Check("in-memlock", "ranks can lock memory for RDMA", host=_memlock, stage="inside"),
     Check("in-files", "ranks can open enough files", host=_files, stage="inside"),
-    Check("in-gpus", "containers have the GPUs of the host", host=_gpus, stage="inside"),
+    Check("in-gpus", "containers have the expected number of GPUs", host=_gpus, stage="inside"),
     Check("in-versions", "libraries have the same version on all hosts", whole=_versions, stage="inside"),
     Check(
         "in-variables",
@@ -315,10 +320,15 @@ CHECKS = (
     ),
     Check(
         "in-mounts",
-        "ranks can write, rename and delete files on mounts",
+        "ranks can write, rename and delete files on mounts without :ro",
         host=_mounts,
         stage="inside",
     ),
-    Check("in-shared", "a mount is shared by all hosts or by none", whole=_shared, stage="inside"),
+    Check(
+        "in-shared",
+        "each mount without :ro is shared by all hosts or by none",
+        whole=_shared,
+        stage="inside",
+    ),
     Check("in-clock", "clocks in containers agree with clocks of hosts", host=_clock, stage="inside"),
 )

@@ -51,7 +51,7 @@ def _old_images(seen: Seen, scene: Scene) -> str:
         for tag in image.tags
         if tag.startswith(f"{IDENTITY_REPOSITORY}:")
     ]
-    return f"on {seen.host}: docker image rm {quoted(*tags)}" if tags and wanted else ""
+    return f"on {seen.host}: {seen.facts.engine} image rm {quoted(*tags)}" if tags and wanted else ""
 
 
 def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -60,13 +60,15 @@ def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if where is None or not where.size or not seen.facts.docker:
         yield unchecked("the disk of the image store is not known")
         return
-    fix = _old_images(seen, scene) or f"on {seen.host}: docker image prune  # docker system df shows usage"
+    engine = seen.facts.engine
+    prune = f"on {seen.host}: {engine} image prune  # {engine} system df shows usage"
+    fix = _old_images(seen, scene) or prune
     room = f"the disk of {where.path} has only {_size(where.free)} free"
     if "ro" in where.options:
         yield _read_only(seen, where)
     elif scene.image is None or any(i.identity == scene.image.identity for i in seen.facts.images):
         if where.free < NOTHING:
-            yield error(f"{room}, so containers cannot start", fix)
+            yield error(f"{room}, so containers can fail to start", fix)
         elif where.free < LOW:
             yield warning(f"{room} for containers, their logs and layers", fix)
     elif where.free < scene.image.size * TIMES:
@@ -91,9 +93,11 @@ def _inodes(seen: Seen, scene: Scene) -> Iterator[Finding]:
     else:
         missing = scene.image and not any(i.identity == scene.image.identity for i in seen.facts.images)
         left = f"the file system of {where.path} has room for only {counted(where.inodes_free, 'more file')}"
-        fix = f"on {seen.host}: docker image prune  # df -i {quoted(where.path)} shows the inodes"
+        fix = (
+            f"on {seen.host}: {seen.facts.engine} image prune  # df -i {quoted(where.path)} shows the inodes"
+        )
         if where.inodes_free < FEW_FILES:
-            yield error(f"{left}, so containers cannot start", fix)
+            yield error(f"{left}, so containers can fail to start", fix)
         elif missing and where.inodes_free < FILES:
             yield warning(f"{left}, but an image can contain more files", fix)
 
@@ -130,11 +134,12 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         find = f"findmnt -no TARGET -T {quoted(there.path)}"
         instead = "in hosts.yaml: set state_dir: to a folder on a disk that is mounted without noexec"
         fix = f'on {seen.host}: sudo mount -o remount,exec "$({find})"  # or {instead}'
+        noexec = f"the file system of {there.path} is mounted noexec"
         if scene.inventory.launcher in BY_AGENT:
             launcher = scene.inventory.launcher
-            yield error(f"{there.path} is mounted noexec, but {launcher} executes a program there", fix)
+            yield error(f"{noexec}, but {launcher} executes a program in the state directory", fix)
         else:
-            yield warning(f"{there.path} is mounted noexec, so mpirun and horovodrun would fail", fix)
+            yield warning(f"{noexec}, so mpirun and horovodrun would fail", fix)
     elif there.size and there.free < NOTHING:
         yield error(
             f"{there.path} has only {_size(there.free)} free for SSH keys and job records",
@@ -150,13 +155,13 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
     home = place(seen, "home")
     if over:
         yield error(
-            f"the SSH user has reached the disk quota: {' '.join(over[0].split())}",
+            f"the SSH user has exceeded the disk quota: {' '.join(over[0].split())}",
             f"on {seen.host}: quota -s  # then remove files",
         )
     elif home is None or not home.size:
         yield unchecked("the disk of the home folder is not known")
     elif "w" not in home.may:
-        fix = f"on {seen.host}: ls -ld {quoted(home.path)}"
+        fix = f"on {seen.host}: ls -ld {quoted(home.path)}  # then correct the owner or the permissions"
         yield warning(f"the home folder {home.path} is not writable for the SSH user", fix)
     elif home.free < NOTHING:
         yield error(f"the home folder {home.path} has only {_size(home.free)} free", _usage(seen, home))
@@ -175,7 +180,7 @@ def _usage(seen: Seen, where: Place) -> str:
 
 def _read_only(seen: Seen, where: Place) -> Finding:
     look = "sudo dmesg | grep -i 'remount\\|i/o error'"
-    fix = f"on {seen.host}: {look}  # the kernel remounts a failing disk read-only"
+    fix = f"on {seen.host}: {look}  # the kernel can remount a failing disk read-only"
     return error(f"{where.path} is on a file system that is mounted read-only", fix)
 
 

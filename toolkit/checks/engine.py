@@ -66,7 +66,7 @@ def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
         name, where = ("podman", "podman.io/docs/installation") if podman else _DOCKER
         yield error(
             f"toolkit requires {name} {oldest} or newer, but the host has {version}",
-            f"on {seen.host}: install {oldest} or newer: https://{where}",
+            f"on {seen.host}: install {name} {oldest} or newer: https://{where}",
         )
 
 
@@ -93,7 +93,7 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif "name=userns" in options:
         what = (
             "docker maps user IDs (userns-remap), so ranks can neither read their SSH keys "
-            "nor write files as your user"
+            "nor write files as the SSH user"
         )
         yield error(what, f"on {seen.host}: remove userns-remap from {_DAEMON}, {RESTART}")
     elif "name=rootless" in options and info.engine != PODMAN:
@@ -156,7 +156,7 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not info.version:
         yield unchecked("the container engine cannot be used")
     elif info.root.startswith("/var/snap/"):
-        what = "docker is a snap package, which can read only folders below /home that are not hidden"
+        what = "docker is a snap package, which cannot read hidden folders and most folders outside /home"
         yield warning(what, f"on {seen.host}: sudo snap remove docker  # then install docker.io or docker-ce")
     elif "name=selinux" in options:
         what = "with SELinux, containers cannot access mounted folders without the label container_file_t"

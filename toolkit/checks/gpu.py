@@ -128,7 +128,7 @@ class Answers:
         return self.other.get(word, ())
 
 
-_NO_GPU_USED = "hosts.yaml uses no GPU of this host"
+_NO_GPU_USED = "the cluster uses no GPU of this host"
 _NO_GPU_LISTED = "nvidia-smi lists no GPU on this host"
 _WORDS = ("pci", "rows", "fabric", "chars", "tool", "cdi", "module", "kernel", "running", "log")
 
@@ -255,6 +255,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
         card = by_uuid.get(uuid, {})
         fix = f"on {seen.host}: {reset.format(_index(card))}"
         if failed in ("Yes", "1"):
+            fix = f"toolkit run --exclude {seen.host} ...  # until the GPU is replaced"
             yield error("the GPU could not remap a bad memory row", fix, subject=label(card))
         elif pending in ("Yes", "1"):
             yield warning(

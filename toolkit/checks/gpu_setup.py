@@ -134,7 +134,7 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # A GPU that is passed through to a virtual machine cannot be used on the host.
     bus = [(place, driver) for place, driver in report.pci if not driver.startswith("vfio")]
     if unwanted(seen, scene):
-        yield fine("hosts.yaml uses no GPU of this host")
+        yield fine("the cluster uses no GPU of this host")
     elif report.trouble:
         # If GPUs are listed, unknown words of nvidia-smi can be a mere warning.
         judged = warning if report.cards and not is_known(report.trouble) else error
@@ -172,7 +172,7 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     used = bool(seen.facts.gpus) and not unwanted(seen, scene)
     if not used or scene.image is None:
-        yield unchecked(scene.no_image) if used else fine("the host uses no GPU")
+        yield unchecked(scene.no_image) if used else fine("the cluster uses no GPU of this host")
         return
     env = dict(scene.image.env)
     driver, condition, cuda = seen.facts.gpus[0].driver, required(env), image_cuda(env)
@@ -195,7 +195,7 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _fix(scene: Scene, install: str) -> str:
     other = _other_variant(scene)
-    return f"{other}; or {install}" if other else f"{install}, or use an image with an older CUDA"
+    return f"{other}; or {install}" if other else f"{install}, or use an image with an older CUDA version"
 
 
 @of_cards
@@ -303,7 +303,7 @@ def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # https://github.com/NVIDIA/nvidia-container-toolkit/issues/48 and opencontainers/runc#3708.
     elif info.cgroup_driver == "systemd" and not report.tagged("chars"):
         what = (
-            "running containers lose their GPUs at the next `systemctl daemon-reload`, "
+            "running containers can lose their GPUs at the next `systemctl daemon-reload`, "
             "because the engine uses systemd cgroups and /dev/char has no links to the GPUs"
         )
         fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all"
@@ -328,7 +328,7 @@ def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
     flavor = running.rpartition("-")[2]
     newer = [k for k in report.tagged("kernel") if _order(k) > _order(running) and k.endswith(flavor)]
     if newer and (last := max(newer, key=_order)) not in modules:
-        effect = "so ranks cannot use the GPUs after the next reboot"
+        effect = "so ranks cannot use the GPUs after a reboot into this kernel"
         what = f"the installed kernel {last} has no NVIDIA driver, {effect}"
         fix = f"sudo dkms autoinstall -k {quoted(last)}  # or install the driver for this kernel"
         yield warning(what, f"on {seen.host}: {fix}")

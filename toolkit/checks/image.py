@@ -25,7 +25,8 @@ def _one(scene: Scene) -> Iterator[Finding]:
     held = {name: image for name, seen in scene.seen.items() if (image := _held(seen, tag))}
     identities = {image.identity for image in held.values()}
     if scene.inventory.pull != "never":
-        yield fine("hosts pull the image, and `toolkit up` reports the result")
+        pull = scene.inventory.pull
+        yield fine(f"with pull: {pull}, `toolkit up` compares the images of the hosts after the pull")
         return
     if scene.image is None:
         hosts = "host that answered" if scene.silent else "host"
@@ -39,7 +40,7 @@ def _one(scene: Scene) -> Iterator[Finding]:
         who = ", ".join(f"{name} has {image.identity}" for name, image in held.items())
         fix = "toolkit image send  # after you build or load the image on your machine"
         why = scene.local_silence or "your machine has no such image"
-        what = f"the hosts have different images with the tag {tag}, and {why}: {who}"
+        what = f"the hosts have different images with the tag {tag} ({who}), and {why}"
         yield error(what, LATE_FIX if scene.local_silence else fix)
 
 
@@ -62,7 +63,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(f"the image {tag} is missing, and {scene.local_silence}", LATE_FIX)
     elif not scene.sendable:
         what = f"the image {tag} is missing, and the engine of your machine has no copy to send"
-        yield error(what, f"{missing_fix(tag)}, or on {seen.host}: docker load -i FILE")
+        yield error(what, f"{missing_fix(tag)}, or on {seen.host}: {scene.inventory.engine} load -i FILE")
     elif held is not None:
         yield fine(
             f"the image {tag} ({held.identity}) differs from the image on your machine, "

@@ -147,7 +147,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     now = memory(seen)
     total, free, shm = now.get("MemTotal", 0), now.get("MemAvailable", 0), scene.inventory.shm_bytes
     if not total or not free:
-        yield unchecked("/proc/meminfo has no MemAvailable")
+        yield unchecked("the host did not report its available memory")
         return
     if free < GIB:
         what = f"the host has only {free / GIB:.1f} of {total / GIB:.0f} GiB of memory available"
@@ -200,7 +200,7 @@ def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif load > max(8, 2 * count) and not _our_job(seen):
         on = f"{words[1]} on {counted(count, 'processor')}"
         what = f"the 5-minute load average is {on}, although no container of toolkit runs"
-        yield warning(what, f"on {seen.host}: top  # all ranks wait for the slowest host")
+        yield warning(what, f"on {seen.host}: top  # then end unneeded processes")
 
 
 def _our_job(seen: Seen) -> bool:

@@ -1,6 +1,6 @@
 """Checks of the folders that the hosts file mounts: present, readable, with room, the same on all hosts.
 
-The engine runs as root and must be able to read them too: shares that deny root access cannot be mounted.
+Docker runs as root and must be able to read the folders too, so it cannot mount shares that deny root access.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...
     )
     fix = (
         "in hosts.yaml: set mounts: [/SHARED/FOLDER:/checkpoints], then: toolkit up  # and write checkpoints "
-        "to /checkpoints; without a shared folder, let rank 0 write, read and broadcast the checkpoints"
+        "to /checkpoints; if no folder is shared, rank 0 can write, read and broadcast the checkpoints while "
+        "rank 0 stays on its host"
     )
     return (Finding("restart-checkpoints", "warning", what, fix, subject="--max-restarts"),)
 
@@ -280,8 +281,13 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 CHECKS = (
     Check("mount-there", "sources of mounts exist", host=_there, probes=(PLACES,)),
-    Check("mount-access", "ranks can read and write mounted folders", host=access, probes=(PLACES,)),
-    Check("mount-room", "mounted folders have free space", host=_room, probes=(PLACES,)),
+    Check(
+        "mount-access",
+        "ranks can read mounts, and write to mounts without :ro",
+        host=access,
+        probes=(PLACES,),
+    ),
+    Check("mount-room", "mounts without :ro have free space", host=_room, probes=(PLACES,)),
     Check(
         "mount-same",
         "each mounted folder is shared by all hosts or local on all hosts",
@@ -294,5 +300,10 @@ CHECKS = (
         host=_links,
         probes=(PLACES,),
     ),
-    Check("engine-sees", "the engine can read the mounted folders", host=_sees, probes=(SEES,)),
+    Check(
+        "engine-sees",
+        "the engine can access the mounted folders and the state directory",
+        host=_sees,
+        probes=(SEES,),
+    ),
 )

@@ -105,7 +105,7 @@ def _speeds(scene: Scene) -> Iterator[Finding]:
         )
         slowest = links[slow[0]]
         name = quoted(slowest.name) if slowest else "INTERFACE"
-        fix = f"on {slow[0]}: ethtool {name}  # the slowest link limits the throughput of all hosts"
+        fix = f"on {slow[0]}: ethtool {name}  # then try another cable or switch port"
         yield warning(what, fix, slow[0])
 
 

@@ -94,8 +94,8 @@ def raise_if_errors(findings: Iterable[Finding], told: bool = True) -> None:
 
 
 def _line(finding: Finding) -> str:
-    who = f"{finding.host}: " if finding.host else ""
-    return f"\n  {who}{finding.subject}: {finding.what}; fix: {finding.fix}"
+    about = "".join(f"{word}: " for word in (finding.host, finding.subject) if word)
+    return f"\n  {about}{finding.what}; fix: {finding.fix}"
 
 
 def _seen(session: Session, name: str) -> Seen:

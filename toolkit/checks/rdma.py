@@ -72,7 +72,7 @@ def _mtu(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for name in sorted({name for port in ports for name in port.interfaces}):
         link = seen.facts.link(name)
         if link and 0 < link.mtu < _ROCE_MTU:
-            what = f"{name} has MTU {link.mtu}: RoCE packets of 4096 bytes need MTU {_ROCE_MTU} or more"
+            what = f"{name} has MTU {link.mtu}, but RoCE packets of 4096 bytes need MTU {_ROCE_MTU} or more"
             line = f"sudo ip link set {quoted(name)} mtu 9000"
             yield warning(
                 what, f"on {seen.host}: {line}  # set this MTU on all hosts and on the switch", subject=name
@@ -103,8 +103,8 @@ def _unused(scene: Scene) -> Iterator[Finding]:
                 yield warning(f"{what} ({port.rate:g} Gb/s): {name} has {has}", fix, host, port.name)
             elif shared.intersection(i.network for i in own):
                 fix = (
-                    f"on {host}: ip -4 addr"
-                    "  # then give the first RDMA port of each host an address in one network"
+                    f"on {host}: ip -4 addr  # then put the first RDMA ports of all hosts in the same "
+                    "network, and the second ports likewise"
                 )
                 yield warning(
                     f"{what}, because NCCL would connect ports in different networks", fix, host, port.name

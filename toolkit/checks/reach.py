@@ -127,7 +127,7 @@ def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
         by = scene.evidence.egress(seen.facts, other.address)
         if by and by != path.interface:
             come = next((p for p in _pairs(scene) if (p.source, p.target) == (other.host, seen.host)), None)
-            why = f"because the return route is {by} (rp_filter 1)"
+            why = f"because the return route is through {by} (rp_filter 1)"
             how = f"packets from {other.host} on {path.interface}, {why}"
             names = (f"net.ipv4.conf.{name}.rp_filter=2" for name in ("all", path.interface))
             loose = f"sudo sysctl -w {quoted(*names)}"
@@ -168,7 +168,8 @@ def _open(scene: Scene) -> Iterator[Finding]:
     failed = {key: pair for key, pair in failed.items() if tuple(sorted(key)) not in clear}
     for one, other_host in clear:
         yield unchecked(
-            f"connections between {one} and {other_host} fail because of links or routes [pair-route]"
+            f"connections between {one} and {other_host} fail because of links or routes "
+            "[net-link, pair-route, pair-filter]"
         )
     for host, group, what in _grouped(failed, scene):
         first = failed[group[0]]
@@ -312,7 +313,7 @@ ROUTE_CHECKS = (
     ),
     Check(
         "pair-filter",
-        "kernels drop no packets because of their return route",
+        "kernels drop no packets because of the return route",
         host=_filter,
         probes=(KERNEL,),
         stage="pairs",

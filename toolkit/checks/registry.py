@@ -47,7 +47,7 @@ def host_probes(checks: Iterable[Check] = CHECKS) -> tuple[Probe, ...]:
 
 
 def judge(scene: Scene, stages: Iterable[Stage], checks: Iterable[Check] = CHECKS) -> Iterator[Finding]:
-    """Yield the findings of the checks of these stages, and one for each host that did not answer."""
+    """Yield the findings of the checks of these stages, and one about the SSH connection of each host."""
     for seen in scene.seen.values():
         if seen.facts is None and seen.error is not None:
             yield Finding("reach", "error", seen.error.what, seen.error.fix, seen.host)

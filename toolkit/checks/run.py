@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from toolkit.remote.ssh import Trace
 
 _REGISTRY_SECONDS = 40.0
-_QUICK = "skipped because of --quick"
+_QUICK = "--quick skips test containers"
 
 
 def choose_checks(only: Collection[str]) -> tuple[Check, ...]:

@@ -42,7 +42,8 @@ _IS_OVER = r"""
 case ${3-} in *"/$1/"*) ;; '')
   ids=$(docker ps -q --filter "label=toolkit.cluster=$2") || exit 1
   [ -z "$ids" ] ||
-    { echo "cluster $2 runs, and its main host does not report the end of job $1" >&2; exit 1; } ;;
+    { echo "a container of cluster $2 runs, and the main host does not report the end of job $1" >&2
+      exit 1; } ;;
 *) echo "the main host does not report the end of job $1" >&2; exit 1 ;; esac
 """
 _END = rf"""{OWN_PROCESSES}{_IS_OVER}
@@ -192,13 +193,13 @@ def _job_step(job: OldJob) -> Step:
 
 
 def _state_step(state: State, at_once: bool) -> Step:
-    records = counted(state.records, "job record")
+    records = f"{state.path} contains records of {counted(state.records, 'job')}"
     return Run(
         state.host,
-        f"remove SSH keys and configuration of cluster {state.cluster}",
+        f"remove the state directory of cluster {state.cluster}",
         script(_REMOVE_STATE, state.path, state.cluster),
         unless=script(_STAYS, state.path, "0" if at_once else str(QUIET)),
-        why=f"{state.path}: the cluster has no container on this host, and the folder contains {records}",
+        why=f"the cluster has no container on the host, and {records}",
     )
 
 

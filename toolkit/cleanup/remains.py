@@ -230,18 +230,23 @@ class Remains:
         rows = []
         for state in self.states():
             if state not in states:
-                what = (
-                    f"keys and configuration of cluster {state.cluster} (unchanged for {_age(state.quiet)})"
-                )
+                what = f"the state directory of cluster {state.cluster} (unchanged for {_age(state.quiet)})"
                 why = (
-                    f"the folder contains {jobs_text(state.records)}"
+                    f"the state directory contains {jobs_text(state.records)}"
                     if state.records
-                    else f"the folder changed in the last {QUIET} minutes"
+                    else f"the state directory changed in the last {QUIET} minutes"
                 )
-                fix = "toolkit down --hosts FILE  # downloads records; toolkit gc --state deletes the folder"
+                fix = (
+                    "toolkit down --hosts FILE  # downloads the records and removes the directory; "
+                    "or, without a download: toolkit gc --state"
+                )
                 if state.elsewhere:
-                    why = f"{state.elsewhere} is not an address of this host: another host can use the folder"
-                    fix = f"on {state.host}: rm -rf {quoted(state.path)}  # if no other host uses the folder"
+                    why = (
+                        f"{state.elsewhere} is not an address of this host: another host might use the "
+                        "directory"
+                    )
+                    remove = quoted("rm", "-rf", state.path)
+                    fix = f"on {state.host}: {remove}  # if no other host uses the directory"
                 rows.append(Kept(state.host, what, why, fix))
         doomed = {(stray.host, stray.job) for stray in self._strays()}
         alive = supervised(self.scene)

@@ -111,7 +111,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
         "Export",
         group("render", "Export the cluster or a job to other tools.",
               Verb("compose", "render:compose", "Print a Compose file for each host."),
-              Verb("docker", "render:docker", "Print a script of `docker run` commands for each host."),
+              Verb("docker", "render:docker", "Print a `docker run` script for each container."),
               Verb("ssh", "render:ssh", "Print the ssh and sshd configuration of the cluster."),
               Verb("slurm", "render_slurm:slurm", "Print an sbatch script that runs the job on Slurm.",
                    passes_on=True, cls=_SCRIPT),

@@ -36,11 +36,12 @@ def network(
     seconds: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="Measure each pair for SECONDS in each direction; 0 skips the pairs"
+            metavar="SECONDS",
+            help="Measure each pair of hosts for SECONDS in each direction; 0 skips the pairs",
         ),
     ] = 0.5,
     streams: Annotated[
-        int, typer.Option(metavar="N", help="Number of parallel TCP connections per pair")
+        int, typer.Option(metavar="N", help="Number of parallel TCP connections per pair of hosts")
     ] = 4,
     engine: Annotated[
         str,
@@ -52,7 +53,10 @@ def network(
         ),
     ] = "auto",
     most: Annotated[
-        int, typer.Option(metavar="MIB", help="Maximum size of an all-reduce in MiB, up to 4096; 0 skips it")
+        int,
+        typer.Option(
+            metavar="MIB", help="Maximum size of an all-reduce in MiB, up to 4096; 0 skips the all-reduces"
+        ),
     ] = 256,
     budget: Annotated[
         float,
@@ -65,7 +69,7 @@ def network(
         list[str] | None,
         typer.Option(
             metavar="HOST[,HOST]",
-            help="Use only these hosts (default: all hosts except spare hosts)",
+            help="Use only the listed hosts (default: all hosts except spare hosts)",
             autocompletion=complete.host_list,
         ),
     ] = None,

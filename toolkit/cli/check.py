@@ -37,7 +37,7 @@ def check(
         typer.Option(
             "--check",
             metavar="ID[,ID]",
-            help="Run only these checks",
+            help="Run only the listed checks (default: all checks)",
             autocompletion=complete.check_list,
         ),
     ] = [],  # noqa: B006

@@ -78,7 +78,8 @@ def execute(
             )
             if done.status == NOT_FOUND and argv == words:
                 known = host_list(accepted.names)
-                say(f"{words[0]} is not a host in hosts.yaml, which lists {known}; for every host: --all")
+                all_hosts = "to run a command on every host, use --all"
+                say(f"{words[0]} is not a host in hosts.yaml, which lists {known}; {all_hosts}")
             _end(done)
         results, errors = fan_out(names, lambda name: session.run_inside(name, argv, seconds))
     if as_json:

@@ -52,9 +52,10 @@ def gc(
     """Remove leftovers of interrupted runs from the hosts.
 
     toolkit removes leftover processes, containers and files of all your clusters on the hosts, not only of
-    the cluster in hosts.yaml. toolkit does not stop running jobs, end processes of other users, or remove
-    files of other users. toolkit keeps a state directory that contains job records or changed in the last
-    hour, unless you use --state, or agree to the removal on a terminal.
+    the cluster in hosts.yaml. toolkit does not stop running jobs, and removes nothing of other users except
+    layers of interrupted image transfers. toolkit removes the state directory of a cluster only if the host
+    has no container of the cluster. If the directory contains job records or changed in the last hour,
+    toolkit also requires --state, or your confirmation on a terminal.
 
     Examples:
         toolkit gc --dry-run
@@ -102,5 +103,5 @@ def remove_leftovers(
 def _ask(state: State) -> bool:
     """Ask the user whether to remove the folder of a cluster; Enter means no."""
     holds = f"the SSH keys and {jobs_text(state.records)}" if state.records else "the SSH keys"
-    what = f"{state.host}: cluster {state.cluster} has no container. Remove {holds} ({state.path})?"
-    return confirm(what)
+    what = f"{state.host}: the host has no container of cluster {state.cluster}"
+    return confirm(f"{what}. Remove {holds} ({state.path})?")

@@ -80,14 +80,15 @@ def build(
         typer.Option(
             metavar="NAME",
             help="Name of the image (default: toolkit:FLAVOR; with --cuda 12: toolkit:gpu-cuda12; with "
-            "--onto: IMAGE-ssh or IMAGE-horovod)",
+            "--onto: IMAGE-ssh, or IMAGE-horovod if --with adds horovod)",
         ),
     ] = "",
     base_image: Annotated[
         str,
         typer.Option(
             metavar="IMAGE",
-            help="Base image, which determines the processor architecture (default: debian:bookworm-slim)",
+            help="Base image, which determines the processor architecture if this machine has the base image "
+            "(default: debian:bookworm-slim)",
         ),
     ] = "",
     onto: Annotated[

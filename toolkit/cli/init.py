@@ -32,9 +32,7 @@ def init(
         list[str] | None,
         typer.Argument(
             metavar="[HOST]...",
-            help="Host, as [NAME=][USER@]ADDRESS[:SLOTS] (default: the hosts of --find or "
-            "--from-hostfile; with --try or --yes, as with --find; otherwise ask on a terminal, or write two "
-            "placeholders without a terminal or with --json)",
+            help="Host, as [NAME=][USER@]ADDRESS[:SLOTS]",
         ),
     ] = None,
     find: Annotated[
@@ -92,8 +90,11 @@ def init(
 ) -> None:
     """Write a commented hosts.yaml.
 
-    Without arguments on a terminal, toolkit asks for the hosts. You can also list the hosts as arguments, or
-    use --find or --from-hostfile.
+    Without HOST and --from-hostfile, toolkit chooses the hosts as follows:
+
+    - With --find, --try or --yes, toolkit uses all suitable SSH hosts in ~/.ssh/config.
+    - Otherwise, on a terminal without --json, toolkit asks for the hosts.
+    - In all other cases, toolkit writes two placeholders.
 
     Examples:
         toolkit init

@@ -41,8 +41,8 @@ def pick_hosts(person: Person, aliases: Sequence[Alias], user: str) -> tuple[Dra
         hosts = person.ask(question, ALL, lambda text: read_hosts(text, names))
     elif person.there:
         say(
-            "~/.ssh/config contains no usable host; without hosts, hosts.yaml gets two placeholders that you "
-            "replace"
+            "~/.ssh/config contains no usable host; if you enter no host, hosts.yaml gets two placeholders "
+            "that you replace"
         )
         question = "hosts of the cluster (ADDRESS or USER@ADDRESS)?"
         hosts = person.ask(question, NONE, lambda text: () if text == NONE else read_hosts(text, ()))

@@ -88,8 +88,8 @@ def attach(
 ) -> None:
     """Follow a running job, as `toolkit run` does.
 
-    The command exits with the exit code of the job. By default, after Ctrl-C on a terminal, toolkit asks
-    whether to stop the job, to detach or to continue.
+    After the end of the job, the command exits with the exit code of the job. By default, after Ctrl-C on a
+    terminal, toolkit asks whether to stop the job, to detach or to continue.
 
     Examples:
         toolkit attach

@@ -64,8 +64,8 @@ def up(
         str,
         typer.Option(
             metavar="N",
-            help="Connect the hosts by N cables (0 to 4), each a /30 network with MTU 9000; requires "
-            "--count 2",
+            help="Connect two hosts by N cables (0 to 4), each a /30 network with MTU 9000; N above 0 "
+            "requires --count 2",
         ),
     ] = "0",
     user: Annotated[
@@ -93,8 +93,8 @@ def up(
 
     The hosts are containers that behave like machines: each has its own SSH server, container engine and
     network link. With the same options, a second run only creates missing hosts, and restarts hosts that
-    stopped or whose container engine stopped. If you edited hosts.yaml, toolkit keeps your file. If
-    the settings changed, toolkit writes a complete new file to hosts.new.yaml.
+    stopped or whose container engine stopped. If you edited hosts.yaml, toolkit keeps your file, and writes
+    changed settings to hosts.new.yaml, which is a complete file.
 
     Examples:
         toolkit lab up

@@ -46,7 +46,9 @@ def logs(
     ] = None,
     host: Annotated[
         str,
-        typer.Option(metavar="HOST", help="Print only the output of HOST", autocompletion=complete.hosts),
+        typer.Option(
+            metavar="HOST", help="Print only the output of the ranks on HOST", autocompletion=complete.hosts
+        ),
     ] = "",
     since: Annotated[
         str,
@@ -63,7 +65,7 @@ def logs(
         str,
         typer.Option(
             metavar="DIR",
-            help="Download the complete job log and the log of every rank to the folder DIR/JOB/HOST",
+            help="Download the job log and the log of every rank to the folders DIR/JOB/HOST",
         ),
     ] = "",
     service: Annotated[

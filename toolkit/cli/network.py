@@ -37,8 +37,8 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
     """Show and explain the data address of each host.
 
     For each host, toolkit prints the chosen address, the rejected addresses, and the environment
-    variables that ranks receive. To test the network, the hosts connect to each other. The command exits
-    with 3 if a host has no usable address.
+    variables that configure the network of ranks. To test the network, the hosts connect to each other. The
+    command exits with 3 if a host has no usable address.
 
     Examples:
         toolkit network explain
@@ -68,15 +68,15 @@ def tune(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Time limit for all trials, 2 to 600 s. Each trial measures for at least 1 s, so slow starts"
-            " can exceed the limit",
+            help="Target for the time of all trials together, 2 to 600 s. Each trial measures for at least "
+            "1 s, so trials that start slowly exceed the target",
         ),
     ] = DEFAULT_BUDGET_S,
     only: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HOST[,HOST]",
-            help="Tune for jobs that use only these hosts (default: all hosts except spare hosts)",
+            help="Tune for jobs that use only the listed hosts (default: all hosts except spare hosts)",
             autocompletion=complete.host_list,
         ),
     ] = None,

@@ -168,7 +168,7 @@ def predict(
     """Predict step time and scaling for 1 to N hosts.
 
     toolkit also predicts throughput and scaling efficiency. Set the network with --rate or --from, and the
-    model with --model, --params or --probe. Only --probe contacts a host, to run a few steps of your script.
+    model with --model, --params or --probe. Only --probe contacts hosts, to run a few steps of your script.
     For the formulas, see docs/explanation/prediction.md.
 
     Examples:

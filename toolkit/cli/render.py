@@ -17,7 +17,8 @@ from toolkit.hostsfile.load import is_folder
 from toolkit.lifecycle.renderings import TARGETS
 
 Output = Annotated[
-    str, typer.Option("-o", "--output", metavar="DIR", help="Write to this folder (default: standard output)")
+    str,
+    typer.Option("-o", "--output", metavar="DIR", help="Write to the folder DIR (default: standard output)"),
 ]
 
 
@@ -26,7 +27,7 @@ def compose(
 ) -> None:
     """Print a Compose file for each host.
 
-    After `toolkit up --prepare`, the file starts the same containers as `toolkit up`. toolkit queries the
+    After `toolkit up --prepare`, the files start the same containers as `toolkit up`. toolkit queries the
     hosts for addresses, users and GPUs, changes nothing on the hosts, and writes no private key.
 
     Examples:
@@ -38,9 +39,9 @@ def compose(
 def docker(
     hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
 ) -> None:
-    """Print a script of `docker run` commands for each host.
+    """Print a `docker run` script for each container.
 
-    After `toolkit up --prepare`, the script starts the same containers as `toolkit up`. toolkit queries the
+    After `toolkit up --prepare`, the scripts start the same containers as `toolkit up`. toolkit queries the
     hosts for addresses, users and GPUs, changes nothing on the hosts, and writes no private key.
 
     Examples:

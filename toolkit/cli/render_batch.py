@@ -36,13 +36,15 @@ Only = Annotated[
     list[str] | None,
     typer.Option(
         metavar="HOST[,HOST]",
-        help="Use only these hosts (default: all hosts except spare hosts)",
+        help="Use only the listed hosts (default: all hosts except spare hosts)",
         autocompletion=complete.host_list,
     ),
 ]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST[,HOST]", help="Do not use these hosts", autocompletion=complete.host_list),
+    typer.Option(
+        metavar="HOST[,HOST]", help="Do not use the listed hosts", autocompletion=complete.host_list
+    ),
 ]
 Timeout = Annotated[
     str | None, typer.Option(metavar="SECONDS", help="Stop the job after SECONDS (default: no time limit)")

@@ -52,7 +52,7 @@ def kubernetes(
     ] = None,
     node_selector: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL=VALUE", help="Use only Kubernetes nodes with this label"),
+        typer.Option(metavar="LABEL=VALUE", help="Use only Kubernetes nodes with the label LABEL=VALUE"),
     ] = None,
     runtime: Annotated[
         str, typer.Option(metavar="NAME", help="ClusterTrainingRuntime of a TrainJob")

@@ -69,13 +69,15 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="HOST[,HOST]",
-            help="Use only these hosts (default: all hosts except spare hosts)",
+            help="Use only the listed hosts (default: all hosts except spare hosts)",
             autocompletion=complete.host_list,
         ),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST[,HOST]", help="Do not use these hosts", autocompletion=complete.host_list),
+        typer.Option(
+            metavar="HOST[,HOST]", help="Do not use the listed hosts", autocompletion=complete.host_list
+        ),
     ] = None,
     timeout: Annotated[
         str | None,

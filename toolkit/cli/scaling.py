@@ -77,7 +77,7 @@ def scaling(
         list[str] | None,
         typer.Option(
             metavar="HOST[,HOST]",
-            help="Use only these hosts (default: all hosts except spare hosts)",
+            help="Use only the listed hosts (default: all hosts except spare hosts)",
             autocompletion=complete.host_list,
         ),
     ] = None,

@@ -42,7 +42,8 @@ def top(
 
     toolkit shows the load of CPU, memory, network, disks and GPUs of every host, and the steps per second of
     each rank that prints steps. By default on a terminal, toolkit updates the table until Ctrl-C. With --once
-    or --json, or without a terminal and --prometheus, toolkit prints one reading. The cluster must be up.
+    or --json, toolkit prints one reading. Without a terminal, toolkit also prints one reading, unless you use
+    --prometheus. The cluster must be up.
 
     Examples:
         toolkit top

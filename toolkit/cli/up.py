@@ -29,7 +29,7 @@ def up(
         bool,
         typer.Option(
             "--prepare",
-            help="Copy the image and data, and write SSH keys and configurations, but start no cluster",
+            help="Copy the image and data, and write SSH keys and configurations, but start no containers",
         ),
     ] = False,
     force: Annotated[
@@ -50,9 +50,9 @@ def up(
     """Start or repair the cluster.
 
     toolkit copies the image, the data sets and its own programs to every host, and starts one container per
-    host. With `transport: ssh`, toolkit also creates SSH keys on the hosts, and verifies that the main
-    container can log in on every worker container. With `pull: always` in hosts.yaml, hosts pull the image
-    from the registry. With `pull: missing`, only hosts without the image pull the image.
+    host and the services. With `transport: ssh`, toolkit also creates SSH keys on the hosts, and verifies
+    that the main container can log in to every worker container. With `pull: always` in hosts.yaml, hosts
+    pull the image from the registry. With `pull: missing`, only hosts without the image pull the image.
 
     A second run applies changes of hosts.yaml, of the image, of the data sets and of the toolkit version.
     Without such changes, a second run only repairs hosts whose container stopped, or whose container or files

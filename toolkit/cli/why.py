@@ -21,6 +21,7 @@ from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import is_file, is_folder
 from toolkit.jobs.status import JobStatus
 from toolkit.protocol.names import job_word
+from toolkit.protocol.outcomes import JobState
 
 _END = ".tar.gz"
 
@@ -32,8 +33,8 @@ def why(
         str,
         typer.Option(
             metavar="FILE",
-            help="Write the bundle to this file "
-            f"(default: ./why-JOB{_END}; if the job has ended, ./why-JOB-STATE{_END})",
+            help="Write the bundle to FILE "
+            f"(default: ./why-JOB{_END}; if the job has ended without success, ./why-JOB-STATE{_END})",
         ),
     ] = "",
     as_json: Json = False,
@@ -42,7 +43,8 @@ def why(
     """Explain which rank blocks a job, or why the job ended.
 
     toolkit queries all hosts of the job in parallel and changes nothing on the hosts. toolkit also writes a
-    bundle with stacks and logs, which you can attach to a problem report.
+    bundle with stacks and logs, which you can attach to a problem report. If the job succeeded, toolkit
+    writes the bundle only with --save.
 
     Examples:
         toolkit why
@@ -59,6 +61,10 @@ def why(
     result = why_json(answer.job, answer.evidence, answer.verdict, answer.known)
     if not as_json:
         put_text(text)
+    if answer.job.state == JobState.SUCCEEDED and not save:
+        if as_json:
+            put_json(result | {"bundle": None})
+        return
     path = Path(save or _default(answer.job))
     try:
         write_bundle(path, bundle_files(answer, text, result), time.time(), replace=not save)

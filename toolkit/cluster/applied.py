@@ -135,10 +135,10 @@ def removed_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[F
         return ()
     names = host_list(gone)
     what = (
-        f"no longer contains {names}, but containers and SSH keys of the last `up` might still be on "
-        f"{names}; to remove the containers and keys, make a copy of hosts.yaml that contains only {names}"
+        f"no longer contains {names}, but containers and SSH keys of the last `up` might still be on {names}"
     )
-    return (Finding("hosts-file", "warning", what, "toolkit down --hosts COPY", subject="hosts.yaml"),)
+    fix = f"toolkit down --hosts COPY  # COPY: a copy of hosts.yaml that contains only {names}"
+    return (Finding("hosts-file", "warning", what, fix, subject="hosts.yaml"),)
 
 
 def change_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Finding, ...]:

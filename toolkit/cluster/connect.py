@@ -161,7 +161,7 @@ class Connected:
         try:
             sections = read_frames(result.raw, nonce)
         except FrameError as error:
-            what = f"the reply to the first probe is truncated or corrupt: {error}"
+            what = f"the reply to the probe is truncated or corrupt: {error}"
             raise ToolkitError(what, "toolkit status -v", name) from error
         self.replies[name] = Reply(sections, sent, received)
         facts = parse_facts(name, file.cluster, sections, engine=file.engine)
@@ -247,7 +247,7 @@ def allow_open_files(number: int, least: int) -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < least:
-        what = f"this machine allows {hard} open files per process, but the connections to hosts need {least}"
+        what = f"this machine allows {hard} open files per process, but the connections need at least {least}"
         raise NotReady(what, f"sudo prlimit --pid $$ --nofile={least}:{least}  # or use fewer hosts")
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -120,7 +120,7 @@ def start_failures(container: Container, host: str, engine: str = DOCKER) -> tup
             f"the engine cannot set the limit {limit.name} ({_ends(limit)})",
             f"on {host}: {shows_limits}"
             f"  # then in hosts.yaml: set ulimits: {{{limit.name}: N}}"
-            ", with N at most the limit of the engine",
+            ", with N at most the printed limit",
         )
         for limit in container.ulimits
     )

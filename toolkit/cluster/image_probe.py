@@ -64,7 +64,10 @@ def image_report(
     if done.status in ENGINE_FAILED and done.status != NOT_FOUND:
         done = _run_look(look, nonce, run)
     if done.status == NOT_FOUND:
-        what = f"the image {name} has no python3 on its PATH, but toolkit needs python3 in every container"
+        what = (
+            f"the image {name} has no python3 on its PATH, but toolkit needs python3 in main and worker "
+            "containers"
+        )
         raise ImageError(what, "use an image with Python 3.10 or newer, or: toolkit image build", host)
     by_hand = f"docker run -it --rm --entrypoint sh {name}"
     if host:
@@ -163,8 +166,9 @@ def choose_transport(
         known = replace(inventory, chosen_transport=_transport_of(inventory.image, layout, here, runners))
     if known.chosen_transport == EXEC:
         faults = tuple(without_ssh(inventory.launcher, inventory.worker_port_fixed, bool(inventory.spares)))
-        fix = f"or add sshd: toolkit image build --onto {inventory.image}"
-        problems = tuple(Problem(path_text(path), f"{what} ({NO_SSH}; {fix})") for path, what in faults)
+        fix = f"or run `toolkit image build --onto {inventory.image}`"
+        why = f"auto chose {EXEC}: {NO_SSH}"
+        problems = tuple(Problem(path_text(path), f"{what}, {fix} ({why})") for path, what in faults)
         if problems:
             raise BadInput(inventory.source, problems)
     return known

@@ -253,7 +253,8 @@ def reference_image(
             )
         if silence:
             raise ImageError(f"no host that answered has the image {tag}, and {silence}", LATE_FIX)
-        raise ImageError(f"neither your machine nor any host has the image {tag}", missing_fix(tag))
+        what = f"neither your machine nor any host that answered has the image {tag}"
+        raise ImageError(what, missing_fix(tag))
     if len(identities) > 1:
         who = ", ".join(f"{name} has {i.identity}" for name, i in sorted(found.items()))
         what = f"the hosts have different images with the tag {tag}: {who}"

@@ -67,7 +67,7 @@ def version_note(cluster: str, facts: Facts, inside: Mapping[str, str]) -> tuple
     elif facts.version != __version__:
         note = f"created by toolkit {facts.version}, but your version is {__version__}"
     elif other_programs((facts,), inside):
-        note = f"the programs on the host differ from toolkit {__version__}"
+        note = f"the programs on the host differ from those of toolkit {__version__}"
     return note, "toolkit up" if note else ""
 
 
@@ -107,7 +107,7 @@ def require_programs(cluster: str, facts: Iterable[Facts], inside: Mapping[str, 
     hosts = list(facts)
     refuse_newer(cluster, hosts)
     if others := other_programs(hosts, inside):
-        what = f"the programs on {', '.join(others)} differ from toolkit {__version__}"
+        what = f"the programs on {', '.join(others)} differ from those of toolkit {__version__}"
         raise NotReady(what, "toolkit up  # keeps containers whose settings are unchanged")
 
 

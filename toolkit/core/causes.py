@@ -46,13 +46,13 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"docker: (command )?not found|failed to run command \S?docker\S?: |unknown command: docker",
-        "docker is not installed",
+        "docker is not on the PATH",
         "on HOST: bash -lc 'command -v docker'  # if the output is a path, add its folder to the PATH of"
         " SSH sessions; otherwise install Docker: https://docs.docker.com/engine/install/",
     ),
     (
         r"bind source path does not exist: (?P<path>[^\n|]+)",
-        "a folder to be mounted does not exist",
+        "the source of a mount does not exist",
         "on HOST: mkdir -p {path}  # or change mounts: in hosts.yaml",
     ),
     (

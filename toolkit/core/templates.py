@@ -80,7 +80,7 @@ def word(value: Any) -> str:
     text = str(value)
     if not text or any(c.isspace() or c in "\"'\\#" or not c.isprintable() for c in text):
         what = f"{text!r} cannot be used in an OpenSSH configuration file"
-        raise ToolkitError(what, "choose a name without spaces, quotation marks, backslashes and #")
+        raise ToolkitError(what, "choose a name without spaces, quotation marks, backslashes or #")
     return text
 
 
@@ -100,7 +100,7 @@ def _setenv(pair: tuple[str, str]) -> str:
             "a quotation mark, a backslash or a control character"
         )
         fix = (
-            f"in the image: set {name} to a value without quotation marks, backslashes and control characters"
+            f"in the image: set {name} to a value without quotation marks, backslashes or control characters"
         )
         raise ToolkitError(what, fix)
     return f'"{word(name)}={value}"'

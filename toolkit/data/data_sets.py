@@ -26,7 +26,7 @@ def read_data(inventory: Inventory) -> Staged:
     """
     sources = [_source(inventory, one) for one in inventory.data]
     problems = [
-        Problem(f"data/{number}/source", f"the data source {source} does not exist")
+        Problem(f"data/{number}/source", f"the data source {source} is not an accessible file or folder")
         for number, source in enumerate(sources)
         if not _is_there(source)
     ]

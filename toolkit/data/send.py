@@ -29,7 +29,7 @@ from toolkit.transfer.relay import Relay
 
 T = TypeVar("T")
 
-_AGAIN = "run the same command again; data that has arrived is not sent again"
+_AGAIN = "run the same command again; data that a host has stored is not sent again"
 # Seconds to scan a folder: a million files on a busy disk take long.
 _LOOK = 600.0
 # Also removes the parent folders, which are empty after the last data set.

@@ -17,7 +17,9 @@ from toolkit.transfer.payload import Segment, cut
 _PIECE = 2**20
 # Prefix of toolkit's files next to data on a host; a staged folder can be the source of another transfer.
 _OURS = ".toolkit-"
-_AGAIN = "stop writing to the data, and run the same command again; data that has arrived is not sent again"
+_AGAIN = (
+    "stop writing to the data, and run the same command again; data that a host has stored is not sent again"
+)
 _UNREADABLE = "make the source readable, or change data: in hosts.yaml"
 
 

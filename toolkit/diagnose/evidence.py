@@ -103,11 +103,11 @@ class HostSeen:
     """One host of the job.
 
     Args:
-        error: the reason why the host did not report; empty if it did.
+        error: the reason why the host did not report; empty if the host reported.
         is_predicate: whether ``error`` continues a sentence that begins with the host's name, such as
             ``does not answer within 25 s``; otherwise it is the message of a program.
         container: a clause about the state of its container; empty if the container runs.
-        oom_kills: number of processes on the host that the kernel killed because memory ran out.
+        oom_kills: number of processes of the container that the kernel killed because memory ran out.
         gpus: one line for each GPU: utilization, power, memory.
         py_spy: whether the image on the host has py-spy.
     """
@@ -133,7 +133,7 @@ class Evidence:
     """All reports about a job at one moment.
 
     Args:
-        state, reason: from the records of main; empty if main does not report.
+        state, reason: from the records of the main host; empty if the main host does not report.
         failed_rank, lost_host: see ``JobStatus``.
         placed: the host of each rank, by rank.
         hosts: every host of the job, each with its report or the reason for a missing report.

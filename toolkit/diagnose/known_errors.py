@@ -37,7 +37,7 @@ class KnownError:
             a dot or a slash, ``" | "`` separates two ways to print the error.
         what: the meaning of the error, in one sentence.
         fix: a command or an instruction.
-        follows: another error causes this error, so an exception explains more.
+        follows: whether another error causes this error, so that an exception explains more.
     """
 
     name: str
@@ -105,8 +105,8 @@ def _all_ways() -> tuple[tuple[KnownError, tuple[_Way, ...]], ...]:
 def match(lines: Iterable[str]) -> tuple[KnownError, ...]:
     """Return the known errors of a log, each once, in the order in which they first occur.
 
-    Each line counts as one error: the first error of the list that matches. In a line longer than 8192
-    characters, only both ends are searched. 100,000 lines take half a second, and at most a few seconds.
+    For each line, only the first error of the list that matches counts. In a line longer than 8192
+    characters, only both ends are searched. 100,000 lines usually take half a second.
     """
     found: dict[str, KnownError] = {}
     for text in _chunks(lines):

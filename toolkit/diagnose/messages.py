@@ -20,8 +20,8 @@ class Message:
 
     Args:
         name: a short name that does not change.
-        says: ways to print it, each as words of one line with ``…`` in place of values.
-        cause: one or two sentences.
+        says: ways to print the message, each as words of one line with ``…`` in place of values.
+        cause: one to three sentences.
         fix: a command alone, or sentences.
     """
 
@@ -33,7 +33,7 @@ class Message:
 
 @dataclass(frozen=True)
 class MessageTopic:
-    """Messages about one subject, with its title and a sentence about it."""
+    """Messages about one subject, with a title and an introduction."""
 
     title: str
     about: str
@@ -54,8 +54,8 @@ def by_name() -> dict[str, Message]:
 def message_of(text: str) -> Message | None:
     """Return the message that explains the text of an error, None if no message does.
 
-    Each line of the text is compared separately. Of several messages that match, the message with the most
-    letters counts, and of equal ones the first in the file.
+    Each line of the text is compared separately. If several messages match, the message with the most letters
+    counts, and among equal messages, the first message in the file.
     """
     lines = [" ".join(line.split()) for line in text.splitlines()]
     best, found = 0, None

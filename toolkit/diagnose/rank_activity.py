@@ -98,7 +98,8 @@ def doing(rank: RankSeen) -> Doing:
     stopped = next((p for p in rank.processes if p.state in "Tt"), None)
     if stopped is not None:
         subject = "is" if stopped is process else f"has a child process {stopped.name} that is"
-        what = f"{subject} stopped by a signal (SIGSTOP, state T, process {stopped.pid})"
+        cause = "a signal (SIGSTOP, state T" if stopped.state == "T" else "a debugger (state t"
+        what = f"{subject} stopped by {cause}, process {stopped.pid})"
         return Doing("stopped", what, "", place)
     hung = next((p for p in rank.processes if p.state == "D"), None)
     if hung is not None:

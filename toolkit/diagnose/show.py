@@ -14,7 +14,7 @@ from toolkit.diagnose.verdict import Verdict, doings
 from toolkit.jobs.status import JobStatus, length
 
 _LINE = 60
-# Of a thousand ranks only the ranks to blame and some of the others are listed.
+# Maximum number of rows in the table. The ranks that the verdict names take precedence.
 _ROWS = 64
 
 

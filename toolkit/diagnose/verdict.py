@@ -37,7 +37,8 @@ class Verdict:
 
 
 FIXES: Mapping[str, str] = {
-    "stopped": "toolkit exec HOST -- kill -CONT PID  # continues the process",
+    "stopped": "toolkit exec HOST -- kill -CONT PID"
+    "  # continues the process; if a debugger stopped the process, detach the debugger",
     "disk": "on HOST: sudo dmesg | tail; df -h  # check the disk or share; signals cannot end the process",
     "failed": "toolkit logs --rank RANK  # shows the error of the rank; toolkit stop ends the other ranks",
     "gone": "toolkit logs --rank RANK  # on HOST, sudo dmesg shows whether the host ran out of memory",
@@ -47,7 +48,7 @@ FIXES: Mapping[str, str] = {
     "a collective or waits",
     "sleep": "check the line at which the rank sleeps",
     "lock": "check which thread or process of the rank should release the lock or fill the queue",
-    "child": "on HOST: sudo dmesg | grep -i 'out of memory'  # then set a timeout for the queue",
+    "child": "on HOST: sudo dmesg | grep -i 'out of memory'  # shows processes that the kernel killed",
     "file": "check whether HOST has a full disk, a stalled share, or a pipe without a reader or writer",
     "network": "toolkit check  # tests whether hosts reach each other; also check the address in your code",
     "spin": "check the line at which the rank computes for an endless loop, or for more work "
@@ -56,7 +57,7 @@ FIXES: Mapping[str, str] = {
     "gpu": "on HOST: nvidia-smi; sudo dmesg | grep -i xid  # shows the load and the errors of the GPU",
     "apart": "call the same collectives in the same order on all ranks; check each `if` that uses the rank",
     "link": "toolkit check  # tests each pair of hosts; check cable, switch and firewall between both hosts",
-    "host": "toolkit up  # repairs the host; if up fails, check the power, network and load of HOST",
+    "host": "toolkit up  # restarts a stopped container; if up fails, check power, network and load of HOST",
 }
 
 
@@ -78,8 +79,8 @@ def doings(evidence: Evidence) -> dict[int, Doing]:
 def judge(evidence: Evidence) -> Verdict:
     """Return the best explanation of why the job does not continue, or why it has ended.
 
-    Certain causes precede likely causes: a host that does not answer, a stopped or dead rank, a link that
-    transmits no data, and then a rank that is at a different place than the ranks that wait for this rank.
+    Certain causes precede likely causes. Certain causes are a host that does not answer, a stopped or dead
+    rank, and a link that transmits no data. A likely cause is a rank at another place than the waiting ranks.
     """
     if evidence.state in FINAL:
         return _end(evidence)
@@ -225,7 +226,7 @@ def _apart(
     ]
     hosts = tuple(dict.fromkeys(evidence.placed[rank] for rank in blamed))
     if not equal and all(found[rank].kind == "gpu" for rank in blamed):
-        # Its GPU can run the same collective as the GPUs of the other ranks, or hang.
+        # The GPU of the rank can run the same collective as the GPUs of the other ranks, or hang.
         verb = "waits for its GPU" if len(blamed) == 1 else "wait for their GPUs"
         head = f"{ranks_text(blamed)} {verb}, and the other ranks wait elsewhere"
         fix = _fix(evidence, "gpu", blamed[0])

@@ -49,7 +49,7 @@ class InspectedHost:
     Args:
         container: see ``HostSeen``.
         printed: the report as JSON, for the bundle.
-        is_older: whether the host's container lacks the program that inspects ranks.
+        is_older: whether the program that inspects ranks is missing in the host's container.
     """
 
     seen: InspectedNow
@@ -85,12 +85,12 @@ class Answer:
 
 
 def ask_why(session: Session, word: str = "") -> Answer:
-    """Query every host of a job about the activity of its ranks, and judge.
+    """Query every host of a job about the activity of its ranks, and return the verdict.
 
     A host that does not answer is evidence as well.
 
     Args:
-        word: the job's id or the last part of it; empty for the newest one.
+        word: the id of the job, or the last part of the id; empty for the newest job.
 
     Raises:
         ToolkitError: no host answers; NotReady: there is no such job.
@@ -116,7 +116,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
         before = _evidence(replace(job, state="running"), {one.host: (one, "") for one in kept.hosts})
         stalled = kept.why or ""
         earlier = judge(before)
-        what = f"{verdict.what}; before the job ended, {stalled or 'the job stalled'}: {earlier.what}"
+        what = f"{verdict.what}; before the job ended ({stalled or 'the job stalled'}): {earlier.what}"
         evidence, verdict = before, replace(earlier, what=what)
     verdict = replace(verdict, what=masked_text(verdict.what, secrets))
     return Answer(masked_job(job, secrets), evidence, verdict, known, reports, stalled)
@@ -234,7 +234,7 @@ def _lacks_program(session: Session, name: str) -> bool:
 
 
 def _refuse_older(reports: Mapping[str, InspectedHost]) -> None:
-    """Raise an error if a host's container lacks the program that inspects ranks."""
+    """Raise an error if the program that inspects ranks is missing in a host's container."""
     for name, one in reports.items():
         if one.is_older:
             what = f"the container has no {_PROGRAM}, because an older toolkit created the cluster"

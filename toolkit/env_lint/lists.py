@@ -30,7 +30,7 @@ def judge_per_function(variable: Variable, value: str) -> Complaint | None:
     parts = [part for part in value.split(";") if part]
     if not all(":" in part for part in parts[1:]):
         what = f"{library} fails because a list after a semicolon in {variable.name} names no function"
-        return Complaint("error", what, "write FUNCTION:LIST after the first semicolon")
+        return Complaint("error", what, "write FUNCTION:LIST after each semicolon")
     for part in parts:
         function, _, names = part.rpartition(":")
         if function and function.lower() not in map(str.lower, _FUNCTIONS):
@@ -50,7 +50,7 @@ def judge_prefixes(variable: Variable, value: str) -> Complaint | None:
     wrong = [n for n in names if n and (re.search(r"[*?\[\]^=\s/]", n) or _is_address(n))]
     if wrong:
         none = len(wrong) == len(names) and not value.startswith("^")
-        how = f"{variable.name} is a list of name prefixes, with ^ or = only as the first character"
+        how = f"{variable.name} is a list of name prefixes, with ^, = or ^= only at the beginning"
         match = "matches" if len(wrong) == 1 else "match"
         what = f"{listed(map(shown, wrong))} {match} no interface{', so NCCL fails' if none else ''}: {how}"
         return Complaint("error" if none else "warning", what, fix)

@@ -94,7 +94,7 @@ def _without_plugin(settings: Settings) -> Iterator[Conflict]:
         yield _void(why, "network plugins such as the plugin for libfabric", names)
     plugin = settings.get("NCCL_NET_PLUGIN")
     if net and plugin and plugin.value and not none:
-        what = f"NCCL_NET={shown(net.value)} selects a built-in network, so NCCL does not use a plugin"
+        what = f"NCCL_NET={shown(net.value)} selects a built-in network, so NCCL uses no network plugin"
         yield _conflict("warning", what, "remove NCCL_NET or NCCL_NET_PLUGIN", plugin, net)
 
 
@@ -165,7 +165,7 @@ def _open_mpi(settings: Settings) -> Iterator[Conflict]:
 def _horovod(settings: Settings) -> Iterator[Conflict]:
     for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"):
         if gloo := _is(settings, name, "gloo"):
-            what = f"ranks that horovodrun or mpirun starts with MPI crash, because {name} selects Gloo"
+            what = f"ranks that use MPI (horovodrun and mpirun) crash, because {name} selects Gloo"
             fix = f"remove {name}; to use Gloo, run with --launcher horovodrun-gloo"
             yield _conflict("error", what, fix, gloo)
     if (log := settings.get("HOROVOD_AUTOTUNE_LOG")) and not _on(settings, "HOROVOD_AUTOTUNE"):
@@ -269,7 +269,7 @@ _COSTS = (
     _Cost(
         "NCCL_SHM_DISABLE",
         _nonzero,
-        "ranks on one host communicate over the network instead of shared memory",
+        "ranks on one host without peer-to-peer access communicate over the network",
     ),
     _Cost("HOROVOD_TIMELINE", _any, "Horovod writes events for every tensor of every step to a file"),
     _Cost("HOROVOD_LOG_LEVEL", _one_of("trace", "debug"), "Horovod writes lines for every tensor"),

@@ -222,7 +222,7 @@ def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[
     ]
     if target == KUBERNETES:
         found += [
-            Problem(f"hosts/{host.name}/env", "Kubernetes cannot set a variable for one worker of a job only")
+            Problem(f"hosts/{host.name}/env", "Kubernetes cannot set a variable for only one worker of a job")
             for host in chosen
             if host.env
         ]

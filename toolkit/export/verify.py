@@ -214,10 +214,11 @@ def manifest_problems(manifest: Mapping[str, Any], crd: Mapping[str, Any]) -> li
         kind = crd["spec"]["names"]["kind"]
         schemas = {each["name"]: each["schema"]["openAPIV3Schema"] for each in crd["spec"]["versions"]}
     except (KeyError, TypeError) as error:
-        raise ValueError("the file contains no CustomResourceDefinition") from error
+        raise ValueError("the input contains no CustomResourceDefinition") from error
     if kind != manifest["kind"] or version not in schemas:
         made = f"{manifest['kind']} {version}"
-        raise ValueError(f"the file defines {kind} {', '.join(schemas)}, but the manifest is {made}")
+        defined = f"{kind} {', '.join(schemas)}"
+        raise ValueError(f"the CustomResourceDefinition is for {defined}, but the manifest is {made}")
     schema = _closed(schemas[version])
     schema["properties"] = {**_COMMON, **schema.get("properties", {})}
     errors = jsonschema.Draft202012Validator(schema).iter_errors(manifest)

@@ -162,7 +162,7 @@ def _unknown(path: Path, keys: Mapping[str, tuple[str, ...]], model_of: Mapping[
     cluster, host = model_of[""], model_of["hosts"]
     model = cluster if len(path) == 1 else model_of[_holder(path)]
     if model == cluster and key in keys[host]:
-        return f"belongs to a host; write the key as hosts/NAME/{key}"
+        return "belongs to a host; write the key under the name of the host"
     if model in (host, model_of["services"]) and key in keys[cluster]:
         return "belongs to the cluster; write the key at the top level"
     return f"unknown key; {meant(key, keys[model])}"
@@ -201,14 +201,15 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
         return f"should be a mapping with source, path and target, found {shown(value)}"
     if sort == "model_type":
         return f"should be settings such as 'address: 10.0.0.1', or nothing, found {shown(value)}"
-    message = f"should be {_SORTS.get(sort, 'something else')}, found {shown(value)}"
+    message = f"should be {_SORTS.get(sort, 'a value of another type')}, found {shown(value)}"
     if sort == "list_type" and isinstance(value, str) and value.startswith("-"):
         return f"{message}; write a space after '-'"
     if value is None:
         return f"{message}; write a value or remove the key"
     if path[0] == "hosts" and len(path) == 2 and isinstance(value, dict):
         return (
-            "a list contains only names; for settings, write the hosts without '-', as in 'gpu1: {slots: 8}'"
+            "a list of hosts contains only names; "
+            "for settings, write the hosts without '-', as in 'gpu1: {slots: 8}'"
         )
     if path in (("shm_size",), ("log_size",)):
         return f"{message}; write the value with a unit, as in 8g"

@@ -75,7 +75,7 @@ _SHM_LEAST, _SHM_MOST, _LOG_LEAST = 1024**2, 64 * 1024**4, 64 * 1024
 
 def _not_an_option(text: str) -> None:
     if text.startswith("-"):
-        raise ValueError(f"should not begin with '-', like an option, found {shown(text)}")
+        raise ValueError(f"should not begin with '-', found {shown(text)}")
 
 
 def cluster(text: str) -> str:
@@ -118,10 +118,10 @@ def address(text: str) -> str:
     require(len(text) <= 300, should, text)
     name, at, rest = text.partition("@")
     if at and fits(USER, name) and fits(ADDRESS, rest):
-        raise ValueError(f"should be only a host; write 'address: {rest}' and 'user: {name}'")
+        raise ValueError(f"should not contain a user; write 'address: {rest}' and 'user: {name}'")
     name, colon, rest = text.partition(":")
     if colon and fits(ADDRESS, name) and rest.isdecimal():
-        raise ValueError(f"should be only a host; write 'address: {name}' and 'port: {rest}'")
+        raise ValueError(f"should not contain a port; write 'address: {name}' and 'port: {rest}'")
     if fits(r"\[?[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]?", text):
         raise ValueError("should not be an IPv6 address; write an alias of ~/.ssh/config instead")
     require(fits(ADDRESS, text), should, text)
@@ -140,7 +140,7 @@ def _ipv4(text: str) -> ipaddress.IPv4Address:
 def data_address(text: str) -> str:
     parsed = _ipv4(text)
     if parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast or parsed.is_reserved:
-        raise ValueError(f"ranks on other hosts cannot reach {text}; write an address of a network interface")
+        raise ValueError(f"ranks on other hosts cannot reach {text}; write an address that they can reach")
     return text
 
 
@@ -219,14 +219,18 @@ def launcher(text: str) -> str:
 def shm_size(text: str) -> str:
     require(fits(SHM_SIZE, text), "a size such as 8g or 512m", text)
     if not _SHM_LEAST <= size_bytes(text) <= _SHM_MOST:
-        raise ValueError(f"should be 1m to 64t, found {shown(text)}; the units are k, m, g and t")
+        raise ValueError(
+            f"should be 1m to 64t, found {shown(text)}; the units are b (default), k, m, g and t"
+        )
     return text
 
 
 def log_size(text: str) -> str:
     require(fits(SHM_SIZE, text), "a size such as 64m or 1g", text)
     if not _LOG_LEAST <= size_bytes(text) <= _SHM_MOST:
-        raise ValueError(f"should be 64k to 64t, found {shown(text)}; the units are k, m, g and t")
+        raise ValueError(
+            f"should be 64k to 64t, found {shown(text)}; the units are b (default), k, m, g and t"
+        )
     return text
 
 
@@ -246,11 +250,9 @@ def env_name(text: str) -> str:
             "a variable name consists of letters, digits and '_', and does not begin with a digit"
         )
     if text in _RANK_NAMES or text.startswith(_RANK_PREFIXES):
-        raise ValueError(
-            "is a variable that toolkit or the launcher sets for every rank; remove the variable"
-        )
+        raise ValueError("is reserved for toolkit and the launchers; remove the variable")
     if text in _CONTAINER_NAMES:
-        raise ValueError("has no effect on a rank; choose the GPUs of a host with hosts/NAME/gpus")
+        raise ValueError("toolkit sets this variable for containers; choose GPUs with the key gpus")
     return text
 
 
@@ -317,7 +319,7 @@ def label_name(text: str) -> str:
     for kept in _KEPT_LABELS:
         if f"{text}.".startswith(kept):
             whose = "toolkit" if kept == "toolkit." else "Docker"
-            raise ValueError(f"labels that begin with {kept} are reserved for {whose}; choose another name")
+            raise ValueError(f"labels that begin with {kept!r} are reserved for {whose}; choose another name")
     return text
 
 
@@ -434,7 +436,9 @@ def _absolute(end: str, text: str) -> str:
     if not text.startswith("/"):
         raise ValueError(f"the {end} should be an absolute path, found {shown(text)}")
     if ":" in text or not text.isprintable():
-        raise ValueError(f"the {end} should contain no ':' and no control characters, found {shown(text)}")
+        raise ValueError(
+            f"the {end} should contain no ':' and no unprintable characters, found {shown(text)}"
+        )
     if any(part in (".", "..") for part in text.split("/")):
         raise ValueError(f"the {end} should contain no '.' or '..' component, found {shown(text)}")
     # normpath keeps two leading slashes, which POSIX lets mean something else.

@@ -33,6 +33,8 @@ def load_inventory(path: str | Path) -> Inventory:
         text = read_some(path)
     except (OSError, ValueError) as error:
         fix = "toolkit init  # or name an existing file with --hosts FILE or TOOLKIT_HOSTS"
+        if not isinstance(error, FileNotFoundError):
+            fix = "name a readable hosts file with --hosts FILE or TOOLKIT_HOSTS"
         if os.environ.get("TOOLKIT_HOSTS") == str(path):
             fix = "unset TOOLKIT_HOSTS  # toolkit then reads hosts.yaml in the current folder"
         raise BadInput(str(path), (unreadable(error),), fix) from error
@@ -94,7 +96,7 @@ def _secret(path: Path) -> str:
         if about.st_mode & stat.S_IRWXO:
             # The group is allowed: several users of one cluster share the file in this way.
             chmod = command("chmod", "o=", str(path)).line()
-            raise ValueError(f"every user of this machine can read or write {path}; {chmod}")
+            raise ValueError(f"other users of this machine can read or write {path}; run `{chmod}`")
         if about.st_size > MAX_SECRET:
             raise ValueError(
                 f"{path} has {about.st_size} bytes, but a secret can have at most {MAX_SECRET} bytes"
@@ -155,7 +157,7 @@ def read_yaml(path: str | Path) -> Any:
         raise BadInput(str(path), (unreadable(error),)) from error
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
-        raise BadInput(str(path), (Problem("", f"is not valid YAML: {first}"),)) from error
+        raise BadInput(str(path), (Problem("", f"the file is not valid YAML: {first}"),)) from error
 
 
 def target_of(inventory: Inventory, name: str) -> Target:

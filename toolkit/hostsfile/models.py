@@ -149,7 +149,7 @@ class HostSettings(_Strict):
     )
     jump: Jump = _absent(str, "Jump host for SSH: [user@]host[:port] (default: as in the SSH configuration).")
     slots: Count = _absent(
-        int, "Number of ranks (default: one per GPU, or 1 without GPUs). Only the main host can have 0 slots."
+        int, "Number of slots (default: one per GPU, or 1 without GPUs). Only the main host can have 0 slots."
     )
     gpus: Gpus = _absent(
         int, "Number N of GPUs (the first N of the host), or a list of indexes or UUIDs (default: all GPUs)."
@@ -247,7 +247,7 @@ class HostsFile(_Strict):
         description="Image of main and worker containers, and default image of services: the name of the "
         "image, or a mapping of name and pull."
     )
-    main: HostName = _absent(str, "Host that runs the launcher (default: the first host).")
+    main: HostName = _absent(str, "Host of the main container (default: the first host).")
     hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
     spares: list[HostName] | None = _absent(
         list,
@@ -281,7 +281,7 @@ class HostsFile(_Strict):
     )
     log_size: LogSize = Field(
         default="64m",
-        description="Maximum size of the log file of each rank, and of the merged log of a job.",
+        description="Maximum size of the log of each rank, and of the job log.",
     )
     launcher: Launcher = Field(
         default="auto",

@@ -113,7 +113,8 @@ class _Reader:
             raise _Stop(
                 Problem(
                     "",
-                    "contains a carriage return without a line feed; save the file with Unix line endings",
+                    "this line contains a carriage return without a line feed; "
+                    "save the file with Unix line endings",
                     line,
                 )
             )
@@ -160,7 +161,7 @@ class _Reader:
             return self._scalar(event, path)
         if len(path) >= MAX_DEPTH:
             line = event.start_mark.line + 1
-            raise _Stop(Problem(path_text(path), f"nested deeper than {MAX_DEPTH} levels", line))
+            raise _Stop(Problem(path_text(path), f"is nested deeper than {MAX_DEPTH} levels", line))
         return self._sequence(path) if isinstance(event, ev.SequenceStartEvent) else self._mapping(path)
 
     def _tagged(self, event: Any, path: Path) -> Any:
@@ -173,7 +174,7 @@ class _Reader:
         text: str = event.value
         if found := _BAD.search(text):
             text = _BAD.sub("?", text)
-            return self._opaque(path, event, f"contains the control character U+{ord(found[0]):04X}", text)
+            return self._opaque(path, event, f"contains the invisible character U+{ord(found[0]):04X}", text)
         if event.style:
             return text
         value, complaint = plain(text)
@@ -205,7 +206,7 @@ class _Reader:
             here = (*path, key)
             if key in entries:
                 first = self.lines[here]
-                self._say(here, event, f"written twice, first in line {first}; keep one of the two keys")
+                self._say(here, event, f"is written twice, first in line {first}; keep one of the two keys")
                 self._node(value_event, here)
                 continue
             self.lines.setdefault(here, event.start_mark.line + 1)
@@ -339,7 +340,7 @@ _SYNTAX: tuple[tuple[str, bool, str], ...] = (
     ),
     ("unexpected end of stream", True, "this line opens a quote that is never closed"),
     ("unexpected document separator", True, "this line opens a quote that is never closed"),
-    ("cannot start any token", False, "this character cannot begin a value; put the value in quotes"),
+    ("cannot start any token", False, "a special character begins a key or value; use quotes"),
     ("',' or ']'", True, "this '[' has no matching ']', or a comma is missing"),
     ("',' or '}'", True, "this '{' has no matching '}', or a comma is missing"),
     ("escape", False, "this backslash sequence is unknown; use single quotes for text with backslashes"),
@@ -348,11 +349,12 @@ _SYNTAX: tuple[tuple[str, bool, str], ...] = (
     ("expected key", False, "the indentation does not fit the lines above"),
     ("sequence entries are not allowed", False, "a list item ('- ') needs its own line"),
     ("expected alphabetic or numeric", False, "'*' and '&' have a special meaning; put the value in quotes"),
-    ("maximum nesting depth", False, f"nested deeper than {MAX_DEPTH} levels"),  # libyaml's limit is 1,000
+    # libyaml's limit is 1,000.
+    ("maximum nesting depth", False, f"this line is nested deeper than {MAX_DEPTH} levels"),
     ("tag", False, "a tag ('!…') is not allowed in this place; remove the tag, or put the value in quotes"),
 )
 
-_ELSE = "this is not YAML; put text with special characters in quotes"
+_ELSE = "this line is not YAML; put text with special characters in quotes"
 
 
 def _syntax_problems(error: yaml.YAMLError, text: str) -> list[Problem]:

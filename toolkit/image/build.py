@@ -117,7 +117,8 @@ def resolve(command: Command, requirements: str) -> str:
     detail = "".join(f"\n    {line}" for line in errors[-8:])
     raise ImageError(
         f"pip finds no versions for {requirements} that are compatible with the image{detail}",
-        f"change the versions in {requirements}, or in the image with --build-arg, such as NUMPY_VERSION=…",
+        f"change the versions in {requirements}, or set versions of the image with --build-arg, such as "
+        "NUMPY_VERSION=…",
     )
 
 

@@ -41,7 +41,7 @@ _LEAST_ROOM = 0.95
 _AGAIN = "run the same command again"
 _RESTART = {
     DOCKER: "sudo systemctl restart docker  # then run the same command again",
-    PODMAN: "podman info  # often the cause is a hung disk below ~/.local/share/containers; "
+    PODMAN: "podman info  # if this command hangs, check the disk below ~/.local/share/containers; "
     "then run the same command again",
 }
 _ASK_S = 120.0  # seconds for an answer of a host's engine
@@ -203,7 +203,8 @@ class Sending:
             except Unreadable as error:
                 self.source.give_up(error.what)
         self._name(self._whole(holdings), earlier)
-        return f"as a single archive, because the layers of the image cannot be read: {self.source.why_whole}"
+        why = self.source.why_whole
+        return f"as a single archive, because toolkit cannot read the layers of the image one by one: {why}"
 
     # Layer by layer
 
@@ -344,9 +345,7 @@ class Sending:
         if room is None or room.free >= _LEAST_ROOM * needed:
             return
         what = f"{room.path} has too little space for the image: {room.line()}; loading needs {size(needed)}"
-        engine = self.engine
-        fix = f"{room_fix(host, room.mount, engine)}; or run {engine} load on {host}"
-        raise ImageError(what, fix, host)
+        raise ImageError(what, room_fix(host, room.mount, self.engine), host)
 
     def _look(self, name: str) -> _Arrived:
         output = self._ask(script(_LOOK, name))

@@ -96,9 +96,9 @@ def _numbers(word: str, most: int) -> tuple[int, ...]:
     first, last = int(match[1]), int(match[2] or match[1])
     if not 1 <= first <= last <= most:
         raise ValueError(
-            f"the number must be between 1 and {most}"
+            f"should be a number from 1 to {most}, or a range such as 1-{most}"
             if most
-            else "a number requires a list of hosts, and toolkit printed no list"
+            else "a number requires a list of hosts, but toolkit printed no list"
         )
     return tuple(range(first, last + 1))
 

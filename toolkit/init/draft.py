@@ -215,7 +215,7 @@ hosts:
   #   slots: 8
   #   gpus: 8                    # number of GPUs that the host must have
 
-# Main host, which runs the supervisor of each job (default: the first host).
+# Main host, which runs the supervisor of each job with transport: ssh (default: the first host).
 # main: {main}
 
 # SSH port of worker containers (default: 12345, or a free port if 12345 is busy).

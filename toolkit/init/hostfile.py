@@ -62,14 +62,14 @@ def parse_hostfile(data: bytes, source: str) -> tuple[DraftHost, ...]:
     """
     if len(data) > MAX_BYTES:
         raise BadInput(
-            source, (Problem("", f"is longer than {MAX_BYTES} bytes, so the file is not a hostfile"),)
+            source, (Problem("", f"the file is longer than {MAX_BYTES} bytes, which is the maximum"),)
         )
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
         raise BadInput(
-            source, (Problem("", "is not UTF-8, so the file is not a hostfile", number),)
+            source, (Problem("", "this line is not UTF-8, so the file is not a hostfile", number),)
         ) from error
     # A comment can span lines; the following lines keep their numbers.
     plain = _COMMENT.sub(lambda match: "\n" * match[0].count("\n") or " ", text)
@@ -78,7 +78,7 @@ def parse_hostfile(data: bytes, source: str) -> tuple[DraftHost, ...]:
     faults += [(firsts[index].number, message) for index, message in faults_between(hosts)]
     faults += [(line.number, message) for line in lines for message in line.faults]
     if not (hosts or faults):
-        faults = [(0, "lists no host")]
+        faults = [(0, "the file lists no host")]
     if faults:
         raise BadInput(source, tuple(Problem("", message, n or None) for n, message in sorted(faults)))
     return tuple(hosts)
@@ -177,7 +177,7 @@ def _merge(lines: list[_Line]) -> tuple[list[DraftHost], list[_Line], list[tuple
             again = f"{line.address} is already in line {first.number}; write all slots in one line"
             faults.append((line.number, again))
         if (line.user or first.user, line.port or first.port) != (first.user, first.port):
-            faults.append((line.number, f"the user or port differs from line {first.number}"))
+            faults.append((line.number, f"the user or port differs from that in line {first.number}"))
         before = slots[key]
         slots[key] = (1 if before is None else before) + 1
     hosts = [

@@ -28,6 +28,7 @@ from toolkit.init.hostfile import parse_hostfile
 from toolkit.init.shares import SHARES, CommonShare, common_shares
 from toolkit.init.survey import PODMAN_INFO, SurveyedHost, engine_of, summarize
 from toolkit.network.choose import Choice, Evidence
+from toolkit.protocol.host_list import host_list
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER
 
 
@@ -176,8 +177,11 @@ def first_file(
     survey = survey_hosts(draft, {})
     lost = [name for name, one in survey.hosts.items() if not one.usable]
     if len(lost) == len(survey.hosts):
-        first = survey.hosts[lost[0]]
-        raise ToolkitError(f"no host can be used: {first.host}: {first.what}", first.fix)
+        reasons: dict[str, list[str]] = {}
+        for name in lost:
+            reasons.setdefault(survey.hosts[name].what, []).append(name)
+        each = "; ".join(f"{host_list(names)}: {what}" for what, names in reasons.items())
+        raise ToolkitError(f"no host can be used: {each}", survey.hosts[lost[0]].fix)
     draft = leave_out(draft, survey, lost)
     shares = survey.shares([host.name for host in draft.hosts])
     name = cluster or free_name(

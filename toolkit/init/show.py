@@ -51,7 +51,7 @@ def mixed_text(surveyed: Sequence[SurveyedHost]) -> str:
     if len({one.arch for one in surveyed}) > 1:
         each = ", ".join(f"{one.host} {one.arch}" for one in surveyed)
         lines.append(
-            f"  the hosts have different processor architectures ({each}), and an image supports one:"
+            f"  the hosts have different processor architectures ({each}), but a cluster has only one image;"
             " create a cluster for each architecture"
         )
     return "\n".join(lines)
@@ -70,8 +70,8 @@ def variant_text(surveyed: Sequence[SurveyedHost], fits: CudaVariant | None) -> 
         return "  no toolkit GPU image fits the drivers and GPUs of all hosts; toolkit check names the hosts"
     oldest = ".".join(map(str, newest.oldest))
     return (
-        f"  these hosts need the image {fits.image}: CUDA {newest.major} requires driver {newest.driver} and"
-        f" compute capability {oldest} on every host"
+        f"  these hosts need the image {fits.image}: CUDA {newest.major} requires driver {newest.driver} or"
+        f" newer and compute capability {oldest} or higher on every host"
     )
 
 

@@ -194,7 +194,7 @@ def _found(folder: Path) -> list[tuple[str, os.DirEntry[str]]]:
 
 def _unreadable(error: OSError) -> ToolkitError:
     gone = isinstance(error, FileNotFoundError)
-    fix = _STEADY if gone else "make the file readable, or list the file in .toolkitignore"
+    fix = _STEADY if gone else "make the file or folder readable, or list the path in .toolkitignore"
     return ToolkitError(f"cannot read the code to send: {error}", fix)
 
 

@@ -71,10 +71,7 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
     while (answer := session.receive(f"the start requests of the launcher of {step.job}", _RANKS_S)).host:
         host = answer.host
         if host not in containers or done == len(containers):
-            what = (
-                f"the launcher requested to start a process on {host!r}, which is not a host "
-                f"of job {step.job}"
-            )
+            what = f"the launcher of job {step.job} requested an unexpected process on {host!r}"
             raise ToolkitError(what, f"toolkit logs {step.job}", step.host)
         start = {"do": "start", "job": step.job, "daemon": answer.command, "variables": variables[host]}
         error = _start_daemon(context, host, containers[host], start)

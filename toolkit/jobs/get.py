@@ -253,7 +253,7 @@ def bring(session: Session, found: Found, tell: Tell, keep_modes: bool = False) 
                     reason = error.what
                 skipped += [Skipped(one.name, reason)] if reason else []
     except OSError as error:
-        what = f"cannot write to {found.into.path}: {error.strerror or error}"
+        what = f"cannot write the downloaded files to {found.into.path}: {error.strerror or error}"
         raise ToolkitError(
             what, "free disk space, or run the same command again with -o DIR; complete files are kept"
         ) from error

@@ -106,7 +106,7 @@ def newest_job(session: Session, running: bool = False) -> JobStatus:
     """
     known = known_jobs(session)
     if not known:
-        raise NotReady("this cluster has no records of jobs", "toolkit run SCRIPT")
+        raise NotReady("the cluster has no job records", "toolkit run SCRIPT")
     return next((one for one in reversed(known) if running and not one.final), known[-1])
 
 
@@ -144,7 +144,7 @@ def _limited(rows: Sequence[JobRow], host: str) -> Sequence[JobRow]:
     """
     if sum(row.record.slots for row in rows if row.record) > _MOST_SLOTS:
         what = f"the jobs in the job list have more than {_MOST_SLOTS} slots together"
-        raise ToolkitError(what, "toolkit down  # downloads and removes the job records", host)
+        raise ToolkitError(what, "toolkit down  # downloads the job records, then removes the cluster", host)
     return rows
 
 

@@ -223,7 +223,7 @@ def greet(host: LabHost, port: int = 22) -> None:
                 time.sleep(_REFUSED_PAUSE)
     raise LabError(
         f"the practice host runs, but your machine cannot reach {host.address} port {port}",
-        "use a Linux machine on which Docker runs as root and not in a virtual machine (Docker Desktop)",
+        "use a Linux machine on which Docker Engine runs as root, without a virtual machine",
         host.name,
     )
 

@@ -102,7 +102,7 @@ class LabEngine:
             networks = self.client.networks.list(filters=filters)
             volumes = self.client.volumes.list(filters=filters)
         except (DockerException, RequestException) as error:
-            what = f"cannot list the containers of practice cluster {name}: {error}"
+            what = f"cannot list the containers, networks and volumes of practice cluster {name}: {error}"
             raise LabError(
                 what, "docker ps -a  # if this command fails: sudo systemctl restart docker"
             ) from error

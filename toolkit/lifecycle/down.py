@@ -166,7 +166,10 @@ def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[St
             empty = script(
                 '[ -z "$(ls -A "$1" 2>/dev/null)" ] || { echo "$1 contains job records" >&2; exit 1; }', jobs
             )
-            fix = "toolkit down --no-save  # skips the records, which the host cannot read without an image"
+            fix = (
+                "toolkit down --no-save  # deletes the job records, which toolkit cannot download without an "
+                "image on the host"
+            )
             steps.append(Run(facts.host, title, empty, unless=empty, fix=fix))
     return tuple(steps)
 

@@ -301,11 +301,11 @@ def _prove_step(layout: Layout, main: Place) -> Step:
     proved = (Ref(main.name, "container", after="\n"), *(replace(each, after="\n") for each in workers))
     return Run(
         main.name,
-        "test the SSH login from the main container to every worker",
+        "test the SSH login from the main container to every worker container",
         command("docker", "exec", name, *program("check.login"), *workers),
         unless=Stamp(f"{main.state}/conf/proved", proved),
         known=main.facts.proved or None,
         timeout=90,
         again=ENGINE_FAILED,
-        fix="toolkit status  # if every worker runs, check the firewall between the data addresses",
+        fix="toolkit status  # if every worker container runs, check the firewall between the data addresses",
     )

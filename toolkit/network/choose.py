@@ -280,7 +280,7 @@ def _verdict(
     best = next((s for s in shared if path and s.network == path.network), None)
     if best:
         return one.behind(best)
-    return "the host uses another address" if one.usable else one.doubt
+    return "toolkit did not select the address" if one.usable else one.doubt
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,8 @@ class Shared:
         if len(self.unreached) > len(best.unreached):
             return f"all hosts share the network, but {faults}"
         if max(m.preference for m in self.members) > max(m.preference for m in best.members):
-            return f"toolkit prefers cable to wireless to tunnels, and therefore {best.network}"
+            why = "toolkit prefers cables to wireless links, and both to tunnels"
+            return f"toolkit uses {best.network}, because {why}"
         because = f"; in addition, {faults}" if faults else ""
         if (self.slowest, self.mean) < (best.slowest, best.mean):
             than = f"{best.network} ({self.speed} instead of {best.speed})"

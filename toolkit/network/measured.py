@@ -98,7 +98,7 @@ class Measured:
         """Return one sentence with the slowest link and its cost."""
         slowest = self.slowest
         if slowest is None:
-            why = "the cluster has one host, so " if len(self.hosts) == 1 else ""
+            why = "the job ran on one host, so " if len(self.hosts) == 1 else ""
             return f"{why}toolkit measured no link between hosts"
         rates = sorted(link.rate for link in self.pairs)
         median = rates[len(rates) // 2]

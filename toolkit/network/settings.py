@@ -69,7 +69,7 @@ def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
         Setting(
             "OMPI_MCA_btl_tcp_if_include",
             ",".join(networks),
-            "networks are equal on all hosts, unlike interface names",
+            "the networks are the same on all hosts, but interface names can differ",
         ),
     ]
 
@@ -89,7 +89,11 @@ def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Fact
             found.append(Setting("NCCL_NET", "Socket", why))
     if names:
         found.append(
-            Setting("NCCL_IB_HCA", f"={','.join(names)}", f"these ports are the fastest, and {fabric.reason}")
+            Setting(
+                "NCCL_IB_HCA",
+                f"={','.join(names)}",
+                f"these are the fastest usable ports, and {fabric.reason}",
+            )
         )
     if fabric.kind in ("infiniband", "roce") and fabric.required:
         found.append(
@@ -114,9 +118,7 @@ NO_GPUDIRECT = frozenset(("NVIDIA GB10",))
 # automatically, and before that it stops jobs on instances whose device cannot read remote memory.
 EFA = [
     Setting("FI_PROVIDER", "efa", "libfabric must use the EFA provider"),
-    Setting(
-        "FI_EFA_FORK_SAFE", "1", "kernels before 5.15 support data loaders that fork only with this setting"
-    ),
+    Setting("FI_EFA_FORK_SAFE", "1", "data loaders that fork need this setting on kernels before 5.15"),
     Setting("FI_EFA_USE_HUGE_PAGE", "0", "data loaders that fork would exhaust the huge pages"),
 ]
 

@@ -48,7 +48,8 @@ stat -c %a -- "$@" | tr '\n' ' '; echo
 _WRITE = """
 set -e; umask 077
 aside=$(mktemp -d "$1/.toolkit-new.XXXXXX"); trap 'rm -rf "$aside"' EXIT; trap 'exit 1' HUP INT TERM; shift
-gzip -dc | tar -xpof - -C "$aside"
+# m: the time of writing, by which Python detects changed modules; the archive has no times.
+gzip -dc | tar -xpomf - -C "$aside"
 # Comes last: tar is content with an archive that ends after any file.
 [ -e "$aside/whole" ]
 group=0

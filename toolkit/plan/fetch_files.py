@@ -44,7 +44,7 @@ def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
         with LocalWriter(destination(step.into), step.host) as writer:
             return _fetch(step, context, collect, writer, advance)
     except OSError as error:
-        what = f"cannot write to {step.into}: {error.strerror or error}"
+        what = f"cannot write the downloaded files to {step.into}: {error.strerror or error}"
         fix = f"free disk space on this machine, or make {step.into} writable\n{_WITHOUT}"
         raise ToolkitError(what, fix) from error
 
@@ -69,7 +69,7 @@ def _fetch(step: Fetch, context: Context, collect: Command, writer: LocalWriter,
         except ToolkitError as error:
             raise _or_without(error, step.host) from error
     more = f" and {others} more" if others else ""
-    left_out = f"skipped files that belong to no job: {', '.join(skipped)}{more}" if skipped else ""
+    left_out = f"skipped files with unexpected names: {', '.join(skipped)}{more}" if skipped else ""
     if not count:
         return Verdict("skipped", left_out or "no job records")
     return Verdict("ok", "; ".join(filter(None, (f"{counted(count, 'file')} in {step.into}", left_out))))

@@ -100,7 +100,7 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         held = (
             f"{counted(step.content.files, 'file')}, {size(step.content.size)}; {step.content.identity[:12]}"
         )
-        return [f"send the missing data of {step.source} ({held}) to {step.path}, from host to host"]
+        return [f"send the missing data of {step.source} ({held}) to {step.path}"]
     if isinstance(step, RemoveData):
         return [f"remove the files that toolkit wrote to {step.path}, except files that changed later"]
     assert isinstance(step, Fetch)

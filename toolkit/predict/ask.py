@@ -79,12 +79,13 @@ def parse_options(options: Options) -> Ask:
     sources = [name for name in ("params", "model", "probe") if getattr(options, name)]
     if len(sources) != 1:
         found = " and ".join(f"--{name}" for name in sources) or "none"
-        reader.bad("--params", f"requires exactly one of --params, --model and --probe, found {found}")
+        reader.bad("--params", f"exactly one of --params, --model and --probe is required, found {found}")
     if options.probe and options.step_time:
         reader.bad("--step-time", "cannot be combined with --probe, which measures the step time")
     model = MODELS.get(options.model)
     if options.model and model is None:
-        reader.bad("--model", f"is not a known model; {meant(options.model, MODELS)}; or set --params")
+        hint = meant(options.model, MODELS)
+        reader.bad("--model", f"is not a known model; for other models, set --params; {hint}")
     parameters = reader.read("--params", options.params, units.parameters) if options.params else None
     compute = reader.read("--step-time", options.step_time, units.seconds) if options.step_time else None
     if compute == 0:

@@ -278,8 +278,9 @@ def _advice(network: Network, load: Load, rows: Sequence[Row], one: _Times) -> s
             out = [m.name for m in network.members if m.rate <= limit]
             options = " ".join(f"--exclude {name}" for name in out[:4]) + (" …" if len(out) > 4 else "")
             ratio = _times_text(best / alone)
-            others = "other host" if len(left) == 1 else f"{len(left)} other hosts"
-            text = f"the {others} alone would be {ratio} × faster than 1 host: {options}"
+            count = len(left)
+            fast = "host with the fastest link" if count == 1 else f"{count} hosts with the fastest links"
+            text = f"the {fast} alone would be {ratio} × faster than 1 host: {options}"
     return text
 
 

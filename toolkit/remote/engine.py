@@ -60,7 +60,7 @@ def connect_client(timeout: float) -> docker.DockerClient:
         raise MissingTool(
             f"no Docker engine answers on this machine: {error}",
             "sudo systemctl start docker  # your user must be in the group docker; on a Debian or Ubuntu"
-            " machine without Docker, run scripts/engine.sh ensure as root",
+            " machine without Docker, run scripts/engine.sh ensure of a toolkit checkout as root",
         ) from error
     return client
 

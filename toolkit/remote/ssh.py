@@ -40,7 +40,7 @@ _MOST_BEFORE = 1 << 17  # most bytes that a login shell prints before a command
 _MOST_ARGUMENT = (1 << 17) - 1  # bytes, MAX_ARG_STRLEN without the zero at the end (man 2 execve)
 _MOST_WORD = 96 << 10  # bytes of a line or script; above, it is sent over standard input
 _MOST_ERRORS = 1 << 20  # that are kept of standard error
-_AGAIN = "when the host is back, run the same command again: it continues from the current state"
+_AGAIN = "when the host is back, run the same command again"
 
 # Called with the host's name and the readable command, before the command runs.
 Trace = Callable[[str, str], None]

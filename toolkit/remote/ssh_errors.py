@@ -52,7 +52,9 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         )
     gone = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
     if isinstance(error, TimeoutError) or any(getattr(e, "errno", 0) in gone for e in causes):
-        what = f"{host} port {port} does not answer; the host is off, disconnected, or behind a firewall"
+        what = (
+            f"{host} port {port} does not answer; the host might be off, disconnected, or behind a firewall"
+        )
         return Unreachable(what, by_hand, name)
     # paramiko's words for a handshake that was not done in time, and for the first line of one.
     if str(error) == "No existing session" or isinstance(error.__context__, TimeoutError):
@@ -123,7 +125,7 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
         elif error.more:
             fix = f"on {target.name}: set AuthenticationMethods publickey for {target.user} in sshd_config"
         elif error.hung_up:
-            fix = "set identity_file: in hosts.yaml, so that toolkit offers only this key"
+            fix = "set identity_file: in hosts.yaml, so that toolkit offers only the key in that file"
         elif error.no_keys:
             fix = f"on {target.name}: set PubkeyAuthentication yes for {target.user} in sshd_config"
     unsupported = [name for name in target.unsupported if name != "KnownHostsCommand"]

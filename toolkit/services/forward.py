@@ -68,7 +68,7 @@ class Way:
                 return  # another thread has done it
             if not runner.is_open:
                 self._session.reconnect(host)
-                self._say(f"reconnected service {self._service.name} to {host}")
+                self._say(f"reconnected to {host} for service {self._service.name}")
             self._address = address_of(self._session, self._service)
 
 
@@ -102,7 +102,7 @@ class Doors:
             forward = Forward(port, dial)
         except OSError as error:
             if fixed:
-                fix = "toolkit forward  # without --port, toolkit selects a free port"
+                fix = "toolkit forward  # without --port, toolkit uses the port of the service or a free port"
                 raise ToolkitError(
                     f"cannot listen on port {port} of your machine: {error.strerror}", fix
                 ) from error

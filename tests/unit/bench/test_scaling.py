@@ -109,9 +109,9 @@ def test_the_pace_of_what_was_seen() -> None:
     assert _point(job, [(10.0, 100), (15.0, 150), (20.0, 201)], [3.0]).steps_per_s == pytest.approx(10.1)
     # Another epoch began: what the ranks say of it themselves.
     assert _point(job, [(10.0, 100), (15.0, 3), (20.0, 120)], [9.0, 11.0, 10.0]).steps_per_s == 10.0
-    with pytest.raises(ToolkitError, match="fewer than two steps"):
+    with pytest.raises(ToolkitError, match="print at least two steps"):
         _point(job, [(10.0, 100)], [])
-    with pytest.raises(ToolkitError, match="fewer than two steps"):
+    with pytest.raises(ToolkitError, match="print at least two steps"):
         _point(job, [], [])
 
 

@@ -60,7 +60,7 @@ CASES = (
         Case(check, "not checked", scene(places=""), "is not known")
         for check in ("disk-image", "disk-inodes", "disk-state", "disk-home")
     ),
-    Case("disk-image", "error", _root(free=50 * _MIB), "50 MiB free, so containers cannot start"),
+    Case("disk-image", "error", _root(free=50 * _MIB), "50 MiB free, so containers can fail to start"),
     Case("disk-image", "warning", _root(free=500 * _MIB), "500 MiB free"),
     Case(
         "disk-image",
@@ -113,7 +113,7 @@ CASES = (
     Case("disk-state", "warning", _state(free=300 * _MIB), "300 MiB free for code"),
     # Whether root may enter is another check's.
     Case("disk-state", "ok", _state(on="nfs4|nas:/home|rw,vers=4.2")),
-    Case("disk-home", "error", scene(quota=_QUOTA), "has reached the disk quota"),
+    Case("disk-home", "error", scene(quota=_QUOTA), "has exceeded the disk quota"),
     Case("disk-home", "error", _home(free=_MIB), "has only 1 MiB free"),
     Case("disk-home", "warning", _home(may="rx"), "is not writable"),
 )

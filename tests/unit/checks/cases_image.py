@@ -62,7 +62,12 @@ CASES = (
         replace(_NOWHERE, local_silence=_LATE),
         f"no host has the image toolkit:cpu, and {_LATE}",
     ),
-    Case("image", "error", replace(_unsendable(_DIFFERENT), local_silence=_LATE), f"and {_LATE}: gpu1 has"),
+    Case(
+        "image",
+        "error",
+        replace(_unsendable(_DIFFERENT), local_silence=_LATE),
+        f"gpu2 has fedcba9876543210), and {_LATE}",
+    ),
     Case(
         "image-there",
         "error",

@@ -211,10 +211,14 @@ def test_state_folders_of_clusters_without_a_container() -> None:
     states = {state.cluster: state for state in found.states()}
     assert states.keys() == {"old", "new", "kept"}
     assert [removable(states[name]) for name in ("old", "new", "kept")] == [True, False, False]
-    stay = {kept.what.split()[5]: kept.why for kept in found.kept((states["old"],)) if "keys" in kept.what}
+    stay = {
+        kept.what.split()[5]: kept.why
+        for kept in found.kept((states["old"],))
+        if "state directory" in kept.what
+    }
     assert stay == {
-        "new": "the folder changed in the last 60 minutes",
-        "kept": "the folder contains the record of 1 job",
+        "new": "the state directory changed in the last 60 minutes",
+        "kept": "the state directory contains the record of 1 job",
     }
     without = seen("gpu1", plain)
     assert without.facts is not None
@@ -236,14 +240,14 @@ def test_a_folder_in_a_shared_home_that_another_host_of_this_name_uses_stays() -
     found = remains(own)
     states = {state.cluster: state for state in found.states()}
     assert (removable(states["own"]), removable(states["other"])) == (True, False)
-    (kept,) = (kept for kept in found.kept((states["own"],)) if "keys" in kept.what)
+    (kept,) = (kept for kept in found.kept((states["own"],)) if "state directory" in kept.what)
     assert "cluster other" in kept.what and "192.0.2.7 is not an address of this host" in kept.why
     session: Any = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc_module, "first_look", lambda _: found.scene)
         plan = gc_module.collect(session, None, True, lambda state: True).plan
     assert [step.title for step in plan.steps if "cluster" in step.title] == [
-        "remove SSH keys and configuration of cluster own"
+        "remove the state directory of cluster own"
     ]
 
 

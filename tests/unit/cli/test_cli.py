@@ -121,7 +121,7 @@ def test_the_hosts_file_may_come_from_the_environment(
         (("check", "--check", "docker-version,no-such"), "no check is called no-such"),
         (
             ("run", "--env", "RANK=3", "true"),
-            "--env RANK: is a variable that toolkit or the launcher sets for every rank",
+            "--env RANK: is reserved for toolkit and the launchers",
         ),
         (("run", "--env", "NOT_SET_HERE", "true"), "--env NOT_SET_HERE: is not set in your environment"),
         (("run", "--env", "1X=2", "true"), "--env 1X: a variable name consists of"),

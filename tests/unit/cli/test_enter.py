@@ -78,7 +78,8 @@ def test_the_api_sets_a_time_limit_only_if_timeout_is_given(
 def test_exec_names_the_hosts_if_there_is_no_such_program(run: Run, session: RecordingSession) -> None:
     status, _, err = run("exec", "all", "hostname")
     assert status == 127
-    assert err == "all is not a host in hosts.yaml, which lists gpu1, gpu2; for every host: --all\n"
+    hint = "to run a command on every host, use --all"
+    assert err == f"all is not a host in hosts.yaml, which lists gpu1, gpu2; {hint}\n"
     many = "".join(f"  gpu{number}: {{}}\n" for number in range(1, 65))
     Path("hosts.yaml").write_text(f"cluster: demo\nimage: toolkit:cpu\nhosts:\n{many}")
     assert "which lists gpu[1-64];" in run("exec", "all", "hostname")[2]

@@ -83,7 +83,7 @@ def test_each_option_has_a_meaning_and_a_value_with_a_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "option", "text"),
     [
-        ("run", "--only", "Use only these hosts (default: all hosts except spare hosts; repeatable)"),
+        ("run", "--only", "Use only the listed hosts (default: all hosts except spare hosts; repeatable)"),
         ("run", "--np", "Start N ranks (default: one per slot)"),
         ("run", "--hosts", "Path of hosts.yaml (default: hosts.yaml; variable: TOOLKIT_HOSTS)"),
         ("lab up", "--count", "Number of hosts, 1 to 200 (default: 2)"),

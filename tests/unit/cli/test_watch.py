@@ -130,7 +130,7 @@ def test_a_missing_program_is_named_with_its_fix(capsys: pytest.CaptureFixture[s
     _tell(replace(_failed(line, reason="rank 1 on box2 exited with exit code 127"), exit_code=127))
     *_, summary, fix = capsys.readouterr().err.splitlines()
     assert summary.endswith(f"exit code 127: rank 1 on box2 exited with exit code 127: {line}")
-    assert fix.startswith("  fix: toolkit image build --pip requirements.txt && toolkit up, if")
+    assert fix.startswith("  fix: toolkit image build --pip requirements.txt && toolkit up  # if")
 
 
 def test_the_summary_comes_last_with_the_error_of_the_rank(capsys: pytest.CaptureFixture[str]) -> None:

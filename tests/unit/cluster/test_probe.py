@@ -313,8 +313,8 @@ def errors(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("text", "what", "fix"),
     [
-        ("sh: 5: docker: not found", "docker is not installed", "https://docs.docker.com"),
-        ("bash: docker: command not found", "docker is not installed", "https://docs.docker.com"),
+        ("sh: 5: docker: not found", "docker is not on the PATH", "https://docs.docker.com"),
+        ("bash: docker: command not found", "docker is not on the PATH", "https://docs.docker.com"),
         (DOWN, "not running", "sudo systemctl start docker"),
         (errors(DOWN), "not running", "sudo systemctl start docker"),
         (f"ERROR: {DOWN}\n{errors(DOWN)}", "not running", "sudo systemctl start docker"),

@@ -82,7 +82,7 @@ def test_the_latest_of_none_is_nothing() -> None:
         # Only the programs are from elsewhere: two checkouts of one version.
         (
             host(programs=OTHERS),
-            f"the programs on the host differ from toolkit {__version__}",
+            f"the programs on the host differ from those of toolkit {__version__}",
         ),
         (host(LATER, OTHERS), f"created by toolkit {LATER}, which is newer than your version {__version__}"),
         # The container was made by a later one, the files by this one since.
@@ -116,7 +116,7 @@ def test_a_job_needs_the_programs_of_the_toolkit_that_starts_it() -> None:
     require_programs("demo", [host("0.0.9"), host("")], world.INSIDE)
     require_programs("demo", [host(programs=(*OURS, ("gone.py", "00ff")))], world.INSIDE)
     for facts in (host("", ()), host("0.0.9", OTHERS), host(programs=OURS[1:])):
-        with pytest.raises(NotReady, match="programs on gpu2 differ from toolkit") as error:
+        with pytest.raises(NotReady, match="programs on gpu2 differ from those of toolkit") as error:
             require_programs("demo", [facts], world.INSIDE)
         assert error.value.fix.startswith("toolkit up")
     with pytest.raises(NotReady, match=f"toolkit {LATER} created"):

@@ -90,7 +90,7 @@ def test_a_job_without_room_for_its_records_does_not_begin(world: World, small_d
     subprocess.run([sys.executable, "-c", FILL], cwd=folder, check=True)
     code, _, _ = world.call("job.supervisor", JOB)
     told = json.loads(world.call("job.stop", JOB)[1])
-    what = f"gpu1 has no room for the job's records in {folder}: No space left on device"
+    what = f"gpu1 cannot reserve disk space for the job's records in {folder}: No space left on device"
     assert (code, told["state"], told["reason"]) == (65, "failed", what)
     assert not (folder / "logs").exists()
 

@@ -392,7 +392,11 @@ def test_a_launch_does_not_outlive_a_killed_supervisor(world: World) -> None:
     assert code == 70 and b"pid=" in out
     code, out, _ = world.call("job.stop", JOB)
     status = json.loads(out)
-    assert (code, status["state"], status["reason"]) == (0, "failed", "the supervisor was lost")
+    assert (code, status["state"], status["reason"]) == (
+        0,
+        "failed",
+        "the supervisor exited without writing a result",
+    )
 
 
 def test_the_users_secrets_stand_on_no_command_line(world: World) -> None:
@@ -787,7 +791,7 @@ def test_a_supervisor_that_ends_before_its_first_line_is_not_waited_for(world: W
     status = json.loads(world.call("job.stop", JOB)[1])
     assert (
         (status["state"], status["reason"])
-        == ("failed", "the supervisor was lost")
+        == ("failed", "the supervisor exited without writing a result")
         == (
             world.status()["state"],
             world.status()["reason"],

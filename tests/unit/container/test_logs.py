@@ -220,14 +220,14 @@ def test_a_summary_is_shorter_than_the_three_lines_that_it_replaces(collapser: A
     lines = b"".join(b"[box%d %d] loaded 60000 images\n" % (1 + rank // 2, rank) for rank in range(4))
     first = lines.splitlines(keepends=True)[0]
     summary = (collapser.feed(lines, 0.0) + collapser.close()).removeprefix(first)
-    assert summary == b"[toolkit] the same on box1 1, box2 2-3: loaded 60000 images\n"
+    assert summary == b"[toolkit] the same line on box1 1, box2 2-3: loaded 60000 images\n"
     assert len(summary) < len(lines) - len(first)
 
 
 def test_ranks_and_hosts_of_a_large_job_are_two_lists(collapser: Any) -> None:
     said = b"".join(b"[node%02d %d] ready\n" % (rank // 2, rank) for rank in range(100))
     shown = collapser.feed(said, 0.0) + collapser.close()
-    assert shown == (b"[node00 0] ready\n[toolkit] the same on ranks 1-99 (node[00-49]): ready\n")
+    assert shown == (b"[node00 0] ready\n[toolkit] the same line on ranks 1-99 (node[00-49]): ready\n")
 
 
 def test_a_summary_quotes_a_line_with_words(collapser: Any) -> None:
@@ -257,7 +257,7 @@ def test_addresses_times_and_the_ranks_own_number_do_not_count(collapser: Any) -
 def test_a_summary_does_not_quote_the_number_of_one_rank_for_all(collapser: Any) -> None:
     for rank in (2, 0):
         collapser.feed(said(rank, b"WORLD=3 RANK=%d on 2" % rank), 0.0)
-    assert collapser.close().endswith(b"[toolkit] the same on gpu7 0: WORLD=3 RANK=N on 2\n")
+    assert collapser.close().endswith(b"[toolkit] the same line on gpu7 0: WORLD=3 RANK=N on 2\n")
 
 
 def test_what_no_rank_has_said_and_half_lines_pass(collapser: Any) -> None:

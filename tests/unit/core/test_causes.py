@@ -34,18 +34,18 @@ CASES = [
         "user alice cannot use docker",
         "on gpu1: sudo usermod -aG docker alice  # then log in again",
     ),
-    ("sh: 1: docker: not found", "docker is not installed", "docs.docker.com"),
-    ("bash: line 1: docker: command not found", "docker is not installed", "docs.docker.com"),
+    ("sh: 1: docker: not found", "docker is not on the PATH", "docs.docker.com"),
+    ("bash: line 1: docker: command not found", "docker is not on the PATH", "docs.docker.com"),
     (
         "timeout: failed to run command 'docker': No such file or directory",
-        "docker is not installed",
+        "docker is not on the PATH",
         "docs.docker.com",
     ),
     (
         DAEMON
         + 'invalid mount config for type "bind": bind source path does not exist: /data/my sets.'
         + HINT,
-        "a folder to be mounted does not exist",
+        "the source of a mount does not exist",
         "on gpu1: mkdir -p '/data/my sets'  # or change mounts: in hosts.yaml",
     ),
     (
@@ -147,7 +147,7 @@ def test_a_failure_keeps_the_words_and_names_host_and_cure() -> None:
     said = Result(125, "", DAEMON + "bind source path does not exist: /data." + HINT)
     error = failure(said, HostHere("gpu1"), "ask the administrator")
     assert str(error) == (
-        "gpu1: a folder to be mounted does not exist: "
+        "gpu1: the source of a mount does not exist: "
         "bind source path does not exist: /data.\n"
         "  fix: on gpu1: mkdir -p /data  # or change mounts: in hosts.yaml"
     )

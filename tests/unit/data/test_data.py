@@ -388,7 +388,7 @@ def test_what_is_cut_short_is_not_whole_and_leaves_nothing_under_a_name(tmp_path
     assert (seen["missing"], seen["set"]) == ([0], "") and seen["free"] > 0
     assert sorted(path.name for path in (root / "a").iterdir() if path.name[0] != ".") == ["0", "1", "2", "3"]
     refused = ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1})
-    assert refused.returncode == 3 and refused.stderr == "incomplete shards: 1 of 1\n"
+    assert refused.returncode == 3 and refused.stderr == "1 of 1 shards are incomplete\n"
     assert unpack(root, source) == [[0, 0, ""]]
     assert json.loads(ask("look", root, wanted=wanted).stdout)["missing"] == []
     assert ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1}).returncode == 0

@@ -131,7 +131,7 @@ def test_a_message_leads_to_its_entry(name: str, way: str) -> None:
         (
             together(
                 [
-                    NotReady("docker is not installed", "install it", "gpu1"),
+                    NotReady("docker is not on the PATH", "install it", "gpu1"),
                     NotReady("the docker engine is not running", "start it", "gpu2"),
                 ]
             ),
@@ -171,7 +171,7 @@ def test_the_line_below_an_error_is_a_valid_command(run: Run) -> None:
 
 
 def test_explained_by_text_or_topic(run: Run) -> None:
-    assert run("--explain", "gpu1: docker is not installed")[1].startswith("docker-missing\n")
+    assert run("--explain", "gpu1: docker is not on the PATH")[1].startswith("docker-missing\n")
     assert run("--explain", "Call to posix_fallocate failed: No space left")[1].startswith("nccl-shm\n")
     listed = run("--explain", "ssh")[1].splitlines()
     assert listed[0] == "SSH to the hosts" and "  ssh-key-unknown: the SSH host key" in listed[1]

@@ -166,6 +166,20 @@ def test_another_call_replaces_the_bundle_but_not_the_bundle_of_the_running_job(
     assert {path.name for path in tmp_path.glob("why-*")} == expected
 
 
+def test_a_job_that_succeeded_has_a_bundle_only_on_request(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts.yaml").write_text(FILE)
+    answer = ask(hang())
+    answer = replace(answer, job=replace(answer.job, state="succeeded"))
+    monkeypatch.setattr(ClusterJob, "why", lambda self: answer)
+    status, out, _ = run("why")
+    assert status == 0 and "bundle" not in out
+    assert json.loads(run("why", "--json")[1])["bundle"] is None
+    assert not list(tmp_path.glob("*.tar.gz"))
+    assert run("why", "--save", "good.tar.gz")[0] == 0 and (tmp_path / "good.tar.gz").exists()
+
+
 def test_a_bundle_that_cannot_be_written_is_part_of_the_one_json_document(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +246,7 @@ def test_evidence_of_the_watchdog_explains_a_stopped_job() -> None:
     assert answer.verdict.ranks == (1,) and answer.stalled == "no rank has printed for 300 s"
     assert answer.verdict.what.startswith("the job was stopped: stopped by SIGTERM")
     assert (
-        "; before the job ended, no rank has printed for 300 s: rank 1 on gpu2 sleeps" in answer.verdict.what
+        "; before the job ended (no rank has printed for 300 s): rank 1 on gpu2 sleeps" in answer.verdict.what
     )
     for one in gone:
         one["ranks"][0]["tail"] = "step 3\nstep 4\n"

@@ -42,10 +42,7 @@ def test_the_advice_for_a_variable_is_accepted(value: str) -> None:
 @pytest.mark.parametrize("where", ["env: {{RANK: {}}}", "secrets: {{RANK: {}}}"])
 def test_a_refused_variable_has_one_advice(where: str, value: str) -> None:
     (problem,) = refused(f"{GOOD}{where.format(value)}\n")
-    assert (
-        problem.message
-        == "is a variable that toolkit or the launcher sets for every rank; remove the variable"
-    )
+    assert problem.message == "is reserved for toolkit and the launchers; remove the variable"
 
 
 @pytest.mark.parametrize("name", ["yes", "2", '"A\\a"', "2ND"])

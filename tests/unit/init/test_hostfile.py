@@ -66,14 +66,14 @@ def test_users_and_ports() -> None:
 @for_each(
     ("text", "problems"),
     [
-        ("", ["lists no host"]),
-        ("# nothing\n", ["lists no host"]),
+        ("", ["the file lists no host"]),
+        ("# nothing\n", ["the file lists no host"]),
         ("a slots=2\nb\na slots=3\n", ["line 3: a is already in line 1; write all slots in one line"]),
         ("a\na slots=3\n", ["line 2: a is already in line 1; write all slots in one line"]),
         ("a slots=2 slots=3\n", ["line 1: the line sets slots twice"]),
         ("a:2 slots=3\n", ["line 1: the line sets slots twice"]),
         ("a slots=4 max-slots=3\n", ["line 1: max_slots=3 is less than slots=4"]),
-        ("u@a\nv@a\n", ["line 2: the user or port differs from line 1"]),
+        ("u@a\nv@a\n", ["line 2: the user or port differs from that in line 1"]),
         ("a\nb slots=0\n", ["line 2: only the main host (the first host) can have 0 slots"]),
         ("a slots=0\n", ["line 1: no host has a slot"]),
         ("a slots=many\n", ["line 1: slots should be 0 to 1024, found 'many'"]),
@@ -103,8 +103,8 @@ def test_users_and_ports() -> None:
         ("-o slots=2\n", ["line 1: should not begin with '-'"]),
         ("@a\n", ["line 1: should be a user name"]),
         ('"a" slots=2\n', ["line 1: should be a host name"]),
-        (b"a slots=1\n\xff\n", ["line 2: is not UTF-8, so the file is not a hostfile"]),
-        (b"#" * (MAX_BYTES + 1), [f"is longer than {MAX_BYTES} bytes"]),
+        (b"a slots=1\n\xff\n", ["line 2: this line is not UTF-8, so the file is not a hostfile"]),
+        (b"#" * (MAX_BYTES + 1), [f"the file is longer than {MAX_BYTES} bytes"]),
     ],
 )
 def test_what_is_refused(text: str | bytes, problems: list[str]) -> None:

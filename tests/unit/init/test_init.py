@@ -141,7 +141,7 @@ def test_init_writes_a_file_once(run: Run, tmp_path: Path) -> None:
     status, out, err = run("init", "gpu3", "--output", "team.yaml")
     assert "next: toolkit trust --hosts team.yaml, then toolkit up --hosts team.yaml\n" in err
     status, out, err = run("init", "gpu3")
-    assert status == 2 and "hosts.yaml: 1 problem\n  exists already" in err and "--force" in err
+    assert status == 2 and "hosts.yaml: 1 problem\n  the file exists already" in err and "--force" in err
     assert (tmp_path / "hosts.yaml").read_text() == text
     assert run("init", "gpu3", "--force")[0] == 0
     assert "gpu3:" in (tmp_path / "hosts.yaml").read_text()

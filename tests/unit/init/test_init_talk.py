@@ -108,8 +108,8 @@ def test_hosts_that_an_answer_picks() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("5", ["between 1 and 2"]),
-        ("0 9-1", ["'0': the number", "'9-1': the number"]),
+        ("5", ["number from 1 to 2"]),
+        ("0 9-1", ["'0': should be a number", "'9-1': should be a number"]),
         ("gpu1 a b@c@d :", ["'b@c@d': should be [NAME=", "':': should be a host name"]),
         ("1 \x1b[A", ["should be a host name"]),
         ("x GPU1=y X", ["listed twice", "lower-case"]),
@@ -125,7 +125,7 @@ def test_answers_that_pick_no_hosts_name_every_fault(text: str, words: list[str]
 def test_some_of_a_list_and_one_of_several_words() -> None:
     assert read_some("none", ("/a", "/b")) == ()
     assert read_some("all", ("/a", "/b")) == read_some("2 /a", ("/a", "/b")) == ("/a", "/b")
-    with pytest.raises(ValueError, match="'/c' is not in the list; '7': the number must be between 1 and 2"):
+    with pytest.raises(ValueError, match="'/c' is not in the list; '7': should be a number from 1 to 2"):
         read_some("/c 7", ("/a", "/b"))
     assert read_choice("L", ("leave", "try")) == "leave"
     for text in ("", "x"):
@@ -391,7 +391,7 @@ def test_enter_takes_every_default(talk: Run, tmp_path: Path) -> None:
 @NEEDS_SSH
 def test_a_wrong_answer_is_asked_again(talk: Run, tmp_path: Path) -> None:
     status, _, err = talk(typed=["9", "all", "/x", "none", "No!", "mine", "maybe", "y"])
-    assert status == 0 and "between 1 and 3" in err and "'/x' is not in the list" in err
+    assert status == 0 and "number from 1 to 3" in err and "'/x' is not in the list" in err
     assert "should be 1 to 32 characters of a-z" in err and "should be one of yes, no" in err
     inventory = parse_inventory((tmp_path / "hosts.yaml").read_text(), "hosts.yaml")
     assert inventory.cluster == "mine" and inventory.mounts == ()

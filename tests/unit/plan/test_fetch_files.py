@@ -188,7 +188,7 @@ def test_a_file_replaces_a_link_of_its_name(tmp_path: Path) -> None:
 def test_only_what_was_requested_is_kept(name: str, tmp_path: Path) -> None:
     verdict, _ = fetch(Runner(archive(name, "job/x")), tmp_path / "saved")
     assert files(tmp_path) == ["saved/job/gpu1/x"]
-    assert verdict.detail == f"1 file in {tmp_path / 'saved'}; skipped files that belong to no job: {name!a}"
+    assert verdict.detail == f"1 file in {tmp_path / 'saved'}; skipped files with unexpected names: {name!a}"
 
 
 def member(name: str, size: int = 1, **more: Any) -> bytes:
@@ -269,7 +269,9 @@ def test_a_host_that_fails_is_named_with_a_way_to_go_on(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "saved").write_text("a file")
-    with pytest.raises(ToolkitError, match=r"cannot write to .*saved: File exists") as caught:
+    with pytest.raises(
+        ToolkitError, match=r"cannot write the downloaded files to .*saved: File exists"
+    ) as caught:
         fetch(Runner(archive("job/x")), tmp_path / "saved")
     assert "toolkit down --no-save" in caught.value.fix
 

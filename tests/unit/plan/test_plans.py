@@ -115,7 +115,7 @@ def test_the_first_steps_of_a_second_up_follow_from_the_facts() -> None:
     assert {(s.title, s.known) for s in runs if s.host == "gpu1"} == {
         ("create the state directories", ""),
         ("create the cluster key", world.public_key("gpu1")),
-        ("test the SSH login from the main container to every worker", None),
+        ("test the SSH login from the main container to every worker container", None),
     }
     # Another file, another mode, a missing folder, and a key of the other role.
     facts = said["gpu2"]
@@ -323,7 +323,7 @@ def test_a_job_needs_running_containers() -> None:
     said = world.facts_when_up()
     said["gpu2"] = replace(said["gpu2"], containers=(replace(said["gpu2"].containers[0], state="exited"),))
     del said["cpu3"]
-    with pytest.raises(NotReady, match=r"container: gpu2 \(the container never started\), cpu3") as caught:
+    with pytest.raises(NotReady, match=r"runs on gpu2 \(the container never started\), cpu3") as caught:
         require_running(make_layout(world.inventory(), Observed(said)), ["gpu1", "gpu2", "cpu3"])
     assert caught.value.fix == "toolkit up  # or run the job on the other hosts: --exclude gpu2,cpu3"
 

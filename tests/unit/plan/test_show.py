@@ -115,7 +115,7 @@ LINES: list[tuple[Step, list[str]]] = [
     (PullImage("a", "t", "x:1"), ["docker pull x:1"]),
     (
         SendData("a", "t", "/set", Content("0" * 32, 1, 2_000, ()), "/scratch", "/account", "x:1", "1:1"),
-        ["send the missing data of /set (1 file, 2.0 kB; 000000000000) to /scratch, from host to host"],
+        ["send the missing data of /set (1 file, 2.0 kB; 000000000000) to /scratch"],
     ),
     (
         RemoveData("a", "t", "/scratch", "/account", "x:1", "1:1"),
@@ -158,7 +158,7 @@ def test_a_report_that_was_cut_off_blames_nobody() -> None:
 def test_a_step_without_targets_is_reported_with_the_reason() -> None:
     lost = Outcome(
         "login",
-        "test the SSH login from the main container to every worker",
+        "test the SSH login from the main container to every worker container",
         "gpu1",
         "not run",
         0.0,
@@ -166,12 +166,12 @@ def test_a_step_without_targets_is_reported_with_the_reason() -> None:
     )
     rows = (Outcome("sshd", "sshd listens", "gpu2", "failed", 0.0, "died", "look"), lost)
     assert outcome_line(lost).startswith(
-        " not run  gpu1: test the SSH login from the main container to every worker (an "
+        " not run  gpu1: test the SSH login from the main container to every worker container (an "
         "earlier step failed on"
     )
     text = report_text(Report("up demo", rows, 1.0))
     assert (
-        "  gpu1: not done: test the SSH login from the main container to every worker: "
+        "  gpu1: not done: test the SSH login from the main container to every worker container: "
         "an earlier step failed on gpu2\n" in text
     )
 

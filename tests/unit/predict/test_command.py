@@ -120,7 +120,7 @@ ENOUGH = "--params 1M --rate 1gbit"
             "",
             [
                 "--rate: is required unless",
-                "--params: requires exactly one of --params, --model and --probe, found none",
+                "--params: exactly one of --params, --model and --probe is required, found none",
             ],
         ),
         (
@@ -129,8 +129,9 @@ ENOUGH = "--params 1M --rate 1gbit"
                 "--rate: should be a number with bit, kbit, mbit or gbit, as in 1gbit, found '1GB'",
                 "--rate gpu2: should be a number with bit",
                 "--rate: should be RATE or HOST=RATE, found '=1gbit'",
-                "--params: requires exactly one of --params, --model and --probe, found --params and --model",
-                "--model: is not a known model; did you mean 'resnet",
+                "--params: exactly one of --params, --model and --probe is required, "
+                "found --params and --model",
+                "--model: is not a known model; for other models, set --params; did you mean 'resnet",
                 "--params: should be a number, optionally with k, M or B",
             ],
         ),

@@ -401,7 +401,9 @@ def test_the_verdict_without_a_step_time() -> None:
 def test_a_part_of_the_hosts_that_would_do_more() -> None:
     said = predict(network(1e10, 4, gpu2=1e8), load(138e6, 0.4))
     assert said.verdict == "4 hosts would be 44.1 × slower than 1 host, because the link of gpu2 has 100 Mb/s"
-    assert said.advice == "the 3 other hosts alone would be 1.5 × faster than 1 host: --exclude gpu2"
+    assert said.advice == (
+        "the 3 hosts with the fastest links alone would be 1.5 × faster than 1 host: --exclude gpu2"
+    )
     assert predict(network(1e10, 4, gpu4=1e8), load(138e6, 0.4)).advice.startswith(
         "the first 3 hosts alone would be 1.5 × faster than 1 host"
     )

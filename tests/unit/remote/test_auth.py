@@ -256,7 +256,7 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
         ),
         (
             TimeoutError("timed out"),
-            "10.0.0.1 port 2222 does not answer; the host is off, disconnected, or behind a firewall",
+            "10.0.0.1 port 2222 does not answer; the host might be off, disconnected, or behind a firewall",
         ),
         (OSError(errno.EHOSTUNREACH, "No route to host"), "10.0.0.1 port 2222 does not answer"),
         (

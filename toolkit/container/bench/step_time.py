@@ -145,7 +145,7 @@ def main() -> int:
         "--limit",
         type=float,
         default=60.0,
-        help="seconds until fewer steps suffice",
+        help="seconds after which fewer steps are sufficient",
     )
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)

@@ -154,7 +154,7 @@ class Snapshot:
         if lacks:
             raise Refused(
                 f"{jobs_folder()}/.code differs from the data that was written",
-                "on this host: sudo dmesg  # shows disk errors",
+                "on the host: sudo dmesg  # shows disk errors",
             )
 
     def _receive(self, entries: list[list[Any]], wanted: set[str]) -> None:

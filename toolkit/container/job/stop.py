@@ -66,7 +66,7 @@ def _wait(job: Job, status: Status, grace: float, deadline: float, ranks: bool) 
                 break
             outcome = end_everywhere(job, grace)
             status["state"], status["exit_code"] = "failed", EXIT_BROKEN
-            status["ended"], status["reason"] = time.time(), "the supervisor was lost"
+            status["ended"], status["reason"] = time.time(), "the supervisor exited without writing a result"
             status["unswept"] = sorted(host for host, problem in outcome.items() if problem)
             keep_status(job_folder(job["id"]), status)
             break

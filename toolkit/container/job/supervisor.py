@@ -383,7 +383,8 @@ def main() -> int:
         reserve(path.with_name("status.json"), room_for_status(job))
     except OSError as error:
         supervisor.refuse(
-            f"{job['main']} has no room for the job's records in {path.parent}: {error.strerror}"
+            f"{job['main']} cannot reserve disk space for the job's records in {path.parent}: "
+            f"{error.strerror}"
         )
         return EXIT_STARTED
     with slot_lock():

@@ -164,7 +164,7 @@ def _summary(group: Sequence[_Block]) -> bytes:
     text = _own_number(printer).sub(rb"\1\2N", quote).decode(errors="replace").strip()
     if len(text) > _QUOTE:
         text = text[: _QUOTE - 1] + "…"
-    lines = "the same" if len(every) == 1 else f"the same {len(every)} lines"
+    lines = "the same line" if len(every) == 1 else f"the same {len(every)} lines"
     others = {rank: host for rank, host in first.ranks.items() if rank != first.rank}
     places = _by_host(others)
     where = (

@@ -247,7 +247,7 @@ if [ "$ended" -eq 0 ]; then
         [ "$word" = code ] && { ended=$code_of; break; }
     done
 else
-    echo "not all containers started: the lines above contain the error of a node, or a container needed more than 3600 s" >&2
+    echo "not all containers started: a node failed (see the lines above), a container needed more than 3600 s, or Slurm stopped the job" >&2
 fi
 # Without a signal to srun, which would kill its tasks before their cleanup.
 srun --overlap --input=none --kill-on-bad-exit=0 touch "$folder/end" 2> /dev/null
