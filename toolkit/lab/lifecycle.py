@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +24,11 @@ from toolkit.lab.engine import Found, LabEngine
 from toolkit.lab.spec import LabSpec
 from toolkit.lab.status import lab_status
 from toolkit.lab.topology import LABEL_LAB_SETTINGS, host_settings, lab_hosts
+
+_Object = Container | Network | Volume
+_PHASES = {"container": "hosts", "network": "network", "volume": "volumes"}
+# Docker 20.10 can count a connection of a removed container until the engine restarts.
+_STALE_ENDPOINT = "has active endpoints"
 
 __all__ = ["Progress", "lab_down", "lab_names", "lab_status", "lab_up", "preview_down", "preview_up"]
 
@@ -105,31 +110,35 @@ def lab_names() -> tuple[str, ...]:
 def _remove(
     engine: LabEngine, name: str, found: Found, keep: Collection[str | None], book: Book | None = None
 ) -> None:
+    """Remove the objects except those in ``keep``, also if some objects cannot be removed.
+
+    Raises:
+        LabError: names each object that was not removed.
+    """
     book = book or Book(silent)
     image = next((c.attrs["Image"] for c in found.hosts.values()), "") or engine.lab_image()
-    try:
-        doomed = [(host, c) for host, c in found.hosts.items() if c.id not in keep]
-        doomed += [("", c) for c in found.helpers]
+    failures: list[str] = []
+
+    def remove(kind: str, things: Sequence[tuple[str, str, _Object]], **options: bool) -> None:
+        since = time.monotonic()
         with ThreadPoolExecutor(8) as pool:
-            since = time.monotonic()
-            list(pool.map(lambda pair: _delete("container", pair[1], force=True, v=True), doomed))
-        for host, _ in doomed:
-            book.note("hosts", "container removed", host, True, since)
-        for network in found.networks:
-            if network.id not in keep:
-                since = time.monotonic()
-                _delete("network", network)
-                book.note("network", "network removed", "", True, since)
-        volumes = [volume for volume in found.volumes if volume.name not in keep]
-        with ThreadPoolExecutor(8) as pool:
-            since = time.monotonic()
-            list(pool.map(lambda volume: _delete("volume", volume), volumes))
-        for volume in volumes:
-            book.note("volumes", f"volume {volume.name} removed", "", True, since)
-    except _NotRemoved as error:
-        raise LabError(
-            f"cannot remove practice cluster {name} completely: {error}", f"toolkit lab down --name {name}"
-        ) from error
+            reasons = list(pool.map(lambda each: _delete(kind, each[2], **options), things))
+        failures.extend(filter(None, reasons))
+        for (host, text, _), reason in zip(things, reasons, strict=True):
+            if not reason:
+                book.note(_PHASES[kind], text, host, True, since)
+
+    doomed = [(host, c) for host, c in found.hosts.items() if c.id not in keep]
+    doomed += [("", c) for c in found.helpers]
+    remove("container", [(host, "container removed", c) for host, c in doomed], force=True, v=True)
+    remove("network", [("", "network removed", net) for net in found.networks if net.id not in keep])
+    volumes = [volume for volume in found.volumes if volume.name not in keep]
+    remove("volume", [("", f"volume {volume.name} removed", volume) for volume in volumes])
+    if failures:
+        fix = f"toolkit lab down --name {name}"
+        if any(_STALE_ENDPOINT in failure for failure in failures):
+            fix = f"sudo systemctl restart docker  # Docker counts a connection of a removed container\n{fix}"
+        raise LabError(f"cannot remove practice cluster {name} completely: {'; '.join(failures)}", fix)
     # Also if the user removed the containers manually.
     if image and not (found.empty or found.hosts.keys() - {host for host, _ in doomed}):
         since = time.monotonic()
@@ -137,23 +146,20 @@ def _remove(
         book.note("hosts", "control groups removed", "", True, since)
 
 
-class _NotRemoved(Exception):
-    """An object of the engine was not removed; the text names the object and the reason."""
-
-
-def _delete(kind: str, thing: Container | Network | Volume, **options: bool) -> None:
+def _delete(kind: str, thing: _Object, **options: bool) -> str:
     """Remove an object of the engine, unless another `lab down` has removed it meanwhile.
 
-    Raises:
-        _NotRemoved: the engine refused, or did not answer in time.
+    Returns:
+        The object and the reason if the engine refused, or did not answer in time; otherwise "".
     """
     try:
         with suppress(NotFound):
             thing.remove(**options)
-    except Timeout as error:
-        raise _NotRemoved(f"Docker did not remove {kind} {thing.name} in time") from error
+    except Timeout:
+        return f"Docker did not remove {kind} {thing.name} in time"
     except (DockerException, RequestException) as error:
-        raise _NotRemoved(f"{kind} {thing.name}: {error}") from error
+        return f"{kind} {thing.name}: {error}"
+    return ""
 
 
 def refuse_other_settings(spec: LabSpec, found: Found) -> None:

@@ -47,17 +47,29 @@ def test_objects_that_another_removal_has_removed_are_no_error() -> None:
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (APIError("device is busy"), "container box1: device is busy"),
-        (ReadTimeout("Read timed out. (read timeout=120)"), "Docker did not remove container box1 in time"),
+        (APIError("device is busy"), "{} {}: device is busy"),
+        (ReadTimeout("Read timed out. (read timeout=120)"), "Docker did not remove {} {} in time"),
     ],
 )
-def test_an_object_that_cannot_be_removed_is_named_with_the_command_to_repeat(
+def test_objects_that_cannot_be_removed_are_named_and_the_others_are_removed(
     error: Exception, reason: str
 ) -> None:
+    removed: list[str] = []
     with pytest.raises(LabError) as caught:
-        lifecycle._remove(engine(), "lab", found(error, []), set())
-    assert caught.value.what == f"cannot remove practice cluster lab completely: {reason}"
+        lifecycle._remove(engine(), "lab", found(error, removed), set())
+    objects = (("container", "box1"), ("network", "net"), ("volume", "disk1"))
+    reasons = "; ".join(reason.format(*each) for each in objects)
+    assert caught.value.what == f"cannot remove practice cluster lab completely: {reasons}"
     assert caught.value.fix == "toolkit lab down --name lab"
+    assert sorted(removed) == ["box2", "disk2"]
+
+
+def test_a_network_that_docker_counts_as_used_needs_a_restart_of_docker() -> None:
+    """Docker 20.10 can lose the end of a connection when it removes several containers at a time."""
+    with pytest.raises(LabError) as caught:
+        lifecycle._remove(engine(), "lab", found(APIError("network x has active endpoints"), []), set())
+    assert caught.value.fix.startswith("sudo systemctl restart docker")
+    assert caught.value.fix.endswith("\ntoolkit lab down --name lab")
 
 
 class Engine:
