@@ -41,6 +41,8 @@ PROGRAMS = Path(__file__).with_name("programs.py")
 ROTARY = ROOT / "examples" / "text" / "train_rotary.py"
 # Packages that the commands of toolkit need beyond the modules that the other items use.
 _PACKAGES = ("docker", "fabric", "jinja2", "paramiko", "pathspec", "pydantic", "rich", "typer", "yaml")
+# The start of the result line of the all-reduce.
+ALLREDUCE = r"all-reduce over \d+ ranks?: "
 _LEARNED = r"^rank 0: test loss \d+\.\d+$"
 _HOST = "here"
 
@@ -331,7 +333,7 @@ def headers(machine: Machine) -> str:
 def allreduce(machine: Machine) -> str:
     """Sum a tensor over all GPUs of this machine, with the program of `toolkit smoke`."""
     status, text = torchrun(machine.ranks, PROGRAMS, "allreduce", env={"NCCL_DEBUG": "INFO"})
-    found = judge_program(status, text, r"all-reduce over \d+ ranks: .*$")
+    found = judge_program(status, text, rf"{ALLREDUCE}.*$")
     ways = Counter(re.findall(r"NCCL INFO Channel .* via (\S+)", text))
     return f"{found}{f'; NCCL channels: {dict(ways)}' if ways else ''}"
 
@@ -407,7 +409,7 @@ def _session(machine: Machine, hosts: Path) -> str:
     steps = ("--steps", "20", "--precision", "bf16", *(() if machine.gpus else ("--batch-size", "2")))
     try:
         judge_program(*toolkit("up"), r"")
-        smoke = judge_program(*toolkit("smoke"), r"all-reduce over \d+ ranks: [^,]*")
+        smoke = judge_program(*toolkit("smoke"), rf"{ALLREDUCE}[^,]*")
         loss = judge_program(*toolkit(*train, *steps), r"rank 0: test loss \d+\.\d+")
         found = f"up; {smoke}; {loss}"
         if machine.gpus:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,9 +22,11 @@ def about() -> None:
     import torch
 
     # The library that torch has loaded; torch.cuda.nccl.version() is the release that torch was built with.
+    # A torch that contains NCCL loads no library.
     number = ctypes.c_int()
     if torch.cuda.is_available():
-        ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+        with suppress(OSError):
+            ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
     major, rest = divmod(number.value, 10000)
     nccl = f"{major}.{rest // 100}.{rest % 100}" if number.value else ""
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

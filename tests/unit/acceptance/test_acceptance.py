@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scripts.acceptance import __main__ as program
-from scripts.acceptance.items import ITEMS, judge_checks, judge_gauges, judge_smi, judge_xids
+from scripts.acceptance.items import ALLREDUCE, ITEMS, judge_checks, judge_gauges, judge_smi, judge_xids
 from scripts.acceptance.report import (
     Failed,
     Result,
@@ -30,6 +30,7 @@ from tests.unit.checks.scenes import scene
 from tests.unit.each import for_each
 from toolkit.checks import gpu, gpu_setup
 from toolkit.cluster.gpus import parse_smi
+from toolkit.container.bench.allreduce import result_line
 from toolkit.container.monitor.gauges import gpu_row
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -112,6 +113,12 @@ def test_programs_that_end_in_any_way() -> None:
         "exit status 1: torch.AcceleratorError: CUDA error: device-side assert triggered"
     )
     assert error_line("one\n\x1b[31mtwo\x1b[0m\n\n") == "two"
+
+
+@for_each("size", [1, 8])
+def test_the_result_of_the_all_reduce_is_found(size: int) -> None:
+    line = result_line(size, 36.0, 0.001, "nccl")
+    assert judge_program(0, f"NCCL INFO\n{line}\n", rf"{ALLREDUCE}.*$") == line
 
 
 def test_deliberate_faults() -> None:

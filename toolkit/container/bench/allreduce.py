@@ -10,6 +10,21 @@ ELEMENTS = 2**22  # 16 MiB of float32: long enough to measure the link, short en
 ROUNDS = 5
 
 
+def result_line(size: int, total: float, seconds: float, backend: str) -> str:
+    """Return the line that rank 0 prints.
+
+    Args:
+        total: the sum of an element over all ranks.
+        seconds: duration of the fastest all-reduce.
+    """
+    # Bus bandwidth as nccl-tests define it: algorithm bandwidth x 2 (n - 1) / n.
+    busbw = ELEMENTS * 4 / seconds / 1e9 * 2 * (size - 1) / size
+    return (
+        f"all-reduce over {size} rank{'' if size == 1 else 's'}: sum {total:.0f} correct on all "
+        f"ranks, 16 MiB in {seconds * 1e3:.1f} ms, busbw {busbw:.3f} GB/s ({backend})"
+    )
+
+
 def main() -> int:
     import torch
     import torch.distributed as dist
@@ -38,13 +53,6 @@ def main() -> int:
             )
             return 1
     if rank == 0:
-        # Bus bandwidth as nccl-tests define it: algorithm bandwidth x 2 (n - 1) / n.
-        algbw = ELEMENTS * 4 / fastest / 1e9
-        busbw = algbw * 2 * (size - 1) / size
-        backend = dist.get_backend()
-        print(
-            f"all-reduce over {size} rank{'' if size == 1 else 's'}: sum {expected:.0f} correct on all "
-            f"ranks, 16 MiB in {fastest * 1e3:.1f} ms, busbw {busbw:.3f} GB/s ({backend})"
-        )
+        print(result_line(size, expected, fastest, dist.get_backend()))
     dist.destroy_process_group()
     return 0
