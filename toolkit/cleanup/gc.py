@@ -41,5 +41,5 @@ def collect(
     doubtful = [one for one in remains.states() if not removable(one)]
     granted = [one for one in doubtful if not one.elsewhere and (state or ask(one))]
     states = tuple(one for one in remains.states() if one in granted or removable(one))
-    plan = plan_gc(remains.leftovers(states, at_once=bool(granted)))
+    plan = plan_gc(remains.leftovers(states, tuple(granted)))
     return Collection(plan, remains.kept(states))

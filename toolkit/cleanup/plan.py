@@ -117,6 +117,7 @@ class Leftovers:
     Args:
         containers: stopped containers created by toolkit whose state is gone, by host.
         states: folders to remove with all contents.
+        granted: those of ``states`` to remove even if they changed recently.
         halves: folders that contain unfinished files, by host.
         parts: layers of partial image transfers, by host.
     """
@@ -125,7 +126,7 @@ class Leftovers:
     strays: tuple[Stray, ...] = ()
     jobs: tuple[OldJob, ...] = ()
     states: tuple[State, ...] = ()
-    at_once: bool = False
+    granted: tuple[State, ...] = ()
     halves: Mapping[str, str] | None = None
     parts: Mapping[str, Iterable[HeldImage]] | None = None
 
@@ -159,7 +160,9 @@ def plan_gc(left: Leftovers) -> Plan:
         Phase("containers", tuple(remove)),
         Phase("jobs", tuple(ask)),
         Phase("processes", tuple(map(_end_step, left.strays))),
-        Phase("folders", (*map(_job_step, left.jobs), *(_state_step(s, left.at_once) for s in left.states))),
+        Phase(
+            "folders", (*map(_job_step, left.jobs), *(_state_step(s, s in left.granted) for s in left.states))
+        ),
         Phase("files", tuple(_halves_steps(left.halves or {}))),
         Phase("images", tuple(_part_steps(left.parts or {}))),
     )
@@ -192,13 +195,13 @@ def _job_step(job: OldJob) -> Step:
     )
 
 
-def _state_step(state: State, at_once: bool) -> Step:
+def _state_step(state: State, granted: bool) -> Step:
     records = f"{state.path} contains records of {counted(state.records, 'job')}"
     return Run(
         state.host,
         f"remove the state directory of cluster {state.cluster}",
         script(_REMOVE_STATE, state.path, state.cluster),
-        unless=script(_STAYS, state.path, "0" if at_once else str(QUIET)),
+        unless=script(_STAYS, state.path, "0" if granted else str(QUIET)),
         why=f"the cluster has no container on the host, and {records}",
     )
 

@@ -136,12 +136,12 @@ class Remains:
     scene: Scene
     days: float | None = None
 
-    def leftovers(self, states: tuple[State, ...], at_once: bool) -> Leftovers:
+    def leftovers(self, states: tuple[State, ...], granted: tuple[State, ...]) -> Leftovers:
         """Return all leftovers to remove.
 
         Args:
             states: the ones of ``states()`` to remove.
-            at_once: also remove states that changed recently.
+            granted: those of ``states`` to remove even if they changed recently.
         """
         looked = {n: s for n, s in self.scene.seen.items() if s.facts and "looked" in s.answer(MARKS)}
         return Leftovers(
@@ -149,7 +149,7 @@ class Remains:
             strays=tuple(self._strays()),
             jobs=tuple(self._jobs()),
             states=states,
-            at_once=at_once,
+            granted=granted,
             halves={name: state_base(seen) for name, seen in looked.items() if reported(seen).halves},
             parts={name: tuple(_dead_parts(seen)) for name, seen in looked.items()},
         )

@@ -382,7 +382,11 @@ def test_processes_of_another_user_neither_end_nor_keep_anything(tmp_path: Path,
     keys.mkdir()
     job = OldJob("gpu1", MARKED, str(old), "the job ended 9 days ago", "gpu2", GONE)
     found = Leftovers(
-        {}, (Stray("gpu2", MARKED, (1,), "", GONE),), jobs=(job,), states=(state(keys),), at_once=True
+        {},
+        (Stray("gpu2", MARKED, (1,), "", GONE),),
+        jobs=(job,),
+        states=(state(keys),),
+        granted=(state(keys),),
     )
     with sleeping(user=OTHER, TOOLKIT_CLUSTER=GONE, TOOLKIT_JOB=MARKED) as stranger:
         report = execute(plan_gc(found), hosts("gpu1", "gpu2"))
@@ -413,11 +417,14 @@ def test_a_state_folder_goes_unless_somebody_makes_it_just_now(tmp_path: Path, e
     assert carried_out(Leftovers({}, states=(state(made),)))[0][0] == "skipped"
     assert made.exists(), "it has changed within the hour"
     engine.write_text("aaaa\n")
-    ((status, detail),) = carried_out(Leftovers({}, states=(state(made),), at_once=True))
+    ((status, detail),) = carried_out(Leftovers({}, states=(state(made),), granted=(state(made),)))
     assert (status, "has a new container" in detail) == ("failed", True) and made.exists()
     engine.write_text("")
-    assert carried_out(Leftovers({}, states=(state(made),), at_once=True))[0][0] == "ok"
-    assert not (tmp_path / "toolkit").exists()
+    other = tmp_path / "toolkit/other/gpu1"
+    (other / "conf").mkdir(parents=True)
+    both = Leftovers({}, states=(state(other), state(made)), granted=(state(made),))
+    assert [status for status, _ in carried_out(both)] == ["skipped", "ok"]
+    assert other.exists() and not made.exists()
 
 
 def test_the_state_directory_of_a_running_cluster_is_kept(
@@ -425,7 +432,7 @@ def test_the_state_directory_of_a_running_cluster_is_kept(
 ) -> None:
     made = tmp_path / "toolkit/gone/gpu1"
     made.mkdir(parents=True)
-    ((status, detail),) = carried_out(Leftovers({}, states=(state(made),), at_once=True))
+    ((status, detail),) = carried_out(Leftovers({}, states=(state(made),), granted=(state(made),)))
     assert (status, detail.endswith(f"processes of cluster {GONE} run on this host")) == (
         "failed",
         True,
