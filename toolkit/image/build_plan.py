@@ -83,6 +83,7 @@ EXTRAS: Mapping[str, Extra] = {extra.name: extra for extra in _ALL}
 
 # Files that a build needs besides its Dockerfile, as paths in both the source folder and the context.
 CONTEXT_FILES = (
+    "image/build-deepspeed.sh",
     "image/cuda-compiler.sh",
     "image/edit-horovod.sh",
     "image/install-more.sh",
@@ -571,7 +572,7 @@ def resolve_command(
     requirements: str,
     held: Collection[Pin],
     target: Target,
-    wheelhouse: str,
+    wheelhouses: Collection[str],
     python: str,
     more: Collection[str] = (),
 ) -> Command:
@@ -582,13 +583,14 @@ def resolve_command(
     Args:
         requirements: path of a requirements file.
         held: packages that the image already contains; other versions of them are refused.
-        wheelhouse: folder with the wheels of ``held`` that have been fetched.
+        wheelhouses: folders with wheels of this image that have been fetched; they replace an index if they
+            contain all packages.
         more: pip options with further package sources.
     """
     return command(
         *(python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"),
         *wheel_tags(target),
-        *("--target", "/nowhere", "--find-links", wheelhouse, *more),
+        *("--target", "/nowhere", *(word for each in wheelhouses for word in ("--find-links", each)), *more),
         *("--constraint", "/dev/stdin", "--requirement", requirements),
         stdin="".join(f"{pin.line}\n" for pin in held).encode(),
     )

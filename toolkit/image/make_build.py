@@ -9,6 +9,7 @@ import shutil
 import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from toolkit.cluster.image_probe import image_here, inspect_here
 from toolkit.core.image import ImageFacts, machine_of
@@ -88,8 +89,9 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
     recipe = replace(recipe, arch=arch, emulated=arch != own_arch())
     if requirements:
         held, target = held_pins(recipe, sources)
-        base, *_ = wheelhouses_of(recipe, sources[name], cache)
-        resolver = partial(resolve_command, requirements, held, target, base, sys.executable)
+        every = wheelhouses_of(replace(recipe, own="requirements"), sources[name], cache)
+        there = [folder for folder in every if Path(folder).is_dir()]
+        resolver = partial(resolve_command, requirements, held, target, there, sys.executable)
         own = resolved_pins(resolve(resolver(), requirements), held)
         if recipe.flavor == "cpu" and of_another_torch(own):
             own = resolved_pins(resolve(resolver(beside_torch(recipe.torch_index)), requirements), held)

@@ -509,7 +509,7 @@ def test_open_mpi_5_is_a_package_among_the_others_and_4_is_the_bases_own() -> No
 def test_a_persons_requirements_are_resolved_for_the_image_and_beside_what_it_has() -> None:
     held, target = held_pins(ImageRecipe("cpu", extras=("accelerate",)), SOURCES)
     assert [pin.line for pin in held][-3:] == ["torch==2.13.0+cpu", "accelerate==1.15.0", "click==8.5.1"]
-    asked = resolve_command("/home/me/more.txt", held, target, "/wheels", "/py")
+    asked = resolve_command("/home/me/more.txt", held, target, ("/wheels", "/more/own"), "/py")
     assert asked.argv[-2:] == ("--requirement", "/home/me/more.txt")
     assert asked.stdin is not None and b"torch==2.13.0+cpu\n" in asked.stdin
     assert "--dry-run" in asked.argv and "manylinux_2_28_x86_64" in asked.argv
@@ -528,7 +528,7 @@ def test_what_is_compiled_against_another_torch_is_looked_for_elsewhere_and_know
         "https://x/simple": "--retries 1 --timeout 15 --extra-index-url https://x/simple",
         "/wheels/torch": "--find-links /wheels/torch",
     }.items():
-        asked = resolve_command("more.txt", held, target, "/wheels", "/py", beside_torch(setting))
+        asked = resolve_command("more.txt", held, target, ("/wheels",), "/py", beside_torch(setting))
         assert f" {words} --constraint" in asked.line()
 
 
