@@ -25,7 +25,7 @@ from pathlib import Path
 
 from scripts.acceptance.items import ITEMS, PROGRAMS, ROOT, Item, Machine, shell
 from scripts.acceptance.report import Failed, Result, Skipped, exit_status, last_line, markdown
-from toolkit.cluster.gpus import SMI, explain, is_absent, parse_smi
+from toolkit.cluster.gpus import SMI, SMI_SECONDS, explain, is_absent, parse_smi
 
 # Every process of an item carries this variable, so that none outlives its deadline.
 _TAG = "TOOLKIT_ACCEPTANCE"
@@ -219,7 +219,7 @@ def main() -> int:
     if args.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     about = about_torch()
-    gpus, trouble = ((), "") if args.cpu else parse_smi(shell(SMI))
+    gpus, trouble = ((), "") if args.cpu else parse_smi(shell(SMI, SMI_SECONDS + 10))
     listed = about.get("gpus") or [gpu.name for gpu in gpus]
     names = [str(name) for name in listed] if isinstance(listed, list) else []
     words = ["--gpus", str(len(names)), "--image", image, *(["--cpu"] if args.cpu else [])]

@@ -155,6 +155,7 @@ def _sections(host: str, up: bool, digests: Mapping[str, str]) -> dict[str, str]
         "gpus": GPUS if host != "cpu3" else "nvidia-smi is not on the PATH",
         "runtime": "",
         "infiniband": "",
+        "imex": "",
         "cdi": "",
         "state": "1000 41c0\n1000 41c0\n1000 41c0" if up else "-\n-\n-",
         "cluster": f"127.0.0.1 localhost\n{remembered}" if up else "",

@@ -64,7 +64,7 @@ CLAIMS: list[tuple[str, str, Callable[[], object]]] = [
     ("docs/how-to/harden.md", "worker_port: {}", lambda: DEFAULT_WORKER_PORT),
     ("SECURITY.md", "releases up to {},", lambda: recipe("HOROVOD_VERSION")),
     ("docs/reference/support-matrix.md", "**NVIDIA driver {} or newer**", lambda: FIRST_DRIVER[cuda()]),
-    ("docs/reference/support-matrix.md", "**compute capability {} or higher**", oldest_capability),
+    ("docs/reference/support-matrix.md", "**compute capability {} to", oldest_capability),
 ]
 
 

@@ -99,7 +99,7 @@ CLAIMS = [
     (MATRIX, f"contains CUDA {CUDA}"),
     (
         MATRIX,
-        f"**NVIDIA driver {FIRST_DRIVER[MAJOR]} or newer** and GPUs of **compute capability {OLDEST} or",
+        f"**NVIDIA driver {FIRST_DRIVER[MAJOR]} or newer** and GPUs of **compute capability {OLDEST} to",
     ),
     (
         MATRIX,

@@ -57,13 +57,16 @@ def plan_gpu_smoke(layout: Layout) -> Plan:
 def _smi_steps(layout: Layout, place: Place) -> tuple[Run, ...]:
     facts, own = place.facts, cluster_container(layout, place)
     run = ("docker", "run", "--rm", "--network", "none", *CONFINED, *facts.as_user)
+    security = (
+        token for option in own.security if option not in CONFINED for token in ("--security-opt", option)
+    )
     env = (
         token
         for name, value in own.env
         if name.startswith("NVIDIA_")
         for token in ("--env", f"{name}={value}")
     )
-    asks = {_FRESH: script(SMI).within(*run, *gpu_args(own.gpus, own.cdi), *env, layout.reference)}
+    asks = {_FRESH: script(SMI).within(*run, *security, *gpu_args(own.gpus, own.cdi), *env, layout.reference)}
     if running(layout.inventory.cluster, place.role, facts):
         asks[_OWN] = script(SMI).within("docker", "exec", own.name)
     return tuple(

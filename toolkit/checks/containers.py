@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import pairwise
 
 from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.model import Check, Scene, Seen, error, fine, grouped, groups_text, unchecked, warning
 from toolkit.checks.mounts import access, lost_source, unwritable
-from toolkit.cluster.gpus import GPU_SETUP
+from toolkit.cluster.gpus import GPU_SETUP, PERSIST, given_gpus, usable_uuids
 from toolkit.core.command import quoted
 from toolkit.core.container import mount_argument
 from toolkit.core.finding import Finding
 from toolkit.core.printable import counted
 from toolkit.env_lint.lint import lint_nccl
+from toolkit.errors import NotReady
 from toolkit.hostsfile.checks import without_ssh
 from toolkit.hostsfile.errors import path_text
 from toolkit.launchers import NEEDS
@@ -208,21 +210,44 @@ def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
-    declared = scene.inventory.host(seen.host).gpus
-    wanted = len(seen.facts.gpus) if declared is None else declared
+    try:
+        given = given_gpus(scene.inventory.host(seen.host), seen.facts)
+    except NotReady:
+        yield unchecked("the host does not have the GPUs in hosts.yaml [gpu-count]")
+        return
+    wanted = usable_uuids(given, seen.facts)
     if not wanted:
         yield fine("containers on this host receive no GPU")
         return
     if why := scene.no_look(seen.host):
         yield unchecked(why)
         return
-    found = scene.inside[seen.host].report.gpus
-    if found is None or len(found) < wanted:
+    report = scene.inside[seen.host].report
+    if report.gpu_error:
+        what = f"nvidia-smi in the container: {report.gpu_error}"
+        yield unchecked(what, f"on {seen.host}: {PERSIST}")
+        return
+    found = report.gpus
+    # A GPU cannot be used as a whole if the list has parts of it, which follow it.
+    usable = [
+        a for a, b in pairwise((*(found or ()), "")) if not (a.startswith("GPU") and b.startswith("MIG"))
+    ]
+    if len(usable) < len(wanted):
         has = "the container has no nvidia-smi"
         if found is not None:
-            has = f"nvidia-smi in the container lists {counted(len(found), 'GPU')}"
-        what = f"a container on the host should have {counted(wanted, 'GPU')}, but {has}"
+            has = f"nvidia-smi in the container lists {_devices(usable)}"
+        what = f"a container on the host should have {_devices(wanted)}, but {has}"
         yield error(what, f"on {seen.host}: {GPU_SETUP[seen.facts.engine]}  # then: toolkit up")
+
+
+def _devices(found: Collection[str]) -> str:
+    """Return the number of GPUs and of MIG devices; each word begins with GPU or MIG."""
+    migs = sum(1 for word in found if word.startswith("MIG"))
+    gpus = counted(len(found) - migs, "GPU")
+    if not migs:
+        return gpus
+    parts = counted(migs, "MIG device")
+    return f"{gpus} and {parts}" if len(found) > migs else parts
 
 
 def _versions(scene: Scene) -> Iterator[Finding]:

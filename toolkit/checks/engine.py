@@ -159,7 +159,7 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
         what = "docker is a snap package, which cannot read hidden folders and most folders outside /home"
         yield warning(what, f"on {seen.host}: sudo snap remove docker  # then install docker.io or docker-ce")
     elif "name=selinux" in options:
-        what = "with SELinux, containers cannot access mounted folders without the label container_file_t"
+        what = "with SELinux, containers without GPUs can only access folders with the label container_file_t"
         fix = "sudo chcon -Rt container_file_t FOLDER  # for each mount, and for the state directory"
         yield warning(what, f"on {seen.host}: {fix}")
 

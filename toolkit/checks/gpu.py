@@ -24,6 +24,7 @@ from toolkit.checks.model import (
     unchecked,
     warning,
 )
+from toolkit.cluster.gpus import SMI_SECONDS
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.core.printable import counted
@@ -40,7 +41,8 @@ _ALWAYS = (
 _NEW = f"{_ALWAYS},clocks_event_reasons.active,compute_cap,reset_status.reset_required"
 _OLD = f"{_ALWAYS},clocks_throttle_reasons.active"
 
-# A faulty driver can make nvidia-smi hang: after a time-out the probe does not call it again.
+# A faulty driver can make nvidia-smi hang: after a time-out the probe does not call it again. ``USES`` of
+# ``toolkit.cluster.probe`` sets $smi and defines `ask_gpus`.
 GPUS = Probe(
     "gpu-health",
     CELL
@@ -55,24 +57,28 @@ done
 PATH=$PATH:/usr/sbin:/sbin
 named() {{ while read -r line; do echo "$1:$line"; done; }}
 command -v nvidia-smi >/dev/null || exit 0
-smi() {{ timeout -k 2 20 nvidia-smi "$@" 2>&1; }}
-out=$(smi --query-gpu={_NEW} --format=csv,nounits)
-case $? in 124|137) echo "no answer within 20 s"; exit ;; esac
-case $out in *"not a valid field"*) out=$(smi --query-gpu={_OLD} --format=csv,nounits) ;; esac
-printf '%s\n' "$out"
+[ "$smi" != hangs ] || {{ echo "no answer within {SMI_SECONDS} s"; exit; }}
+told=$(ask_gpus 'out=$(nvidia-smi --query-gpu={_NEW} --format=csv,nounits 2>&1)
+case $out in *"not a valid field"*) out=$(nvidia-smi --query-gpu={_OLD} --format=csv,nounits 2>&1) ;; esac
+printf "%s\n" "$out"
+nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv,noheader,nounits |
+sed -n "s/^GPU-/uses:&/p"
+nvidia-smi --query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure --format=csv,noheader |
+sed -n "s/^GPU-/rows:&/p"') || smi=hangs
 # Not process_name: a process chooses it, and nvidia-smi prints a newline in it as it is.
-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv,noheader,nounits |
-while IFS=, read -r gpu pid memory; do
-  pid=${{pid# }}
-  case $gpu in GPU-*) ;; *) continue ;; esac
+set -f; IFS='
+'
+for line in $told; do
+  case $line in uses:*) line=${{line#uses:}} ;; *) printf '%s\n' "$line"; continue ;; esac
+  gpu=${{line%%,*}} memory=${{line##*, }} pid=${{line#*, }}; pid=${{pid%%,*}}
   state=gone; rest=; name=
   read -r line 2>/dev/null <"/proc/$pid/stat" && rest=${{line##*) }} && state=${{rest%% *}}
   read -r name 2>/dev/null <"/proc/$pid/comm"
-  printf 'app|%s|%s|%s|%s|' "$(cell "$gpu")" "$(cell "$pid")" "$(cell "${{memory# }}")" "$(cell "$state")"
+  printf 'app|%s|%s|%s|%s|' "$(cell "$gpu")" "$(cell "$pid")" "$(cell "$memory")" "$(cell "$state")"
   printf '%s|%s\n' "$(cell "$(stat -c %U "/proc/$pid" 2>/dev/null)")" "$(cell "$name")"
 done
-smi --query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure --format=csv,noheader |
-grep '^GPU-' | named rows
+set +f; unset IFS
+[ "$smi" != hangs ] || exit 0
 for d in /proc/driver/nvidia-nvswitch/devices/*; do
   [ -e "$d" ] || continue
   echo "fabric:$(systemctl is-active nvidia-fabricmanager)"; break
@@ -214,6 +220,7 @@ XIDS: Mapping[int, str] = {
     119: "GSP does not respond",
     120: "GSP error",
     140: "unrecovered memory error",
+    **dict.fromkeys(range(144, 151), "NVLink error"),  # since NVLink 5
 }
 _XID = re.compile(r"Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 
@@ -364,6 +371,9 @@ def _persistence(seen: Seen, scene: Scene) -> Iterator[Finding]:
 @of_cards
 def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for card in answers(seen).cards:
+        # NVLink-C2C connects the GPU to the processor, and the values of its PCIe link mean nothing.
+        if re.search(r"\b(GB10|GH200|GB[23]00)\b", card.get("name", "")):
+            continue
         now, most = number(card, "pcie.link.width.current"), number(card, "pcie.link.width.max")
         awake = card.get("pcie.link.gen.current") == card.get("pcie.link.gen.max")
         if now is None or most is None:

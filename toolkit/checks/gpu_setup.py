@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from toolkit.checks.engine import engine_info
 from toolkit.checks.gpu import GPUS, answers, label, of_cards, unwanted
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
-from toolkit.cluster.gpus import GPU_SETUP, explain, is_known
+from toolkit.cluster.gpus import GPU_SETUP, explain, given_gpus, is_known, usable_groups
 from toolkit.core.command import quoted
 from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
 from toolkit.core.printable import counted
+from toolkit.errors import NotReady
 from toolkit.image.cuda import (
     CPU_BUILD,
     CPU_IMAGE,
@@ -25,6 +26,8 @@ from toolkit.image.cuda import (
     cuda_variant,
     fitting_cuda,
 )
+from toolkit.jobs.slots import Room
+from toolkit.network.settings import without_imex
 from toolkit.protocol.host_list import host_list
 
 # The driver branch and the newest CUDA that it supports: "CUDA Toolkit and Corresponding Driver Versions",
@@ -40,6 +43,8 @@ BRANCHES: tuple[tuple[int, Version], ...] = (
 FIRST_DRIVER: Mapping[int, int] = {11: 450, **{variant.major: variant.driver for variant in CUDA_VARIANTS}}
 # The oldest GPUs (compute capability) that a CUDA major version makes programs for: its release notes.
 OLDEST_GPU: Mapping[int, Version] = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
+
+_SEVERAL_RANKS = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 _TERM = re.compile(r"(cuda|driver|brand|arch)(>=|<=|!=|>|<|=)(.+)")
 
@@ -158,14 +163,35 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
-    host, found = scene.inventory.host(seen.host), len(seen.facts.gpus)
-    given = found if host.gpus is None else min(host.gpus, found)
-    if host.gpus is not None and host.gpus > found:
-        what = f"hosts.yaml declares {counted(host.gpus, 'GPU')}, but nvidia-smi on the host lists {found}"
-        yield error(what, f"on {seen.host}: nvidia-smi  # or change gpus: in hosts.yaml")
-    elif given and host.slots is not None and host.slots > given:
-        what = f"{host.slots} slots share {counted(given, 'GPU')}, but NCCL refuses two ranks on one GPU"
-        yield warning(what, f"in hosts.yaml: set hosts/{seen.host}/slots to {given}, or remove this key")
+    host = scene.inventory.host(seen.host)
+    try:
+        given = given_gpus(host, seen.facts)
+    except NotReady as refused:
+        yield error(refused.what, refused.fix)
+        return
+    slots = len(given) if host.slots is None else host.slots
+    room = Room(seen.host, "", slots, usable_groups(given, seen.facts))
+    gpu_of = {uuid: gpu for gpu in seen.facts.gpus for uuid in gpu.usable}
+    used = {gpu_of[room.gpus_of((slot,))[0]] for slot in range(slots if given else 0)}
+    # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-multi-rank-gpu-enable
+    allowed = {**dict(scene.inventory.env), **dict(host.env)}.get(_SEVERAL_RANKS) == "1"
+    if allowed or not 0 < len(used) < slots:
+        return
+    what = f"{slots} slots share {counted(len(used), 'GPU')}"
+    if any(gpu.migs for gpu in used):
+        what += (
+            " by MIG devices, but NCCL before 2.30 refuses two ranks on one GPU, and newer NCCL requires "
+            f"{_SEVERAL_RANKS}=1"
+        )
+        fix = (
+            f"in hosts.yaml: keep one MIG device of each GPU in hosts/{seen.host}/gpus"
+            "  # or train with the backend gloo; or, with NCCL 2.30 or newer, "
+            f'set env: {{{_SEVERAL_RANKS}: "1"}}'
+        )
+    else:
+        what += ", but NCCL refuses two ranks on one GPU"
+        fix = f"in hosts.yaml: set hosts/{seen.host}/slots to {len(used)}, or remove this key"
+    yield warning(what, fix)
 
 
 def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -338,6 +364,20 @@ def _order(kernel: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d{1,9}", kernel)))
 
 
+def _imex(scene: Scene) -> Iterator[Finding]:
+    for name in without_imex(scene.facts):
+        other = next(host for host, facts in scene.facts.items() if facts.imex)
+        what = (
+            f"the host has no IMEX channel that user {scene.facts[name].user} can open, but {other} has one, "
+            "so NCCL does not use NVLink between hosts"
+        )
+        fix = (
+            f"on {name}: sudo nvidia-modprobe -i 0:1  # until the next reboot; permanent with the option "
+            "NVreg_CreateImexChannel0=1 of the kernel module nvidia"
+        )
+        yield warning(what, fix, name)
+
+
 CHECKS = (
     Check("gpu-driver", "nvidia-smi lists every GPU of the host", host=_driver, probes=(GPUS,)),
     Check("gpu-count", "the host has the GPUs that hosts.yaml declares", host=_count),
@@ -351,6 +391,7 @@ CHECKS = (
     ),
     Check("gpu-kept", "running containers keep their GPUs", host=_kept, probes=(GPUS,)),
     Check("gpu-fabric", "the fabric manager runs on hosts with NVSwitches", host=_fabric, probes=(GPUS,)),
+    Check("gpu-imex", "all hosts have an IMEX channel, or none has one", whole=_imex),
     Check(
         "gpu-next-kernel",
         "the newest installed kernel has an NVIDIA driver",

@@ -216,10 +216,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for address, cluster, host, folder in _state_rows(seen):
         here = host == seen.host and not is_elsewhere(seen, address)
         if here and cluster != scene.inventory.cluster and cluster not in alive:
-            what = (
-                f"the host has SSH keys and job records of cluster {cluster}, "
-                "but no container of this cluster"
-            )
+            what = f"the host has a state directory of cluster {cluster}, but no container of this cluster"
             fix = (
                 f"rm -rf {quoted(folder)}  # or run `toolkit down` with the hosts.yaml of the removed cluster"
             )

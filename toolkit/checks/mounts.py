@@ -273,8 +273,8 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 "that denies access to root in a folder above this path (root_squash)"
             )
             fix = (
-                f"on {seen.host}: namei -l {quoted(path)}  # then run chmod o+x on the listed folders, or "
-                "list under mounts: the first folder that root cannot open"
+                f"on {seen.host}: namei -l {quoted(path)}  # then run chmod o+x on the printed folders, "
+                "or add the first folder that root cannot open to mounts: in hosts.yaml"
             )
             yield error(what, fix, subject=path)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from toolkit.cluster.gpus import SMI_SECONDS
 from toolkit.cluster.pairs import Ways, network_ways, parse_ways, together, unanswered, ways_command
 from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.cluster.state_folders import refuse_unsafe_state
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from toolkit.remote.connect import Gateways
     from toolkit.remote.ssh import SshRunner, Trace
 
-_PROBE_SECONDS = 60.0
+# The probe, and the probes of checks, query the GPUs once each.
+_PROBE_SECONDS = 40.0 + 2 * SMI_SECONDS
 _WAYS_SECONDS = 20.0  # for the connections of a host to others
 # Open files of this process: at most for a connection, and for everything else. With few open files a command
 # needs at least one for each connection, and _LEAST_OTHERS.

@@ -7,10 +7,10 @@ import hashlib
 from collections.abc import Sequence
 
 from toolkit import __version__
-from toolkit.cluster.gpus import CAPABILITIES, NONE_VISIBLE, gpu_access, gpu_failures
+from toolkit.cluster.gpus import CAPABILITIES, gpu_access, gpu_failures
 from toolkit.cluster.layout import Layout, Place
 from toolkit.core.container import ENTRYPOINT, Container, Mount, Ulimit
-from toolkit.core.engines import DOCKER, PODMAN
+from toolkit.core.engines import DOCKER, NONE_VISIBLE, PODMAN
 from toolkit.core.facts import Facts
 from toolkit.core.templates import render_template, word
 from toolkit.hostsfile.fields import ULIMITS, UNLIMITED
@@ -80,7 +80,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         env=(
             ("HOME", home),
             ("LOGNAME", layout.user),
-            *_gpu_env(place),
+            *gpu_env(place.gpus, facts),
             ("TOOLKIT_CLUSTER", inventory.cluster),
             ("USER", layout.user),
         ),
@@ -88,18 +88,31 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         labels=tuple(sorted(labels.items())),
         gpus=gpus,
         cdi=cdi,
-        devices=facts.infiniband,
+        devices=(*facts.infiniband, *(facts.imex if place.gpus else ())),
         shm_bytes=inventory.shm_bytes,
         ulimits=_ulimits(layout, place),
         cap_add=_SSHD_AS_ROOT if sshd and facts.uid == 0 else (),
+        security=gpu_security(place.gpus, facts),
         pids=65536,
     ).labelled()
 
 
-def _gpu_env(place: Place) -> tuple[tuple[str, str], ...]:
-    if place.gpus:
+def gpu_env(given: Sequence[str], facts: Facts) -> tuple[tuple[str, str], ...]:
+    """Return the variables that NVIDIA's runtime reads in a container with these GPUs."""
+    if given:
         return (CAPABILITIES,)
-    return (NONE_VISIBLE,) if place.facts.gpus else ()
+    return (NONE_VISIBLE,) if facts.gpus or facts.nvidia_runtime else ()
+
+
+def gpu_security(given: Sequence[str], facts: Facts) -> tuple[str, ...]:
+    """Return the security options of a container with these GPUs.
+
+    Rootless Podman and NVIDIA's runtime mount the device nodes of the host, and SELinux denies labeled
+    containers access to them. NVIDIA's guides disable the label, for Docker and Podman. The alternative, a
+    boolean of the host's SELinux policy, requires root and affects all containers.
+    """
+    plain = ("no-new-privileges",)
+    return (*plain, "label=disable") if given and facts.selinux else plain
 
 
 def _ulimits(layout: Layout, place: Place) -> tuple[Ulimit, ...]:

@@ -80,7 +80,7 @@ class Gauges:
                 pass
             for name in self._session.facts:
                 if name not in self._latest:
-                    self._silent.setdefault(name, f"the host sent no gauges within {patience:g} s")
+                    self._silent.setdefault(name, f"the host sent no reading within {patience:g} s")
 
     def _are_few(self) -> bool:
         names = [name for name in self._session.facts if name not in self._silent]
@@ -114,7 +114,7 @@ class Gauges:
                 result = self._container(name, again).stream(ask, take, held(ended))
                 why = (
                     words_of(result.stderr)
-                    or f"the program that reads the gauges exited with status {result.status}"
+                    or f"the program that measures the load of the host exited with status {result.status}"
                 )
             except ToolkitError as error:
                 why = error.what

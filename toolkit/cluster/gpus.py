@@ -6,7 +6,7 @@ It covers drivers of all ages; known errors of nvidia-smi and of engines have fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.core.engines import DOCKER, PODMAN
@@ -19,27 +19,67 @@ from toolkit.protocol.decode import DecodeError, whole
 from toolkit.protocol.engine import EngineInfo
 from toolkit.protocol.frames import lines_of
 
+# Seconds for the calls of nvidia-smi in one `ask_gpus`: without persistence mode, a host with 8 GPUs can
+# need 60 s to initialize them.
+SMI_SECONDS = 70
+
+# Define `ask_gpus TEXT`, which runs calls of nvidia-smi and returns 124 if they exceed the limit.
+# If persistence mode is off, the driver initializes all GPUs again for each call, unless a process has them
+# open. Therefore the shell opens each GPU first, one in each level of a recursion. A lost GPU does not open.
+# If the driver hangs, no signal ends a process in it (state D). Therefore no such process has the input, the
+# output or the errors of the SSH session: `cat` passes on the output, and ends at the limit. One process is
+# left until the driver continues or the host reboots. The trap is for a `timeout` that ends only the shell.
+ASK_GPUS = r"""
+ask_gpus() {
+  timeout -k 2 @limit@ sh -c '
+    hold() {
+      [ $# -gt 0 ] || { held=yes; eval "$questions"; return; }
+      device=$1; shift; hold "$@" 3<"$device"
+      [ -n "$held" ] || hold "$@"
+    }
+    questions=$1 held=
+    hold /dev/nvidia[0-9]* | cat & reader=$!
+    trap "kill $reader; exit 124" TERM; wait $reader' sh "$1" </dev/null 2>/dev/null
+  case $? in
+    124|137)
+      stuck=$(grep -Esho "^[0-9]+ [(](nvidia-smi|sh)[)] D" /proc/[0-9]*/stat)
+      echo "no answer within @limit@ s${stuck:+, in state D: }"$stuck
+      return 124 ;;
+  esac
+}
+""".replace("@limit@", str(SMI_SECONDS))
+
 # The query prints everything except the parts of a split GPU, which the list prints; every driver has these
-# fields. A faulty driver can make nvidia-smi hang, and must not block the probe.
-SMI = """
+# fields. $also are further calls.
+LIST_GPUS = """
 if command -v nvidia-smi >/dev/null 2>&1; then
   fields=index,uuid,name,driver_version,memory.total
-  timeout 20 nvidia-smi --query-gpu=$fields --format=csv,noheader,nounits 2>&1
-  if [ $? -eq 124 ]; then smi=hangs; echo "no answer within 20 s"; else timeout 20 nvidia-smi -L 2>&1; fi
+  ask_gpus "nvidia-smi --query-gpu=$fields --format=csv,noheader,nounits 2>&1
+nvidia-smi -L 2>&1
+${also-}"
 else
   echo "nvidia-smi is not on the PATH"
 fi
 """
+# The same as a script of its own, which exits with 0 even if nvidia-smi hangs.
+SMI = f"{ASK_GPUS}also=\n{LIST_GPUS.strip()}\ntrue\n"
 _MOST = 1023  # the number of a GPU
 _CDI_KIND = "nvidia.com/gpu"
 _ABSENT = "nvidia-smi is not on the PATH"
 
-# A device of a CDI specification, which is YAML or JSON: https://github.com/cncf-tags/container-device-interface.
-_CDI_NAME = re.compile(r'^[\s\-{]*"?name"?:\s*["\']?([^"\',\s]+)', re.MULTILINE)
+# A device of a CDI specification, which is YAML, or JSON in one line or several lines:
+# https://github.com/cncf-tags/container-device-interface.
+_CDI_NAME = re.compile(r'(?:^|[{,])[\s\-{]*"?name"?:\s*["\']?([^"\',\s]+)', re.MULTILINE)
 
 _GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: ([^)]+)\)")
 # "  MIG 1g.5gb Device 0: (UUID: MIG-GPU-…/7/0)" before driver 470, aligned in columns and MIG-… since.
 _MIG_LINE = re.compile(r"MIG (\S+) +Device +(\d+): \(UUID: (MIG-[^)]+)\)")
+
+# The fix for slow GPUs; if the driver hangs, the command hangs too.
+PERSIST = (
+    "sudo nvidia-smi -pm 1"
+    "  # persistence mode keeps the GPUs initialized; if this command hangs too, reboot the host"
+)
 
 # Error messages of nvidia-smi as patterns, their meaning, and the fix; the first match counts.
 _TROUBLES: tuple[tuple[str, str, str], ...] = (
@@ -54,14 +94,14 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
         "on {host}: sudo modprobe nvidia  # if modprobe fails, reinstall the NVIDIA driver",
     ),
     (
-        r"No devices",
-        "the NVIDIA driver finds no GPU",
-        "on {host}: lspci | grep -i nvidia; sudo dmesg | grep -i nvrm",
-    ),
-    (
         r"device handle|GPU is lost|fallen off",
         "a GPU has stopped responding",
         "on {host}: sudo reboot  # if the GPU fails again: sudo dmesg | grep -i xid; check power and cooling",
+    ),
+    (
+        r"No devices",
+        "the NVIDIA driver finds no GPU",
+        "on {host}: lspci | grep -i nvidia; sudo dmesg | grep -i nvrm",
     ),
     (
         r"Failed to initialize NVML: Unknown Error|Insufficient Permissions",
@@ -73,11 +113,7 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
         "a part of the NVIDIA driver is missing",
         "on {host}: reinstall the NVIDIA driver",
     ),
-    (
-        r"no answer within",
-        "nvidia-smi hangs",
-        "on {host}: sudo dmesg | grep -i nvrm  # then reboot the host, which is usually necessary",
-    ),
+    (r"no answer within", "nvidia-smi is too slow or hangs", f"on {{host}}: {PERSIST}"),
     (
         re.escape(_ABSENT),
         _ABSENT,
@@ -85,11 +121,11 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
     ),
 )
 
-_MOST_LINES = 4096  # of ``SMI``
+_MOST_LINES = 4096  # of ``LIST_GPUS``
 
 
 def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
-    """Return the GPUs in the output of ``SMI``, and all of its other lines as one line.
+    """Return the GPUs in the output of ``LIST_GPUS``, and all of its other lines as one line.
 
     Raises:
         DecodeError: it has too many lines.
@@ -144,7 +180,7 @@ def explain(trouble: str, host: str) -> tuple[str, str]:
 
 
 def is_absent(trouble: str) -> bool:
-    """Return True if ``SMI`` found no nvidia-smi."""
+    """Return True if ``LIST_GPUS`` found no nvidia-smi."""
     return _ABSENT in trouble
 
 
@@ -160,8 +196,6 @@ def clipped(text: str) -> str:
 
 # The parts of the driver that a training container needs: CUDA, and nvidia-smi with NVML.
 CAPABILITIES = ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility")
-# If NVIDIA's runtime is the default one, an image that requests all GPUs gets them without this variable.
-NONE_VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "void")
 
 # The command with which each engine can give GPUs to containers; it is part of the NVIDIA Container Toolkit.
 GPU_SETUP = {
@@ -293,13 +327,13 @@ def _names(gpus: Iterable[Gpu]) -> dict[str, tuple[str, ...]]:
 
 def usable_uuids(given: Iterable[str], facts: Facts) -> frozenset[str]:
     """Return the UUIDs that a container with these GPUs should see."""
-    return frozenset(ordered_uuids(given, facts))
+    return frozenset(uuid for gpu in usable_groups(given, facts) for uuid in gpu)
 
 
-def ordered_uuids(given: Iterable[str], facts: Facts) -> tuple[str, ...]:
-    """Return the UUIDs of the devices that a container with these GPUs can use, in their order."""
+def usable_groups(given: Iterable[str], facts: Facts) -> tuple[tuple[str, ...], ...]:
+    """Return, for each of these GPUs, the UUIDs of what a process can use: the GPU, or its parts."""
     names = _names(facts.gpus)
-    return tuple(dict.fromkeys(uuid for name in given for uuid in names[name]))
+    return tuple(names[name] for name in given)
 
 
 def gpu_access(given: tuple[str, ...], facts: Facts) -> tuple[str, tuple[str, ...]]:
@@ -318,25 +352,29 @@ def gpu_access(given: tuple[str, ...], facts: Facts) -> tuple[str, tuple[str, ..
         return "all" if every else ",".join(given), ()
     if every and "all" in facts.cdi:
         return "", (f"{_CDI_KIND}=all",)
-    found = [next((n for n in names if n in facts.cdi), "") for names in _cdi_names(given, facts)]
-    if absent := [name for name, cdi in zip(given, found, strict=True) if not cdi]:
+    found = {
+        name: [next((n for n in same if n in facts.cdi), "") for same in _cdi_names(name, facts)]
+        for name in given
+    }
+    if absent := [name for name, cdi in found.items() if not all(cdi)]:
         names = f"GPU{_plural(absent)} {', '.join(absent)}"
         what = f"the container engine uses CDI, but its CDI specification does not contain {names}"
         raise NotReady(what, _GENERATE.format(host=facts.host), facts.host)
-    return "", tuple(f"{_CDI_KIND}={name}" for name in found)
+    return "", tuple(f"{_CDI_KIND}={name}" for cdi in found.values() for name in cdi)
 
 
-def _cdi_names(given: Iterable[str], facts: Facts) -> Iterable[tuple[str, ...]]:
-    """Yield the possible names of each GPU in nvidia-ctk: by UUID, by index, by ``gpu:part``."""
-    for name in given:
-        same: tuple[str, ...] = (name,)
-        for gpu in facts.gpus:
-            if name in (str(gpu.index), gpu.uuid):
-                same = (gpu.uuid, str(gpu.index), f"gpu{gpu.index}")
-            for mig in gpu.migs:
-                if name == mig.uuid:
-                    same = (mig.uuid, f"{gpu.index}:{mig.index}", f"mig{gpu.index}:{mig.index}")
-        yield same
+def _cdi_names(name: str, facts: Facts) -> Iterator[tuple[str, ...]]:
+    """Yield the possible names of a GPU or a part in nvidia-ctk: by UUID, by index, by ``gpu:part``.
+
+    nvidia-ctk writes no device for a split GPU, only for each of its parts.
+    """
+    for gpu in facts.gpus:
+        chosen = name in (str(gpu.index), gpu.uuid)
+        if chosen and not gpu.migs:
+            yield gpu.uuid, str(gpu.index), f"gpu{gpu.index}"
+        for mig in gpu.migs:
+            if chosen or name == mig.uuid:
+                yield mig.uuid, f"{gpu.index}:{mig.index}", f"mig{gpu.index}:{mig.index}"
 
 
 def share_gpus(

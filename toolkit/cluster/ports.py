@@ -67,7 +67,9 @@ def worker_port(
         for f in workers:
             if who := port_holder(inventory, f, paths[f.host].address, inventory.worker_port):
                 what = f"port {inventory.worker_port} on {paths[f.host].address} is held by {who}"
-                raise NotReady(what, "in hosts.yaml: remove worker_port, or free the port", f.host)
+                raise NotReady(
+                    what, f"in hosts.yaml: remove worker_port; or on {f.host}: free the port", f.host
+                )
         return inventory.worker_port
     # The port of most hosts, so that a returning host joins the others, and no single host moves the others.
     held = sorted(present, key=lambda port: (-present[port], port))

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from toolkit.cluster import state_folders
 from toolkit.cluster.applied import parse_applied
-from toolkit.cluster.gpus import SMI, parse_cdi, parse_smi
+from toolkit.cluster.gpus import ASK_GPUS, LIST_GPUS, parse_cdi, parse_smi
 from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.core.answers import answer_of, json_list
 from toolkit.core.causes import cause_of, words_of
@@ -44,20 +44,32 @@ _LATEST = 10**11
 # Its arguments in /proc contain the resources of a running job, readable for every user of the host.
 LEASE = program("job.lease")[1:]
 
-# The probe defines `cell`.
+# The probe defines `cell`. One call of `ask_gpus` for both sections; $smi is set for other probes.
 # A process that ended meanwhile is left out; if /proc hides processes of other users, kill still finds them.
 # The path of the control group names the innermost container last.
 USES = (
     OWN_PROCESSES
+    + ASK_GPUS
     + r"""
+also="echo $nonce
+nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv,noheader,nounits"
+list_gpus() {
+@list@
+}
+smi=
+listed=$(list_gpus) || smi=hangs
+say gpus "${listed%%"$nonce"*}"
 owner_of() {
   owner=$(stat -c %U "$1" 2>/dev/null)
   [ "$owner" != UNKNOWN ] || owner=$(stat -c %u "$1" 2>/dev/null)
 }
 apps() {
-[ "$smi" = hangs ] || ! command -v nvidia-smi >/dev/null 2>&1 ||
-timeout -k 2 10 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv,noheader,nounits \
-  2>/dev/null | while IFS=' ,' read -r gpu pid memory _; do
+case $listed in *"$nonce"*) ;; *) return ;; esac
+set -f; IFS='
+'
+for line in ${listed#*"$nonce"}; do
+  IFS=' ,'; set -- $line; unset IFS
+  gpu=$1 pid=${2-} memory=${3-}
   case $pid in ''|*[!0-9]*) continue ;; esac
   case $(kill -0 "$pid" 2>&1) in *[Nn]'o such process'*) continue ;; esac
   owner_of "/proc/$pid"; name= job=
@@ -80,11 +92,12 @@ for f in $(grep -slzFx @lease@ /proc/[0-9]*/cmdline 2>/dev/null); do
 done
 }
 say claims "$(claims)"
-""".replace("@lease@", LEASE[1])
+""".replace("@lease@", LEASE[1]).replace("@list@", LIST_GPUS.strip())
 )
 
 # A device node below /dev/infiniband.
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+_CHANNEL = re.compile(r"channel[0-9]+")
 
 # The sections of the engine by docker commands. The first argument is 124 for an engine that did not respond.
 _BY_COMMANDS = r"""
@@ -164,12 +177,6 @@ say routes "$(cat /proc/net/route 2>/dev/null)"
 say addresses "$([ -n "$interfaces" ] || cat /proc/net/fib_trie 2>/dev/null)"
 say tcp "$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null)"
 @network@
-smi() {
-@@SMI@@
-[ "${smi-}" != hangs ]
-}
-gpus=$(smi) || smi=hangs
-say gpus "$gpus"
 @@USES@@
 @@STATE@@
 say runtime "$(command -v nvidia-container-runtime-hook)"
@@ -186,11 +193,12 @@ say tuned "$([ ! -f "$mine/conf/tuned.json" ] || cat "$mine/conf/tuned.json" 2>/
 @@FILES@@
 say boot "$(grep -sh -e '^btime' -e '^1 (' /proc/stat /proc/1/stat)"
 say infiniband "$(for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done)"
+say imex "$(cd /dev/nvidia-caps-imex-channels 2>/dev/null || exit
+for f in channel*; do [ ! -c "$f" ] || [ ! -r "$f" ] || echo "$f"; done)"
 say disk "$(df -Pk "${HOME:-/}" 2>/dev/null)"
 @@MORE@@
 say ended "$(date +%s.%N)"
-""".replace("@@SMI@@", SMI.strip())
-    .replace("@@USES@@", USES.strip())
+""".replace("@@USES@@", USES.strip())
     .replace("@@STATE@@", state_folders.QUESTION.strip())
     .replace("@@FILES@@", state_folders.FILES.strip())
     .replace("@network@", interfaces.LINK_QUESTIONS.strip())
@@ -305,6 +313,12 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
         proved=parts.get("proved", ""),
         public_keys=_public_keys(parts.get("keys", "")),
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split() if _DEVICE.fullmatch(n)),
+        imex=tuple(
+            f"/dev/nvidia-caps-imex-channels/{name}"
+            for name in parts["imex"].split()
+            if _CHANNEL.fullmatch(name)
+        ),
+        selinux=info.uses_selinux,
         free_bytes=_free(parts["disk"]),
         links=interfaces.parse_links(parts.get("links", ""), parts.get("shaping", "")),
         routes=interfaces.parse_routes(parts["routes"]),

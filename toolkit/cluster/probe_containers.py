@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from toolkit.cluster.containers import cluster_container
+from toolkit.cluster.containers import cluster_container, gpu_env
 from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import running
 from toolkit.cluster.ports import FIRST_MASTER_PORT, free_port
@@ -220,7 +220,7 @@ def _run_args(layout: Layout, place: Place, argv: Sequence[str], name: str) -> t
         image=_image_id(layout, place),
         argv=tuple(argv),
         workdir="/",
-        env=(("HOME", "/tmp"),),
+        env=(("HOME", "/tmp"), *gpu_env(place.gpus, place.facts)),
         mounts=layout.inventory.mounts,
         labels=(),
         cap_add=(),

@@ -20,7 +20,9 @@ class Host(TypedDict):
     slots: int
     taken: list[int]  # numbers of the host's slots
     gpus: list[str]  # UUIDs of the GPUs that belong to these slots
-    visible: str  # CUDA_VISIBLE_DEVICES of the ranks; empty if the job has all of the container's GPUs
+    # CUDA_VISIBLE_DEVICES of the ranks; empty if the job has all of the container's GPUs. With MIG devices,
+    # one UUID per rank.
+    visible: str
 
 
 class Launch(TypedDict):

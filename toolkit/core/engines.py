@@ -13,6 +13,9 @@ from toolkit.protocol.engine import EngineInfo, PodmanInfo, PodmanSecurity
 
 DOCKER, PODMAN = "docker", "podman"
 ENGINES = (DOCKER, PODMAN)
+# If NVIDIA's runtime is the default one, an image that requests all GPUs gets them without this variable.
+# If the driver is broken, such a container does not start.
+NONE_VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "void")
 # With these an engine's `run` or `exec` ends when the engine could not start the command. The runtime or its
 # shim dies under it now and then, once in some hundred starts on a busy machine; the next start works.
 ENGINE_FAILED = (125, 126, 127, 128, 255)

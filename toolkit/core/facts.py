@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from toolkit.core.engines import DOCKER, PODMAN
+from toolkit.core.engines import DOCKER, NONE_VISIBLE, PODMAN
 from toolkit.core.image import ImageFacts
 from toolkit.protocol.names import LABEL_DIGEST
 
@@ -178,6 +178,8 @@ class Facts:
         ssh_address: the host's own address of the SSH connection.
         listening: TCP ports with a listener, as (address, port); ``0.0.0.0`` and ``::`` mean every address.
         infiniband: RDMA device nodes below /dev/infiniband.
+        imex: device nodes of the IMEX channels that the SSH user can open; NVLink between hosts requires one.
+        selinux: the engine labels containers for SELinux.
         arch: output of ``uname -m``.
         gpu_trouble: output of nvidia-smi besides the GPU list; empty if it reports no problem.
         nvidia_runtime: the engine can give GPUs through NVIDIA's container runtime.
@@ -218,6 +220,8 @@ class Facts:
     nvidia_runtime: bool = False
     cdi: tuple[str, ...] = ()
     infiniband: tuple[str, ...] = ()
+    imex: tuple[str, ...] = ()
+    selinux: bool = False
     free_bytes: int = 0
     remembered: Remembered = Remembered()
     booted: float = 0.0
@@ -246,8 +250,11 @@ class Facts:
 
     @property
     def as_user(self) -> tuple[str, ...]:
-        """The options with which a container's processes run as the SSH user."""
-        return ("--user", f"{self.uid}:{self.gid}", *(("--userns", self.userns) if self.userns else ()))
+        """The options with which a container's processes run as the SSH user, with or without GPUs."""
+        own = ("--user", f"{self.uid}:{self.gid}", *(("--userns", self.userns) if self.userns else ()))
+        # Without this variable, a broken driver can prevent the start.
+        broken = self.nvidia_runtime and not self.gpus
+        return (*own, "--env", "=".join(NONE_VISIBLE)) if broken else own
 
     def link(self, name: str) -> Link | None:
         """Return the interface of that name, None if the host did not list it."""

@@ -109,6 +109,7 @@ class HostSeen:
         container: a clause about the state of its container; empty if the container runs.
         oom_kills: number of processes of the container that the kernel killed because memory ran out.
         gpus: one line for each GPU: utilization, power, memory.
+        gpu_error: the reason why nvidia-smi did not report its GPUs; empty without an error.
         py_spy: whether the image on the host has py-spy.
     """
 
@@ -117,6 +118,7 @@ class HostSeen:
     container: str = ""
     oom_kills: int = 0
     gpus: tuple[str, ...] = ()
+    gpu_error: str = ""
     py_spy: bool = True
     ranks: tuple[RankSeen, ...] = ()
     connections: tuple[Connection, ...] = ()
@@ -180,6 +182,7 @@ def parse_host(name: str, report: Inspected, addresses: Mapping[str, str], conta
         gpus=tuple(
             f"GPU {row.index}: {row.busy} % busy, {row.watts} W, {row.mib} MiB" for row in report.gpus
         ),
+        gpu_error=report.gpu_error or "",
         py_spy=bool(report.py_spy),
         ranks=ranks,
         connections=tuple(

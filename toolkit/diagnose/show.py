@@ -55,7 +55,11 @@ def _row(evidence: Evidence, rank: int, one: Doing) -> tuple[str, ...]:
 
 def _notes(evidence: Evidence) -> list[str]:
     """Return notes: the missing evidence, and facts that accompany the verdict."""
-    notes = []
+    notes = [
+        f"nvidia-smi on {host.name}: {host.gpu_error}; for the fix, run toolkit check"
+        for host in evidence.hosts
+        if host.gpu_error
+    ]
     if without := [host.name for host in evidence.hosts if not host.error and not host.py_spy]:
         notes.append(f"cannot read stacks on {', '.join(without)}: the image has no py-spy")
     unread: dict[str, list[str]] = {}
@@ -106,6 +110,7 @@ def why_json(
                 "container": host.container,
                 "oom_kills": host.oom_kills,
                 "gpus": list(host.gpus),
+                "gpu_error": host.gpu_error,
                 "stacks": host.py_spy,
             }
             for host in evidence.hosts

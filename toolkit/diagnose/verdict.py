@@ -195,13 +195,15 @@ def _all_wait(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
         return _apart(evidence, found, places, f"{op} at different lines", f"{op} at a different line than")
     if len(found) == 1:
         return Verdict(
-            "runs", f"the only rank waits in {op}", "toolkit why  # run in a minute, and compare the answers"
+            "runs",
+            f"the only rank waits in {op}",
+            "toolkit why  # run this command again after a minute, and compare the two outputs",
         )
     at = next(iter(places)) or "an unknown line"
     what = f"all ranks wait in {op} at {at}, and toolkit found no blocked connection between hosts"
     fix = (
-        "toolkit why  # run in a minute; if the answer is the same, restart the job with "
-        "--env NCCL_DEBUG=INFO"
+        "toolkit why  # run this command again after a minute; if the output is the same, "
+        "restart the job with --env NCCL_DEBUG=INFO"
     )
     return Verdict("unclear", what, fix)
 
@@ -249,7 +251,7 @@ def _no_rank_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
     last = f"; the newest line of output is {min(ages):.0f} s old" if ages else ""
     first = next((rank for rank, one in found.items() if one.kind != "ended"), 0)
     what = f"no rank waits for another rank: {where_text(evidence, [first])} {found[first].what}{last}"
-    fix = "toolkit why  # run in a minute; a rank that is still at the same line probably hangs"
+    fix = "toolkit why  # run this command again after a minute; a rank at the same line probably hangs"
     return Verdict("runs", what, fix)
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from toolkit.cluster.container_status import UP, lacks_sshd, why_not_running
-from toolkit.cluster.gpus import ordered_uuids
+from toolkit.cluster.gpus import usable_groups
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.ownership import ours
 from toolkit.core.code import CodeTree
@@ -26,7 +26,7 @@ def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
     places = sorted(
         (p for p in layout.places if p.name in chosen), key=lambda p: p.name != layout.inventory.main
     )
-    return tuple(Room(p.name, p.path.address, p.slots, ordered_uuids(p.gpus, p.facts)) for p in places)
+    return tuple(Room(p.name, p.path.address, p.slots, usable_groups(p.gpus, p.facts)) for p in places)
 
 
 # Additions to an image for a launcher: one of these. The ENV of the image lists its additions.

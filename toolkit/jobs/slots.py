@@ -17,23 +17,38 @@ class Room:
     Args:
         address: its data address.
         slots: how many there are.
-        gpus: UUIDs of the GPUs that its container is given, in the order in which ranks count them.
+        gpus: for each GPU that its container is given, in the order in which ranks count them, its UUID, or
+            the UUIDs of its parts if it is split by MIG.
     """
 
     name: str
     address: str
     slots: int
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[tuple[str, ...], ...] = ()
 
     def gpus_of(self, taken: Sequence[int]) -> tuple[str, ...]:
-        """Return the GPUs of these slots: one each, or several, or one for several slots, as numbers fall."""
-        count = len(self.gpus)
+        """Return the GPUs of these slots: one each, or several, or one for several slots, as numbers fall.
+
+        With more slots than GPUs, the parts of split GPUs are divided as well.
+        """
+        gpus = self.gpus
+        if self.slots > len(gpus):
+            gpus = tuple((uuid,) for gpu in gpus for uuid in gpu)
+        count = len(gpus)
         found: dict[str, None] = {}
         for slot in taken if count else ():
             first = slot * count // self.slots
             last = max(first + 1, (slot + 1) * count // self.slots)
-            found |= dict.fromkeys(self.gpus[first:last])
+            found |= dict.fromkeys(uuid for gpu in gpus[first:last] for uuid in gpu)
         return tuple(found)
+
+    def visible_to(self, taken: Sequence[int]) -> str:
+        """Return CUDA_VISIBLE_DEVICES for the ranks of these slots; see ``JobHost.visible``."""
+        gpus = self.gpus_of(taken)
+        if any(uuid.startswith("MIG-") for uuid in gpus):
+            return ",".join(self.gpus_of((slot,))[0] for slot in taken)
+        every = {uuid for gpu in self.gpus for uuid in gpu}
+        return ",".join(gpus) if set(gpus) != every else ""
 
 
 @dataclass(frozen=True)
@@ -72,8 +87,7 @@ def take_slots(rooms: Sequence[Room], ranks: int | None, jobs: Sequence[Taken] =
         slots = tuple(free[room.name][:wanted])
         wanted -= len(slots)
         if slots:
-            gpus = room.gpus_of(slots)
-            visible = ",".join(gpus) if set(gpus) != set(room.gpus) else ""
+            gpus, visible = room.gpus_of(slots), room.visible_to(slots)
             taken.append(JobHost(room.name, room.address, len(slots), slots, gpus, visible))
     return tuple(taken)
 

@@ -22,7 +22,8 @@ class JobHost:
         slots: the number of ranks that run there.
         taken: the numbers of these slots on the host, from 0.
         gpus: UUIDs of the GPUs that belong to these slots.
-        visible: CUDA_VISIBLE_DEVICES for the ranks; empty if the job has all GPUs of the container.
+        visible: CUDA_VISIBLE_DEVICES for the ranks; empty if the job has all GPUs of the container. With MIG
+            devices, one UUID per rank: a CUDA process cannot use more than one MIG device.
     """
 
     name: str

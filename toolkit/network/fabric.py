@@ -47,7 +47,8 @@ def choose_fabric(
 
     Collective libraries choose on each host: if only some hosts use RDMA, ranks wait for each other
     forever. So either all hosts use it or none. Of each host's active ports the fastest are used; of RoCE
-    ports those whose interface has an address in a network that all hosts share.
+    ports those whose interface has an address in a network that all hosts share. If all hosts have both,
+    the ports with the larger total rate are used: the others are usually for storage.
 
     NCCL connects the first port of a host to the first port of the next, and so on. If that would connect
     ports in different networks, only the ports in the network of the data addresses are used.
@@ -65,9 +66,13 @@ def choose_fabric(
     roce, networks = _roce(facts, paths)
     required = profile == "infiniband"
     reason = "hosts.yaml sets network: infiniband" if required else "every host has an active RDMA port"
-    if facts and all(infiniband.values()):
+    with_infiniband, with_roce = facts and all(infiniband.values()), facts and all(roce.values())
+    if with_infiniband and with_roce and _total(roce) > _total(infiniband):
+        with_infiniband = False
+        reason = f"{reason}, and the RoCE ports are faster than the InfiniBand ports"
+    if with_infiniband:
         return Fabric("infiniband", reason, infiniband, required)
-    if facts and all(roce.values()):
+    if with_roce:
         return Fabric("roce", f"{reason} (RoCE)", roce, required, networks=networks)
     lacking = tuple(name for name in facts if not infiniband[name] and not roce[name])
     if required:
@@ -88,6 +93,11 @@ def choose_fabric(
         reason = f"the hosts cannot all reach each other by RDMA ({who})"
         return Fabric("tcp only", reason, lacking=lacking, some_efa=some_efa)
     return Fabric("tcp", "no host has an active RDMA port")
+
+
+def _total(ports: Mapping[str, Sequence[RdmaPort]]) -> float:
+    """Return the rate of all ports of the slowest host, in Gbit/s."""
+    return min(sum(port.rate for port in each) for each in ports.values())
 
 
 def gid_index(ports: Sequence[RdmaPort], facts: Facts, networks: Sequence[str]) -> int | None:

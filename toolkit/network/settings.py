@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from toolkit.core.facts import Facts, RdmaPort
 from toolkit.network.choose import DataPath
 from toolkit.network.fabric import Fabric, gid_index
+from toolkit.protocol.host_list import host_list
 
 
 @dataclass(frozen=True)
@@ -127,5 +128,28 @@ def all_settings(
     paths: Mapping[str, DataPath], networks: Sequence[str], fabric: Fabric, facts: Mapping[str, Facts]
 ) -> dict[str, tuple[Setting, ...]]:
     """Return the settings of every host that answered."""
-    there = (name for name in facts if name in paths)
-    return {name: rank_settings(paths[name], networks, fabric, facts[name]) for name in there}
+    there = [name for name in facts if name in paths]
+    found = {name: rank_settings(paths[name], networks, fabric, facts[name]) for name in there}
+    if lacking := without_imex(facts):
+        has = "has" if len(lacking) == 1 else "have"
+        why = f"{host_list(lacking)} {has} no IMEX channel, which NVLink between hosts requires on every host"
+        off = Setting("NCCL_MNNVL_ENABLE", "0", why)
+        found |= {
+            name: tuple(sorted((*own, off), key=lambda setting: setting.name))
+            for name, own in found.items()
+            if own and facts[name].gpus
+        }
+    return found
+
+
+def without_imex(facts: Mapping[str, Facts]) -> tuple[str, ...]:
+    """Return the hosts without an IMEX channel, if other hosts with the same GPUs have one.
+
+    A rank without a channel fails (since NCCL 2.27), or disables NVLink between hosts for itself only
+    (src/mnnvl.cc). If no host has a channel, all ranks do the same, and NCCL reports the error. Other GPUs do
+    not count: NCCL finds that they belong to no NVLink domain.
+    """
+    names = {gpu.name for own in facts.values() if own.imex for gpu in own.gpus}
+    return tuple(
+        host for host, own in facts.items() if not own.imex and any(gpu.name in names for gpu in own.gpus)
+    )

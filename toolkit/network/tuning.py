@@ -73,6 +73,7 @@ class Trial:
         algorithms: algorithms to measure with them; the default among them.
         why: the effect of the variables.
         gain: the share of the default's time that they must save at the largest size.
+        least: minimum of the largest measured size, in bytes; smaller messages show nothing about them.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Trial:
     algorithms: tuple[Algorithm, ...]
     why: str
     gain: float = LEAST_GAIN
+    least: int = 0
 
 
 _AT_ONCE = 1024**2
@@ -110,6 +112,7 @@ def _sockets(threads: int, each: int) -> Trial:
         env,
         (DEFAULT,),
         f"NCCL opens {threads * each} TCP connections to each peer",
+        least=4 * 1024**2,
     )
 
 
@@ -236,7 +239,7 @@ def _offer(trial: Trial, timings: Sequence[Timing], usual: dict[int, float]) -> 
     if not times or any(seconds > usual[size] * (1 + MOST_LOSS) for size, _, seconds in times):
         return None
     large, _, seconds = times[-1]
-    if trial.env and seconds > usual[large] * (1 - trial.gain):
+    if trial.env and (large < trial.least or seconds > usual[large] * (1 - trial.gain)):
         return None
     cost = sum(math.log(seconds / usual[size]) for size, _, seconds in times) / len(times)
     return _Offer(trial, tuple(times), _rules(times), cost)

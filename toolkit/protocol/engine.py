@@ -71,6 +71,11 @@ class EngineInfo:
         return any("rootless" in option for option in self.security_options or ())
 
     @property
+    def uses_selinux(self) -> bool:
+        """True if the engine labels containers for SELinux."""
+        return "name=selinux" in (self.security_options or ())
+
+    @property
     def uses_containerd(self) -> bool:
         """True if containerd stores the images."""
         return any("io.containerd.snapshotter" in " ".join(pair) for pair in self.driver_status or ())

@@ -121,6 +121,7 @@ class Inspected:
     ranks: tuple[SeenRank, ...] = ()
     sockets: tuple[Socket, ...] = ()
     gpus: tuple[GpuUse, ...] = ()
+    gpu_error: Line | None = ""
     ras: Output | None = ""
     oom_kills: int | None = 0
     py_spy: bool | None = False

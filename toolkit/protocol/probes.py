@@ -76,7 +76,8 @@ class LookReport:
     """The findings of a container: connections by host and kind of port, mounts by path in the container.
 
     Args:
-        gpus: lines of nvidia-smi; None without nvidia-smi.
+        gpus: lines of nvidia-smi, one for each GPU and MIG device; None without nvidia-smi.
+        gpu_error: why the GPUs are not known; empty if they are.
         lacks: programs that the image does not have.
         shared: hosts whose files are on a mount.
         faults: why it cannot listen, by kind of port.
@@ -90,6 +91,7 @@ class LookReport:
     versions: dict[str, str] = field(default_factory=dict)
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     gpus: Lines | None = None
+    gpu_error: Line = ""
     lacks: tuple[str, ...] = ()
     shared: dict[str, tuple[str, ...]] = field(default_factory=dict)
     mounts: dict[str, Line] = field(default_factory=dict)

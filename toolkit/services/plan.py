@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from toolkit import __version__
 from toolkit.cluster.container_status import REMOVE_OWN, start_step
-from toolkit.cluster.containers import home_of
-from toolkit.cluster.gpus import CAPABILITIES, NONE_VISIBLE, given_gpus, gpu_access
+from toolkit.cluster.containers import gpu_env, gpu_security, home_of
+from toolkit.cluster.gpus import given_gpus, gpu_access
 from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import services_of
 from toolkit.core.command import command, script
@@ -49,7 +49,6 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
     wanted = replace(inventory.host(place.name), gpus=service.gpus, gpu_ids=service.gpu_ids)
     given = given_gpus(wanted, facts, f"services/{service.name}/gpus")
     gpus, cdi = gpu_access(given, facts)
-    seen = (CAPABILITIES,) if given else (NONE_VISIBLE,) if facts.gpus else ()
     labels = dict(inventory.labels) | {
         LABEL_CLUSTER: inventory.cluster,
         LABEL_ROLE: SERVICE,
@@ -59,7 +58,13 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
         LABEL_VERSION: __version__,
     }
     folder = Mount(f"{place.state}/services/{service.name}", home)
-    own = {"HOME": home, "LOGNAME": layout.user, "USER": layout.user, **dict(seen), **dict(service.env)}
+    own = {
+        "HOME": home,
+        "LOGNAME": layout.user,
+        "USER": layout.user,
+        **dict(gpu_env(given, facts)),
+        **dict(service.env),
+    }
     return Container(
         name=service_container(inventory.cluster, service.name),
         hostname=service.name,
@@ -74,6 +79,7 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
         gpus=gpus,
         cdi=cdi,
         shm_bytes=inventory.shm_bytes,
+        security=gpu_security(given, facts),
         pids=65536,
         network=NETWORK,
     ).labelled()

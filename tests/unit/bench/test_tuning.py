@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from toolkit.api.network import NetworkPart
 from toolkit.bench.tune import DEFAULT_BUDGET_S, check_tune, forget, forget_plan, keep_plan, tune
 from toolkit.cli.network import tune as tune_verb
 from toolkit.cluster.session import Session
+from toolkit.container.bench import algorithms
 from toolkit.errors import BadInput, NotReady, Unreachable
 from toolkit.hostsfile.load import load_inventory
 from toolkit.jobs.make_job import PlannedJob, plan_request
@@ -99,6 +102,26 @@ def test_where_nothing_was_measured_nothing_changes() -> None:
         ("the trials produced no measurements",),
         4,
     )
+
+
+@pytest.mark.parametrize(("sizes", "changes"), [(1, False), (2, False), (3, True)])
+def test_small_messages_show_nothing_about_more_connections(sizes: int, changes: bool) -> None:
+    faster = timed("4 sockets", DEFAULT, *(0.5 * one for one in USUAL[:sizes]))
+    assert chosen(usual(sizes), faster, engine="nccl").changes == changes
+
+
+def test_nccl_connects_before_the_time_of_a_measurement_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    comm = SimpleNamespace(rank=1)
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=comm)))
+    monkeypatch.setattr(
+        algorithms, "torch_allreduce", lambda backend: lambda size: lambda: calls.append(size)
+    )
+    monkeypatch.setattr(algorithms, "time_all", lambda *given: calls.append(0))
+    monkeypatch.setattr(
+        sys, "argv", ["algorithms", "--engine", "nccl", "--sizes", "8", "64", "--budget", "1"]
+    )
+    assert algorithms.main() == 0 and calls == [8, 0]
 
 
 def test_a_small_gain_changes_nothing() -> None:

@@ -77,6 +77,7 @@ CASES = (
         "(fallen off the bus) 2 times",
     ),
     # A program's own fault.
+    Case("gpu-xid", "warning", _tail(_xid(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 02")), "NVLink error"),
     Case("gpu-xid", "ok", _tail(_xid(31, "Ch 00000008, intr 00000000. MMU Fault"))),
     Case("gpu-xid", "not checked", scene(gpu_health=gpus(tail="")), "cannot read the kernel log"),
     Case(
@@ -127,6 +128,17 @@ CASES = (
         "low-power state",
     ),
     Case("gpu-link", "not checked", _card(pcie__link__width__current="[N/A]"), "the width of the PCIe link"),
+    # As a DGX Spark reports it.
+    Case(
+        "gpu-link",
+        "ok",
+        _card(
+            name="NVIDIA GB10",
+            pcie__link__width__current="1",
+            pcie__link__gen__current="1",
+            pcie__link__gen__max="1",
+        ),
+    ),
     Case("gpu-alike", "ok", scene()),
     Case("gpu-alike", "ok", _with_gpus(gpu1=(), gpu2=(), cpu3=()), "ranks use no GPU"),
     Case(

@@ -8,6 +8,7 @@ from tests.unit.checks.recorded import TAIL, card, gpus
 from tests.unit.checks.scenes import Case, info, scene, with_file, with_host, with_image
 from toolkit.checks.model import Scene, Seen
 from toolkit.cluster.probe_containers import Looked
+from toolkit.core.facts import Mig
 
 _PCI = "pci:0000:11:00.0 nvidia\npci:0000:21:00.0 nvidia\n"
 _MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.144\n"
@@ -46,6 +47,13 @@ def _drivers(version: str, base: Scene | None = None) -> Scene:
     return all_
 
 
+def _split() -> Scene:
+    """A scene in which MIG has split the first GPU of gpu2."""
+    first, second = scene().facts["gpu2"].gpus
+    migs = tuple(Mig(index, f"MIG-{letter}", "1g.5gb") for index, letter in enumerate("abc"))
+    return with_host(scene(), "gpu2", {"gpus": (replace(first, migs=migs), second)})
+
+
 def _lost(base: Scene) -> Scene:
     """The scene in which gpu2 did not answer."""
     return replace(base, seen={**base.seen, "gpu2": Seen("gpu2")})
@@ -72,7 +80,7 @@ CASES = (
     Case("gpu-driver", "error", _says(_PCI + _MISMATCH), "the NVIDIA driver was updated"),
     Case("gpu-driver", "error", _says(_PCI + _NO_DRIVER), "the NVIDIA driver is not loaded"),
     Case("gpu-driver", "error", _says(gpus(card(0)) + _LOST), "has stopped responding"),
-    Case("gpu-driver", "error", _says("no answer within 20 s\n"), "nvidia-smi hangs"),
+    Case("gpu-driver", "error", _says("no answer within 70 s\n"), "nvidia-smi is too slow or hangs"),
     Case("gpu-driver", "warning", _says(gpus() + _INFOROM), "infoROM is corrupted"),
     Case("gpu-driver", "warning", _says(gpus(card(0))), "lists 1 (missing: 0000:21:00.0)"),
     Case("gpu-driver", "warning", _NONE, "the PCI bus has 2 NVIDIA GPUs, but nvidia-smi is missing"),
@@ -82,9 +90,34 @@ CASES = (
         for base in (_NONE, _says(_PCI + _MISMATCH))
     ),
     Case("gpu-driver", "ok", _says(_PCI.replace("nvidia", "vfio-pci"))),
-    Case("gpu-count", "error", with_file(scene(), gpus=4), "hosts.yaml declares 4 GPUs"),
+    Case("gpu-count", "error", with_file(scene(), gpus=4), "4 GPUs are declared in hosts.yaml, but"),
+    Case("gpu-count", "error", with_file(scene(), gpus=2, gpu_ids=("0", "7")), "hosts.yaml declares GPU 7"),
     Case("gpu-count", "ok", with_file(scene(), gpus=1)),
     Case("gpu-count", "warning", with_file(scene(), slots=3), "3 slots share 2 GPUs"),
+    Case("gpu-count", "ok", with_file(_split(), gpus=2, gpu_ids=("MIG-a", "GPU-1"))),
+    # A GPU that is split counts as one slot, unless the file sets more slots.
+    Case("gpu-count", "ok", _split()),
+    *(
+        Case(
+            "gpu-count",
+            "warning",
+            with_file(_split(), **changes),
+            f"{words} by MIG devices, but NCCL before 2.30 refuses two ranks on one GPU",
+            fix="keep one MIG device of each GPU in hosts/gpu2/gpus",
+        )
+        for changes, words in (
+            ({"gpus": 3, "gpu_ids": ("MIG-a", "MIG-b", "MIG-c")}, "3 slots share 1 GPU"),
+            ({"gpus": 3, "gpu_ids": ("MIG-a", "MIG-b", "GPU-1")}, "3 slots share 2 GPUs"),
+            ({"slots": 4}, "4 slots share 2 GPUs"),
+        )
+    ),
+    Case("gpu-count", "ok", with_file(_split(), gpus=2, gpu_ids=("MIG-a", "MIG-b"), slots=1)),
+    Case(
+        "gpu-count",
+        "ok",
+        with_file(_split(), gpus=2, gpu_ids=("MIG-a", "MIG-b"), env=(("NCCL_MULTI_RANK_GPU_ENABLE", "1"),)),
+    ),
+    Case("gpu-count", "error", with_file(_split(), gpus=1, gpu_ids=("MIG-x",)), "declares GPU MIG-x"),
     Case("gpu-image", "ok", _OURS, host=""),
     Case(
         "gpu-image",

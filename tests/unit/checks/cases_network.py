@@ -7,11 +7,11 @@ from dataclasses import replace
 from tests.unit.checks import net_scenes as net
 from tests.unit.checks.cases import Case
 from tests.unit.checks.recorded import place, places
-from tests.unit.checks.scenes import scene, with_host
+from tests.unit.checks.scenes import scene, with_file, with_host
 from tests.unit.cluster_world import gpu
 from toolkit.checks.model import Scene
 from toolkit.cluster.probe_containers import Looked
-from toolkit.core.facts import Interface
+from toolkit.core.facts import Interface, Mig
 from toolkit.protocol.probes import LookReport
 
 GOOD = scene()
@@ -26,6 +26,13 @@ def with_nccl(version: str, **env: str) -> Scene:
     for name in base.inside:
         base = net.with_inside(base, name, versions={"torch": "2.13.0", "nvidia-nccl-cu13": version})
     return base
+
+
+def _with_migs(*lines: str) -> Scene:
+    """MIG has split the GPU of gpu2 into three; the file lists two of them; the lines of the container."""
+    migs = tuple(Mig(index, f"MIG-{letter}", "1g.5gb") for index, letter in enumerate("abc"))
+    base = with_host(GOOD, "gpu2", {"gpus": (replace(gpu(0), migs=migs),)})
+    return net.with_inside(with_file(base, gpus=2, gpu_ids=("MIG-a", "MIG-b")), "gpu2", gpus=list(lines))
 
 
 NOTHING = replace(GOOD, paths={}, choice=replace(GOOD.choice, paths={}))
@@ -52,6 +59,15 @@ def kernel(range_: str = "32768\t60999", reserved: str = "", rp_filter: str = "0
         f"ip_local_port_range:{range_}\nip_local_reserved_ports:{reserved}\n"
         f"conf/all/rp_filter:0\nconf/enp3s0/rp_filter:{rp_filter}\n"
     )
+
+
+def with_channels(*hosts: str) -> Scene:
+    """Two GB200 hosts; these have an IMEX channel."""
+    base, gb200 = GOOD, replace(gpu(0), name="NVIDIA GB200")
+    for name in ("gpu1", "gpu2"):
+        imex = ("/dev/nvidia-caps-imex-channels/channel0",) if name in hosts else ()
+        base = net.with_facts(base, name, gpus=(gb200,), imex=imex)
+    return base
 
 
 def all_into(base: Scene, target: str) -> Scene:
@@ -257,6 +273,14 @@ NETWORK_CASES = (
         "error",
         net.with_facts(net.with_rdma(GOOD, "gpu2"), "gpu2", infiniband=()),
         "the host has mlx5_0, but no /dev/infiniband/uverbs*",
+    ),
+    Case("gpu-imex", "ok", with_channels("gpu1", "gpu2")),
+    Case("gpu-imex", "ok", with_channels()),
+    Case(
+        "gpu-imex",
+        "warning",
+        with_channels("gpu1"),
+        "the host has no IMEX channel that user alice can open, but gpu1 has one, so NCCL does not",
     ),
     Case("rdma-devices", "not checked", net.with_rdma(GOOD, "gpu2", state="DOWN"), "no port"),
     Case("pair-route", "ok", GOOD),
@@ -485,7 +509,30 @@ NETWORK_CASES = (
         net.with_inside(with_host(GOOD, "gpu2", {"gpus": (gpu(0), gpu(1))}), "gpu2", gpus=["GPU 0: A100"]),
         "a container on the host should have 2 GPUs, but nvidia-smi in the container lists 1 GPU",
     ),
+    # With a list of MIG devices, a container has only these, and the same GPUs.
+    Case("in-gpus", "ok", _with_migs("GPU 0: A100", "MIG 1g.5gb Device 0:", "MIG 1g.5gb Device 1:")),
+    Case(
+        "in-gpus",
+        "error",
+        _with_migs("GPU 0: A100", "MIG 1g.5gb Device 0:"),
+        "should have 2 MIG devices, but nvidia-smi in the container lists 1 MIG device",
+    ),
+    Case(
+        "in-gpus",
+        "error",
+        _with_migs("GPU 0: A100"),
+        "should have 2 MIG devices, but nvidia-smi in the container lists 1 GPU",
+    ),
+    Case("in-gpus", "not checked", with_file(GOOD, gpus=9), "hosts.yaml [gpu-count]"),
     Case("in-gpus", "not checked", net.without_looks(GOOD), "--quick", "gpu1"),
+    Case(
+        "in-gpus",
+        "not checked",
+        net.with_inside(
+            with_host(GOOD, "gpu2", {"gpus": (gpu(0),)}), "gpu2", gpu_error="no answer within 8 s"
+        ),
+        "nvidia-smi in the container: no answer within 8 s",
+    ),
     Case("in-versions", "ok", GOOD),
     Case(
         "in-versions",

@@ -12,8 +12,18 @@ from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from toolkit.bench.smoke_plan import judge_gpus, plan_gpu_smoke
+from toolkit.cluster import connect
 from toolkit.cluster.containers import cluster_container, worker_sshd_config
-from toolkit.cluster.gpus import SMI, explain, given_gpus, gpu_access, gpu_failures, parse_smi, usable_uuids
+from toolkit.cluster.gpus import (
+    LIST_GPUS,
+    SMI_SECONDS,
+    explain,
+    given_gpus,
+    gpu_access,
+    gpu_failures,
+    parse_smi,
+    usable_uuids,
+)
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.core.container import Container
 from toolkit.core.engines import PODMAN
@@ -62,6 +72,14 @@ def test_nothing_at_all_is_a_reason_too() -> None:
     assert "some new words" in explain("some new words", "gpu1")[0]
 
 
+def test_a_lost_gpu_explains_that_no_other_is_found() -> None:
+    trouble = said("gpu-lost")[1]
+    alone = "Unable to determine the device handle for GPU0000:0B:00.0: Unknown Error No devices were found"
+    for text in (trouble, alone):
+        what, fix = explain(text, "gpu1")
+        assert "a GPU has stopped responding" in what and "sudo reboot" in fix
+
+
 def test_a_line_that_controls_a_terminal_names_no_gpu() -> None:
     """UUIDs become arguments of `docker run`, which `render docker` prints."""
     for odd in ("\x1b[2J", "\u202e", "\x9b"):
@@ -75,7 +93,11 @@ def test_a_line_that_controls_a_terminal_names_no_gpu() -> None:
 
 def test_the_question_holds_no_word_of_the_scripts_around_it() -> None:
     # The query is in the middle of the probe, which has its own arguments.
-    assert not re.search(r"\$[0-9@*#]|\bset\b|\bshift\b|\bexit\b", SMI)
+    assert not re.search(r"\$[0-9@*#]|\bset\b|\bshift\b|\bexit\b", LIST_GPUS)
+
+
+def test_the_probe_has_time_for_the_gpus_of_a_host_without_persistence_mode() -> None:
+    assert SMI_SECONDS > 60 and connect._PROBE_SECONDS > 2 * SMI_SECONDS
 
 
 # What the file asks for
@@ -122,7 +144,7 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
         (host("0"), (), said("mismatch-550")[1], "runs the old driver", "reboot  # or in hosts.yaml: set"),
         (host(number=1), (), said("no-devices")[1], "the NVIDIA driver finds no GPU", "lspci"),
         (host(number=1), (), said("absent")[1], "nvidia-smi is not on the PATH", "install the NVIDIA driver"),
-        (host(number=1), (), said("hangs")[1], "nvidia-smi hangs", "reboot"),
+        (host(number=1), (), said("hangs")[1], "nvidia-smi is too slow or hangs", "nvidia-smi -pm 1  # "),
         (host(SPLIT[0].uuid, SPLIT[0].migs[0].uuid), SPLIT, "", "declares both", "keep only one"),
     ],
 )  # fmt: skip
@@ -204,6 +226,30 @@ def test_parts_of_a_gpu_by_cdi(names: tuple[str, ...]) -> None:
     assert found == ("", tuple(f"nvidia.com/gpu={name}" for name in names[:2]))
 
 
+@for_each(
+    ("given", "cdi", "found"),
+    [
+        # nvidia-ctk names no GPU that is split by MIG, only its parts.
+        (("0",), ("0:0", "0:1", "0:2", "0:3", "1", "all"), ("0:0", "0:1", "0:2", "0:3")),
+        (("1", "0"), ("0:0", "0:1", "0:2", "0:3", "1"), ("1", "0:0", "0:1", "0:2", "0:3")),
+        ((SPLIT[0].uuid,), tuple(m.uuid for m in SPLIT[0].migs), tuple(m.uuid for m in SPLIT[0].migs)),
+        # A specification from before the split.
+        (("0",), ("0", "0:0", "0:1", "0:2", "0:3"), ("0:0", "0:1", "0:2", "0:3")),
+    ],
+)
+def test_a_gpu_that_is_split_by_cdi(
+    given: tuple[str, ...], cdi: tuple[str, ...], found: tuple[str, ...]
+) -> None:
+    asked = gpu_access(given, replace(facts(SPLIT), nvidia_runtime=False, cdi=cdi))
+    assert asked == ("", tuple(f"nvidia.com/gpu={name}" for name in found))
+
+
+def test_a_specification_without_a_part_of_a_gpu() -> None:
+    with pytest.raises(NotReady, match="does not contain GPU 0") as caught:
+        gpu_access(("0",), replace(facts(SPLIT), nvidia_runtime=False, cdi=("0", "0:0", "1")))
+    assert "nvidia-ctk cdi generate" in caught.value.fix
+
+
 def test_a_specification_that_does_not_know_a_gpu() -> None:
     with pytest.raises(NotReady, match="its CDI specification does not contain GPU 1") as caught:
         gpu_access(("0", "1"), replace(facts(), nvidia_runtime=False, cdi=("0",)))
@@ -229,6 +275,25 @@ def test_variables_that_go_with_gpus() -> None:
     # An image that asks for all GPUs would get them where NVIDIA's runtime is the default one.
     none = dict(containers("gpus: 0")["gpu1"].env)
     assert none["NVIDIA_VISIBLE_DEVICES"] == "void" and "NVIDIA_DRIVER_CAPABILITIES" not in none
+    # The same without a GPU of nvidia-smi: if the driver is broken, the runtime would refuse the container.
+    broken = dict(containers("gpus: 0", gpus=(), nvidia_runtime=True)["gpu1"].env)
+    assert broken["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+CHANNELS = ("/dev/nvidia-caps-imex-channels/channel0", "/dev/nvidia-caps-imex-channels/channel1")
+
+
+def test_imex_channels_are_for_containers_with_gpus() -> None:
+    verbs = ("/dev/infiniband/uverbs0",)
+    assert containers(infiniband=verbs, imex=CHANNELS)["gpu1"].devices == (*verbs, *CHANNELS)
+    assert containers("gpus: 0", infiniband=verbs, imex=CHANNELS)["gpu1"].devices == verbs
+
+
+def test_selinux_denies_labeled_containers_the_gpus() -> None:
+    assert containers(selinux=True)["gpu1"].security == ("no-new-privileges", "label=disable")
+    # Without GPUs the container stays confined.
+    assert containers("gpus: 0", selinux=True)["gpu1"].security == ("no-new-privileges",)
+    assert containers()["gpu1"].security == ("no-new-privileges",)
 
 
 def test_sessions_do_not_hear_which_gpus_the_image_asks_for() -> None:
@@ -288,6 +353,8 @@ def test_a_fresh_container_and_the_clusters_own_are_asked() -> None:
     assert [s.title for s in plan_gpu_smoke(asked(False)).steps] == ["nvidia-smi in a fresh container"]
     by_cdi = plan_gpu_smoke(asked(cdi=("all",))).steps[0]
     assert "--device nvidia.com/gpu=all" in by_cdi.command.line()  # type: ignore[union-attr]
+    with_selinux = plan_gpu_smoke(asked(selinux=True)).steps[0]
+    assert "--security-opt label=disable" in with_selinux.command.line()  # type: ignore[union-attr]
 
 
 def judged(fresh: str, own: str = "", **changes: object) -> list[str]:

@@ -185,6 +185,18 @@ def test_a_container_like_those_of_ranks_is_started_where_the_image_is_and_leave
     assert said["mounts"] == ["/out"], "what is read-only is not written to"
 
 
+def test_the_test_container_has_the_gpu_variables_of_ranks() -> None:
+    facts = world.cluster_facts()
+    facts["gpu2"] = replace(facts["gpu2"], nvidia_runtime=True)
+    lines = [
+        " ".join(map(str, look.command.argv))
+        for look in plan_looks(make_layout(world.inventory(), Observed(facts)), PROGRAM, "ab" * 16)
+    ]
+    assert "--env NVIDIA_DRIVER_CAPABILITIES=compute,utility" in lines[0]
+    # If NVIDIA's runtime is the default one, and the driver is broken, a container must not request GPUs.
+    assert "--env NVIDIA_VISIBLE_DEVICES=void" in lines[1]
+
+
 @pytest.mark.parametrize(("status", "removes"), [(124, True), (137, True), (0, False), (1, False)])
 def test_the_container_of_a_program_that_does_not_end_is_removed(
     status: int, removes: bool, tmp_path: Path

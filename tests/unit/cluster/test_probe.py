@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import subprocess
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +16,9 @@ from typing import Any
 import pytest
 
 from tests.unit.cluster_world import public_key
+from tests.unit.container_world import wait_for
+from toolkit.checks.gpu import GPUS as GPU_HEALTH
+from toolkit.cluster.gpus import SMI
 from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.core.command import Command
 from toolkit.core.facts import Facts, Gpu, Interface, Remembered
@@ -165,6 +173,7 @@ def answer(**sections: str) -> dict[str, str]:
         "files": FILES,
         "boot": BOOT,
         "infiniband": "rdma_cm\nuverbs0",
+        "imex": "channel0",
         "disk": DISK,
     }
     return {**recorded, **sections}
@@ -198,6 +207,7 @@ def test_everything_that_a_host_says() -> None:
     (image,) = said.images
     assert image.tags == ("toolkit:cpu", "toolkit.local/verified:x")
     assert said.infiniband == ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0")
+    assert said.imex == ("/dev/nvidia-caps-imex-channels/channel0",)
     assert said.free_bytes == 356700000 * 1024
     assert said.gpus[1] == Gpu(1, "GPU-2b", "NVIDIA A100-SXM4-80GB", "550.54.14", 81920)
 
@@ -269,12 +279,13 @@ def test_a_bare_host() -> None:
         "gpus",
         "cluster",
         "infiniband",
+        "imex",
         "disk",
         "ssh",
     )
     said = facts(**dict.fromkeys(empty, ""))
     assert said.interfaces == said.listening == said.containers == said.images == said.gpus == ()
-    assert (said.infiniband, said.free_bytes, said.ssh_address) == ((), 0, "")
+    assert (said.infiniband, said.imex, said.free_bytes, said.ssh_address) == ((), (), 0, "")
 
 
 @pytest.mark.parametrize(
@@ -290,6 +301,18 @@ def test_a_bare_host() -> None:
 def test_engines_of_all_ages(info: dict[str, Any], version: str, store: str, rootless: bool) -> None:
     said = facts(docker=json.dumps(info))
     assert (said.docker, said.store, said.rootless) == (version, store, rootless)
+
+
+@pytest.mark.parametrize(
+    ("info", "selinux"),
+    [
+        (NEW_INFO, False),
+        ({**NEW_INFO, "SecurityOptions": ["name=seccomp,profile=builtin", "name=selinux"]}, True),
+        ({**NEW_INFO, "SecurityOptions": None}, False),
+    ],
+)
+def test_an_engine_that_labels_containers_for_selinux(info: dict[str, Any], selinux: bool) -> None:
+    assert facts(docker=json.dumps(info)).selinux is selinux
 
 
 def test_warnings_around_the_engines_answer() -> None:
@@ -405,6 +428,14 @@ CDI_YAML = """\
 - name: '1:0'
   name: all
 """
+# As nvidia-ctk writes a file whose name ends in .json, shortened.
+CDI_LINE = (
+    '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"0:0","containerEdits":{"deviceNodes":'
+    '[{"path":"/dev/nvidia0"},{"path":"/dev/nvidia-caps/nvidia-cap66"}]}},{"name":"1:0","containerEdits":'
+    '{"deviceNodes":[{"path":"/dev/nvidia1"}]}},{"name":"all","containerEdits":{}}],"containerEdits":{"env":'
+    '["NVIDIA_VISIBLE_DEVICES=void"],"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook",'
+    '"args":["nvidia-cdi-hook","update-ldcache"]}]}}\n'
+)
 CDI_JSON = '  "name": "0",\n      "name": "1:0",\n{"name":"all","containerEdits":{}}\n'
 
 
@@ -413,6 +444,7 @@ CDI_JSON = '  "name": "0",\n      "name": "1:0",\n{"name":"all","containerEdits"
     [
         ({"CDISpecDirs": ["/etc/cdi"]}, CDI_YAML, ("0", "GPU-5d5ba0d6", "1:0", "all")),
         ({"CDISpecDirs": ["/etc/cdi", "/var/run/cdi"]}, CDI_JSON, ("0", "1:0", "all")),
+        ({"CDISpecDirs": ["/etc/cdi"]}, CDI_LINE, ("0:0", "1:0", "all")),
         ({"CDISpecDirs": ["/etc/cdi"]}, "", ()),
         # Switched off, or an engine that does not know it: then files are of no use.
         ({"CDISpecDirs": []}, CDI_YAML, ()),
@@ -521,6 +553,112 @@ esac"""
         parse_facts("gpu1", "demo", sections)
     assert ("restart docker" in (caught.value.fix or "")) is (late == "info")
     assert parse_facts("gpu1", "demo", sections, need_docker=False).docker == ""
+
+
+# Not to be ended in time, as a process in state D: it ignores SIGTERM, and holds its output from a session of
+# its own, which the SIGKILL of a process group does not reach.
+UNKILLABLE = """#!/bin/sh
+trap '' TERM
+setsid sh -c 'echo $$ >>"$HOME/stuck"; exec sleep 60'
+"""
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_an_unkillable_nvidia_smi_does_not_hold_up_the_probe(tmp_path: Path, shell: str) -> None:
+    """The limit of 70 s is shorter here; the answer is complete at the end of output and errors."""
+    (tmp_path / "sh").symlink_to(shutil.which(shell) or "")
+    (tmp_path / "nvidia-smi").write_text(UNKILLABLE)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    asked = probe_command("i:1", "demo", "gpu1", NONCE, [(GPU_HEALTH.name, GPU_HEALTH.text)])
+    words = [str(token).replace("timeout -k 2 70", "timeout -k 1 1") for token in asked.argv]
+    docker, start = f"[ $1 != info ] || echo '{json.dumps(OLD_INFO)}'", time.monotonic()
+    try:
+        done = run_here(replace(asked, argv=tuple(words)), tmp_path, docker)
+        assert time.monotonic() - start < 30
+        (pid,) = (tmp_path / "stuck").read_text().split()  # no second call
+        assert str(Path(f"/proc/{pid}/fd/0").readlink()) == "/dev/null"
+    finally:
+        for stuck in (tmp_path / "stuck").read_text().split():
+            os.kill(int(stuck), signal.SIGKILL)
+    assert done.stderr == b""
+    sections = read_frames(done.stdout, NONCE)
+    for name in ("gpus", GPU_HEALTH.name):
+        assert sections[name].splitlines()[-1].startswith("no answer within 70 s")
+    found = parse_facts("gpu1", "demo", sections)
+    assert (found.gpus, found.gpu_processes) == ((), ()) and found.free_bytes > 0
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_shell_that_hangs_at_the_first_gpu_does_not_hold_the_ssh_session(
+    tmp_path: Path, shell: str
+) -> None:
+    """A FIFO without a writer blocks the shell that opens it, as a driver that hangs in open(2) does."""
+    (tmp_path / "sh").symlink_to(shutil.which(shell) or "")
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    os.mkfifo(tmp_path / "nvidia0")
+    text = SMI.replace("/dev/nvidia[", f"{tmp_path}/nvidia[").replace("timeout -k 2 70", "timeout -k 1 60")
+    argv = [str(tmp_path / "sh"), "-c", text]
+    pipe = subprocess.PIPE
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
+        assert process.stdin and process.stdout and process.stderr
+        ours = {os.fstat(file.fileno()).st_ino for file in (process.stdin, process.stdout, process.stderr)}
+        opener: list[int] = []
+        wait_for(lambda: opener.extend(_forks_of_a_shell(str(tmp_path / "nvidia["))) or bool(opener))
+        held = {file.stat().st_ino for file in Path(f"/proc/{opener[0]}/fd").iterdir()}
+        # The driver continues.
+        os.close(os.open(tmp_path / "nvidia0", os.O_WRONLY))
+        out, err = process.communicate(timeout=60)
+    assert not held & ours and (process.returncode, out, err) == (0, b"", b"")
+
+
+def _forks_of_a_shell(word: str) -> list[int]:
+    """Return the processes with this word in their arguments whose parent has the same arguments."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            argv = (folder / "cmdline").read_bytes()
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            if word.encode() in argv and Path(f"/proc/{parent}/cmdline").read_bytes() == argv:
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_the_gpus_stay_open_during_all_calls_of_nvidia_smi(tmp_path: Path, shell: str) -> None:
+    """So that the driver initializes them once; more than a shell has numbers for, and a lost one."""
+    (tmp_path / "sh").symlink_to(shutil.which(shell) or "")
+    devices = tmp_path / "dev"
+    devices.mkdir()
+    for number in range(12):
+        (devices / f"nvidia{number}").touch()
+    (devices / "nvidia5").unlink()
+    (devices / "nvidia5").symlink_to("gone")
+    (devices / "nvidiactl").touch()
+    smi = """#!/bin/sh
+readlink /proc/$PPID/fd/* | grep -o 'dev/nvidia.*' | sort | tr '\n' ' ' >>"$HOME/open"
+echo >>"$HOME/open"
+case $1 in
+--query-gpu=*) echo '0, GPU-1a, NVIDIA H100 80GB HBM3, 550.54.14, 81559' ;;
+-L) echo 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1a)' ;;
+--query-compute-apps=*) echo 'GPU-1a, 1, [N/A]' ;;
+esac
+"""
+    (tmp_path / "nvidia-smi").write_text(smi)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    asked = probe_command("i:1", "demo", "gpu1", NONCE)
+    words = [str(token).replace("/dev/nvidia[", f"{devices}/nvidia[") for token in asked.argv]
+    docker = f"[ $1 != info ] || echo '{json.dumps(OLD_INFO)}'"
+    done = run_here(replace(asked, argv=tuple(words)), tmp_path, docker)
+    found = parse_facts("gpu1", "demo", read_frames(done.stdout, NONCE))
+    assert (found.gpus, found.gpu_trouble) == (
+        (Gpu(0, "GPU-1a", "NVIDIA H100 80GB HBM3", "550.54.14", 81559),),
+        "",
+    )
+    assert [(app.gpu, app.pid, app.memory_mib) for app in found.gpu_processes] == [("GPU-1a", 1, 0)]
+    opened = sorted(f"dev/nvidia{number}" for number in range(12) if number != 5)
+    assert [line.split() for line in (tmp_path / "open").read_text().splitlines()] == [opened] * 3
 
 
 @pytest.mark.parametrize("name", ["my-notebook", "toolkit-demo", "toolkit-other-main", "x-toolkit-demo-main"])

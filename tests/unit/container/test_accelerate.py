@@ -34,6 +34,9 @@ def _validate_launch_command(args):
 UTILS = """\
 import os
 
+def check_cuda_p2p_ib_support():
+    return "OLD_DRIVER" not in os.environ
+
 def prepare_multi_gpu_env(args):
     place = f"{args.num_processes} {args.num_machines} {args.main_process_port}"
     return {**os.environ, "PLACE": place, "ACCELERATE_MIXED_PRECISION": args.mixed_precision or "no"}
@@ -101,6 +104,19 @@ def test_processors_by_an_option_or_by_the_configuration_file(
 ) -> None:
     env, _ = became(world, package, "accelerate", "launch", *options, "train.py", **configured)
     assert env["ACCELERATE_USE_CPU"] == "true"
+
+
+def test_gpus_without_peer_to_peer_get_the_variables_of_accelerate_launch(
+    world: World, package: Path
+) -> None:
+    """GeForce RTX 40 with drivers before 550.40.07."""
+    names = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE")
+    env, _ = became(world, package, "python", "train.py", OLD_DRIVER="yes", NCCL_IB_DISABLE="0")
+    assert [env.get(name) for name in names] == ["1", "0"]
+
+
+def test_gpus_with_peer_to_peer_keep_it(world: World, package: Path) -> None:
+    assert "NCCL_P2P_DISABLE" not in became(world, package, "python", "train.py")[0]
 
 
 def test_deepspeed_gets_the_fields_of_the_configuration_file(world: World, package: Path) -> None:

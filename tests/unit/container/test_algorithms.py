@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from toolkit.container.bench import algorithms
+from toolkit.container.bench import algorithms, allreduce, network
 
 DEFAULT, RING, FINE = "0:0", "5:262144", "5:65536"
 SIZES = [1024, 8192, 65536]
@@ -158,3 +159,25 @@ def test_without_time_nothing_is_timed(bench: Any, clock: Clock) -> None:
     assert bench.time_all(Alone(), ways.ways, SIZES, 0.0) == []
     assert bench.time_all(Alone(), ways.ways, SIZES, -1.0) == []
     assert ways.called == []
+
+
+class _Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("start", [lambda: network.torch_allreduce("nccl"), allreduce.main])
+def test_a_rank_uses_the_only_mig_device_that_it_sees(
+    start: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LOCAL_RANK is no index of it."""
+    torch = MagicMock()
+    torch.cuda.device_count.return_value = 1
+    torch.device.side_effect = lambda *device: device
+    torch.distributed.init_process_group.side_effect = _Stopped
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", torch.distributed)
+    for name, value in {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(_Stopped):
+        start()
+    torch.cuda.set_device.assert_called_once_with(("cuda", 0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +76,42 @@ def test_limits_versions_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look.socket, "getaddrinfo", nowhere)
     assert look.addresses("gpu2") == []
     monkeypatch.setattr(look.shutil, "which", lambda _: None)
-    assert look.gpus() is None
+    assert look.GpuList().report() == {"gpus": None, "gpu_error": ""}
+
+
+def test_an_unkillable_nvidia_smi_does_not_hold_up_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in state D, a signal does not end it."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nexec sleep 4\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(look.subprocess.Popen, "kill", lambda _: None)
+    monkeypatch.setattr(look, "SMI_S", 0.2)
+    start = time.monotonic()
+    listed = look.GpuList()
+    assert listed.report() == {"gpus": None, "gpu_error": "no answer within 0 s"}
+    assert time.monotonic() - start < 3
+    listed.join()
+    smi.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1a)'\n")
+    monkeypatch.setattr(look, "SMI_S", 8.0)
+    assert look.GpuList().report() == {
+        "gpus": ["GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1a)"],
+        "gpu_error": "",
+    }
+
+
+def test_the_list_of_gpus_has_mig_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = tmp_path / "nvidia-smi"
+    lines = (
+        "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-d94e5efa-f89f-c43c-5fa5-2f8b2b19b8f8)",
+        "  MIG 1g.5gb      Device  0: (UUID: MIG-9a50f8a8-e9bb-8bdb-5eba-456bf92d5d98)",
+    )
+    smi.write_text(f"#!/bin/sh\ncat <<'END'\n{lines[0]}\n{lines[1]}\nEND\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert look.GpuList().report() == {"gpus": [lines[0], lines[1].strip()], "gpu_error": ""}
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ CASES = {
             "NET/IBext_v8 : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'",
             "NET/IBext_v8 : GPU Direct RDMA Enabled for HCA 1 'mlx5_1'",
         ),
-        "NCCL uses InfiniBand on mlx5_0, mlx5_1, with GPUDirect RDMA",
+        "NCCL uses InfiniBand on mlx5_0, mlx5_1, with support for GPUDirect RDMA",
     ),
     "RoCE": (
         (
@@ -71,7 +71,7 @@ CASES = {
             "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'",
             "NET/IB : GPU Direct RDMA Disabled for HCA 1 'mlx5_1'",
         ),
-        "NCCL uses InfiniBand on mlx5_0, mlx5_1, with GPUDirect RDMA only on mlx5_0",
+        "NCCL uses InfiniBand on mlx5_0, mlx5_1, with support for GPUDirect RDMA only on mlx5_0",
     ),
     "EFA": (("Using network AWS Libfabric",), "NCCL uses the network plugin AWS Libfabric"),
     "none": (("cudaDriverVersion 12080",), ""),

@@ -77,6 +77,49 @@ def test_accelerate_is_told_that_there_is_no_gpu(
 
 
 @pytest.mark.parametrize(
+    ("env", "image", "gpus", "expected"),
+    [
+        ({}, {}, ["GPU-1"], "0"),
+        ({"NCCL_CUMEM_HOST_ENABLE": "1"}, {}, ["GPU-1"], "1"),
+        ({}, {"NCCL_CUMEM_HOST_ENABLE": "1"}, ["GPU-1"], "1"),
+        ({}, {}, [], None),
+    ],
+)
+def test_nccl_does_not_allocate_by_numa_calls_that_docker_refuses(
+    world: World, env: dict[str, str], image: dict[str, str], gpus: list[str], expected: str | None
+) -> None:
+    world.job(command=python(SHOW_ENV), env=env, hosts=[host_entry(gpus=gpus)])
+    assert shown_env(world, **rank_env(), **image).get("NCCL_CUMEM_HOST_ENABLE") == expected
+
+
+@pytest.mark.parametrize(("launcher", "visible"), [("deepspeed", "GPU-1,GPU-2"), ("torchrun", "0")])
+def test_all_gpus_of_the_job_are_visible_under_deepspeed(world: World, launcher: str, visible: str) -> None:
+    """DeepSpeed's launcher shows only as many GPUs as the host has slots."""
+    gpus = host_entry(gpus=["GPU-1", "GPU-2"])
+    world.job(command=python(SHOW_ENV), hosts=[gpus], launcher=launcher)
+    shown = shown_env(world, **rank_env(), CUDA_VISIBLE_DEVICES="0")
+    assert shown["CUDA_VISIBLE_DEVICES"] == visible
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [("MIG-a,MIG-b", ["MIG-a", "MIG-b"]), ("GPU-a,GPU-b", ["GPU-a,GPU-b"] * 2), ("", ["", ""])],
+)
+def test_a_rank_sees_its_own_mig_device_and_all_gpus_of_the_job(
+    world: World, visible: str, seen: list[str]
+) -> None:
+    show = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES', ''))"
+    gpus = visible.split(",") if visible else []
+    world.job(
+        command=python(show), hosts=[host_entry(slots=2, gpus=gpus, visible=visible)], world_sizes=[2, 2]
+    )
+    for rank, own in enumerate(seen):
+        env = {**rank_env(rank, 2), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+        assert world.call("job.rank", JOB, **env)[0] == 0
+        assert (world.folder() / "logs" / f"rank-{rank}.log").read_text() == f"{own}\n"
+
+
+@pytest.mark.parametrize(
     ("env", "image", "inductor", "triton"),
     [
         ({}, {}, "/tmp/toolkit-compiled/inductor", "/tmp/toolkit-compiled/triton"),

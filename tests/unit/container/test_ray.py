@@ -19,6 +19,7 @@ HOSTS = [
 ]
 JOB: dict[str, Any] = {
     "id": "20261122-000000-a-rather-long-name-here-abcd",
+    "launcher": "ray",
     "hosts": HOSTS,
     "master_address": "10.77.0.2",
     "master_port": 29500,
@@ -58,6 +59,13 @@ def test_with_gpus_ray_counts_those_and_the_hosts_own_cpus(rayed: Any) -> None:
     job = {**JOB, "hosts": [host_entry(slots=2, gpus=["GPU-a", "GPU-b"])]}
     argv = rayed.node_argv(job, host("gpu1"))
     assert "--num-gpus=2" in argv and not any(word.startswith("--num-cpus") for word in argv)
+
+
+def test_ray_gets_one_mig_device_for_each_slot_and_divides_them(rayed: Any) -> None:
+    own = host_entry(slots=2, gpus=["MIG-a", "MIG-b", "MIG-c"], visible="MIG-a,MIG-c")
+    job = {**JOB, "hosts": [own], "world_size": 2}
+    assert "--num-gpus=2" in rayed.node_argv(job, host("gpu1"))
+    assert rayed.node_env(job, host("gpu1"), VARIABLES)["CUDA_VISIBLE_DEVICES"] == "MIG-a,MIG-c"
 
 
 def test_sockets_have_room_below_the_temporary_folder(rayed: Any) -> None:

@@ -108,6 +108,9 @@ def test_what_podman_says_of_itself() -> None:
     info = docker_info("box1", "trainer", f"a banner\n{text}", PODMAN)
     assert (info.engine, info.version, info.driver) == ("podman", "5.4.2", "overlay")
     assert info.security_options == ("name=rootless",) and info.cgroup_version == "1"
+    security = {"rootless": True, "selinuxEnabled": True}
+    labels = parse_info(json.dumps({**INFO, "host": {**INFO["host"], "security": security}}))
+    assert labels is not None and labels.uses_selinux and not info.uses_selinux
     assert parse_info('{"ServerVersion": "26.1"}') == EngineInfo("26.1", engine="docker")
     assert parse_info("nothing") is None
     assert parse_holdings(framed(NONCE, driver="podman overlay"), NONCE).store == "podman"
@@ -141,9 +144,14 @@ def test_rootless_containers_keep_the_user() -> None:
     assert world.facts(rootless=True).userns == ""
 
 
+def test_containers_of_single_programs_request_no_gpu_from_a_broken_driver() -> None:
+    assert "NVIDIA_VISIBLE_DEVICES=void" in world.facts(nvidia_runtime=True).as_user
+    assert "--env" not in world.facts(nvidia_runtime=True, gpus=(world.gpu(0),)).as_user
+
+
 def test_a_probe_of_a_host_with_podman(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("containers", "images", "interfaces", "routes", "addresses", "tcp", "gpus", "runtime", "cdi")
-    more = ("ssh", "state", "cluster", "version", "tuned", "files", "boot", "infiniband", "disk")
+    more = ("ssh", "state", "cluster", "version", "tuned", "files", "boot", "infiniband", "imex", "disk")
     said = {
         **dict.fromkeys((*names, *more), ""),
         "who": "trainer\n1000\n1000\n1000\ntrainer\n/home/trainer\n/home/trainer/.local/state",

@@ -243,6 +243,6 @@ def world_answer(**more: str) -> dict[str, str]:
         **dict.fromkeys(
             ("interfaces", "routes", "addresses", "tcp", "gpus", "runtime", "cdi", "cluster", "state"), ""
         ),
-        **dict.fromkeys(("version", "tuned", "files", "boot", "infiniband", "disk"), ""),
+        **dict.fromkeys(("version", "tuned", "files", "boot", "infiniband", "imex", "disk"), ""),
     }
     return {**parts, **more}

@@ -212,7 +212,7 @@ def test_the_bytes_that_a_host_received_are_counted(tmp_path: Path) -> None:
     ("words", "what", "fix"),
     [
         ("manifest for reg/a:1 not found: manifest unknown: manifest unknown", "not contain", "push the"),
-        ('failed to resolve reference "reg/a:1": reg/a:1: not found', "not contain", "change image:"),
+        ('failed to resolve reference "reg/a:1": reg/a:1: not found', "not contain", "set image:"),
         ('Get "https://reg/v2/": dial tcp: lookup reg on 127.0.0.11:53: no such host', "reach", "of gpu1"),
         ('Get "http://reg/v2/": dial tcp 127.0.0.1:5000: connect: connection refused', "not reach", "proxy"),
         ("context deadline exceeded", "not reach", "never"),

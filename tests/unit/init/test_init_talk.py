@@ -328,7 +328,7 @@ def test_an_address_that_the_toolkit_cannot_choose_becomes_a_setting() -> None:
     survey = survey_of(scene)
     made = filled(draft(), survey.hosts, choice_of(draft(), scene, survey.hosts, Evidence()))
     assert [host.data_address for host in made.hosts if host.name == "gpu2"] == ["198.51.100.7"]
-    assert "cannot confirm" in hosts_file(made)
+    assert "cannot verify" in hosts_file(made)
 
 
 def test_words_of_hosts_cannot_leave_their_comment() -> None:

@@ -170,15 +170,39 @@ def test_too_few_free_slots_are_reported_with_the_jobs_that_have_them() -> None:
     ],
 )
 def test_the_gpus_of_slots(slots: int, gpus: int, taken: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    room = Room("gpu1", "10.77.0.2", slots, tuple(f"GPU-{n}" for n in range(gpus)))
+    room = Room("gpu1", "10.77.0.2", slots, tuple((f"GPU-{n}",) for n in range(gpus)))
     assert room.gpus_of(taken) == tuple(f"GPU-{n}" for n in expected)
 
 
 def test_visible_gpus_are_set_only_if_other_jobs_have_the_rest() -> None:
-    room = Room("gpu1", "10.77.0.2", 2, ("GPU-a", "GPU-b"))
+    room = Room("gpu1", "10.77.0.2", 2, (("GPU-a",), ("GPU-b",)))
     assert take_slots((room,), 2)[0].visible == ""
     (host,) = take_slots((room,), 1, (Taken("j", "bob", {"gpu1": (0,)}),))
     assert (host.gpus, host.visible) == (("GPU-b",), "GPU-b")
+
+
+@pytest.mark.parametrize(
+    ("slots", "gpus", "taken", "own", "visible"),
+    [
+        # MIG devices in the list of the hosts file: one for each rank, also if the job has all of them.
+        (3, ("MIG-a", "MIG-b", "MIG-c"), (), "MIG-a MIG-b MIG-c", "MIG-a,MIG-b,MIG-c"),
+        (3, ("MIG-a", "MIG-b", "MIG-c"), (0,), "MIG-b MIG-c", "MIG-b,MIG-c"),
+        (2, ("MIG-a", "MIG-b", "MIG-c", "MIG-d"), (), "MIG-a MIG-b MIG-c MIG-d", "MIG-a,MIG-c"),
+        # Split GPUs without a list: a slot for each GPU, also if the GPUs have different numbers of parts.
+        (2, ("MIG-a MIG-b MIG-c", "MIG-d"), (), "MIG-a MIG-b MIG-c MIG-d", "MIG-a,MIG-d"),
+        (2, ("MIG-a MIG-b MIG-c", "MIG-d"), (0,), "MIG-d", "MIG-d"),
+        (2, ("MIG-a MIG-b", "GPU-c"), (), "MIG-a MIG-b GPU-c", "MIG-a,GPU-c"),
+        (3, ("MIG-a MIG-b", "GPU-c", "GPU-d"), (0,), "GPU-c GPU-d", "GPU-c,GPU-d"),
+        # A slot for each part.
+        (3, ("MIG-a MIG-b", "MIG-c"), (), "MIG-a MIG-b MIG-c", "MIG-a,MIG-b,MIG-c"),
+    ],
+)
+def test_each_rank_has_a_mig_device_of_its_own(
+    slots: int, gpus: tuple[str, ...], taken: tuple[int, ...], own: str, visible: str
+) -> None:
+    room = Room("gpu1", "10.77.0.2", slots, tuple(tuple(gpu.split()) for gpu in gpus))
+    (host,) = take_slots((room,), slots - len(taken), (Taken("j", "bob", {"gpu1": taken}),))
+    assert (host.gpus, host.visible) == (tuple(own.split()), visible)
 
 
 def test_elastic_horovod_warns_and_the_others_do_not() -> None:

@@ -327,6 +327,30 @@ def test_what_nvidia_smi_said_long_ago_is_not_true_any_more(monkeypatch: pytest.
     assert gpus.sample(15.0) == [] and starts == [0.0, 12.0]
 
 
+def test_an_unkillable_nvidia_smi_is_not_waited_for_and_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in state D, a signal does not end it. A slow one has time to initialize the GPUs."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho $$ >>{tmp_path}/started\nexec sleep 60\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    killed: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(gauges.subprocess.Popen, "kill", lambda process: killed.append(process))
+    gpus, start = gauges.Gpus(2.0), time.monotonic()
+    assert gpus.sample(0.0) == gpus.sample(65.0) == [] and killed == []
+    assert gpus.sample(75.0) == gpus.sample(77.0) == gpus.sample(150.0) == [] and len(killed) == 2
+    gpus.close()
+    assert time.monotonic() - start < 20
+    killed[0].terminate()
+    killed[0].wait()
+    gpus.sample(170.0)
+    wait_for(lambda: len((tmp_path / "started").read_text().split()) == 2)
+    gpus.close()
+    killed[-1].terminate()
+    killed[-1].wait()
+
+
 def test_it_costs_less_than_a_hundredth_of_a_processor(here: World) -> None:
     with gauge(here, "2") as process:
         path = Path(f"/proc/{process.pid}/stat")
@@ -393,7 +417,7 @@ def test_a_host_that_is_not_read_in_time_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("toolkit.cluster.gauges._PATIENCE_S", 0.0)
     gauges = Gauges(session, 0.0)
     gauges.wait_for_rates()
-    assert gauges.now() == ((), {"gpu1": "the host sent no gauges within 0 s"})
+    assert gauges.now() == ((), {"gpu1": "the host sent no reading within 0 s"})
 
 
 def test_a_silent_host_does_not_cost_more_threads_with_every_try(monkeypatch: pytest.MonkeyPatch) -> None:

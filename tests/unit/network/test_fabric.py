@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.unit import cluster_world as world
-from toolkit.core.facts import Facts, Gid, Interface, Link, RdmaPort
+from toolkit.core.facts import Facts, Gid, Gpu, Interface, Link, RdmaPort
 from toolkit.network.choose import DataPath
 from toolkit.network.fabric import Fabric, choose_fabric, gid_index
-from toolkit.network.settings import Setting, rank_settings, variables
+from toolkit.network.settings import Setting, all_settings, rank_settings, variables
 from toolkit.protocol.transport import openmpi_network
 
 IB = RdmaPort("mlx5_0", 1, "mlx5_core", "ACTIVE", "InfiniBand", 200.0, ("ib0",))
@@ -34,6 +34,16 @@ def test_all_hosts_have_infiniband() -> None:
     down = replace(IB, device="mlx5_1", state="DOWN")
     fabric = choose_fabric("auto", hosts((IB, storage, down), (IB,)))
     assert fabric.kind == "infiniband" and fabric.ports == {"gpu1": (IB,), "gpu2": (IB,)}
+
+
+def test_infiniband_for_storage_does_not_replace_faster_roce() -> None:
+    storage = replace(IB, rate=100.0)
+    compute = [tuple(replace(roce(n, f"mlx5_{i}"), rate=400.0) for i in (2, 3)) for n in (1, 2)]
+    fabric = choose_fabric("auto", hosts((storage, *compute[0]), (storage, *compute[1])))
+    assert fabric.kind == "roce" and fabric.ports == {"gpu1": compute[0], "gpu2": compute[1]}
+    assert "the RoCE ports are faster than the InfiniBand ports" in fabric.reason
+    equal = choose_fabric("auto", hosts((IB, replace(roce(1), rate=200.0)), (IB, roce(2))))
+    assert equal.kind == "infiniband"
 
 
 @pytest.mark.parametrize(
@@ -169,6 +179,31 @@ def test_the_gid_index_is_set_only_if_one_fits_all_ports() -> None:
     assert gid_index((), own, NETWORKS) is None
     facts = hosts((roce(1),), (roce(2),))
     assert told(choose_fabric("auto", facts), facts["gpu2"])["NCCL_IB_GID_INDEX"] == "3"
+
+
+CHANNEL = ("/dev/nvidia-caps-imex-channels/channel0",)
+GB200 = Gpu(0, "GPU-0", "NVIDIA GB200", "580.95.05", 189471)
+
+
+def test_nvlink_between_hosts_is_for_all_of_them_or_none() -> None:
+    """A rank without an IMEX channel cannot share memory with ranks on other hosts, and NCCL fails."""
+
+    def found(*own: dict[str, object]) -> dict[str, str | None]:
+        facts = {f"gpu{n}": world.facts(f"gpu{n}", **each) for n, each in enumerate(own, 1)}  # type: ignore[arg-type]
+        paths = {name: replace(PATH, host=name) for name in facts}
+        every = all_settings(paths, NETWORKS, TCP, facts)
+        return {
+            name: next((s.why for s in each if (s.name, s.value) == ("NCCL_MNNVL_ENABLE", "0")), None)
+            for name, each in every.items()
+        }
+
+    has, lacks = {"gpus": (GB200,), "imex": CHANNEL}, {"gpus": (GB200,)}
+    why = "gpu2 has no IMEX channel, which NVLink between hosts requires on every host"
+    assert found(has, lacks, {}) == {"gpu1": why, "gpu2": why, "gpu3": None}
+    # If no host has a channel, NCCL reports it. NCCL finds that other GPUs belong to no NVLink domain.
+    other = {"gpus": (replace(GB200, name="NVIDIA H100 80GB HBM3"),)}
+    for own in ((has, has), (lacks, lacks), (has, other), (has, {})):
+        assert set(found(*own).values()) == {None}
 
 
 def test_settings_for_efa_have_reasons() -> None:

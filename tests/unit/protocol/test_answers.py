@@ -570,6 +570,9 @@ def test_a_device_is_one_below_its_folder(name: str) -> None:
     found = parse_facts(HOST, "demo", test_probe.answer(infiniband=f"{name}\nuverbs0")).infiniband
     assert all(path.count("/") == 3 and ".." not in path for path in found)
     assert "/dev/infiniband/uverbs0" in found
+    assert parse_facts(HOST, "demo", test_probe.answer(imex=f"{name}\nchannel-1\nchannel7")).imex == (
+        "/dev/nvidia-caps-imex-channels/channel7",
+    )
 
 
 # One bad host

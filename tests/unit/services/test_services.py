@@ -117,6 +117,13 @@ def test_a_service_gets_its_gpus_and_no_others() -> None:
         with pytest.raises(NotReady) as caught:
             service_of(layout, main, replace(layout.inventory.service("triton"), **changes))  # type: ignore[arg-type]
         assert "services/triton/gpus" in caught.value.fix
+    broken = replace(main, facts=replace(main.facts, gpus=(), nvidia_runtime=True))
+    board = service_of(layout, broken, layout.inventory.service("board"))
+    assert ("NVIDIA_VISIBLE_DEVICES", "void") in board.env
+    labeled = replace(main, facts=replace(main.facts, selinux=True))
+    triton, board = (service_of(layout, labeled, layout.inventory.service(n)) for n in ("triton", "board"))
+    assert triton.security == ("no-new-privileges", "label=disable")
+    assert board.security == ("no-new-privileges",)
 
 
 def test_one_that_the_file_does_not_name_any_more_goes() -> None:

@@ -31,8 +31,10 @@ def main() -> int:
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    device = torch.device("cpu")
     if gpu:
+        # Each rank sees only its own MIG device.
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if gpu else "gloo")
     expected = size * (size + 1) / 2

@@ -285,8 +285,10 @@ def torch_allreduce(backend: str) -> Callable[[int], Callable[[], None]]:
     import torch
     import torch.distributed as dist
 
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if backend == "nccl" else torch.device("cpu")
+    device = torch.device("cpu")
     if backend == "nccl":
+        # Each rank sees only its own MIG device.
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     dist.init_process_group(backend)
 

@@ -145,7 +145,7 @@ def main() -> int:
         "--limit",
         type=float,
         default=60.0,
-        help="seconds after which fewer steps are sufficient",
+        help="after this time in seconds, stop with fewer steps, but measure at least 2 (default: 60)",
     )
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)

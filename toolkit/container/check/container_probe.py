@@ -166,6 +166,7 @@ def try_all(targets: list[dict[str, Any]], token: str) -> dict[str, dict[str, An
 
 
 LOGIN_S = 8.0
+SMI_S = 8.0
 SSH_CONFIG = "/run/toolkit/conf/ssh_config"
 
 
@@ -206,12 +207,33 @@ def addresses(name: str) -> list[str]:
         return []
 
 
-def gpus() -> list[str] | None:
-    """Return the GPUs that nvidia-smi lists in the container, None if there is no nvidia-smi."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=LOGIN_S)
-    return [line for line in done.stdout.splitlines() if line.startswith("GPU ")]
+class GpuList(threading.Thread):
+    """The list of nvidia-smi, in a thread: if the driver hangs, no signal ends nvidia-smi."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._until = time.monotonic() + SMI_S
+        self._lines: list[str] | None = None
+        self._error = f"no answer within {SMI_S:.0f} s"
+        self.start()
+
+    def run(self) -> None:
+        if shutil.which("nvidia-smi"):
+            ask = ["nvidia-smi", "-L"]
+            try:
+                done = subprocess.run(
+                    ask, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SMI_S
+                )
+            except subprocess.TimeoutExpired:
+                return
+            lines = map(str.strip, done.stdout.splitlines())
+            self._lines = [line for line in lines if line.startswith(("GPU ", "MIG "))]
+        self._error = ""
+
+    def report(self) -> dict[str, Any]:
+        """Return the listed GPUs and MIG devices, None without nvidia-smi, and the error after a time-out."""
+        self.join(max(0.0, self._until - time.monotonic()))
+        return {"gpus": self._lines, "gpu_error": self._error}
 
 
 class Mounts:
@@ -269,7 +291,6 @@ def look(config: dict[str, Any]) -> dict[str, Any]:
         "limits": limits(),
         "versions": versions(),
         "names": {name: addresses(name) for name in config["names"]},
-        "gpus": gpus() if config["gpus"] else None,
         "lacks": lacking(config["programs"]),
     }
 
@@ -309,12 +330,14 @@ def main() -> None:
 
         others = threading.Thread(target=log_in, daemon=True)
         others.start()
+        listed = GpuList() if config["gpus"] else None
         found = look(config)
         line = sys.stdin.buffer.readline()
         if line:
             found["pairs"] = try_all(json.loads(line)["targets"], config["token"])
             found |= {"shared": mounts.seen(), "mounts": mounts.faults}
             found |= {"faults": faults, "taken": taken}
+            found |= listed.report() if listed else {}
             others.join()
             if failed:
                 raise failed[0]

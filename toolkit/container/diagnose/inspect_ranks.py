@@ -201,7 +201,7 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
         "job": about(folder),
         "ranks": ranks,
         "sockets": connections,
-        "gpus": gpus(),
+        **gpus(),
         "ras": ras(next(iter(environs.values()))) if environs else "",
         "oom_kills": oom_kills(),
         "py_spy": bool(spy),

@@ -204,21 +204,30 @@ def _address(text: str) -> str:
 
 
 DUMP_BYTES = 1 << 20
+SMI_S = 5.0
 GPU_QUERY = "index,uuid,utilization.gpu,power.draw,memory.used"
 RAS_ADDRESS = "localhost:28028"  # NCCL's own status server, since 2.24
 
 
-def gpus() -> list[dict[str, Any]]:
-    """Return utilization, power and memory of this host's GPUs; empty without nvidia-smi."""
+def gpus() -> dict[str, Any]:
+    """Return utilization, power and memory of this host's GPUs, and the reason if they are not known."""
     ask = ["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"]
-    found = []
-    with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(ask, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, text=True)
-        for row in done.stdout.splitlines():
-            cells = [cell.strip() for cell in row.split(",")]
-            if len(cells) == 5:
-                found.append(dict(zip(("index", "uuid", "busy", "watts", "mib"), cells)))  # noqa: B905
-    return found
+    found: list[dict[str, str]] = []
+    error = ""
+    with suppress(OSError):
+        process = subprocess.Popen(
+            ask, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        try:
+            for row in process.communicate(timeout=SMI_S)[0].splitlines():
+                cells = [cell.strip() for cell in row.split(",")]
+                if len(cells) == 5:
+                    found.append(dict(zip(("index", "uuid", "busy", "watts", "mib"), cells)))  # noqa: B905
+        except subprocess.TimeoutExpired:
+            # Do not wait for its end, as subprocess.run does: if the driver hangs, no signal ends nvidia-smi.
+            process.kill()
+            error = f"no answer within {SMI_S:.0f} s"
+    return {"gpus": found, "gpu_error": error}
 
 
 def oom_kills() -> int:

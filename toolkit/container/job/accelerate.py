@@ -33,6 +33,7 @@ def main() -> int:
 def settings(command: Sequence[str], size: int) -> tuple[dict[str, str], list[str]]:
     """Return the variables that Accelerate would set, and the command of each rank."""
     try:
+        from accelerate import utils
         from accelerate.commands.launch import _validate_launch_command, launch_command_parser
         from accelerate.utils import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
     except ImportError as error:
@@ -55,6 +56,11 @@ def settings(command: Sequence[str], size: int) -> tuple[dict[str, str], list[st
     before = dict(os.environ)
     after = prepare_deepspeed_cmd_env(args)[1] if by_deepspeed else prepare_multi_gpu_env(args)
     env = {name: value for name, value in after.items() if before.get(name) != value}
+    if not getattr(utils, "check_cuda_p2p_ib_support", lambda: True)():
+        # As `accelerate launch` does for GeForce RTX 40 with old drivers; class Accelerator requires both.
+        for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"):
+            if name not in before:
+                env[name] = "1"
     if args.cpu or getattr(args, "use_cpu", False):
         env["ACCELERATE_USE_CPU"] = "true"  # its multi-process launcher omits this variable
     return env, _plain(args) if given else []

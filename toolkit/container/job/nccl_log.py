@@ -65,13 +65,18 @@ def network_text(log: str) -> str:
 
 
 def _direct_text(state: Mapping[str, str]) -> str:
-    """Return which ports read and write the memory of the GPUs directly, from their state by name."""
+    """Return which ports can access the memory of GPUs directly, from their state by name.
+
+    NCCL does so only between a GPU and a port that are close, which it decides when it connects them.
+    """
     able = [name for name, word in state.items() if word == "Enabled"]
     if not state:
         return ""
     if not able:
         return ", without GPUDirect RDMA"
-    return ", with GPUDirect RDMA" + ("" if len(able) == len(state) else f" only on {', '.join(able)}")
+    return ", with support for GPUDirect RDMA" + (
+        "" if len(able) == len(state) else f" only on {', '.join(able)}"
+    )
 
 
 class NcclLog:

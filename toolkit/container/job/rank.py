@@ -60,6 +60,9 @@ PLACE_NAMES: list[tuple[str, str, str, str]] = [
 ]
 
 
+_CUMEM_HOST = "NCCL_CUMEM_HOST_ENABLE"
+
+
 def find_place(env: Mapping[str, str]) -> Place | None:
     """Return the place that the launcher sets in `env`, or None.
 
@@ -78,19 +81,34 @@ def tuned_env(job: Job) -> dict[str, str]:
     return {**job["tuned"], **rules}
 
 
-def own_gpus(job: Job, host: str) -> dict[str, str]:
-    """Return CUDA_VISIBLE_DEVICES if the job has only some of this container's GPUs."""
-    visible = next((each["visible"] for each in hosts_of(job) if each["name"] == host), "")
+def own_gpus(job: Job, host: str, place: Place) -> dict[str, str]:
+    """Return CUDA_VISIBLE_DEVICES if the job has only some of this container's GPUs, or MIG devices.
+
+    If several MIG devices are visible, CUDA uses only the first of them, in every rank
+    (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/mig-device-names.html).
+    """
+    own = next((each for each in hosts_of(job) if each["name"] == host), None)
+    visible = own["visible"] if own else ""
+    if "MIG-" in visible and place.local_size > 1:
+        visible = visible.split(",")[place.local_rank]
+    if own and not visible and job["launcher"] == "deepspeed":
+        visible = ",".join(own["gpus"])  # its launcher hides the GPUs beyond the number of slots
     return {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
 
 
-def without_gpus(job: Job, host: str) -> dict[str, str]:
-    """Return the variables that ranks need if the job has no GPU.
+def by_gpus(base: Mapping[str, str], job: Job, host: str) -> dict[str, str]:
+    """Return the variables that ranks need because the job has GPUs on this host, or has none.
 
-    Without them Accelerate silently makes every rank a world of its own (state.py of 1.15).
+    - ACCELERATE_USE_CPU: without it, Accelerate silently makes every rank a world of its own (state.py of
+      1.15).
+    - NCCL_CUMEM_HOST_ENABLE: NCCL 2.24 and newer allocates memory of the host by NUMA calls, which Docker
+      refuses without SYS_NICE. NCCL 2.26.2 then fails, and ranks of newer versions can disagree about the
+      fallback to /dev/shm (https://github.com/NVIDIA/nccl/issues/2190). A value of the image has priority.
     """
     gpus = next((each["gpus"] for each in hosts_of(job) if each["name"] == host), [])
-    return {} if gpus else {"ACCELERATE_USE_CPU": "true"}
+    if not gpus:
+        return {"ACCELERATE_USE_CPU": "true"}
+    return {} if _CUMEM_HOST in base else {_CUMEM_HOST: "0"}
 
 
 def compiled_code(base: Mapping[str, str]) -> dict[str, str]:
@@ -112,8 +130,8 @@ def rank_env(
     the launcher's, tuned values, this host's network and GPUs, the hosts file's, the command line's,
     toolkit's.
     """
-    given = {**host["network"], **own_gpus(job, host["host"])}
-    least = {**compiled_code(base), **without_gpus(job, host["host"]), **tuned_env(job)}
+    given = {**host["network"], **own_gpus(job, host["host"], place)}
+    least = {**compiled_code(base), **by_gpus(base, job, host["host"]), **tuned_env(job)}
     env = {**base, **least, **given, **variables["env"], **variables["override"]}
     env.pop(SUPERVISOR_TAG, None)
     # A variable of torchrun itself, not for its ranks.

@@ -76,7 +76,8 @@ def node_argv(job: Job, host: HostFile) -> list[str]:
         argv += [f"--temp-dir={temporary_folder(job['id']) / 'r'}"]
     else:
         argv += [f"--address={head_of(job)}"]
-    argv += [f"--node-ip-address={own['address']}", f"--num-gpus={len(own['gpus'])}"]
+    gpus = own["visible"].split(",") if own["visible"] else own["gpus"]
+    argv += [f"--node-ip-address={own['address']}", f"--num-gpus={len(gpus)}"]
     # With GPUs, slots are GPUs; without, a slot is a Ray CPU, so that ranks are spread by slots.
     if not own["gpus"]:
         argv += [f"--num-cpus={own['slots']}"]
@@ -92,7 +93,10 @@ def free_port() -> int:
 
 
 def node_env(job: Job, host: HostFile, variables: Variables) -> dict[str, str]:
-    """Return the environment of Ray's node and its workers: that of a rank without a place."""
+    """Return the environment of Ray's node and its workers: that of a rank without a place.
+
+    Ray divides the GPUs of CUDA_VISIBLE_DEVICES among its workers.
+    """
     env = rank_env(os.environ, host, job, variables, Place(0, job["world_size"], 0, 1))
     for name in (*_PLACE, RANK_TAG):
         del env[name]

@@ -41,10 +41,16 @@ GPU_FIELDS = {
 
 # Values that nvidia-smi has not updated for this number of intervals are outdated.
 STALE = 5
+# Seconds until the first row: without persistence mode, a host with 8 GPUs can need 60 s to initialize them.
+FIRST_ROW_S = 70.0
+KILLED_S = 0.5  # after which a killed process has ended, unless it is unkillable
 
 
 class Gpus:
-    """Running nvidia-smi, started once: every start needs 0.1 s of a processor."""
+    """Running nvidia-smi, started once: every start needs 0.1 s of a processor.
+
+    If the driver hangs, no signal ends nvidia-smi: nothing waits for its end, and no second one is started.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = max(0.1, seconds)
@@ -58,7 +64,9 @@ class Gpus:
         """Return the GPUs, empty if there is no nvidia-smi."""
         late = STALE * max(1.0, self._seconds)
         newest = max((when for when, _ in self._rows.values()), default=self._begun)
-        if self._is_there and now > max(newest, self._begun) + late:
+        # A process that has printed no row yet can still initialize GPUs.
+        first = FIRST_ROW_S if newest <= self._begun and self._runs() else late
+        if self._is_there and now > max(newest + late, self._begun + first):
             self._start(now)  # first start, or it has died or hangs
         if self._process is not None and self._process.stdout is not None:
             with suppress(BlockingIOError):
@@ -70,11 +78,16 @@ class Gpus:
                             self._rows[row["uuid"]] = (now, row)
         return [row for when, row in self._rows.values() if now <= when + late]
 
+    def _runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def _start(self, now: float) -> None:
+        self._begun = now
         self.close()
+        if self._runs():
+            return
         query = f"--query-gpu={','.join(GPU_FIELDS)}"
         argv = ["nvidia-smi", query, "--format=csv,noheader,nounits", f"--loop-ms={self._seconds * 1000:.0f}"]
-        self._begun = now
         try:
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -88,7 +101,8 @@ class Gpus:
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(KILLED_S)
 
 
 def gpu_row(line: str) -> dict[str, Any] | None:
