@@ -216,7 +216,7 @@ def test_leftovers_are_found_and_removed_and_nothing_else(checked: Toolkit, befo
                 "left-state",
                 "warning",
                 "box2",
-                "SSH keys and job records of cluster gone-too, but no container of this cluster",
+                "a state directory of cluster gone-too, but no container of this cluster",
             ),
             ("cluster-version", "warning", "box2", "toolkit 0.0.1"),
             ("left-containers", "warning", "box2", "toolkit-checked-worker does not run"),

@@ -22,7 +22,7 @@ class BenchPart(Part):
         Args:
             seconds: time of sending in each direction of a pair.
             backend: library of the all-reduce: auto, mpi, gloo or nccl.
-            only: hosts to measure, all by default.
+            only: hosts to measure, by default all except spare hosts.
         """
         bench = NetworkBench(seconds=seconds, engine=backend)
         check_bench(bench)
@@ -40,7 +40,7 @@ class BenchPart(Part):
         patience: float = 300.0,
         launcher: str = "",
     ) -> Scaling:
-        """Run a script on 1, 2, … hosts and measure its throughput. Times are in seconds.
+        """Run a script on several numbers of hosts and measure its throughput. Times are in seconds.
 
         Args:
             on: numbers of hosts; by default 1 to the number of hosts, or, for more than 16 hosts, 1 to 8,

@@ -124,7 +124,7 @@ class Cluster(Connection):
         return cls(first_file(hosts, path, cluster, image, user, force))
 
     def check(self, only: Sequence[str] = (), quick: bool = False) -> tuple[Finding, ...]:
-        """Return problems that would break, corrupt or slow a job, the most severe first.
+        """Return the findings of all or some checks, the most severe first.
 
         Args:
             only: ids of checks, all by default.
@@ -234,7 +234,7 @@ class Cluster(Connection):
         return {name: done[name] if name in done else errors[name] for name in self.inventory.names}
 
     def collect_garbage(self, days: float | None = None, state: bool = False) -> Report:
-        """Remove leftovers of interrupted runs of this user from all clusters. Running jobs continue.
+        """Remove leftovers of interrupted runs of all clusters of this user. Running jobs continue.
 
         Args:
             days: also remove folders of jobs of this cluster that ended more than this many days ago.

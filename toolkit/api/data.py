@@ -59,7 +59,7 @@ class DataPart(Part):
         return completed(self.prepare_send())
 
     def rows(self) -> tuple[DataRow, ...]:
-        """Return the data sets of the hosts file that each host has."""
+        """Return the state of each data set of the hosts file on each host."""
         with self._cluster.connect() as session:
             return list_data(session)
 

@@ -173,7 +173,7 @@ class ClusterJob:
         """Download files of the job to a local folder, from the main host or from another host.
 
         Args:
-            patterns: paths relative to the job's folder, or absolute paths in the container.
+            patterns: paths relative to the working directory of the job, or absolute paths in the container.
             into: local folder; ``runs/JOB`` by default, which ``run`` never sends as code.
             replace: replace local files that differ.
             keep_modes: keep execute bits.

@@ -33,8 +33,9 @@ def send(
     """Copy the data sets in hosts.yaml to every host.
 
     Each host receives only missing and changed files, and hosts send files to each other. If you delete a
-    local file, toolkit also deletes the copies that it sent. An interrupted transfer resumes at the next run.
-    Without --no-data, `toolkit up` also copies the data sets.
+    local file, the next `toolkit data send` deletes the copies that toolkit sent. An interrupted transfer
+    resumes at the next `toolkit data send` or `toolkit up`. Without --no-data, `toolkit up` also copies the
+    data sets.
 
     Examples:
         toolkit data send
@@ -73,9 +74,9 @@ def remove(
 ) -> None:
     """Remove the data sets from the hosts.
 
-    toolkit removes the files that it sent. toolkit also removes files that were on the host before the
-    transfer, if their name, size and modification time equal those of a file of the data set. Other
-    files, and files that changed after the transfer, stay on the hosts.
+    toolkit removes the files that it sent. toolkit also removes files that were already on the host, if
+    their name, size and modification time match a file of the data set. Other files, and files that changed
+    after the transfer, stay on the hosts.
 
     Examples:
         toolkit data rm --dry-run

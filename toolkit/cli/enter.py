@@ -58,7 +58,8 @@ def execute(
       per host.
     - On several hosts, toolkit prints exit codes other than 0, and exits with 1 unless the command succeeded
       on every host.
-    - The standard input of the command is empty. To send input, use `toolkit shell HOST < FILE`.
+    - The standard input of the command is empty. To run commands from a file, use
+      `toolkit shell HOST < FILE`.
 
     Examples:
         toolkit exec nvidia-smi

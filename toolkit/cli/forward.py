@@ -31,8 +31,8 @@ def forward(
         str | None,
         typer.Option(
             metavar="N",
-            help="Local port for the first port of the service; requires one service (default: the port of "
-            "the service, or a free port if your machine cannot open this port)",
+            help="Local port for the first port of the service (default: the port of the service, or a free "
+            "port if your machine cannot open this port). Requires exactly one service",
         ),
     ] = None,
     browser: Annotated[bool, typer.Option("--open", help="Open the first service in a browser")] = False,

@@ -54,7 +54,8 @@ def get(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="File, folder or pattern: relative to the job's folder, or absolute in the container",
+            help="File, folder or pattern: relative to the working directory of the job, "
+            "or absolute in the container",
         ),
     ],
     job: Annotated[

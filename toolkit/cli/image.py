@@ -87,8 +87,8 @@ def build(
         str,
         typer.Option(
             metavar="IMAGE",
-            help="Base image, which determines the processor architecture if this machine has the base image "
-            "(default: debian:bookworm-slim)",
+            help="Base image (default: debian:bookworm-slim). If this machine has the base image, the new "
+            "image has the same processor architecture",
         ),
     ] = "",
     onto: Annotated[

@@ -36,7 +36,12 @@ def init(
         ),
     ] = None,
     find: Annotated[
-        bool, typer.Option("--find", help="Use all SSH hosts in ~/.ssh/config that can be hosts of a cluster")
+        bool,
+        typer.Option(
+            "--find",
+            help="Use all aliases in ~/.ssh/config except patterns, duplicates, invalid names, and aliases "
+            "with the user git",
+        ),
     ] = False,
     try_hosts: Annotated[
         bool,
@@ -74,7 +79,9 @@ def init(
     user: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="SSH user of hosts without USER@ (default: the user that ssh uses)"
+            metavar="NAME",
+            help="SSH user of each HOST without USER@, and of hosts in the hostfile without a user (default: "
+            "the user that ssh uses)",
         ),
     ] = "",
     output: Annotated[
@@ -92,7 +99,7 @@ def init(
 
     Without HOST and --from-hostfile, toolkit chooses the hosts as follows:
 
-    - With --find, --try or --yes, toolkit uses all suitable SSH hosts in ~/.ssh/config.
+    - With --find, --try or --yes, toolkit uses the aliases in ~/.ssh/config (see --find).
     - Otherwise, on a terminal without --json, toolkit asks for the hosts.
     - In all other cases, toolkit writes two placeholders.
 

@@ -117,7 +117,8 @@ def wait(
         str | None,
         typer.Option(
             metavar="SECONDS",
-            help="Exit with code 3 after SECONDS; the job continues (default: no time limit)",
+            help="If the job still runs after SECONDS, exit with code 3; the job continues (default: no "
+            "time limit)",
         ),
     ] = None,
     as_json: Json = False,
@@ -154,8 +155,8 @@ def stop(
 ) -> None:
     """Stop a job on every host.
 
-    Without --now, toolkit sends SIGTERM to the ranks, then SIGKILL after the grace period. Other jobs
-    continue.
+    Without --now, toolkit sends SIGTERM to the ranks, and SIGKILL to ranks that still run after the grace
+    period. Other jobs continue.
 
     Examples:
         toolkit stop

@@ -33,8 +33,8 @@ def up(
         str,
         typer.Option(
             metavar="KIND[,KIND]",
-            help="Container engine of the hosts: old (Docker 20.10), new (Docker 26.1), containerd (26.1"
-            " with the containerd image store) or podman. toolkit assigns the engines of a list in turn",
+            help="Container engine of the hosts: old (Docker 20.10), new (Docker 26.1), containerd (Docker "
+            "26.1 with the containerd image store) or podman. toolkit assigns the engines of a list in turn",
             autocompletion=complete.list_of(*ENGINES),
         ),
     ] = "new",

@@ -42,7 +42,10 @@ def logs(
         typer.Option("--follow", "-f", help="Follow the output until the job, the rank or the service ends"),
     ] = False,
     rank: Annotated[
-        str | None, typer.Option(metavar="N", help="Print the unchanged log of rank N instead of the job log")
+        str | None,
+        typer.Option(
+            metavar="N", help="Print the log of rank N, without host and rank at the start of each line"
+        ),
     ] = None,
     host: Annotated[
         str,
@@ -80,8 +83,8 @@ def logs(
 ) -> None:
     """Print the output of a job, a rank or a service.
 
-    Without JOB, toolkit prints the output of the newest job. The job log contains the output of all ranks.
-    Ctrl-C ends the command and does not affect the job.
+    Without JOB and --service, toolkit prints the output of the newest job. The job log contains the output
+    of all ranks. Ctrl-C ends the command and does not affect the job.
 
     Examples:
         toolkit logs

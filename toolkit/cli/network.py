@@ -69,7 +69,7 @@ def tune(
         typer.Option(
             metavar="SECONDS",
             help="Target for the time of all trials together, 2 to 600 s. Each trial measures for at least "
-            "1 s, so trials that start slowly exceed the target",
+            "1 s, so the trials exceed the target if ranks start slowly",
         ),
     ] = DEFAULT_BUDGET_S,
     only: Annotated[

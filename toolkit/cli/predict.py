@@ -28,7 +28,7 @@ def predict(
         list[str] | None,
         typer.Option(
             metavar="[HOST=]RATE",
-            help="Link rate of every host or of one host: 1gbit, gpu2=10mbit",
+            help="Link rate, such as 1gbit for every host or gpu2=10mbit for one host",
             rich_help_panel=_NET,
             autocompletion=complete.rates,
         ),

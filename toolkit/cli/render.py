@@ -27,8 +27,9 @@ def compose(
 ) -> None:
     """Print a Compose file for each host.
 
-    After `toolkit up --prepare`, the files start the same containers as `toolkit up`. toolkit queries the
-    hosts for addresses, users and GPUs, changes nothing on the hosts, and writes no private key.
+    After `toolkit up --prepare`, `docker compose up` with these files starts the same containers as
+    `toolkit up`. toolkit queries the hosts for addresses, users and GPUs, changes nothing on the hosts, and
+    writes no private key.
 
     Examples:
         toolkit render compose --output compose

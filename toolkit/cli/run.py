@@ -129,9 +129,9 @@ def run(
 ) -> None:
     """Run a script or a command on all slots.
 
-    By default, toolkit sends the working directory to the hosts, starts one rank per slot, prints the output
-    of all ranks, and exits with the exit code of the job. A started job continues on the hosts if this
-    command is killed, the terminal closes or the connection fails. Put toolkit's options before SCRIPT.
+    By default, toolkit sends the working directory to the hosts, starts one rank per slot, and prints the
+    output of all ranks. toolkit exits with the exit code of the job. A started job continues on the hosts if
+    this command is killed, the terminal closes or the connection fails. Put toolkit's options before SCRIPT.
 
     Examples:
         toolkit run train.py --epochs 10

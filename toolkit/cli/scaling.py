@@ -87,9 +87,9 @@ def scaling(
 ) -> None:
     """Measure how throughput grows with the number of hosts.
 
-    toolkit runs the script on 1, 2, … hosts, measures the steps per second of each run, and prints speedup
-    and efficiency. toolkit stops each run after the measurement. The ranks must print the number
-    of each step, as for `toolkit top`.
+    toolkit runs the script on several numbers of hosts (see --on), measures the steps per second of each run,
+    and prints speedup and efficiency. toolkit stops each run after the measurement. The ranks must print the
+    number of each step, as for `toolkit top`.
 
     Examples:
         toolkit bench scaling train.py

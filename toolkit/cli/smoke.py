@@ -34,7 +34,8 @@ def smoke(
         typer.Option(
             metavar="NAME",
             help="Launcher of the all-reduce (default: the launcher in hosts.yaml; if this launcher "
-            "is `auto`, `ray` or not in the image, then mpirun, torchrun or python)",
+            "is `auto`, `ray` or not in the image, the first of mpirun, torchrun and python that the image "
+            "contains)",
             autocompletion=complete.launchers,
         ),
     ] = "",

@@ -40,8 +40,8 @@ _SHOWN = 5
 def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show hosts, services, GPUs and jobs.
 
-    toolkit prints the jobs that reserved each GPU, and other processes on the GPU. The command exits with 3
-    if a host or a service of the cluster is not up.
+    For each GPU, toolkit prints the jobs that reserved the GPU, and other processes on the GPU. The command
+    exits with 3 if a host or a service of the cluster is not up.
 
     Examples:
         toolkit status

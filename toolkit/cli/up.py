@@ -49,10 +49,11 @@ def up(
 ) -> None:
     """Start or repair the cluster.
 
-    toolkit copies the image, the data sets and its own programs to every host, and starts one container per
-    host and the services. With `transport: ssh`, toolkit also creates SSH keys on the hosts, and verifies
-    that the main container can log in to every worker container. With `pull: always` in hosts.yaml, hosts
-    pull the image from the registry. With `pull: missing`, only hosts without the image pull the image.
+    By default, toolkit copies the image, the data sets and its own programs to every host, and starts one
+    container per host and the services. With `transport: ssh`, toolkit also creates SSH keys on the hosts,
+    and verifies that the main container can log in to every worker container. With `pull: always` in
+    hosts.yaml, hosts pull the image from the registry. With `pull: missing`, only hosts without the image
+    pull the image.
 
     A second run applies changes of hosts.yaml, of the image, of the data sets and of the toolkit version.
     Without such changes, a second run only repairs hosts whose container stopped, or whose container or files

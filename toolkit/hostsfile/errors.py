@@ -111,7 +111,7 @@ _FORMS = {
     ("gpus", 1): "an index or a UUID",
     ("ulimits", 1): "a number, unlimited, or a mapping with soft and hard",
     ("ulimits", 2): "a number or unlimited",
-    ("command", 0): "a list of words, or text that is split at spaces",
+    ("command", 0): "a list of words, or text that is split into words as in a shell",
 }
 # Values below these keys can be secrets, also by mistake: they are never shown.
 _HIDDEN = {

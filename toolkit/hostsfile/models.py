@@ -183,7 +183,7 @@ class ImageSettings(_Strict):
     pull: Pull = Field(
         default="never",
         description="never: toolkit sends the image from your machine. missing: hosts without the image pull "
-        "it. always: every `up` pulls the image.",
+        "it. always: every `up` and `image send` pulls the image.",
     )
 
 
@@ -205,7 +205,8 @@ class ServiceSettings(_Strict):
     image: Image = _absent(str, "Image of the service (default: the image of the cluster).")
     command: CommandItem = _absent(
         str,
-        "Command as a list of words, or as text that is split at spaces (default: the command of the image).",
+        "Command as a list of words, or as text that is split into words as in a shell (default: the command "
+        "of the image).",
     )
     host: HostName = _absent(str, "Host of the service (default: the main host).")
     ports: list[Port] | None = _absent(

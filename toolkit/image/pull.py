@@ -42,13 +42,13 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"dial tcp|no such host|connection refused|timeout|deadline exceeded|unreachable|EOF",
         "the host cannot reach the registry",
-        "check the registry name, network, proxy and firewall of {host}; or in hosts.yaml: set pull: never,"
-        " so that toolkit sends the image from this machine",
+        "check the registry name in hosts.yaml, and network, proxy and firewall of {host};"
+        " or set pull: never, so that toolkit sends the image from this machine",
     ),
     (
         r"manifest unknown|no such manifest|not found|name unknown|does not exist",
         "the registry does not contain the image",
-        "change image: in hosts.yaml, or push the image",
+        "in hosts.yaml: set image: to an image that the registry contains; or push the image to the registry",
     ),
 )
 

@@ -83,7 +83,9 @@ def _filled(host: DraftHost, surveyed: SurveyedHost | None, choice: Choice) -> D
     elif not address and (open_ones := [c for c in choice.candidates.get(host.name, ()) if not c.barred]):
         address = open_ones[0].address
         others = ", ".join(f"{c.address} ({c.interface})" for c in open_ones)
-        notes.append(f"init cannot confirm which address the other hosts reach; addresses: {others}")
+        notes.append(
+            f"init cannot verify which address the other hosts reach, and selected the first of: {others}"
+        )
     # GPUs that are split by MIG are counted differently: their slots keep the default.
     slots = len(surveyed.gpus) if host.slots is None and surveyed.gpus and not surveyed.split else host.slots
     return replace(host, slots=slots, data_address=address, notes=(*host.notes, *notes))

@@ -43,7 +43,7 @@ class Brought:
     """Result of a transfer on one host.
 
     Args:
-        stretches: the segments that the host has stored.
+        segments: the segments that the host has stored.
         refused: error about a segment that could not be stored; empty if all were stored.
         wire: bytes received, as compressed.
         fed: bytes of those that this machine sent.

@@ -14,9 +14,9 @@ from toolkit.transfer.throughput import LOOK, SHARE, Throughput
 # Empty host name: this machine.
 HERE = ""
 
-# The first host has no upstream to compare with. Once per transfer, if enough chunks are left, this machine
-# feeds the second host directly for _PROBE seconds; if it is _PROBE_MORE times faster, the first host counts
-# as slow.
+# The first host has no upstream to compare with. Once for each first host, if enough chunks are left, this
+# machine feeds the second host directly for _PROBE seconds; if it is _PROBE_MORE times faster, the first host
+# counts as slow.
 _PROBE, _PROBE_LEFT, _PROBE_MORE = 1.0, 30.0, 1.5
 
 # Chunks of 256 KiB. A host that is fewer than this many chunks behind its giver is not examined: the buffers
