@@ -14,22 +14,7 @@ for name in $(echo "$names" | tr , ' '); do
         -r "/image/with/$name.txt"
 done
 
-case ",$names," in *,deepspeed,*)
-    archive="$wheels/deepspeed-$DEEPSPEED_VERSION.tar.gz"
-    echo "$DEEPSPEED_SHA256  $archive" | sha256sum -c -
-    # Otherwise every host would compile its operators at their first use, and CUDA's need nvcc, which is not there.
-    if [ -n "${CUDA_HOME:-}" ]; then
-        export DS_BUILD_FUSED_ADAM=1 DS_BUILD_CPU_ADAM=1 DS_BUILD_UTILS=1
-    else
-        export DS_ACCELERATOR=cpu DS_BUILD_SHM_COMM=1
-    fi
-    pip install --no-index --no-build-isolation --no-deps --no-compile --prefix /opt/more "$archive"
-    python3 -c '
-from deepspeed.git_version_info import installed_ops
-built = [name for name, there in installed_ops.items() if there]
-assert built, "DeepSpeed was built without its operators"
-print("DeepSpeed has", *built)'
-esac
+case ",$names," in *,deepspeed,*) sh /image/build-deepspeed.sh "$wheels" ;; esac
 
 # Some packages carry files of other Pythons, which do not compile and are never imported.
 python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash -s /opt/more -p /opt/venv -x '/tests?/' \

@@ -231,6 +231,134 @@ def test_another_place_that_turns_host_key_checking_off_fails_the_edit(tmp_path:
     assert "another file of Horovod" in done.stderr
 
 
+PLAIN_CODE = "  10f0:  vfmadd231ps (%rax),%ymm15,%ymm1\n"
+BUILDERS = "    CPU_ARCH = self.cpu_arch()\n    SIMD_WIDTH = self.simd_width()\n"
+# Stands for pip: keeps the edited source, and installs what DeepSpeed's own setup.py would.
+PIP = """\
+for last; do :; done
+site=@/opt/more/lib/python3.11/site-packages/deepspeed info=git_version_info_installed.py
+mkdir -p $site/ops/adam $site/ops/comm
+cp -r "$last" @/seen
+echo "$TORCH_CUDA_ARCH_LIST" > @/archs
+echo "accelerator_name='${ACCELERATOR:-$DS_ACCELERATOR}'" > $site/$info
+ops="'cpu_adam': ${DS_BUILD_CPU_ADAM:-0}, 'deepspeed_shm_comm': ${DS_BUILD_SHM_COMM:-0}"
+ops="$ops, 'fused_adam': ${DS_BUILD_FUSED_ADAM:-0}, 'utils': ${DS_BUILD_UTILS:-0}"
+echo "installed_ops={'async_io': False, $ops, $MORE}" >> $site/$info
+for name in fused_adam cpu_adam; do
+    echo "$CODE" > "$site/ops/adam/${name}_op.cpython-311-x86_64-linux-gnu.so"
+done
+echo "vaddps %zmm0,%zmm1,%zmm2" > $site/ops/comm/deepspeed_shm_comm_op.cpython-311-x86_64-linux-gnu.so
+"""
+
+
+def build_deepspeed(
+    folder: Path, environ: dict[str, str], machine: str = "x86_64", lost: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run build-deepspeed.sh on a source without the file ``lost``, with stubs of pip and of the programs
+    that read binary files."""
+    source = folder / "deepspeed-0.19.8"
+    texts = {
+        "setup.py": "    install_requires.append('nvidia-ml-py')\n",
+        "op_builder/cpu/builder.py": BUILDERS,
+    }
+    for name, text in texts.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("" if name == lost else text)
+    wheels, programs = folder / "wheels", folder / "bin"
+    wheels.mkdir()
+    archive = wheels / f"{source.name}.tar.gz"
+    subprocess.run(["tar", "-C", str(folder), "-czf", str(archive), source.name], check=True)
+    programs.mkdir()
+    stubs = {"pip": PIP, "sha256sum": "", "strip": "", "objdump": 'cat "$2"', "uname": f"echo {machine}"}
+    for name, text in stubs.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text.replace('@', str(folder))}\n")
+        (programs / name).chmod(0o755)
+    script = (ROOT / "image/build-deepspeed.sh").read_text()
+    script = re.sub(r"(?<![\w.])/(src|opt/more)", rf"{folder}/\1", script)
+    return subprocess.run(
+        ["sh", "-c", script, "build-deepspeed", str(wheels)],
+        env={
+            **{"PATH": f"{programs}:/usr/bin:/bin", "DEEPSPEED_VERSION": "0.19.8", "DEEPSPEED_SHA256": "ab"},
+            **{"MORE": "", "CODE": PLAIN_CODE, **environ},
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# nvcc writes such a text into the machine code for each architecture.
+CUBINS = "".join(f"\x01-arch sm_{arch} -m 64 \x01" for arch in (120, 75, 90, 75))
+ON_GPUS = {"CUDA_HOME": "/cuda", "CUDA_ARCHS": "75,90,120", "CODE": CUBINS}
+
+
+@pytest.mark.parametrize(
+    ("environ", "has", "archs"),
+    [
+        ({}, "cpu cpu_adam deepspeed_shm_comm fused_adam", ""),
+        (ON_GPUS, "cuda cpu_adam fused_adam utils", "7.5;9.0;12.0"),
+    ],
+    ids=FLAVOURS,
+)
+def test_the_operators_of_deepspeed_are_those_of_the_flavor(
+    tmp_path: Path, environ: dict[str, str], has: str, archs: str
+) -> None:
+    done = build_deepspeed(tmp_path, environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"DeepSpeed has {has}"
+    assert (tmp_path / "archs").read_text().strip() == archs
+
+
+@pytest.mark.parametrize(
+    ("machine", "arch", "simd"), [("x86_64", "-march=x86-64-v3", "AVX256"), ("aarch64", "", "NEON")]
+)
+def test_the_operators_do_not_depend_on_the_processor_of_the_building_machine(
+    tmp_path: Path, machine: str, arch: str, simd: str
+) -> None:
+    done = build_deepspeed(tmp_path, {}, machine)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "seen/op_builder/cpu/builder.py").read_text()
+    assert text == f"    CPU_ARCH = '{arch}'\n    SIMD_WIDTH = '-D__{simd}__'\n"
+    assert "nvidia-ml-py" not in (tmp_path / "seen/setup.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("environ", "why"),
+    [
+        # As without DS_ACCELERATOR: a building machine has no GPU.
+        (
+            {**ON_GPUS, "ACCELERATOR": "cpu"},
+            "built with 'cpu cpu_adam fused_adam utils', expected 'cuda cpu_adam",
+        ),
+        ({**ON_GPUS, "MORE": "'utils': False"}, "built with 'cuda cpu_adam fused_adam', expected"),
+        ({**ON_GPUS, "CUDA_ARCHS": "75,80,90,120"}, "architectures '75,90,120', expected '75,80,90,120'"),
+        ({**ON_GPUS, "CODE": PLAIN_CODE}, "architectures '', expected '75,90,120'"),
+        ({"CODE": "  1130:  vaddps %zmm0,%zmm1,%zmm2"}, "contains instructions beyond x86-64-v3"),
+        ({"CODE": "  1130:  vaddps %ymm16,%ymm1,%ymm2"}, "contains instructions beyond x86-64-v3"),
+        ({"CODE": "  1130:  vcmpltps %ymm0,%ymm1,%k1"}, "contains instructions beyond x86-64-v3"),
+    ],
+)
+def test_other_operators_of_deepspeed_fail_the_build(
+    tmp_path: Path, environ: dict[str, str], why: str
+) -> None:
+    done = build_deepspeed(tmp_path, environ)
+    assert done.returncode != 0 and why in done.stderr
+
+
+@pytest.mark.parametrize("name", ["setup.py", "op_builder/cpu/builder.py"])
+def test_an_edit_of_deepspeed_that_no_longer_applies_fails_and_names_the_file(
+    tmp_path: Path, name: str
+) -> None:
+    done = build_deepspeed(tmp_path, {}, lost=name)
+    assert done.returncode != 0 and f"is not in {name}: this edit no longer applies" in done.stderr
+
+
+@pytest.mark.parametrize("flavor", FLAVOURS)
+def test_deepspeed_is_compiled_for_the_gpus_of_the_variant(flavor: Flavor) -> None:
+    more = stage(DOCKERFILES[flavor], "more")
+    assert "ARG CUDA_ARCHS\n" in more and ("export CUDA_HOME=" in more) is (flavor == "gpu")
+
+
 def test_the_base_script_is_posix_shell() -> None:
     assert subprocess.run(["sh", "-n", str(ROOT / "image/base.sh")], check=False).returncode == 0
 
