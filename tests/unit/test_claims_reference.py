@@ -80,12 +80,13 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 def _cells(variant: CudaVariant) -> tuple[str, ...]:
     """Return cells of the table that compares the GPU images."""
     torch = variant.arguments.get("TORCH_VERSION", dockerfile("Dockerfile.gpu", "TORCH_VERSION"))
+    arm64 = variant.oldest_arm64 and f" (arm64: {_dotted(variant.oldest_arm64)} to {variant.newest}.x)"
     return (
         f"`{variant.image}`",
         f"`{variant.build}`",
         f"| {torch}, ",
         f"| {variant.driver} |",
-        f"| {_dotted(variant.oldest)} to {variant.newest}.x |",
+        f"| {_dotted(variant.oldest)} to {variant.newest}.x{arm64 or ''} |",
     )
 
 

@@ -230,6 +230,7 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
     cuda = image_cuda(env)
     oldest = OLDEST_GPU.get(cuda[0], ()) if cuda else ()
     own_image = cuda_variant(cuda[0]) if cuda and "TOOLKIT_WITH" in env else None
+    arch = seen.facts.arch if seen.facts else ""
     for card in answers(seen).cards:
         own = version(card.get("compute_cap", ""))
         if not own or not oldest:
@@ -243,10 +244,10 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
             fix = f"toolkit run --exclude {seen.host} ..."
             fix = f"{fix}  # or use an image with CUDA {older}" if older else fix
             yield error(what, _other_variant(scene) or fix, subject=label(card))
-        elif own_image is not None and not own_image.runs_on(own):
+        elif own_image is not None and not own_image.runs_on(own, arch):
             what = (
                 f"the image has no code for {card.get('name')} (compute capability {dotted(own)}): "
-                f"torch in the image supports {dotted(own_image.oldest)} to {own_image.newest}.x"
+                f"torch in the image supports {dotted(own_image.oldest_on(arch))} to {own_image.newest}.x"
             )
             fix = f"toolkit run --exclude {seen.host} ..."
             yield error(what, _other_variant(scene) or fix, subject=label(card))

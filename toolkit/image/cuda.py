@@ -15,7 +15,8 @@ class CudaVariant:
     Args:
         major: major version of CUDA.
         driver: branch of the oldest NVIDIA driver that runs programs of this major version.
-        oldest: compute capability of the oldest GPU that torch's wheel contains code for.
+        oldest: compute capability of the oldest GPU that torch's wheel for x86_64 contains code for.
+        oldest_arm64: the same of the wheel for aarch64; empty if it is equal.
         newest: major compute capability of the newest such GPU.
         arguments: values of Dockerfile ARGs that differ from their defaults.
         requirements: files that replace others in the build context, by the replaced path.
@@ -29,6 +30,7 @@ class CudaVariant:
     arguments: Mapping[str, str] = field(default_factory=dict)
     requirements: Mapping[str, str] = field(default_factory=dict)
     arches: tuple[str, ...] = ("x86_64", "aarch64")
+    oldest_arm64: Version = ()
 
     @property
     def kind(self) -> str:
@@ -46,9 +48,13 @@ class CudaVariant:
         option = "--flavor gpu" if self.major == DEFAULT_CUDA else f"--cuda {self.major}"
         return f"toolkit image build {option}"
 
-    def runs_on(self, capability: Version) -> bool:
+    def oldest_on(self, arch: str) -> Version:
+        """Return the compute capability of the oldest GPU for hosts of this processor architecture."""
+        return self.oldest_arm64 or self.oldest if arch == "aarch64" else self.oldest
+
+    def runs_on(self, capability: Version, arch: str = "") -> bool:
         """Return True if the image contains code for GPUs of this compute capability."""
-        return self.oldest <= capability and capability[0] <= self.newest
+        return self.oldest_on(arch) <= capability and capability[0] <= self.newest
 
 
 DEFAULT_CUDA = 13
@@ -62,7 +68,8 @@ CPU_BUILD = "toolkit image build --flavor cpu"
 # Code for sm_XY runs on GPUs of the same major compute capability with an equal or higher minor one.
 CUDA_VARIANTS: tuple[CudaVariant, ...] = (
     # torch 2.13.0+cu130: sm_75 sm_80 sm_86 sm_90 sm_100 sm_120.
-    CudaVariant(major=13, driver=580, oldest=(7, 5), newest=12),
+    # For aarch64, PyTorch builds no code below 8.0 (.ci/aarch64_linux/aarch64_ci_build.sh of 2.9).
+    CudaVariant(major=13, driver=580, oldest=(7, 5), newest=12, oldest_arm64=(8, 0)),
     # torch 2.7.1+cu126: sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90. The wheel for aarch64 is a CPU build.
     CudaVariant(
         major=12,
@@ -107,7 +114,8 @@ def fitting_cuda(
         if (
             all(arch in variant.arches for arch in arches if arch)
             and all(driver[0] >= variant.driver for driver in drivers if driver)
-            and all(variant.runs_on(capability) for capability in capabilities if capability)
+            # One image is for one architecture.
+            and all(variant.runs_on(c, arch) for c in capabilities if c for arch in arches or ("",))
         ):
             return variant
     return None

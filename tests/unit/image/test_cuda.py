@@ -33,6 +33,8 @@ def test_the_newest_variant_comes_first_and_is_the_default() -> None:
         ([(570, 86)], [BLACKWELL], ["x86_64"], 0),
         ([(580, 65, 6)], [HOPPER], ["aarch64"], 13),
         ([(550, 54)], [HOPPER], ["aarch64"], 0),
+        # torch for aarch64 has no code for it.
+        ([(580, 65, 6)], [TURING], ["aarch64"], 0),
         # An old driver does not report the compute capability.
         ([(525, 60, 13)], [()], ["x86_64"], 12),
         ([()], [()], [""], 13),
