@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from toolkit.core.printable import counted
 from toolkit.errors import NotReady
 from toolkit.launchers.job import JobHost
+from toolkit.protocol.host_list import host_list
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,13 @@ def take_slots(rooms: Sequence[Room], ranks: int | None, jobs: Sequence[Taken] =
 
     Raises:
         ValueError: the hosts have fewer slots than ranks, or zero ranks are requested.
-        NotReady: they have enough, but other jobs hold them.
+        NotReady: they have enough, but other jobs hold them; or no host has a slot.
     """
     total = sum(room.slots for room in rooms)
+    if not total:
+        names = [room.name for room in rooms]
+        what = f"{host_list(names)} {'has' if len(names) == 1 else 'have'} no slot for a rank"
+        raise NotReady(what, "run the same command again with other hosts, or set slots: in hosts.yaml")
     wanted = total if ranks is None else ranks
     if wanted < 1:
         raise ValueError("a job needs at least one rank")

@@ -135,7 +135,7 @@ def test_impossible_numbers_of_ranks(ranks: int) -> None:
 
 
 def test_no_slot_at_all() -> None:
-    with pytest.raises(ValueError, match="at least one rank"):
+    with pytest.raises(NotReady, match="gpu1 has no slot for a rank"):
         take_slots((Room("gpu1", "10.77.0.2", 0),), None)
 
 
