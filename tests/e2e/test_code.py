@@ -72,7 +72,7 @@ def test_each_job_has_its_own_copy_and_its_results_come_back(up: Toolkit, tmp_pa
     inside = toolkit.run("run", "--launcher", "mpirun", "--", "sh", "-c", "ls -a", check=True)
     assert "code" in inside.out and "runs" not in inside.out
     lost = toolkit.run("get", "outt")
-    assert lost.status == 1 and "has no file outt; the job's folder contains: " in lost.err
+    assert lost.status == 1 and "has no file outt; the working directory of the job contains: " in lost.err
 
 
 def test_little_travels_for_a_small_change(up: Toolkit, tmp_path: Path) -> None:

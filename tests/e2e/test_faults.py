@@ -248,7 +248,7 @@ def lost(process: subprocess.Popen[str]) -> None:
     assert "run the same command again" in report
     login = (
         f"{HEALTHY}: not done: test the SSH login from the main container to every "
-        f"worker: an earlier step failed on {SICK}\n"
+        f"worker container: an earlier step failed on {SICK}\n"
     )
     assert f"{HEALTHY}: ok (" in report or login in report, said
 

@@ -328,7 +328,7 @@ def test_gpus_from_the_engines_refusal_to_a_container_that_has_them(
         # A list that the host cannot fulfil, and a driver in trouble.
         _declare(subject, ["GPU-00000000-0000-0000-0000-000000000000"])
         absent = subject.run("up", "--no-check")
-        assert absent.status == 3 and f"nvidia-smi on the host lists 2: 0 {IDS[0]}" in absent.err
+        assert absent.status == 3 and f"nvidia-smi on the host lists 2 GPUs: 0 {IDS[0]}" in absent.err
         # By CDI, one of the two by its UUID.
         _declare(subject, [IDS[1]])
         _put("box1", "/etc/cdi/nvidia.json", json.dumps(SPEC, indent=1))

@@ -36,8 +36,8 @@ EXPECTED = {
         "/code/model.pt (fifo) for a checkpoint at hangs.py:",
     ),
     "loader": ("child", "for its child process "),
-    "handler": ("handler", "handles an exception at hangs.py:"),
-    "stopped": ("stopped", "is stopped by a signal (SIGSTOP"),
+    "handler": ("handler", "while handling an exception at hangs.py:"),
+    "stopped": ("stopped", "is stopped by a signal such as SIGSTOP"),
 }
 
 

@@ -40,5 +40,5 @@ def prepare_smoke(cluster: Connection, launcher: str = "") -> PreparedSmoke:
         session.require_some()
         planned = plan_smoke(session, launcher)
         if planned.instead:
-            notices.add(Topic.LAUNCHER, text=f"smoke uses {planned.launcher}: {planned.instead}")
+            notices.add(Topic.LAUNCHER, text=f"smoke uses {planned.launcher}, because {planned.instead}")
         return PreparedSmoke(cluster, session, notices, planned)

@@ -102,7 +102,7 @@ def measured_text(session: Session, planned: PlannedJob, mark: str, listen: List
     if ended.exit_code != 0 or not found:
         tail = " | ".join(lines[-5:])
         code = "" if ended.exit_code is None else f" and exit code {ended.exit_code}"
-        what = f"job {job.id} ended with the state {ended.state}{code}; last lines: {tail or 'none'}"
+        what = f"job {job.id} ended with the state {ended.state}{code}; end of the log: {tail or 'no output'}"
         raise ToolkitError(what, f"toolkit logs {job.id}")
     return found[-1]
 

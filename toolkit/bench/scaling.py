@@ -213,7 +213,7 @@ def _early(session: Session, ended: JobStatus) -> ToolkitError:
     show_log(session, ended, text.take, Excerpt(tail=_LAST_LINES), on=False)
     tail = "".join(f"\n    {line}" for line in text.text.splitlines()[-_LAST_LINES:])
     code = "" if ended.exit_code is None else f" with exit code {ended.exit_code}"
-    what = f"job {ended.id} exited{code} before its throughput was known{tail}"
+    what = f"job {ended.id} ended{code} before toolkit measured the throughput{tail}"
     return ToolkitError(what, f"toolkit logs {ended.id}")
 
 

@@ -139,7 +139,9 @@ def parse_prediction(value: Any, source: str) -> tuple[tuple[int, float], ...]:
     """
     rows = value.get("rows") if isinstance(value, Mapping) else None
     if not isinstance(rows, Sequence) or not rows:
-        raise BadInput(source, (Problem("rows", "is not the output of toolkit predict --json"),))
+        raise BadInput(
+            source, (Problem("rows", "should be the list of rows from the output of toolkit predict --json"),)
+        )
     try:
         return tuple((int(row["hosts"]), float(row["efficiency"])) for row in rows)
     except (KeyError, TypeError, ValueError):

@@ -210,6 +210,6 @@ def run_smoke(session: Session, planned: PlannedSmoke, listen: Listener) -> Smok
     if not line:
         tail = " | ".join(lines[-5:])
         code = "" if ended.exit_code is None else f" and exit code {ended.exit_code}"
-        what = f"job {job.id} ended with the state {ended.state}{code}; last lines: {tail or 'none'}"
+        what = f"job {job.id} ended with the state {ended.state}{code}; end of the log: {tail or 'no output'}"
         problems.append(gpu_problem("all-reduce", what, f"toolkit logs {job.id}"))
     return Smoke(rows, tuple(problems), line, launcher, instead)

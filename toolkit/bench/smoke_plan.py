@@ -116,7 +116,7 @@ def _judge(
         what += f"; unexpected: {', '.join(sorted(more))}"
     if outcome.step == _OWN:
         # `systemctl daemon-reload` on the host has this effect if the engine uses systemd for control groups.
-        fix = f"on {place.name}: docker rm -f {name}  # then toolkit up"
+        fix = f"on {place.name}: {place.facts.engine} rm -f {name}  # then toolkit up"
     elif trouble and not is_absent(trouble):
         cause, fix = explain(trouble, place.name)
         what += f": {cause}"

@@ -61,7 +61,7 @@ def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
         tail = "".join(f"\n    {line}" for line in output[-6:])
         why = tail or f": {ended.reason}"
         raise ToolkitError(
-            f"the job that measures the step time ended with the state {ended.state} and no result{why}",
+            f"the job that measures the step time ended with the state {ended.state}, without a result{why}",
             f"toolkit logs {job.id}",
         )
     return probed

@@ -96,7 +96,8 @@ def tune(
         places = tuple((host.name, host.address, host.slots) for host in job.hosts)
         if job.world_size < 2:
             raise NotReady(
-                "an all-reduce requires at least two ranks, found 1", "add hosts or slots, or omit --only"
+                "an all-reduce requires at least two ranks, found 1",
+                "in hosts.yaml: add a host, or set slots: of a host to 2 or more; or omit --only",
             )
         begin = clock()
         text = measured_text(session, planned, _RESULT, listen)

@@ -57,8 +57,9 @@ def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked(f"the mount source {source} is missing or does not respond [mount-there]")
     elif looked.error:
         mounts = [word for mount in scene.inventory.mounts for word in ("--mount", mount_argument(mount))]
-        words = ("docker", "run", "--rm", "--network", "host", *mounts, scene.inventory.image, "true")
-        fix = f"on {seen.host}: {quoted(*words)}"
+        engine = scene.inventory.engine
+        words = (engine, "run", "--rm", "--network", "host", *mounts, scene.inventory.image, "true")
+        fix = f"on {seen.host}: {quoted(*words)}  # tests the image and the mounts without toolkit"
         yield error(f"the test container failed: {looked.error}", fix)
 
 
@@ -83,6 +84,7 @@ def _programs(scene: Scene) -> Iterator[Finding]:
         """Return the launcher itself if the image has it, otherwise the first one that the image has."""
         return next(filter(meets, dict.fromkeys((launcher, *launchers))), "python")
 
+    onto = f"toolkit image build --onto {file.image}  # then in hosts.yaml: set image: to the built image"
     transport = file.transport
     if transport == AUTO and len(file.hosts) > 1:
         transport = transport_for(lacks)
@@ -91,7 +93,7 @@ def _programs(scene: Scene) -> Iterator[Finding]:
             without_ssh("auto", file.worker_port_fixed, bool(file.spares)) if transport == EXEC else ()
         ):
             what = f"transport: auto selects {transport_text(EXEC)}; {path_text(path)}: {fault}"
-            yield error(what, f"toolkit image build --onto {file.image}", subject=path_text(path))
+            yield error(what, onto, subject=path_text(path))
     named = INSTEAD.get(file.launcher, file.launcher)
     exec_launcher = instead(_BY_EXEC, named if named in (*_BY_EXEC, "auto") else _BY_EXEC[0])
     if missing := [name for name in needs_of(file.transport, len(file.hosts)) if name in lacks]:
@@ -100,7 +102,7 @@ def _programs(scene: Scene) -> Iterator[Finding]:
         yield error(what, without_sshd(file.image, launcher), subject="transport")
     if transport == EXEC != file.transport and file.launcher not in (*WITHOUT_SSH, "auto"):
         what = f"launcher: {file.launcher} requires SSH, but transport is {transport_text(EXEC)}"
-        fix = f"in hosts.yaml: set launcher: {exec_launcher}; or: toolkit image build --onto {file.image}"
+        fix = f"in hosts.yaml: set launcher: {exec_launcher}; or: {onto}"
         yield error(what, fix, subject="launcher")
     elif missing := [name.removeprefix("python:") for name in NEEDS.get(file.launcher, ()) if name in lacks]:
         what = (
@@ -122,7 +124,9 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if kind in report.taken:
             # The port was free a moment ago: another `toolkit check` can use it, or a program only bound it.
             yield warning(
-                what, f"toolkit check  # to list the used ports, on {seen.host}: ss -tanp", subject=port
+                what,
+                f"toolkit check  # repeats the test; on {seen.host}, ss -tanp lists the used ports",
+                subject=port,
             )
         else:
             yield error(
@@ -213,7 +217,7 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
     try:
         given = given_gpus(scene.inventory.host(seen.host), seen.facts)
     except NotReady:
-        yield unchecked("the host does not have the GPUs in hosts.yaml [gpu-count]")
+        yield unchecked("the host does not have the GPUs that hosts.yaml declares [gpu-count]")
         return
     wanted = usable_uuids(given, seen.facts)
     if not wanted:
@@ -224,7 +228,7 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     report = scene.inside[seen.host].report
     if report.gpu_error:
-        what = f"nvidia-smi in the container: {report.gpu_error}"
+        what = f"nvidia-smi in the container failed: {report.gpu_error}"
         yield unchecked(what, f"on {seen.host}: {PERSIST}")
         return
     found = report.gpus
@@ -258,7 +262,7 @@ def _versions(scene: Scene) -> Iterator[Finding]:
         by_version = grouped((name, versions.get(program, "missing")) for name, versions in by_host.items())
         if len(by_version) > 1:
             what = f"the version of {program} differs: {groups_text(by_version)}"
-            fix = "toolkit down && toolkit up  # creates all containers again from the same image"
+            fix = "toolkit down && toolkit up  # recreates all containers from the same image"
             yield error(what, fix, subject=program)
 
 

@@ -116,7 +116,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         folder = there.locked[0] if there.locked else there.path
         own = f"on {seen.host}: sudo chown -R {quoted(user, folder)}"
         fix = own if folder.startswith(wanted) else elsewhere
-        what = f"user {user} cannot write to {folder}, below which toolkit stores SSH keys and job records"
+        what = f"user {user} cannot write to {folder}, but toolkit stores files below this folder"
         yield error(what, fix)
     elif (
         there.type.startswith("fuse.")
@@ -161,7 +161,8 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif home is None or not home.size:
         yield unchecked("the disk of the home folder is not known")
     elif "w" not in home.may:
-        fix = f"on {seen.host}: ls -ld {quoted(home.path)}  # then correct the owner or the permissions"
+        look = f"ls -ld {quoted(home.path)}"
+        fix = f"on {seen.host}: {look}  # then make the SSH user the owner, and run chmod u+w"
         yield warning(f"the home folder {home.path} is not writable for the SSH user", fix)
     elif home.free < NOTHING:
         yield error(f"the home folder {home.path} has only {_size(home.free)} free", _usage(seen, home))
@@ -180,7 +181,8 @@ def _usage(seen: Seen, where: Place) -> str:
 
 def _read_only(seen: Seen, where: Place) -> Finding:
     look = "sudo dmesg | grep -i 'remount\\|i/o error'"
-    fix = f"on {seen.host}: {look}  # the kernel can remount a failing disk read-only"
+    then = "if the disk has errors, replace the disk; otherwise, remount the file system with rw"
+    fix = f"on {seen.host}: {look}  # {then}"
     return error(f"{where.path} is on a file system that is mounted read-only", fix)
 
 

@@ -92,8 +92,8 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the container engine cannot be used")
     elif "name=userns" in options:
         what = (
-            "docker maps user IDs (userns-remap), so ranks can neither read their SSH keys "
-            "nor write files as the SSH user"
+            "docker maps user IDs (userns-remap), so ranks cannot read or write files with the permissions "
+            "of the SSH user"
         )
         yield error(what, f"on {seen.host}: remove userns-remap from {_DAEMON}, {RESTART}")
     elif "name=rootless" in options and info.engine != PODMAN:
@@ -159,7 +159,7 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
         what = "docker is a snap package, which cannot read hidden folders and most folders outside /home"
         yield warning(what, f"on {seen.host}: sudo snap remove docker  # then install docker.io or docker-ce")
     elif "name=selinux" in options:
-        what = "with SELinux, containers without GPUs can only access folders with the label container_file_t"
+        what = "with SELinux, containers without GPUs can access only folders with the label container_file_t"
         fix = "sudo chcon -Rt container_file_t FOLDER  # for each mount, and for the state directory"
         yield warning(what, f"on {seen.host}: {fix}")
 

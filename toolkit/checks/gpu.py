@@ -245,7 +245,10 @@ def _index(card: Mapping[str, str]) -> str:
 @of_cards
 def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     report = answers(seen)
-    reset = "sudo nvidia-smi --gpu-reset -i {}  # while the GPU is unused; replace a GPU whose errors return"
+    reset = (
+        "sudo nvidia-smi --gpu-reset -i {}"
+        "  # while no process uses the GPU; if errors return, replace the GPU"
+    )
     for card in report.cards:
         who, fix = label(card), f"on {seen.host}: {reset.format(_index(card))}"
         errors = number(card, "ecc.errors.uncorrected.volatile.total") or 0
@@ -286,7 +289,7 @@ def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if found and found[1] in XIDS:
             counts[found] = counts.get(found, 0) + 1
     for (bus, code), count in counts.items():
-        times = f" {count} times" if count > 1 else ""
+        times = f" at least {count} times" if count > 1 else ""
         what = f"the GPU at {bus} has reported Xid {code} ({XIDS[code]}){times} since the host booted"
         yield warning(
             what,
@@ -348,9 +351,8 @@ def _mode(seen: Seen, scene: Scene) -> Iterator[Finding]:
         mode = card.get("compute_mode", "")
         fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT"
         if mode == "Prohibited":
-            yield error(
-                "no program can use the GPU, because its compute mode is Prohibited", fix, subject=label(card)
-            )
+            what = "no CUDA program can use the GPU, because its compute mode is Prohibited"
+            yield error(what, fix, subject=label(card))
         elif mode.startswith("Exclusive") and slots > len(report.cards):
             what = (
                 f"{slots} slots cannot share {counted(len(report.cards), 'GPU')} in the compute mode {mode}"
@@ -432,7 +434,7 @@ CHECKS = (
     Check("gpu-memory", "the GPUs report no uncorrectable memory errors", host=_memory, probes=(GPUS,)),
     Check("gpu-xid", "the kernel log has no GPU hardware errors", host=_xid, probes=(GPUS,)),
     Check("gpu-throttle", "GPUs can run at full clock speed", host=_throttled, probes=(GPUS,)),
-    Check("gpu-busy", "no other process uses the GPUs", host=_busy, probes=(GPUS, MARKS)),
+    Check("gpu-busy", "only processes of this cluster use the GPUs", host=_busy, probes=(GPUS, MARKS)),
     Check("gpu-mode", "programs can use the GPUs", host=_mode, probes=(GPUS,)),
     Check("gpu-persistence", "the GPU driver stays loaded", host=_persistence, probes=(GPUS,)),
     Check("gpu-link", "PCIe links of GPUs have their full width", host=_link, probes=(GPUS,)),

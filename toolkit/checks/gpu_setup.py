@@ -180,8 +180,8 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
     what = f"{slots} slots share {counted(len(used), 'GPU')}"
     if any(gpu.migs for gpu in used):
         what += (
-            " by MIG devices, but NCCL before 2.30 refuses two ranks on one GPU, and newer NCCL requires "
-            f"{_SEVERAL_RANKS}=1"
+            " by MIG devices, but NCCL before 2.30 refuses two ranks on one GPU, and NCCL 2.30 or newer "
+            f"requires {_SEVERAL_RANKS}=1"
         )
         fix = (
             f"in hosts.yaml: keep one MIG device of each GPU in hosts/{seen.host}/gpus"
@@ -189,7 +189,7 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
             f'set env: {{{_SEVERAL_RANKS}: "1"}}'
         )
     else:
-        what += ", but NCCL refuses two ranks on one GPU"
+        what += ", but by default, NCCL refuses two ranks on one GPU"
         fix = f"in hosts.yaml: set hosts/{seen.host}/slots to {len(used)}, or remove this key"
     yield warning(what, fix)
 
@@ -334,7 +334,8 @@ def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
             "because the engine uses systemd cgroups and /dev/char has no links to the GPUs"
         )
         fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all"
-        yield warning(what, f"on {seen.host}: {fix}  # at every boot, for example by a udev rule")
+        when = "run this command at every boot, for example by a udev rule"
+        yield warning(what, f"on {seen.host}: {fix}  # {when}")
 
 
 def _fabric(seen: Seen, scene: Scene) -> Iterator[Finding]:

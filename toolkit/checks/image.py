@@ -39,7 +39,7 @@ def _one(scene: Scene) -> Iterator[Finding]:
     elif not scene.sendable and len(identities) > 1:
         who = ", ".join(f"{name} has {image.identity}" for name, image in held.items())
         fix = "toolkit image send  # after you build or load the image on your machine"
-        why = scene.local_silence or "your machine has no such image"
+        why = scene.local_silence or "your machine has no image with this tag"
         what = f"the hosts have different images with the tag {tag} ({who}), and {why}"
         yield error(what, LATE_FIX if scene.local_silence else fix)
 
@@ -63,7 +63,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(f"the image {tag} is missing, and {scene.local_silence}", LATE_FIX)
     elif not scene.sendable:
         what = f"the image {tag} is missing, and the engine of your machine has no copy to send"
-        yield error(what, f"{missing_fix(tag)}, or on {seen.host}: {scene.inventory.engine} load -i FILE")
+        yield error(what, f"{missing_fix(tag)}; or on {seen.host}: {scene.inventory.engine} load -i FILE")
     elif held is not None:
         yield fine(
             f"the image {tag} ({held.identity}) differs from the image on your machine, "
@@ -85,7 +85,8 @@ def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
     about = engine_info(seen)
     mirrors = about.registries.mirrors if about.registries else None
     if mirrors or about.https_proxy or about.http_proxy:
-        yield unchecked(f"the engine pulls through a mirror or proxy, and a direct query failed: {words}")
+        what = "the engine pulls through a mirror or proxy, and a direct query to the registry failed"
+        yield unchecked(f"{what}: {words}")
         return
     for way in pull_failures(seen.host, tag, scene.inventory.engine):
         if re.search(way.says, answer.output):

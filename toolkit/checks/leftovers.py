@@ -243,5 +243,5 @@ CHECKS = (
     Check("left-containers", "no container of the cluster has stopped", host=_containers, probes=(MARKS,)),
     Check("left-processes", "no process of an ended job runs", whole=_processes, probes=(MARKS,)),
     Check("left-state", "no state directory of a removed cluster remains", host=_state, probes=(MARKS,)),
-    Check("cluster-version", "no other version of toolkit created the cluster", host=_version),
+    Check("cluster-version", "no toolkit version other than yours created the cluster", host=_version),
 )

@@ -124,7 +124,7 @@ def _programs(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not files(seen):
         yield unchecked("the host did not report its programs")
     if missing := files(seen).get("missing"):
-        what = f"the PATH of SSH sessions contains no {', '.join(missing)}"
+        what = f"the PATH of SSH sessions contains no {' and no '.join(missing)}"
         yield error(what, f"on {seen.host}: install coreutils, grep, sed, tar and gzip")
 
 
@@ -139,7 +139,7 @@ def _limits(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if number is not None and number < least:
             what = f"the limit '{name.lower()}' of SSH sessions is {value}, so docker commands can fail"
             yield warning(
-                what, f"on {seen.host}: raise the limit in /etc/security/limits.conf, then log in again"
+                what, f"on {seen.host}: in /etc/security/limits.conf, raise the limit to {least} or more"
             )
 
 
@@ -239,7 +239,7 @@ def _slots(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not count:
         yield unchecked("the host did not report its number of processors")
     elif slots > count:
-        what = f"{slots} slots share {counted(count, 'processor')}, so ranks wait for each other"
+        what = f"{slots} slots share {counted(count, 'processor')}, so ranks can wait for a processor"
         yield warning(what, f"in hosts.yaml: set hosts/{seen.host}/slots to {count} or less")
 
 

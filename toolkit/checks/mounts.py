@@ -47,10 +47,12 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for mount, where in found:
         if not where.answered:
             what = f"the file system of {mount.source} does not respond"
-            fix = f"on {seen.host}: sudo umount -l {quoted(mount.source)}  # or restart the file server"
+            fix = f"on {seen.host}: sudo umount -l {quoted(mount.source)}"
+            fix = f"{fix}  # then mount the file system again; or restart the file server"
             yield error(what, fix, subject=mount.source)
         elif where.kind == "broken link":
-            fix = f"on {seen.host}: ls -l {quoted(mount.source)}  # then correct the link"
+            fix = f"on {seen.host}: ls -l {quoted(mount.source)}"
+            fix = f"{fix}  # then create the target of the link, or change the link to an existing path"
             yield error(f"{mount.source} is a broken symbolic link", fix, subject=mount.source)
         elif not where.kind:
             what = f"{mount.source} does not exist, or user {seen.facts.user} cannot open its parent folder"
@@ -88,7 +90,8 @@ def access(seen: Seen, scene: Scene) -> Iterator[Finding]:
             continue
         if not set(needed) <= set(where.may):
             look = f"ls -ld {quoted(mount.source)}"
-            fix = f"on {seen.host}: {look}  # then run chmod, or add {user} to the group of the folder"
+            group = f"chmod g+rX and add user {user} to the group of the path"
+            fix = f"on {seen.host}: {look}  # then run chmod o+rX on this path, or {group}"
             what = f"ranks run as user {user} and cannot read {mount.source}"
             yield error(what, fix, subject=mount.source)
         elif not mount.read_only and "ro" in where.options:
@@ -110,11 +113,12 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
             what = f"the file system of {mount.source} is almost full ({free})"
             yield error(what, fix, subject=mount.source)
         elif where.free < GIB:
-            yield warning(
-                f"{mount.source} has only {free}, so checkpoints can fail", fix, subject=mount.source
-            )
+            effect = "so ranks can fail to write checkpoints"
+            what = f"the file system of {mount.source} has only {free}, {effect}"
+            yield warning(what, fix, subject=mount.source)
         elif where.inodes and where.inodes_free < 1000:
-            what = f"{mount.source} has room for only {counted(where.inodes_free, 'more file')}"
+            left = counted(where.inodes_free, "more file")
+            what = f"the file system of {mount.source} has room for only {left}"
             inodes = f"on {seen.host}: df -i {source}  # then remove files that are not needed"
             yield warning(what, inodes, subject=mount.source)
 
@@ -150,7 +154,7 @@ def _same(scene: Scene) -> Iterator[Finding]:
             len({(where.inode.partition(":")[2], where.size) for where in shared.values() if where.inode}) > 1
         ):
             groups = grouped((name, where.source) for name, where in shared.items())
-            what = f"{mount.source} is a different folder on some hosts: {groups_text(groups)}"
+            what = f"{mount.source} is not the same folder on all hosts: {groups_text(groups)}"
             yield warning(what, "mount the same file system on all hosts", subject=mount.source)
 
 
@@ -165,13 +169,13 @@ def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...
     if len(hosts) < 2 or any(_is_common(scene, mount, hosts) for mount in writable):
         return ()
     what = (
-        "after a restart, ranks on other hosts might not find the checkpoints, because no writable mount is "
+        "ranks that restart on a different host might not find the checkpoints, because no writable mount is "
         "on a network file system that all hosts of the job share"
     )
     fix = (
-        "in hosts.yaml: set mounts: [/SHARED/FOLDER:/checkpoints], then: toolkit up  # and write checkpoints "
-        "to /checkpoints; if no folder is shared, rank 0 can write, read and broadcast the checkpoints while "
-        "rank 0 stays on its host"
+        "in hosts.yaml: add under mounts: - /SHARED/FOLDER:/checkpoints; then: toolkit up  # and write "
+        "checkpoints to /checkpoints; if no folder is shared, rank 0 can write, read and broadcast the "
+        "checkpoints while rank 0 stays on its host"
     )
     return (Finding("restart-checkpoints", "warning", what, fix, subject="--max-restarts"),)
 

@@ -31,7 +31,9 @@ def _shared(scene: Scene) -> Iterator[Finding]:
         where = ", ".join(f"{name} in {network}" for name, network in own.items())
         what = f"the data addresses of the hosts are in different networks: {where}"
         yield warning(
-            what, "in hosts.yaml: set data_address for these hosts  # unless a router connects the networks"
+            what,
+            "in hosts.yaml: set data_address of these hosts to addresses in one network  # not necessary if "
+            "a router connects the networks",
         )
     if not own:
         yield unchecked("no host has a known data address")
@@ -45,7 +47,8 @@ def _conflict(scene: Scene) -> Iterator[Finding]:
                 reported.add(one.address)
                 who = host_list((name, *one.twins))
                 fix = (
-                    f"on {name}: ip -4 addr  # then give each host a different address, or remove one address"
+                    f"on {name}: ip -4 addr  # then give each host a different address, or remove the "
+                    "address from all hosts except one"
                 )
                 if any(path.address == one.address for path in scene.paths.values()):
                     yield error(
@@ -157,7 +160,10 @@ def _public(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the data address is not known")
     elif ipaddress.ip_address(path.address).is_global:
         what = f"the data address {path.address} is public, and ranks connect without authentication"
-        fix = "in hosts.yaml: set data_address to an address in a private network, or restrict the firewall"
+        fix = (
+            "in hosts.yaml: set data_address to an address in a private network; "
+            "or in the firewall: allow connections only from hosts of the cluster"
+        )
         yield warning(what, fix, subject=path.address)
 
 

@@ -59,7 +59,8 @@ def _rates(scene: Scene) -> Iterator[Finding]:
     rates = {name: f"{len(own)} × {own[0].rate:g} Gb/s" for name, own in ports.items() if own}
     if len(set(rates.values())) > 1:
         rows = ", ".join(f"{name} {text}" for name, text in rates.items())
-        what = f"NCCL can fail or use the slowest port, because RDMA ports differ between hosts: {rows}"
+        effect = "NCCL can fail or run at the speed of the slowest port"
+        what = f"{effect}, because RDMA ports differ between hosts: {rows}"
         yield warning(
             what,
             "in hosts.yaml: set NCCL_IB_HCA in hosts/NAME/env to the same number of equally fast ports",
@@ -103,8 +104,8 @@ def _unused(scene: Scene) -> Iterator[Finding]:
                 yield warning(f"{what} ({port.rate:g} Gb/s): {name} has {has}", fix, host, port.name)
             elif shared.intersection(i.network for i in own):
                 fix = (
-                    f"on {host}: ip -4 addr  # then put the first RDMA ports of all hosts in the same "
-                    "network, and the second ports likewise"
+                    f"on {host}: ip -4 addr  # then put the first RDMA ports of all hosts in one "
+                    "network, and the second ports in another network"
                 )
                 yield warning(
                     f"{what}, because NCCL would connect ports in different networks", fix, host, port.name

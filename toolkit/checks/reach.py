@@ -25,7 +25,7 @@ _FAULTS = {
     "timeout": f"dropped without an answer within {CONNECT_SECONDS:g} s",
     "unreachable": "rejected as unreachable",
     "mute": "opened, but transmit no data",
-    "stranger": "answered by another program",
+    "stranger": "answered by a program other than the test program",
 }
 _REJECTED = "rejected, although a test container listens"
 
@@ -100,10 +100,12 @@ def _route(scene: Scene) -> Iterator[Finding]:
             if by is None:
                 yield unchecked(f"the host did not report its route to {where}", "", source, target)
             elif not by:
-                yield error(f"the host has no route to {where}", f"on {source}: {look}", source, target)
+                fix = f"on {source}: {look}  # then add the missing route"
+                yield error(f"the host has no route to {where}", fix, source, target)
             elif by == "lo":
                 what = f"the host has the address of {where} on its own interface"
-                yield error(what, f"on {source}: ip addr; {look}", source, target)
+                fix = f"on {source}: ip addr; {look}  # then remove the address from one of the two hosts"
+                yield error(what, fix, source, target)
             elif by != own.interface:
                 rates = (link_rate(facts, by), link_rate(facts, own.interface))
                 slow = f" ({rate_text(rates[0])})" if 0 < rates[0] < rates[1] else ""
@@ -131,7 +133,7 @@ def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
             how = f"packets from {other.host} on {path.interface}, {why}"
             names = (f"net.ipv4.conf.{name}.rp_filter=2" for name in ("all", path.interface))
             loose = f"sudo sysctl -w {quoted(*names)}"
-            fix = f"on {seen.host}: {loose}  # or correct the route"
+            fix = f"on {seen.host}: {loose}  # or correct the return route"
             if come and come.tried and not come.faults:
                 # The packets arrived through the other interface this time.
                 yield warning(f"the kernel would drop {how}", fix, subject=other.host)

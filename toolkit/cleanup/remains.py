@@ -237,12 +237,12 @@ class Remains:
                     else f"the state directory changed in the last {QUIET} minutes"
                 )
                 fix = (
-                    "toolkit down --hosts FILE  # downloads the records and removes the directory; "
-                    "or, without a download: toolkit gc --state"
+                    "toolkit down --hosts FILE  # FILE: the hosts.yaml of the cluster; downloads the job "
+                    "records. Without a download, for all such directories: toolkit gc --state"
                 )
                 if state.elsewhere:
                     why = (
-                        f"{state.elsewhere} is not an address of this host: another host might use the "
+                        f"{state.elsewhere} is not an address of {state.host}: another host might use the "
                         "directory"
                     )
                     remove = quoted("rm", "-rf", state.path)
@@ -256,7 +256,11 @@ class Remains:
                 if (seen.host, job) not in doomed:
                     why = f"cannot query the main host of cluster {cluster} about the job"
                     own = cluster == self.scene.inventory.cluster
-                    fix = "toolkit up && toolkit gc" if own else "toolkit gc --hosts FILE"
+                    fix = (
+                        "toolkit up && toolkit gc"
+                        if own
+                        else "toolkit gc --hosts FILE  # FILE: the hosts.yaml of this cluster"
+                    )
                     rows.append(Kept(seen.host, f"processes of job {job}", why, fix))
         return tuple(rows)
 

@@ -311,8 +311,13 @@ def _missing(declared: str, facts: Facts, key: str) -> NotReady:
         for gpu in facts.gpus
     )
     trouble = f"; nvidia-smi also reports: {facts.gpu_trouble}" if facts.gpu_trouble else ""
-    what = f"{declared}, but nvidia-smi on the host lists {len(facts.gpus)}: {listed}{trouble}"
-    fix = f"on {facts.host}: nvidia-smi -L  # then change {key} in hosts.yaml"
+    what = (
+        f"{declared}, but nvidia-smi on the host lists {counted(len(facts.gpus), 'GPU')}: {listed}{trouble}"
+    )
+    fix = (
+        f"on {facts.host}: nvidia-smi -L"
+        f"  # then in hosts.yaml: change {key} to the listed GPUs, or to their number"
+    )
     return NotReady(what, fix, facts.host)
 
 

@@ -109,7 +109,10 @@ def image_here(name: str) -> ImageFacts:
         ImageError: the engine does not have the image.
     """
     if not is_here(DOCKER):
-        raise MissingTool("docker is not installed on this machine", "install docker and put it on PATH")
+        raise MissingTool(
+            "docker is not on the PATH of this machine",
+            "install Docker, or add the folder of docker to the PATH",
+        )
     done = run_here((DOCKER, "image", "inspect", name))
     if not done.ok:
         usable = run_here((DOCKER, "ps", "--quiet"))
@@ -118,7 +121,7 @@ def image_here(name: str) -> ImageFacts:
             raise MissingTool(what, "sudo systemctl start docker  # your user must be in the group docker")
         what = f"this machine does not have the image {name}: {words_of(done.stderr)}"
         raise ImageError(what, f"docker pull {name}")
-    with answer_of("", f"the image {name}"):
+    with answer_of("", f"the description of the image {name}"):
         (found,) = decode_json(tuple[ImageInspect, ...], done.stdout)[:1]
     return image_facts(found)
 

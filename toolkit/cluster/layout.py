@@ -203,8 +203,8 @@ def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, F
     if others:
         who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in others)
         fix = (
-            "in hosts.yaml: keep only hosts with the architecture of the image, "
-            "or set image: to an image for all hosts"
+            "in hosts.yaml: keep only hosts of one architecture, "
+            "and set image: to an image for this architecture"
         )
         raise ImageError(f"the image {name} is for {image.arch}, but {who}", fix, others[0].host)
 

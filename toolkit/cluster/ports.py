@@ -82,7 +82,7 @@ def worker_port(
             return port
     raise NotReady(
         f"no port from {inventory.worker_port} to 65535 is free on every worker host",
-        "in hosts.yaml: set worker_port: to a port that is free on all hosts",
+        "in hosts.yaml: set worker_port: to a lower port that is free on all worker hosts",
     )
 
 

@@ -77,7 +77,7 @@ def parse_state_folders(host: str, state_dir: str, text: str) -> tuple[StateFold
         if numbers:
             found.append(StateFolder(path, int(numbers[1]), int(numbers[2], 16), outer=index >= _OWN))
         elif line != "-":
-            what = f"toolkit cannot read the owners of {state_dir} that the host sent: {line[:60]!r}"
+            what = f"the host sent an invalid line about the owner and mode of {state_dir}: {line[:60]!r}"
             raise ToolkitError(what, "toolkit status -v", host)
         path = path.rpartition("/")[0] or "/"
     return tuple(found)
@@ -132,7 +132,7 @@ def refuse_unsafe_state(facts: Facts) -> None:
 
 def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
     on, path = f"on {facts.host}: ", shlex.quote(folder.path)
-    elsewhere = "  # or in hosts.yaml: set another state_dir:"
+    elsewhere = "  # or in hosts.yaml: set state_dir: to another folder"
     aside = f"{on}sudo mv {path} {shlex.quote(f'{folder.path}.unsafe')}{elsewhere}"
     if stat.S_ISLNK(folder.mode):
         return "is a symbolic link", f"{on}rm {path}  # to use another disk, set state_dir: in hosts.yaml"

@@ -53,7 +53,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"bind source path does not exist: (?P<path>[^\n|]+)",
         "the source of a mount does not exist",
-        "on HOST: mkdir -p {path}  # or change mounts: in hosts.yaml",
+        "on HOST: mkdir -p {path}  # or in hosts.yaml: correct the source under mounts:",
     ),
     (
         r"invalid mount config for type \"bind\": (l?stat|mkdir) (?P<path>[^\n|]+): permission denied|"
@@ -90,7 +90,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         r"no such (container|object): toolkit-|via template \S*\.toolkit-new\S*: no such file|"
         r"mv: target \S*: no such file",
         "the cluster was removed meanwhile, for example by `toolkit down`",
-        "toolkit up  # after the other command has ended",
+        "toolkit up  # after the removal has ended",
     ),
     (
         r"cannot allocate memory|out of memory",

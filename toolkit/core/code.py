@@ -102,5 +102,5 @@ def size_findings(tree: CodeTree) -> tuple[Finding, ...]:
         else f"the code that toolkit sends to every host contains "
         f"{counted(len(big), 'large file')}: {names}{more}"
     )
-    fix = "add files that ranks do not need to .toolkitignore; for data, set data: or mounts: in hosts.yaml"
+    fix = "in .toolkitignore: list files that ranks do not need; for data, set data: or mounts: in hosts.yaml"
     return (Finding("code-size", "warning", what, fix, subject="code"),)

@@ -135,7 +135,8 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
     except OSError as error:
         raise ToolkitError(
             f"cannot write {path}: {error.strerror}",
-            f"df -h {quoted(str(path.absolute().parent))}  # free disk space, or use another file",
+            f"df -h {quoted(str(path.absolute().parent))}"
+            "  # if the disk is full, free disk space; otherwise use another file",
         ) from error
 
 

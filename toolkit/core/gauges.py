@@ -60,7 +60,7 @@ def parse_gauges(host: str, line: bytes) -> HostGauges | None:
         return None
     if not isinstance(value, dict):
         return None
-    with answer_of(host, "the gauges"):
+    with answer_of(host, "the measured load"):
         reading = decode(Reading, value)
     cpu, memory, network, disk = reading.cpu, reading.memory, reading.network, reading.disk
     return HostGauges(

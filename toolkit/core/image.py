@@ -22,10 +22,10 @@ def missing_fix(tag: str) -> str:
     """Return the command that provides an image that neither your machine nor a host has.
 
     >>> missing_fix("toolkit:gpu-cuda12")
-    'toolkit image build --cuda 12  # or change image: in hosts.yaml'
+    'toolkit image build --cuda 12  # or in hosts.yaml: set image: to an image that your machine has'
     """
     command = build_command(tag) if tag.partition(":")[0] == "toolkit" else f"docker pull {tag}"
-    return f"{command}  # or change image: in hosts.yaml"
+    return f"{command}  # or in hosts.yaml: set image: to an image that your machine has"
 
 
 def build_command(tag: str) -> str:

@@ -32,8 +32,8 @@ def read_data(inventory: Inventory) -> Staged:
     ]
     if problems:
         fix = (
-            "change source: in hosts.yaml, or run `toolkit data send` on the machine that has the data and "
-            "`toolkit up --no-data` on this machine"
+            "in hosts.yaml: set source: to a readable file or folder; or run `toolkit data send` on the "
+            "machine that has the data, and `toolkit up --no-data` on this machine"
         )
         raise BadInput(inventory.source, tuple(problems), fix)
     return tuple(

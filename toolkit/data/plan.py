@@ -199,7 +199,10 @@ def folder_steps(inventory: Inventory, host: str) -> tuple[Step, ...]:
     make = script('umask 022; for d; do mkdir -p "$d" || exit; done', *folders)
     there = script('for d; do [ -d "$d" ] || exit 1; done', *folders)
     words = command(*folders).line()
-    fix = f"on {host}: sudo install -d -o $(id -un) {words}  # or change data: in hosts.yaml"
+    fix = (
+        f"on {host}: sudo install -d -o $(id -un) {words}"
+        "  # or in hosts.yaml: under data:, set path: to a folder that the SSH user can write to"
+    )
     return (Run(host, "create the data folders", make, unless=there, fix=fix),)
 
 

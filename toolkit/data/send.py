@@ -171,7 +171,10 @@ class _Sending:
         lacks = counted(files, "inode") if few and seen.free >= needed else size(needed)
         left = room.line() if room else f"{size(seen.free)} free"
         what = f"the free space in {step.path} is too small: {left}; the missing data needs {lacks}"
-        fix = f"{room_fix(host, where, self.engine)}; or in hosts.yaml: set another path: in data:"
+        fix = (
+            f"{room_fix(host, where, self.engine)}; or in hosts.yaml: under data:, "
+            "set path: to a folder with more free space"
+        )
         raise NotReady(what, fix, host)
 
     def _failure(self, result: Result) -> ToolkitError:
@@ -228,7 +231,8 @@ def _failure(result: Result, runner: Runner, path: str) -> ToolkitError:
     if is_denied(output):
         last = output.strip().rpartition("\n")[2]
         fix = (
-            f"on {host}: sudo install -d -o $(id -un) {command(path).line()}  # or set another path in data:"
+            f"on {host}: sudo install -d -o $(id -un) {command(path).line()}"
+            "  # or in hosts.yaml: under data:, set path: to a folder that the SSH user can write to"
         )
         return NotReady(f"the SSH user cannot write to the data folder: {last}", fix, host)
     return failure(result, runner, _AGAIN, [path])

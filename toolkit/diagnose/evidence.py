@@ -180,7 +180,8 @@ def parse_host(name: str, report: Inspected, addresses: Mapping[str, str], conta
         container=container,
         oom_kills=report.oom_kills or 0,
         gpus=tuple(
-            f"GPU {row.index}: {row.busy} % busy, {row.watts} W, {row.mib} MiB" for row in report.gpus
+            f"GPU {row.index}: {row.busy} % busy, {row.watts} W, {row.mib} MiB of memory"
+            for row in report.gpus
         ),
         gpu_error=report.gpu_error or "",
         py_spy=bool(report.py_spy),

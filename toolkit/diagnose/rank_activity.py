@@ -98,7 +98,7 @@ def doing(rank: RankSeen) -> Doing:
     stopped = next((p for p in rank.processes if p.state in "Tt"), None)
     if stopped is not None:
         subject = "is" if stopped is process else f"has a child process {stopped.name} that is"
-        cause = "a signal (SIGSTOP, state T" if stopped.state == "T" else "a debugger (state t"
+        cause = "a signal such as SIGSTOP (state T" if stopped.state == "T" else "a debugger (state t"
         what = f"{subject} stopped by {cause}, process {stopped.pid})"
         return Doing("stopped", what, "", place)
     hung = next((p for p in rank.processes if p.state == "D"), None)
@@ -127,7 +127,7 @@ def _of_process(process: Process, rank: RankSeen, place: str) -> Doing:
     if handler := next((f for f in process.frames if f.handler), None):
         blocked = f"is blocked in {op}" if op else f"is blocked{_call_words(process)}"
         where = f"{basename(handler.file)}:{handler.line}"
-        return Doing("handler", f"handles an exception at {where} and {blocked}", op, place)
+        return Doing("handler", f"{blocked} while handling an exception at {where}", op, place)
     if op:
         return Doing("collective", f"waits in {op}{_at(place)}", op, place)
     for rule in (_child, _sleep, _file, _lock, _gpu):

@@ -56,7 +56,7 @@ def _row(evidence: Evidence, rank: int, one: Doing) -> tuple[str, ...]:
 def _notes(evidence: Evidence) -> list[str]:
     """Return notes: the missing evidence, and facts that accompany the verdict."""
     notes = [
-        f"nvidia-smi on {host.name}: {host.gpu_error}; for the fix, run toolkit check"
+        f"nvidia-smi on {host.name} failed: {host.gpu_error}; for the fix, run toolkit check"
         for host in evidence.hosts
         if host.gpu_error
     ]

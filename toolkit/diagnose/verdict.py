@@ -51,9 +51,8 @@ FIXES: Mapping[str, str] = {
     "child": "on HOST: sudo dmesg | grep -i 'out of memory'  # shows processes that the kernel killed",
     "file": "check whether HOST has a full disk, a stalled share, or a pipe without a reader or writer",
     "network": "toolkit check  # tests whether hosts reach each other; also check the address in your code",
-    "spin": "check the line at which the rank computes for an endless loop, or for more work "
-    "than on other ranks",
-    "code": "check the line at which the rank runs, and its stack in the bundle that toolkit why writes",
+    "spin": "check whether the rank runs an endless loop, or has more work than the other ranks",
+    "code": "check the stack of the rank in the bundle that toolkit why writes",
     "gpu": "on HOST: nvidia-smi; sudo dmesg | grep -i xid  # shows the load and the errors of the GPU",
     "apart": "call the same collectives in the same order on all ranks; check each `if` that uses the rank",
     "link": "toolkit check  # tests each pair of hosts; check cable, switch and firewall between both hosts",
@@ -239,7 +238,8 @@ def _apart(
 
 def _no_rank_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
     if not found:
-        return Verdict("unclear", "no host reported a rank of the job", "toolkit status; toolkit logs")
+        fix = "toolkit status; toolkit logs  # show the containers, and the output of the job"
+        return Verdict("unclear", "no host reported a rank of the job", fix)
     kinds = Counter((one.kind, one.place) for one in found.values())
     if len(kinds) > 1 and len(found) > 2:
         (_, count), *_ = kinds.most_common(1)
@@ -313,7 +313,7 @@ def of_several(what: str) -> str:
     >>> of_several("waits in barrier"), of_several("has not started"), of_several("is stopped")
     ('wait in barrier', 'have not started', 'are stopped')
     """
-    verb, blank, rest = what.partition(" ")
+    verb, blank, rest = what.replace(" for its ", " for their ").partition(" ")
     return {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s")) + blank + rest
 
 

@@ -148,7 +148,7 @@ def _note(variable: Variable, verdict: Verdict, what: str, fix: str) -> Complain
 _LATER = "later"
 # Kinds of the tables that concern the name, not the value: severity, what, fix.
 _NOTES: dict[str, tuple[Verdict, str, str]] = {
-    "unread": ("warning", "no library of the image reads the variable {name}", "{text}"),
+    "unread": ("warning", "no library in toolkit's images reads the variable {name}", "{text}"),
     "renamed": ("warning", "{name} is the old name of {text}", "rename the variable to {text}"),
     "gone": ("warning", "{library} has ignored {name} since version {first}", "{rest}"),
     "build": ("warning", "only the build of {library} reads {name}", "{text}"),

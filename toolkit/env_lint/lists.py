@@ -91,7 +91,8 @@ def judge_components(variable: Variable, value: str) -> Complaint | None:
     wrong = [name for name in names if name and name not in variable.words]
     if wrong:
         better = " (vader replaced sm)" if wrong == ["sm"] and "vader" in variable.words else ""
-        what = f"{library} of the image fails because it has no component {listed(map(shown, wrong))}"
+        missing = listed(map(shown, wrong))
+        what = f"{library} fails because {library} in toolkit's images has no component {missing}"
         return Complaint("error", what, f"use only the components {listed(variable.words)}{better}")
     if "vader" in variable.words and "self" not in names:
         what = f"{library} fails because no rank can send to itself without the component self"

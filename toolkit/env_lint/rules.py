@@ -269,7 +269,7 @@ _COSTS = (
     _Cost(
         "NCCL_SHM_DISABLE",
         _nonzero,
-        "ranks on one host without peer-to-peer access communicate over the network",
+        "on one host, ranks whose GPUs have no peer-to-peer access communicate over the network",
     ),
     _Cost("HOROVOD_TIMELINE", _any, "Horovod writes events for every tensor of every step to a file"),
     _Cost("HOROVOD_LOG_LEVEL", _one_of("trace", "debug"), "Horovod writes lines for every tensor"),

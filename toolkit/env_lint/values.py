@@ -133,7 +133,7 @@ def _only(variable: Variable, value: str) -> Complaint | None:
 
 def _unknown_word(variable: Variable, value: str, how: str) -> Complaint:
     words = [word for word in variable.words if not word.isdigit()] or variable.words
-    what = f"{variable.library} does not know the value of {variable.name}"
+    what = f"{variable.library} does not support the value of {variable.name}"
     fix = f"set {variable.name} to one of {listed(words)}{how}, or remove {variable.name}"
     return Complaint("warning", what, fix)
 

@@ -80,7 +80,7 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
         chosen = f"auto chose {launcher} because {start.why}; " if start.why else ""
         what = f"{chosen}{_CALLED[target]} does not support {launcher}, only {known}"
         problems.append(Problem("--launcher", what))
-        fixes.append(f"add --launcher NAME, one of {known}")
+        fixes.append(f"add --launcher NAME, where NAME is one of {known}")
     if target == KUBERNETES and batch.host_network and KIND_OF.get(launcher) == "TrainJob":
         what = "a TrainJob cannot request the node's network; set hostNetwork in its TrainingRuntime instead"
         problems.append(Problem("--host-network", what))
@@ -140,7 +140,7 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
     )
     if not nodes:
         fix = "in hosts.yaml: set slots: of a selected host to 1 or more"
-        raise BadInput("command line", (Problem("", "none of the hosts has a slot"),), fix)
+        raise BadInput("command line", (Problem("", "none of the selected hosts has a slot"),), fix)
     if not plain:
         _refuse_unequal(inventory, nodes, _CALLED[target] if target == KUBERNETES else batch.runtime)
     command = start.command
@@ -196,7 +196,10 @@ def _refuse_unequal(inventory: Inventory, nodes: Sequence[BatchNode], called: st
             )
             for node in unequal
         ]
-        fix = "add --slots N --gpus N for all hosts, or --only HOST for each of several equal hosts"
+        fix = (
+            "add --slots N --gpus N for all hosts with slots, or select hosts with equal slots and GPUs by "
+            "--only"
+        )
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
 
 

@@ -175,15 +175,15 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
                 "not checked", f"kubectl cannot read the definition of {kind} in the cluster", got.output
             )
     if definition is None:
-        fix = f"--crd FILE, the output of `kubectl get crd {_PLURALS[kind]} -o yaml`"
+        fix = f"--crd FILE with the output of `kubectl get crd {_PLURALS[kind]} -o yaml`"
         yield Trial("not checked", f"cannot check the manifest without a definition of {kind}; add {fix}")
         return
     try:
         problems = manifest_problems(made, definition)
     except ValueError as error:
         raise BadInput("--crd", (Problem("", str(error)),)) from error
-    valid = "invalid" if problems else "valid"
-    what = f"the manifest is {valid} by the definition of {kind}"
+    matches = "does not match" if problems else "matches"
+    what = f"the manifest {matches} the definition of {kind}"
     yield Trial("error" if problems else "ok", what, "\n  ".join(problems))
     if cluster:
         tried = run_here(("kubectl", "create", "--dry-run=server", "-f", "-"), json.dumps(made))
@@ -192,7 +192,8 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
         yield Trial("ok" if tried.ok else "error", what, tried.output)
     else:
         yield Trial(
-            "not checked", "cannot do a dry run: kubectl is missing or reaches no cluster from your machine"
+            "not checked",
+            "cannot do a dry run: kubectl is not installed on your machine, or cannot reach a cluster",
         )
 
 

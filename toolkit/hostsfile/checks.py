@@ -58,7 +58,8 @@ def without_ssh(launcher: object, worker_port: bool, spares: bool) -> Iterator[F
         instead = INSTEAD.get(launcher) or f"one of {', '.join(WITHOUT_SSH)}"
         yield ("launcher",), f"{launcher} requires SSH, but transport is {EXEC}; write {instead}"
     if worker_port:
-        yield ("worker_port",), f"has no effect, because no sshd runs with transport: {EXEC}; remove the key"
+        what = f"has no effect, because containers run no sshd with transport: {EXEC}; remove the key"
+        yield ("worker_port",), what
     if spares:
         yield ("spares",), f"restarts on spare hosts require SSH, but transport is {EXEC}; remove the key"
 
@@ -79,10 +80,8 @@ def _spares(spares: Any, hosts: Mapping[str, Any], main: Any) -> Iterator[Fault]
         if hosts and name not in hosts:
             yield place, f"no host is called {shown(name)}; {meant(name, hosts)}"
         elif name == main:
-            yield (
-                place,
-                f"{shown(name)} is the main host, which every job needs; choose another spare or main host",
-            )
+            what = f"{shown(name)} is the main host, which every job needs"
+            yield place, f"{what}; remove the spare host, or set main: to a different host"
         elif name in names[:index]:
             yield place, f"host {shown(name)} is listed twice; keep one entry"
     if hosts and set(hosts) <= {*names, main} and hosts.get(str(main), {}).get("slots") == 0:
@@ -215,7 +214,7 @@ def _services(data: Mapping[str, Any], hosts: Mapping[str, Any]) -> Iterator[Fau
         if hosts and isinstance(host, str) and host not in hosts:
             yield (*place, "host"), f"no host is called {shown(host)}; {meant(host, hosts)}"
         if "command" not in item and not item.get("image"):
-            yield place, "the image of the cluster does not run a service; write a command, or another image"
+            yield place, "a service without its own image requires a command; write command or image"
         if item.get("health") and not ports:
             yield (*place, "health"), "is queried on the first port of the service; also write ports"
         if isinstance(item.get("gpus"), list):

@@ -252,7 +252,10 @@ def env_name(text: str) -> str:
     if text in _RANK_NAMES or text.startswith(_RANK_PREFIXES):
         raise ValueError("is reserved for toolkit and the launchers; remove the variable")
     if text in _CONTAINER_NAMES:
-        raise ValueError("toolkit sets this variable for containers; choose GPUs with the key gpus")
+        raise ValueError(
+            "toolkit sets this variable for containers; "
+            "remove the variable (to choose GPUs, use the key gpus)"
+        )
     return text
 
 
@@ -341,7 +344,7 @@ def service_name(text: str) -> str:
 
 
 def health(text: str) -> str:
-    require(fits(HEALTH, text), "the path of a URL such as /healthz", text)
+    require(fits(HEALTH, text), "a URL path such as /healthz", text)
     return text
 
 
@@ -387,7 +390,7 @@ def data_source(text: str) -> str:
     """Files on this machine, from the hosts file's folder on."""
     require(bool(text.strip()) and "\0" not in text, "a folder or a file on this machine", text)
     if text.startswith("$"):
-        raise ValueError(f"should contain no variable, found {shown(text)}")
+        raise ValueError(f"should not begin with '$', found {shown(text)}")
     return text
 
 

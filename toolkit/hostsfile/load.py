@@ -92,7 +92,7 @@ def _secret(path: Path) -> str:
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise ValueError(f"{path} is not a file")
+            raise ValueError(f"{path} is not a regular file")
         if about.st_mode & stat.S_IRWXO:
             # The group is allowed: several users of one cluster share the file in this way.
             chmod = command("chmod", "o=", str(path)).line()

@@ -143,7 +143,7 @@ class _Reader:
             found = (
                 f"the top level should be a mapping of keys, found {shown(data)}"
                 if data
-                else "the file is empty"
+                else "the file contains no keys"
             )
             hint = "; write a space after each colon" if isinstance(data, str) and ":" in data else ""
             self.problems.append(Problem("", f"{found}; {needs}{hint}"))
@@ -174,7 +174,8 @@ class _Reader:
         text: str = event.value
         if found := _BAD.search(text):
             text = _BAD.sub("?", text)
-            return self._opaque(path, event, f"contains the invisible character U+{ord(found[0]):04X}", text)
+            what = f"contains the invisible character U+{ord(found[0]):04X}; remove the character"
+            return self._opaque(path, event, what, text)
         if event.style:
             return text
         value, complaint = plain(text)
@@ -279,11 +280,12 @@ _SURPRISES: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"[-+]?0[0-9_]+"),
-        "is an octal number for some YAML parsers; remove the leading 0, or put the value in quotes",
+        "has a leading 0, which means octal for some YAML parsers; "
+        "remove the leading 0, or put the value in quotes",
     ),
     (
         re.compile(r"[-+]?0([xX][0-9a-fA-F_]+|[oO][0-7_]+|[bB][01_]+)"),
-        "is a number in another base for some YAML parsers; "
+        "is a binary, octal or hexadecimal number for some YAML parsers; "
         "write the value in decimal, or put the value in quotes",
     ),
     (
@@ -300,7 +302,7 @@ _SURPRISES: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?"),
-        "is a date in YAML; put the value in quotes if the value is text",
+        "is a date for some YAML parsers; put the value in quotes if the value is text",
     ),
     (re.compile(r"="), "has a special meaning in YAML; put the value in quotes"),
 )
@@ -338,9 +340,13 @@ _SYNTAX: tuple[tuple[str, bool, str], ...] = (
         False,
         "a ': ' is inside a value, the indentation is wrong, or the line above has no space after ':'",
     ),
-    ("unexpected end of stream", True, "this line opens a quote that is never closed"),
-    ("unexpected document separator", True, "this line opens a quote that is never closed"),
-    ("cannot start any token", False, "a special character begins a key or value; use quotes"),
+    ("unexpected end of stream", True, "this line opens a quote that is not closed"),
+    ("unexpected document separator", True, "this line opens a quote that is not closed"),
+    (
+        "cannot start any token",
+        False,
+        "a special character begins a key or value; put the key or value in quotes",
+    ),
     ("',' or ']'", True, "this '[' has no matching ']', or a comma is missing"),
     ("',' or '}'", True, "this '{' has no matching '}', or a comma is missing"),
     ("escape", False, "this backslash sequence is unknown; use single quotes for text with backslashes"),

@@ -191,8 +191,8 @@ def assemble_context(build: ImageBuild) -> None:
             shutil.copyfile(build.certificate, context / "certs" / "site.crt")
         except OSError as error:
             raise ImageError(
-                f"the certificate {build.certificate} cannot be read: {error.strerror}",
-                "set --certificate to a file with certificates in PEM format",
+                f"cannot read the certificate {build.certificate}: {error.strerror}",
+                "set --certificate to a readable file with certificates in PEM format",
             ) from error
 
 

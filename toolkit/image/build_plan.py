@@ -64,7 +64,7 @@ _ALL = (
         "DeepSpeed with prebuilt operators",
         source="deepspeed",
         cudas=(13,),
-        reason="the operators of DeepSpeed need nvcc of CUDA 12, which neither PyPI nor Debian has",
+        reason="a build for CUDA 12 requires nvcc 12, which neither PyPI nor Debian 12 contains",
     ),
     Extra("jupyterlab", "JupyterLab"),
     Extra("lightning", "PyTorch Lightning"),

@@ -17,7 +17,7 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"no basic auth credentials|unauthorized|authentication required|access denied|denied: |Forbidden",
         "the registry denies the SSH user access to the image",
-        "on {host}: {engine} login {registry}  # or correct the image name",
+        "on {host}: {engine} login {registry}  # or in hosts.yaml: set image: to the correct image name",
     ),
     (
         r"no matching manifest|no match for platform",
@@ -32,18 +32,19 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"no space left on device",
         "the disk of the host is full",
-        "on {host}: {engine} system df; {engine} image prune",
+        "on {host}: {engine} system df; {engine} image prune  # then run the same command again",
     ),
     (
         r"HTTP response to HTTPS client|not look like a TLS handshake|x509:|certificate",
         "the engine of the host does not trust the certificate of the registry, or the registry uses HTTP",
-        "on {host}: install the registry's CA as {certificates}/{registry}/ca.crt, or set {insecure}",
+        "on {host}: install the CA certificate of the registry as {certificates}/{registry}/ca.crt, or "
+        "{insecure}",
     ),
     (
         r"dial tcp|no such host|connection refused|timeout|deadline exceeded|unreachable|EOF",
         "the host cannot reach the registry",
-        "check the registry name in hosts.yaml, and network, proxy and firewall of {host};"
-        " or set pull: never, so that toolkit sends the image from this machine",
+        "check the registry name in hosts.yaml, and the network, proxy and firewall of {host}; or "
+        "in hosts.yaml: set pull: never, so that toolkit sends the image from this machine",
     ),
     (
         r"manifest unknown|no such manifest|not found|name unknown|does not exist",
@@ -57,11 +58,12 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
 _SETTINGS = {
     DOCKER: {
         "certificates": "/etc/docker/certs.d",
-        "insecure": "insecure-registries in /etc/docker/daemon.json",
+        "insecure": "add the registry to insecure-registries in /etc/docker/daemon.json, then: "
+        "sudo systemctl reload docker",
     },
     PODMAN: {
         "certificates": "/etc/containers/certs.d",
-        "insecure": "insecure = true for the registry in /etc/containers/registries.conf",
+        "insecure": "set insecure = true for the registry in /etc/containers/registries.conf",
     },
 }
 

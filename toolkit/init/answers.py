@@ -40,7 +40,7 @@ def read_hosts(text: str, listed: Sequence[str]) -> tuple[DraftHost, ...]:
     if faults:
         raise ValueError("; ".join(faults))
     if not hosts:
-        raise ValueError("select at least one item")
+        raise ValueError("select at least one host")
     return tuple(hosts)
 
 

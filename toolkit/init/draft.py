@@ -213,7 +213,7 @@ hosts:
   #   jump: alice@gate.example.com
   #   data_address: 10.0.0.11    # address for training traffic, if it differs from the SSH address
   #   slots: 8
-  #   gpus: 8                    # number of GPUs that the host must have
+  #   gpus: 8                    # number of GPUs to use (default: all GPUs of the host)
 
 # Main host, which runs the supervisor of each job with transport: ssh (default: the first host).
 # main: {main}

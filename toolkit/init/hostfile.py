@@ -116,7 +116,7 @@ def _not_a_host(words: list[str]) -> str:
     if first.startswith("^"):
         return f"{shown(first)} excludes a host; delete the lines of the host instead"
     if "," in first:
-        return "a line should contain one host"
+        return f"a line should contain one host, found {shown(first)}"
     return ""
 
 

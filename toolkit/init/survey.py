@@ -133,7 +133,7 @@ def without_file(error: ToolkitError, scene: Scene) -> ToolkitError:
         UnreachableCause.UNKNOWN_KEY: f"ssh {address}  # compare the fingerprint, then confirm; "
         "or run toolkit init in a terminal",
         UnreachableCause.CHANGED_KEY: f"ssh-keygen -R {address}  # only if the host was reinstalled; "
-        "otherwise suspect an intruder",
+        "otherwise ask the administrator of the host",
         UnreachableCause.UNKNOWN_NAME: "correct the host name in the command, or HostName in ~/.ssh/config",
     }
     cause = error.cause if isinstance(error, Unreachable) else UnreachableCause.OTHER

@@ -220,7 +220,7 @@ def _end(session: Session, host: str, job: str, ask: Command, silence: float, lo
             result.output
             or f"the stop program on {host} exited with status {result.status} and printed nothing"
         )
-        why = f"the container of {host} was killed during the stop" if result.status == 137 else why
+        why = f"the container on {host} was killed during the stop" if result.status == 137 else why
         raise ToolkitError(
             f"cannot stop {job}: {why}", "toolkit down  # stops all jobs and removes the cluster", host
         )

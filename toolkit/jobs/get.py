@@ -179,7 +179,7 @@ def _no_such_file(missing: Sequence[Missing], host: str, job: str) -> NoSuchFile
         return NoSuchFile(
             f"job {job} wrote no file that matches {names}", f"toolkit get --job {job} FILE", host
         )
-    where = first.called or "the job's folder"
+    where = first.called or "the working directory of the job"
     more = f" and {first.more} more" if first.more else ""
     what = f"job {job} has no file {names}"
     fix = quoted("toolkit", "exec", host, "--", "ls", first.place)
@@ -213,7 +213,8 @@ def check_local(found: Sequence[Found], replace: bool) -> None:
     if blocked:
         raise ToolkitError(
             f"no file was downloaded: {_some(blocked, '; ')}",
-            "remove the link, or run the same command again with -o DIR, where DIR is another folder",
+            "remove the link or move the file, or run the same command again with -o DIR, where DIR is "
+            "another folder",
         )
     files = [str(one.into.path / file.name) for one in found for file in one.differs]
     if files and not replace:
@@ -255,7 +256,9 @@ def bring(session: Session, found: Found, tell: Tell, keep_modes: bool = False) 
     except OSError as error:
         what = f"cannot write the downloaded files to {found.into.path}: {error.strerror or error}"
         raise ToolkitError(
-            what, "free disk space, or run the same command again with -o DIR; complete files are kept"
+            what,
+            "free disk space on this machine, or run the same command again with -o DIR, where DIR is "
+            "another folder; complete files are kept",
         ) from error
     count = len(found.new) + len(found.skipped) - len(skipped)
     return Got(found.host, str(found.into.path), count, received, found.there, tuple(skipped))

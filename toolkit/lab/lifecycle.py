@@ -57,7 +57,7 @@ def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
         return builder.go(before)
     except BaseException:
         # Also on KeyboardInterrupt: a partial lab is useless.
-        progress("lab up failed: removing the containers, networks and volumes that this run created")
+        progress("lab up did not finish: removing the containers, networks and volumes that this run created")
         keep = {c.id for c in before.hosts.values()} | {n.id for n in before.networks}
         keep |= {v.name for v in before.volumes}
         try:
@@ -137,7 +137,7 @@ def _remove(
     if failures:
         fix = f"toolkit lab down --name {name}"
         if any(_STALE_ENDPOINT in failure for failure in failures):
-            fix = f"sudo systemctl restart docker  # Docker counts a connection of a removed container\n{fix}"
+            fix = f"sudo systemctl restart docker  # Docker counts removed containers as connected\n{fix}"
         raise LabError(f"cannot remove practice cluster {name} completely: {'; '.join(failures)}", fix)
     # Also if the user removed the containers manually.
     if image and not (found.empty or found.hosts.keys() - {host for host, _ in doomed}):
@@ -164,10 +164,13 @@ def _delete(kind: str, thing: _Object, **options: bool) -> str:
 
 def refuse_other_settings(spec: LabSpec, found: Found) -> None:
     """Raise LabError if a lab of this name exists with settings that cannot be changed to ``spec``."""
-    fix = f"toolkit lab down --name {spec.name}  # then run the same command again, or set another --name"
+    fix = (
+        f"toolkit lab down --name {spec.name}  # then run the same command again; to keep {spec.name}, "
+        "run the same command again with another --name instead"
+    )
     if found.folder and found.folder != spec.folder:
         raise LabError(
-            f"the files of practice cluster {spec.name} are in another folder: {found.folder}",
+            f"the files of practice cluster {spec.name} are in the folder {found.folder}",
             f"toolkit lab up --name {spec.name} --folder {found.folder}\n{fix}",
         )
     wanted = {

@@ -121,7 +121,10 @@ class LabSpec:
         if "podman" in self.engines and not self.is_podman:
             yield Problem("engine", "should be podman for all hosts or for no host")
         if self.is_podman and self.user == "root":
-            yield Problem("user", "should be trainer with podman, which is rootless on practice hosts")
+            yield Problem(
+                "user",
+                "should be trainer if the engine is podman, because Podman is rootless on practice hosts",
+            )
         for field, rate in (("rate", self.rate), ("management", self.management)):
             if rate and not _RATE.fullmatch(rate):
                 yield Problem(field, f"should be a number with kbit, mbit or gbit, found {rate!r}")

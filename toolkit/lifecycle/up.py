@@ -264,7 +264,10 @@ def _wait_step(layout: Layout, place: Place) -> Step:
     name = container_name(layout.inventory.cluster, WORKER)
     taken = "toolkit up"
     if layout.inventory.worker_port_fixed:
-        taken = f"on {place.name}: ss -ltnp 'sport = :{layout.port}'  # or remove worker_port from hosts.yaml"
+        taken = (
+            f"on {place.name}: sudo ss -ltnp 'sport = :{layout.port}'"
+            "  # prints the process that uses the port; or in hosts.yaml: remove worker_port"
+        )
     return WaitFor(
         place.name,
         f"wait for sshd on {place.path.address}:{layout.port}",

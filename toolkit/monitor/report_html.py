@@ -313,7 +313,10 @@ def comparison(one: JobReport, other: JobReport) -> str:
     if one.seconds > 0 and one.status.final and other.status.final:
         ratio = other.seconds / one.seconds
         return f"job {other.status.id} took {ratio:.2f} times as long as job {one.status.id}"
-    return "the jobs did not both print samples/s or steps/s, and at least one job has not ended"
+    return (
+        "cannot compare the speed of the jobs: neither samples/s nor steps/s is known for both jobs, "
+        "and at least one job has not ended"
+    )
 
 
 def _compared_numbers(one: JobReport, other: JobReport) -> Table:

@@ -129,7 +129,7 @@ def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
         off = (
             "switched off"
             if link.carrier is None
-            else "without a carrier (no cable, or no device at its end)"
+            else "without a carrier (no cable, or no device at the end of the cable)"
         )
         found.append(f"the interface is {off}")
     return found

@@ -212,7 +212,9 @@ def _fixed(host: Host, facts: Facts, own: tuple[Candidate, ...]) -> DataPath | N
             if candidate.address == host.data_address:
                 return _path(candidate, "hosts.yaml sets data_address to this address", True)
         what = f"data_address {host.data_address} is not among the addresses of the host: {_list(own)}"
-        raise NotReady(what, f"in hosts.yaml: correct hosts/{host.name}/data_address", host.name)
+        raise NotReady(
+            what, f"in hosts.yaml: set hosts/{host.name}/data_address to an address of the host", host.name
+        )
     before = dict(facts.remembered.addresses).get(host.name)
     return next(
         (_path(c, "an earlier `toolkit up` selected the address", True) for c in own if c.address == before),

@@ -85,7 +85,8 @@ def parse_options(options: Options) -> Ask:
     model = MODELS.get(options.model)
     if options.model and model is None:
         hint = meant(options.model, MODELS)
-        reader.bad("--model", f"is not a known model; for other models, set --params; {hint}")
+        what = f"{shown(options.model)} is not a known model; for other models, set --params; {hint}"
+        reader.bad("--model", what)
     parameters = reader.read("--params", options.params, units.parameters) if options.params else None
     compute = reader.read("--step-time", options.step_time, units.seconds) if options.step_time else None
     if compute == 0:
@@ -104,7 +105,8 @@ def parse_options(options: Options) -> Ask:
     if published and options.batch not in (None, published.batch):
         reader.bad(
             "--batch",
-            f"differs from the {published.batch} samples of the published step; also set --step-time",
+            f"{options.batch} differs from the {published.batch} samples of the published step; "
+            "also set --step-time",
         )
     if reader.problems:
         raise BadInput("command line", tuple(reader.problems))

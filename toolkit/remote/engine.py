@@ -59,8 +59,8 @@ def connect_client(timeout: float) -> docker.DockerClient:
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         raise MissingTool(
             f"no Docker engine answers on this machine: {error}",
-            "sudo systemctl start docker  # your user must be in the group docker; on a Debian or Ubuntu"
-            " machine without Docker, run scripts/engine.sh ensure of a toolkit checkout as root",
+            "sudo systemctl start docker  # your user must be in the group docker; to install Docker on"
+            " Debian or Ubuntu, run sudo scripts/engine.sh ensure in a toolkit checkout",
         ) from error
     return client
 

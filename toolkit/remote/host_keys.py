@@ -57,7 +57,8 @@ def _revoked(target: Target) -> frozenset[str]:
         data = path.read_bytes()
     except OSError as error:
         what = f"RevokedHostKeys {path} cannot be read: {error.strerror}"
-        raise Unreachable(what, "correct RevokedHostKeys in the SSH configuration", target.name) from error
+        fix = "in the SSH configuration: set RevokedHostKeys to a file that you can read"
+        raise Unreachable(what, fix, target.name) from error
     if data.startswith(b"SSHKRL\n\0"):
         what = f"RevokedHostKeys {path} is a key revocation list, which toolkit does not support"
         raise Unreachable(what, "replace the file with a list of public keys, one on each line", target.name)

@@ -41,6 +41,7 @@ _MOST_ARGUMENT = (1 << 17) - 1  # bytes, MAX_ARG_STRLEN without the zero at the 
 _MOST_WORD = 96 << 10  # bytes of a line or script; above, it is sent over standard input
 _MOST_ERRORS = 1 << 20  # that are kept of standard error
 _AGAIN = "when the host is back, run the same command again"
+_CLOSED_FIX = "run the same command again"
 
 # Called with the host's name and the readable command, before the command runs.
 Trace = Callable[[str, str], None]
@@ -316,7 +317,7 @@ class SshRunner:
                 raise
             lost = f"the connection was lost: {self._link.lost or error}"
             why = "toolkit closed the connection to the host" if self._closed else lost
-            raise Unreachable(why, _AGAIN, self.name) from error
+            raise Unreachable(why, _CLOSED_FIX if self._closed else _AGAIN, self.name) from error
         if broken:
             raise broken[0]
         result = self._ended(status, bytes(errors), timeout, time.monotonic() - start)
@@ -386,7 +387,7 @@ class SshRunner:
         """
         if status == -1 and self._is_lost():
             if self._closed:
-                raise Unreachable("toolkit closed the connection to the host", _AGAIN, self.name)
+                raise Unreachable("toolkit closed the connection to the host", _CLOSED_FIX, self.name)
             why = f": {self._link.lost}" if self._link.lost else ""
             raise Unreachable(f"the connection was lost before the command ended{why}", _AGAIN, self.name)
         stderr = errors.decode(errors="replace")

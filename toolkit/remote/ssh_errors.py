@@ -42,7 +42,8 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         return Unreachable(f"the ProxyCommand does not connect to an sshd: {words}", target.proxy, name)
     if isinstance(error, socket.gaierror):
         what = f"the name {host} cannot be resolved on this machine"
-        return Unreachable(what, "set address: in hosts.yaml", name, UnreachableCause.UNKNOWN_NAME)
+        fix = "in hosts.yaml: set address: to the IPv4 address of the host, or to a name that ssh can resolve"
+        return Unreachable(what, fix, name, UnreachableCause.UNKNOWN_NAME)
     inner = getattr(error, "errors", None)  # paramiko's, one for each address of the name
     causes = list(inner.values()) if isinstance(inner, dict) else [error]
     if any(getattr(e, "errno", 0) == errno.ECONNREFUSED for e in causes):
@@ -123,11 +124,17 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
         elif error.locked:
             fix = f"ssh-add {shlex.quote(error.locked[0])}" + (f"; {fix}" if error.refused else "")
         elif error.more:
-            fix = f"on {target.name}: set AuthenticationMethods publickey for {target.user} in sshd_config"
+            fix = (
+                f"on {target.name}: set AuthenticationMethods publickey for {target.user} in sshd_config, "
+                "then restart sshd"
+            )
         elif error.hung_up:
             fix = "set identity_file: in hosts.yaml, so that toolkit offers only the key in that file"
         elif error.no_keys:
-            fix = f"on {target.name}: set PubkeyAuthentication yes for {target.user} in sshd_config"
+            fix = (
+                f"on {target.name}: set PubkeyAuthentication yes for {target.user} in sshd_config, "
+                "then restart sshd"
+            )
     unsupported = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if unsupported:
         tried = [*tried, f"toolkit does not support {' or '.join(unsupported)} of the SSH configuration"]

@@ -102,7 +102,7 @@ class Doors:
             forward = Forward(port, dial)
         except OSError as error:
             if fixed:
-                fix = "toolkit forward  # without --port, toolkit uses the port of the service or a free port"
+                fix = "toolkit forward SERVICE  # without --port, toolkit can use a free port"
                 raise ToolkitError(
                     f"cannot listen on port {port} of your machine: {error.strerror}", fix
                 ) from error

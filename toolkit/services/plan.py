@@ -110,11 +110,11 @@ def _stale_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     return tuple(
         Run(
             place.name,
-            f"remove {found.name}, which hosts.yaml does not contain for this host",
+            f"remove {found.name}, because hosts.yaml does not set this service for the host",
             script(REMOVE_OWN, found.name, place.facts.user),
             unless=script('! docker container inspect "$1" >/dev/null 2>&1', found.name),
             again=ENGINE_FAILED,
-            fix=f"on {place.name}: docker rm --force {found.name}",
+            fix=f"on {place.name}: {place.facts.engine} rm --force {found.name}",
         )
         for found in services_of(cluster, place.facts)
         if found.name not in wanted
@@ -140,8 +140,8 @@ def _start_steps(layout: Layout, place: Place, service: Service) -> tuple[Step, 
         unless=script('docker image inspect "$1" >/dev/null 2>&1', name),
         timeout=_PULL_SECONDS,
         fix=(
-            f"on {place.name}: docker pull {name}  # or on your machine: docker save {name} | "
-            f"ssh {place.name} docker load"
+            f"on {place.name}: {place.facts.engine} pull {name}  # or on your machine: docker save {name} | "
+            f"ssh {place.name} {place.facts.engine} load"
         ),
     )
     return (pull, start)

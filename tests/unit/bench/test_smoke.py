@@ -90,7 +90,7 @@ def test_smoke_follows_the_hosts_file(
         if why == "ray"
         else why and f"the image {why}"
     )
-    assert said == ([f"smoke uses {used}: {why}"] if why else [])
+    assert said == ([f"smoke uses {used}, because {why}"] if why else [])
 
 
 def test_smoke_plans_a_job_if_the_main_container_does_not_run(

@@ -74,7 +74,7 @@ CASES = (
         "gpu-xid",
         "warning",
         _tail(_xid(79, "GPU has fallen off the bus.") * 2),
-        "(fallen off the bus) 2 times",
+        "(fallen off the bus) at least 2 times",
     ),
     # A program's own fault.
     Case("gpu-xid", "warning", _tail(_xid(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 02")), "NVLink error"),
@@ -107,7 +107,7 @@ CASES = (
         ),
     ),
     Case("gpu-busy", "error", _tail(_APP, card(0), _EXCLUSIVE), "refuses other processes"),
-    Case("gpu-mode", "error", _card(compute_mode="Prohibited"), "no program can use the GPU"),
+    Case("gpu-mode", "error", _card(compute_mode="Prohibited"), "no CUDA program can use the GPU"),
     Case("gpu-mode", "ok", _card(compute_mode="Exclusive_Process")),
     Case(
         "gpu-mode", "error", with_file(_tail("", card(0), _EXCLUSIVE), slots=4), "4 slots cannot share 2 GPUs"

@@ -523,7 +523,7 @@ NETWORK_CASES = (
         _with_migs("GPU 0: A100"),
         "should have 2 MIG devices, but nvidia-smi in the container lists 1 GPU",
     ),
-    Case("in-gpus", "not checked", with_file(GOOD, gpus=9), "hosts.yaml [gpu-count]"),
+    Case("in-gpus", "not checked", with_file(GOOD, gpus=9), "hosts.yaml declares [gpu-count]"),
     Case("in-gpus", "not checked", net.without_looks(GOOD), "--quick", "gpu1"),
     Case(
         "in-gpus",
@@ -531,7 +531,7 @@ NETWORK_CASES = (
         net.with_inside(
             with_host(GOOD, "gpu2", {"gpus": (gpu(0),)}), "gpu2", gpu_error="no answer within 8 s"
         ),
-        "nvidia-smi in the container: no answer within 8 s",
+        "nvidia-smi in the container failed: no answer within 8 s",
     ),
     Case("in-versions", "ok", GOOD),
     Case(

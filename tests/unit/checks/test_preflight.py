@@ -226,9 +226,10 @@ def test_run_warns_of_checkpoints_that_a_restart_would_not_find(
     status, out, err = call(*words)
     assert status == 0
     found = [w for w in json.loads(out)["warnings"] if w["check"] == "restart-checkpoints"]
-    assert len(found) == warned == ("warning: --max-restarts: after a restart" in err)
+    assert len(found) == warned == ("warning: --max-restarts: ranks that restart on" in err)
     assert not warned or (
-        err.index("no writable mount") < err.index("job 2026") and "fix: in hosts.yaml: set mounts:" in err
+        err.index("no writable mount") < err.index("job 2026")
+        and "fix: in hosts.yaml: add under mounts:" in err
     )
     status, out, err = call(*words[:5], "train.py")
     assert status == 0 and "no writable mount" not in err

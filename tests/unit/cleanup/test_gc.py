@@ -241,7 +241,7 @@ def test_a_folder_in_a_shared_home_that_another_host_of_this_name_uses_stays() -
     states = {state.cluster: state for state in found.states()}
     assert (removable(states["own"]), removable(states["other"])) == (True, False)
     (kept,) = (kept for kept in found.kept((states["own"],)) if "state directory" in kept.what)
-    assert "cluster other" in kept.what and "192.0.2.7 is not an address of this host" in kept.why
+    assert "cluster other" in kept.what and "192.0.2.7 is not an address of gpu1" in kept.why
     session: Any = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc_module, "first_look", lambda _: found.scene)

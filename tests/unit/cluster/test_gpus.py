@@ -135,7 +135,7 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
 @for_each(
     ("wanted", "has", "trouble", "what", "fix"),
     [
-        (host("0", "5"), PLAIN, "", f"declares GPU 5, but nvidia-smi on the host lists 2: 0 {ID}", "-L"),
+        (host("0", "5"), PLAIN, "", f"declares GPU 5, but nvidia-smi on the host lists 2 GPUs: 0 {ID}", "-L"),
         (host("GPU-x"), PLAIN, "", "hosts.yaml declares GPU GPU-x", "hosts/gpu1/gpus"),
         (host("MIG-x"), SPLIT, "", f"split: {SPLIT[0].migs[0].uuid}", "hosts/gpu1/gpus"),
         (host(number=4), PLAIN, "", "in hosts.yaml, but nvidia-smi on the host lists 2", "hosts/gpu1/gpus"),

@@ -149,7 +149,7 @@ def test_an_image_for_other_processors_is_refused_before_anything_is_sent() -> N
     said["gpu2"], said["cpu3"] = (replace(said[n], arch="aarch64") for n in ("gpu2", "cpu3"))
     with pytest.raises(ImageError, match="is for amd64, but gpu2 is arm64, cpu3 is arm64") as caught:
         place(said, local=made_for)
-    assert caught.value.host == "gpu2" and "the architecture of the image, or set image:" in caught.value.fix
+    assert caught.value.host == "gpu2" and "hosts of one architecture, and set image:" in caught.value.fix
     assert place(
         {n: replace(f, arch="aarch64") for n, f in said.items()}, local=replace(made_for, arch="arm64")
     )
@@ -210,6 +210,7 @@ def test_the_fix_of_a_missing_image_provides_this_image() -> None:
     """Without --flavor, the build chooses by the user's own machine, which often has no GPU."""
     known = [(CPU_IMAGE, CPU_BUILD), *((one.image, one.build) for one in CUDA_VARIANTS)]
     for image, build in known:
-        assert missing_fix(image) == f"{build}  # or change image: in hosts.yaml"
+        other = "or in hosts.yaml: set image: to an image that your machine has"
+        assert missing_fix(image) == f"{build}  # {other}"
     assert missing_fix("toolkit:mine").startswith("toolkit image build --tag toolkit:mine  #")
     assert missing_fix("lab/train:v3").startswith("docker pull lab/train:v3  #")

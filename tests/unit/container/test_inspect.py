@@ -265,7 +265,8 @@ def test_the_watchdog_looks_once_at_each_stall() -> None:
     started[0].over = True
     line = dog.tick(112.0)
     assert line == (
-        "no rank has printed for 12 s; saved the ranks' state on 2 hosts (see `toolkit why x`); box2: gone"
+        "no rank has printed for 12 s; toolkit saved the state of the ranks on 2 hosts (see `toolkit why x`)"
+        "; box2: gone"
     )
     assert dog.tick(500.0) is None and len(started) == 1, "the same stall"
     dog.heard(500.0)

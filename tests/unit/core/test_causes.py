@@ -46,7 +46,7 @@ CASES = [
         + 'invalid mount config for type "bind": bind source path does not exist: /data/my sets.'
         + HINT,
         "the source of a mount does not exist",
-        "on gpu1: mkdir -p '/data/my sets'  # or change mounts: in hosts.yaml",
+        "on gpu1: mkdir -p '/data/my sets'  # or in hosts.yaml: correct the source under mounts:",
     ),
     (
         DAEMON + 'invalid mount config for type "bind": stat /home/alice/.local/state: permission denied.',
@@ -95,7 +95,7 @@ CASES = [
         "toolkit down && toolkit up",
     ),
     *(
-        (said, "the cluster was removed meanwhile", "toolkit up  # after the other command has ended")
+        (said, "the cluster was removed meanwhile", "toolkit up  # after the removal has ended")
         for said in (
             "mktemp: failed to create directory via template '/home/a/toolkit/demo/gpu1/.toolkit-new.XXXXXX':"
             " No such file or directory",
@@ -149,7 +149,7 @@ def test_a_failure_keeps_the_words_and_names_host_and_cure() -> None:
     assert str(error) == (
         "gpu1: the source of a mount does not exist: "
         "bind source path does not exist: /data.\n"
-        "  fix: on gpu1: mkdir -p /data  # or change mounts: in hosts.yaml"
+        "  fix: on gpu1: mkdir -p /data  # or in hosts.yaml: correct the source under mounts:"
     )
     plain = failure(Result(1, "", "odd"), HostHere("gpu1"), "ask the administrator")
     assert (plain.what, plain.fix) == ("odd", "ask the administrator")

@@ -110,7 +110,7 @@ def test_a_line_of_source_takes_time_in_proportion_to_its_length(piece: str) -> 
     ("rank", "kind", "words"),
     [
         (seen(1, SLEEP), "sleep", "sleeps at train.py:5 in load"),
-        (seen(1, replace(in_all_reduce(), state="T")), "stopped", "is stopped by a signal (SIGSTOP"),
+        (seen(1, replace(in_all_reduce(), state="T")), "stopped", "is stopped by a signal such as SIGSTOP"),
         (seen(1, replace(in_all_reduce(), state="t")), "stopped", "is stopped by a debugger (state t"),
         (seen(1, LOOP), "spin", "computes at train.py:6 in spin (98% of a CPU core)"),
         (seen(1, QUEUE), "lock", "waits for a lock or a queue in get() at train.py:7 in load"),
@@ -135,7 +135,7 @@ def test_a_line_of_source_takes_time_in_proportion_to_its_length(piece: str) -> 
                 1, process(own(5, "time.sleep(9)"), own(20, "clean()", handler=True), call="clock_nanosleep")
             ),
             "handler",
-            "handles an exception at train.py:20 and is blocked (clock_nanosleep)",
+            "is blocked (clock_nanosleep) while handling an exception at train.py:20",
         ),
         (
             seen(1, process(call="epoll_wait")),

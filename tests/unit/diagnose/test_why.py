@@ -314,7 +314,7 @@ def test_the_table_lists_missing_evidence() -> None:
     answer = ask(paper)
     text = why_text(answer.job, answer.evidence, answer.verdict, answer.known)
     assert "gpu1: GPU 0: 100 % busy, 71.3 W, 1024 MiB" in text
-    assert "nvidia-smi on cpu3: no answer within 5 s" in text
+    assert "nvidia-smi on cpu3 failed: no answer within 5 s" in text
     assert "cannot read stacks on gpu2: the image has no py-spy" in text
     assert "cannot read the stack of process 52 on cpu3: Permission denied" in text
     assert "the kernel of gpu2 killed 2 processes of the container, because the container or the host" in text

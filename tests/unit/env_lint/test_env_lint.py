@@ -314,7 +314,7 @@ def test_warnings_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> Non
     common.warn(findings)
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith("warning: env/NCCL_TIMEOUT: no library of the image reads")
+    assert output.err.startswith("warning: env/NCCL_TIMEOUT: no library in toolkit's images reads")
     assert "\n  fix: set the time limit of torch with" in output.err
     (warning,) = common.as_warnings(findings)["warnings"]
     assert warning["check"] == "environment" and warning["subject"] == "env/NCCL_TIMEOUT"

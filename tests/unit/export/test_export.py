@@ -409,7 +409,7 @@ def test_auto_without_a_known_import_names_the_option_that_helps(folder: Path) -
         batch_job(inventory(), asked, KUBERNETES, {})
     (problem,) = map(str, raised.value.problems)
     assert "auto chose python because plain.py imports no library that connects ranks" in problem
-    assert raised.value.fix == "add --launcher NAME, one of horovodrun, mpirun, torchrun"
+    assert raised.value.fix == "add --launcher NAME, where NAME is one of horovodrun, mpirun, torchrun"
     for_slurm = batch(folder, "plain.py", launcher="auto", gpus=2)
     assert batch_job(inventory(), for_slurm, SLURM, {}).launcher == "python"
 
@@ -471,7 +471,7 @@ def test_every_example_makes_a_valid_manifest(run: Run, tmp_path: Path, name: st
     left = ["services", "ulimits", "hosts/gpu1/env", "hosts/gpu2/gpus"] if "full" in name else []
     status, out, err = run(*words, *(f"--leave-out={path}" for path in left), "--", "true")
     assert status == 0, err
-    assert f"ok: the manifest is valid by the definition of {kind}" in err
+    assert f"ok: the manifest matches the definition of {kind}" in err
     files = yaml.safe_load(out)["files"]
     assert [yaml.safe_load(text)["kind"] for text in files.values()] == [kind]
 
@@ -523,7 +523,7 @@ def test_a_manifest_that_is_not_let_in(run: Run, tmp_path: Path) -> None:
         "crd.yaml",
     )
     status, out, err = run(*words, "true")
-    assert (status, out) == (1, "") and "error: the manifest is invalid by the definition of TrainJob" in err
+    assert (status, out) == (1, "") and "error: the manifest does not match the definition of TrainJob" in err
 
 
 SBATCH = """#!/bin/sh

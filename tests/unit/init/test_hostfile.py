@@ -95,7 +95,7 @@ def test_users_and_ports() -> None:
         ("+n0 slots=1\n", ["line 1: '+n0' refers to a scheduler allocation"]),
         ("+e:2\n", ["line 1: '+e:2' refers to a scheduler allocation"]),
         ("^a\n", ["line 1: '^a' excludes a host; delete the lines of the host instead"]),
-        ("a,b\n", ["line 1: a line should contain one host"]),
+        ("a,b\n", ["line 1: a line should contain one host, found 'a,b'"]),
         ("a sockets-per-board=2\n", ["line 1: sockets-per-board describes processors"]),
         ("fe80::1 slots=2\n", ["line 1: should not be an IPv6 address"]),
         ("10.0.0.256\n", ["line 1: should be an IPv4 address"]),

@@ -113,7 +113,7 @@ def test_hosts_that_an_answer_picks() -> None:
         ("gpu1 a b@c@d :", ["'b@c@d': should be [NAME=", "':': should be a host name"]),
         ("1 \x1b[A", ["should be a host name"]),
         ("x GPU1=y X", ["listed twice", "lower-case"]),
-        (",", ["select at least one item"]),
+        (",", ["select at least one host"]),
     ],
 )
 def test_answers_that_pick_no_hosts_name_every_fault(text: str, words: list[str]) -> None:

@@ -149,7 +149,7 @@ def test_file_names_that_are_not_text(place: Place) -> None:
 def test_what_is_not_there_is_said_with_what_is(place: Place) -> None:
     place.write("out/c.pt")
     with pytest.raises(
-        NoSuchFile, match=r"job one has no file \*\.ckpt; the job's folder contains: out, results"
+        NoSuchFile, match=r"has no file \*\.ckpt; the working directory of the job contains: out, results"
     ):
         place.find("*.ckpt")
     with pytest.raises(NoSuchFile, match=r"job one has no file out/x/y; out contains: c\.pt") as found:

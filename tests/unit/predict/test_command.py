@@ -131,7 +131,8 @@ ENOUGH = "--params 1M --rate 1gbit"
                 "--rate: should be RATE or HOST=RATE, found '=1gbit'",
                 "--params: exactly one of --params, --model and --probe is required, "
                 "found --params and --model",
-                "--model: is not a known model; for other models, set --params; did you mean 'resnet",
+                "--model: 'resnet' is not a known model; for other models, set --params; "
+                "did you mean 'resnet",
                 "--params: should be a number, optionally with k, M or B",
             ],
         ),
@@ -162,7 +163,7 @@ ENOUGH = "--params 1M --rate 1gbit"
             f"{ENOUGH} --up-to 0 --slots 65 --batch 0",
             ["--batch: should be 1", "--up-to: should be 1 to 4096, found 0", "--slots: should be 1 to 64"],
         ),
-        ("--model vgg16 --rate 1gbit --batch 32", ["--batch: differs from the 64 samples"]),
+        ("--model vgg16 --rate 1gbit --batch 32", ["--batch: 32 differs from the 64 samples"]),
         ("--probe x.py --rate 1gbit --step-time 1s", ["--step-time: cannot be combined with --probe"]),
         (f"{ENOUGH} extra", ["extra: is not an option; arguments of a script need"]),
     ],

@@ -192,7 +192,8 @@ def test_a_silent_agent_or_an_sshd_without_keys_has_its_own_fix(tmp_path: Path) 
     error.silent = True
     assert explain(TARGET, error).fix.startswith("eval $(ssh-agent) && ssh-add  # ")
     error.silent, error.no_keys = False, True
-    assert explain(TARGET, error).fix == "on gpu1: set PubkeyAuthentication yes for alice in sshd_config"
+    fix = "on gpu1: set PubkeyAuthentication yes for alice in sshd_config, then restart sshd"
+    assert explain(TARGET, error).fix == fix
 
 
 def test_no_key_at_all(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_one_that_the_file_does_not_name_any_more_goes() -> None:
     said = facts(old=service("old", "gpu2"), board=service("board", "gpu1"))
     plan = plan_up(make_layout(inventory(), Observed(said)), world.INSIDE)
     titles = [(step.host, step.title) for step in plan.steps if step.title.startswith("remove ")]
-    title = "remove toolkit-demo-service-old, which hosts.yaml does not contain for this host"
+    title = "remove toolkit-demo-service-old, because hosts.yaml does not set this service for the host"
     assert titles == [("gpu2", title)]
 
 

@@ -59,7 +59,7 @@ def accept(listener: socket.socket, peer: int, streams: int) -> list[socket.sock
     deadline = time.monotonic() + LIMIT_S
     while len(found) < streams:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"peer {peer} did not connect within {LIMIT_S:.0f} s")
+            raise TimeoutError(f"the peer did not connect within {LIMIT_S:.0f} s")
         connection, _ = listener.accept()
         _prepare(connection)
         if HELLO.unpack(exactly(connection, HELLO.size))[0] == peer:

@@ -226,7 +226,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id", nargs="?", default="", help="default: the newest job on this host")
     parser.add_argument(
-        "--secret", action="append", default=[], help="a variable whose value is hidden (repeatable)"
+        "--secret", action="append", default=[], help="hide the value of this variable (repeatable)"
     )
     args = parser.parse_args()
     sys.stdout.write(json.dumps(seen(args.job_id or newest_job(), args.secret)) + "\n")

@@ -87,7 +87,7 @@ class Watchdog:
             summary = json.loads(output.splitlines()[-1]) if output else {}
             silent = "".join(f"; {host}" for host in summary["silent"])
             hosts = f"{summary['hosts']} host{'s' if summary['hosts'] != 1 else ''}"
-            saved = f"saved the ranks' state on {hosts} (see `toolkit why {self._job_id}`)"
+            saved = f"toolkit saved the state of the ranks on {hosts} (see `toolkit why {self._job_id}`)"
             return f"{self._why(now)}; {saved}{silent}"
         last = output.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]
         return f"{self._why(now)}; toolkit could not save the state of the ranks: {last[0]}"

@@ -69,7 +69,10 @@ def ask(job: Path, host: str, command: str, patience: float = PATIENCE_S) -> str
     until = time.monotonic() + patience
     while not answer.exists():
         if time.monotonic() > until:
-            return "the client that started the job has exited, so the command cannot be started"
+            return (
+                f"the client that started the job has not started the command within {patience:.0f} s, "
+                "probably because the client has exited"
+            )
         time.sleep(POLL_S)
     return str(read(answer).get("error", ""))
 

@@ -99,12 +99,14 @@ def signs_of_life() -> Iterator[None]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
-    parser.add_argument("--interrupt", action="store_true", help="a user's Ctrl-C: the job exits with 130")
+    parser.add_argument("--interrupt", action="store_true", help="send SIGINT (exit code 130), not SIGTERM")
     parser.add_argument("--failed", action="store_true", help="the job has failed on another host")
     parser.add_argument("--why", default="", help="with --failed: the reason to record")
     parser.add_argument("--lost", default="", help="with --why: the host whose loss ended the job")
     parser.add_argument("--ranks", action="store_true", help="wait only until the ranks on this host end")
-    parser.add_argument("--grace", type=float, help="seconds between TERM and KILL (default: the job's)")
+    parser.add_argument(
+        "--grace", type=float, help="seconds between TERM and KILL (default: the grace period of the job)"
+    )
     args = parser.parse_args()
     signum = PEER_FAILED if args.failed else signal.SIGINT if args.interrupt else signal.SIGTERM
     job = load_job(args.job_id)

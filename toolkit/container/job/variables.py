@@ -116,8 +116,9 @@ def require(job: Job, host: str) -> Variables:
         if time.monotonic() > until:
             fail(
                 EXIT_NO_INPUT,
-                f"{host}: the variables of job {job['id']} are not in the memory of the container, because "
-                "the container was restarted or the lease process was killed; run the job again",
+                f"{host}: the variables of job {job['id']} are not in the memory of the container, "
+                "probably because the container was restarted or the lease process was killed; "
+                "run the job again",
             )
         time.sleep(LOOK_S)
     return found

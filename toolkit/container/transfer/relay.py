@@ -217,7 +217,7 @@ class Downstream:
             caller = socket.create_connection((address, port), CONNECT, source_address=here)
             self.link = link = relay.client.wrap_socket(caller)
             if peer(link) != self.host:
-                raise Fault(f"another host, {peer(link)}, answers at the address of the host")
+                raise Fault(f"{peer(link)} answers at the address of {self.host}")
             link.settimeout(GREET)
             _, _, number, _ = read_frame(link)
             tune(link)
