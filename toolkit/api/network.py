@@ -31,7 +31,7 @@ class NetworkPart(Part):
 
         Args:
             backend: auto, mpi or nccl.
-            budget: target in seconds for all trials together; each trial measures for at least 1 s.
+            budget: target in seconds for all trials together; each trial has at least 1 s.
         """
         check_tune(backend, budget)
         with self._cluster.connect() as session:

@@ -61,7 +61,8 @@ def kubernetes(
         str,
         typer.Option(
             metavar="FILE",
-            help="Resource definition (CRD) for --check (default: the definition in the cluster of kubectl)",
+            help="File with the CustomResourceDefinition (CRD) for --check (default: the definition that "
+            "kubectl reads from its Kubernetes cluster)",
         ),
     ] = "",
     launcher: Launcher = "",
@@ -86,8 +87,8 @@ def kubernetes(
         bool,
         typer.Option(
             "--check",
-            help="Instead of printing the manifest, verify the manifest with its resource definition (CRD) "
-            "and, if kubectl reaches a cluster, with a server-side dry run",
+            help="Instead of printing the manifest, verify the manifest with its CustomResourceDefinition "
+            "(CRD) and, if kubectl reaches a cluster, with a server-side dry run",
         ),
     ] = False,
     as_json: Json = False,

@@ -138,3 +138,16 @@ def test_the_driver_waits_for_the_nodes_of_all_hosts(
         rayed.wait_for_nodes(JOB)
     assert ray.address == "10.77.0.2:29500" and ray.left
     assert (ended.value.code if ended else 0) == status and message in capsys.readouterr().err
+
+
+def test_the_node_and_the_driver_have_no_capabilities(rayed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the SSH user is root, sshd of a worker container has capabilities, and Ray runs user code."""
+    calls: list[str] = []
+    monkeypatch.setattr(sys, "argv", ["job.ray", JOB["id"], "node"])
+    monkeypatch.setattr(rayed, "load_job", lambda job_id: JOB)
+    monkeypatch.setattr(rayed, "load_host", lambda: host("gpu1"))
+    monkeypatch.setattr(rayed, "require", lambda job, name: VARIABLES)
+    monkeypatch.setattr(rayed, "token_env", lambda job: {})
+    monkeypatch.setattr(rayed, "capability_dropper", lambda: lambda: calls.append("dropped"))
+    monkeypatch.setattr(rayed, "serve", lambda *given: calls.append("served") or 0)
+    assert rayed.main() == 0 and calls == ["dropped", "served"]

@@ -34,6 +34,23 @@ PR_SET_NO_NEW_PRIVS = 38
 CAPABILITY_VERSION_3 = 0x20080522  # include/uapi/linux/capability.h
 
 
+def capability_dropper() -> Callable[[], None]:
+    """Return a function that drops the Linux capabilities of this process; it is safe after a fork.
+
+    sshd in a worker container has capabilities if the SSH user is root. With no-new-privileges, which
+    containers have, a program of root gets none back (capabilities(7)). Getting some back would also cancel
+    the signal of PR_SET_PDEATHSIG. The function raises PermissionError if the kernel refuses.
+    """
+    libc, root = ctypes.CDLL(None), os.geteuid() == 0
+    this, none = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+
+    def drop() -> None:
+        if root and (libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.capset(this, none)):
+            raise PermissionError
+
+    return drop
+
+
 class Child:
     """The user's command: its process group receives the signals of this process, and exits with it."""
 
@@ -57,11 +74,7 @@ class Child:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         libc = ctypes.CDLL(None)  # loaded before the fork, after which few calls are safe
         parent = os.getpid()
-        # Linux capabilities of sshd in a worker container, if the SSH user is root. With no-new-privileges,
-        # which containers have, a program of root gets none back (capabilities(7)). Getting some back would
-        # also cancel the signal of PR_SET_PDEATHSIG.
-        to_drop = os.geteuid() == 0
-        this, none = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+        drop = capability_dropper()
 
         def prepare() -> None:
             os.setpgid(0, 0)
@@ -69,8 +82,7 @@ class Child:
             # Yama can forbid processes to read each other; py-spy could not print the stack of a hung rank
             # then.
             libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
-            if to_drop and (libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.capset(this, none)):
-                raise PermissionError
+            drop()
             if os.getppid() != parent:  # the parent died before the line above
                 os._exit(128 + signal.SIGKILL)
 

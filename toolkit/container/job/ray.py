@@ -18,6 +18,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 
 from toolkit.container.conventions import RANK_TAG, exit_code_of, fail, job_folder, temporary_folder
+from toolkit.container.job.child import capability_dropper
 from toolkit.container.job.rank import Place, rank_env
 from toolkit.container.job.variables import Variables, require, token_path
 from toolkit.container.job_file import HostFile, Job, load_host, load_job
@@ -38,6 +39,7 @@ def main() -> int:
     job, host = load_job(sys.argv[1]), load_host()
     variables = require(job, host["host"])
     known = token_env(job)
+    capability_dropper()()  # Ray's workers run the user's code, like the driver
     if sys.argv[2] == "node":
         return serve(job, host, variables, known)
     for name, value in QUIET.items():
