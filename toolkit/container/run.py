@@ -42,8 +42,8 @@ def _is_private(folder: str) -> bool:
 def keep_bytecode(folder: str, cache: str) -> None:
     """Let Python keep the compiled modules of ``folder`` in ``cache``.
 
-    Without them, compilation takes a third of the start of a program. ``sys.pycache_prefix`` would also apply
-    to the modules of Python and of scripts.
+    Otherwise, Python compiles all modules at each start. ``sys.pycache_prefix`` would also apply to the
+    modules of Python and of scripts.
     """
 
     class Loader(SourceFileLoader):

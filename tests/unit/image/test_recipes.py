@@ -233,7 +233,7 @@ def test_another_place_that_turns_host_key_checking_off_fails_the_edit(tmp_path:
 
 PLAIN_CODE = "  10f0:  vfmadd231ps (%rax),%ymm15,%ymm1\n"
 BUILDERS = "    CPU_ARCH = self.cpu_arch()\n    SIMD_WIDTH = self.simd_width()\n"
-# Stands for pip: keeps the edited source, and installs what DeepSpeed's own setup.py would.
+# Replaces pip: keeps the edited source, and installs what DeepSpeed's own setup.py would.
 PIP = """\
 for last; do :; done
 site=@/opt/more/lib/python3.11/site-packages/deepspeed info=git_version_info_installed.py
