@@ -49,6 +49,20 @@ def copied_programs(to: Path) -> Path:
     return to
 
 
+def unkillable_smi(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[Any]]:
+    """Put an nvidia-smi on the PATH that ``kill`` does not end, as in state D.
+
+    Each start adds its pid to the file ``started``. Returns the killed processes; the test terminates them.
+    """
+    smi = folder / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho $$ >>{folder}/started\nexec sleep 60\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    killed: list[subprocess.Popen[Any]] = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: killed.append(process))
+    return killed
+
+
 # The programs need no installed package, and Python starts sooner without them.
 PYTHON = (sys.executable, "-S")
 # Sweeps look at the whole machine: a job of its own for each test process, so that two checkouts do not meet.

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.container_world import unkillable_smi, wait_for
 from toolkit.container.check import container_probe
 from toolkit.container.check import container_probe as look
 
@@ -82,19 +83,16 @@ def test_limits_versions_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unkillable_nvidia_smi_does_not_hold_up_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in state D, a signal does not end it."""
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\nexec sleep 4\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(look.subprocess.Popen, "kill", lambda _: None)
+    killed = unkillable_smi(tmp_path, monkeypatch)
     monkeypatch.setattr(look, "SMI_S", 0.2)
     start = time.monotonic()
     listed = look.GpuList()
     assert listed.report() == {"gpus": None, "gpu_error": "no answer within 0 s"}
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 20
+    wait_for(lambda: bool(killed))
+    killed[0].terminate()
     listed.join()
-    smi.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1a)'\n")
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1a)'\n")
     monkeypatch.setattr(look, "SMI_S", 8.0)
     assert look.GpuList().report() == {
         "gpus": ["GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1a)"],

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.container_world import JOB, World, python, wait_for
+from tests.unit.container_world import JOB, World, python, unkillable_smi, wait_for
 from toolkit.container.diagnose import inspect_ranks, processes, stacks, watchdog
 from toolkit.protocol.decode import decode
 from toolkit.protocol.evidence import InspectedNow
@@ -105,21 +104,15 @@ def test_a_rank_that_reads_a_fifo_and_one_that_is_stopped(world: World) -> None:
 def test_an_unkillable_nvidia_smi_does_not_hold_up_the_inspection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in state D, a signal does not end it."""
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 60\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    started: list[subprocess.Popen[str]] = []
-    monkeypatch.setattr(processes.subprocess.Popen, "kill", lambda process: started.append(process))
+    killed = unkillable_smi(tmp_path, monkeypatch)
     monkeypatch.setattr(processes, "SMI_S", 1.0)
     start = time.monotonic()
     assert processes.gpus() == {"gpus": [], "gpu_error": "no answer within 1 s"}
     assert time.monotonic() - start < 20
-    (process,) = started
+    (process,) = killed
     process.terminate()
     process.communicate()
-    smi.write_text("#!/bin/sh\necho '0, GPU-1a, 97, 349.12, 20000'\n")
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho '0, GPU-1a, 97, 349.12, 20000'\n")
     gpu = {"index": "0", "uuid": "GPU-1a", "busy": "97", "watts": "349.12", "mib": "20000"}
     monkeypatch.setattr(processes, "SMI_S", 20.0)
     assert processes.gpus() == {"gpus": [gpu], "gpu_error": ""}

@@ -18,7 +18,7 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
-from tests.unit.container_world import JOB, PATIENCE_S, World, python, rank_env, wait_for
+from tests.unit.container_world import JOB, PATIENCE_S, World, python, rank_env, unkillable_smi, wait_for
 from tests.unit.each import for_each
 from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
@@ -330,13 +330,8 @@ def test_what_nvidia_smi_said_long_ago_is_not_true_any_more(monkeypatch: pytest.
 def test_an_unkillable_nvidia_smi_is_not_waited_for_and_not_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in state D, a signal does not end it. A slow one has time to initialize the GPUs."""
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(f"#!/bin/sh\necho $$ >>{tmp_path}/started\nexec sleep 60\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    killed: list[subprocess.Popen[bytes]] = []
-    monkeypatch.setattr(gauges.subprocess.Popen, "kill", lambda process: killed.append(process))
+    """A slow one has time to initialize the GPUs."""
+    killed = unkillable_smi(tmp_path, monkeypatch)
     gpus, start = gauges.Gpus(2.0), time.monotonic()
     assert gpus.sample(0.0) == gpus.sample(65.0) == [] and killed == []
     assert gpus.sample(75.0) == gpus.sample(77.0) == gpus.sample(150.0) == [] and len(killed) == 2
