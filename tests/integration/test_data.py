@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import threading
 import time
@@ -96,6 +97,21 @@ def test_files_that_somebody_removed_come_back(tmp_path: Path, source: Path) -> 
     found = send(source, *hosts)
     assert {o.status for o in found.values()} == {"ok"}, found
     assert all(arrived(source, host) for host in hosts)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hosts_that_need_different_shards_over_different_links(tmp_path: Path, seed: int) -> None:
+    chance, source, hosts = random.Random(seed), tmp_path / "source", make_hosts(tmp_path, 3)
+    source.mkdir()
+    for number in range(6):
+        (source / f"{number}").write_bytes(os.urandom(2 * MIB))
+    for host in hosts:
+        host.mbit = chance.choice((1000, 10000))
+        host.path.mkdir(parents=True)
+        for path in chance.sample(sorted(source.iterdir()), chance.randint(0, 5)):
+            shutil.copy2(path, host.path)
+    found = send(source, *hosts)
+    assert all(arrived(source, host) for host in hosts), found
 
 
 def kept(host: DataHost) -> int:

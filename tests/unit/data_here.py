@@ -26,6 +26,7 @@ class DataHost(HostHere):
         self.address = f"127.0.0.{number + 50}"
         self.path = folder / self.name / "data"
         self.account = folder / self.name / "account"
+        self.mbit = 0.0
         self.fed = 0
         self.cut = False
         self.programs: list[subprocess.Popen[bytes]] = []
@@ -95,6 +96,7 @@ def send(source: Path, *hosts: DataHost) -> dict[str, Outcome]:
             "none:1",
             user,
             h.address,
+            h.mbit,
         )
         for h in hosts
     )

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from toolkit.core.answers import answer_of
 from toolkit.core.causes import is_denied
-from toolkit.core.command import Command, Result, command, script
+from toolkit.core.command import TIMED_OUT, Command, Result, command, quoted, script
 from toolkit.core.disk_space import size
 from toolkit.core.printable import counted
 from toolkit.core.runner import Runner
@@ -32,8 +32,12 @@ T = TypeVar("T")
 _AGAIN = "run the same command again; data that a host has stored is not sent again"
 # Seconds to scan a folder: a million files on a busy disk take long.
 _LOOK = 600.0
-# Also removes the parent folders, which are empty after the last data set.
-_DROP_ACCOUNT = 'rm -f "${1:?}"/* && rmdir "$1" "${1%/*}" "${1%/*/*}" 2>/dev/null'
+# Prints a line if the account records files. Also removes the parent folders, which are empty after the last
+# data set.
+_DROP_ACCOUNT = """
+[ ! -e "${1:?}/journal" ] || echo journal
+rm -f "$1"/* && rmdir "$1" "${1%/*}" "${1%/*/*}" 2>/dev/null
+"""
 
 
 class _Transfers:
@@ -182,12 +186,23 @@ class _Sending:
 
 
 def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict:
-    """Remove the staged data; skipped if the folder does not exist."""
+    """Remove the staged data; skipped if neither the folder nor a record of its files exists."""
     runner = context.runners[step.host]
     drop = script(_DROP_ACCOUNT, step.account)
-    if not runner.run(command("test", "-d", step.path), 60).ok:
-        runner.run(drop, 60)
+    there = runner.run(command("test", "-d", step.path), 60)
+    if there.status == TIMED_OUT:
+        what = f"the file system of {step.path} does not respond"
+        fix = (
+            f"on {step.host}: findmnt -lo TARGET,SOURCE,FSTYPE  # then repair the server of "
+            f"{quoted(step.path)}, and run the same command again"
+        )
+        raise NotReady(what, fix, step.host)
+    if there.status == 1:
+        if runner.run(drop, 60).stdout:
+            return Verdict("ok", f"there is no folder {step.path}; removed only the record of its files")
         return Verdict("skipped")
+    if not there.ok:
+        raise _failure(there, runner, step.path)
     program = data_program(step.path, step.account, step.cluster, step.image, step.user, "remove")
     done = _answer(DataDone, runner, program, {}, lambda result: _failure(result, runner, step.path))
     runner.run(drop, 60)

@@ -14,10 +14,13 @@ from toolkit.core.disk_space import Room, ask_room, parse_room, tightest
 from toolkit.core.engines import DOCKER
 from toolkit.core.report import FailureCause, Status
 from toolkit.core.runner import Runner
-from toolkit.errors import ToolkitError
+from toolkit.errors import Interrupted, ToolkitError
 from toolkit.plan.steps import Failure, Step
 from toolkit.remote.container_session import ContainerSessions
+from toolkit.remote.fanout import Background
 
+# Seconds between two checks whether the plan ended while a shared object is made.
+_LOOK_S = 0.1
 # Bytes done, bytes in all (0 for unknown).
 Advance = Callable[[int, int], None]
 
@@ -66,12 +69,34 @@ class Context:
     recent: bool = True
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: threading.Event = field(default_factory=threading.Event)
 
     def share(self, key: Hashable, make: Callable[[], Shared]) -> Shared:
-        """Return the object that steps with the same key share; the first call creates it."""
+        """Return the object that steps with the same key share; the first call creates it.
+
+        Raises:
+            Interrupted: the plan ended before the object was complete.
+        """
+
+        def make_unless_closed() -> Shared:
+            made = make()
+            if self._closed.is_set():
+                made.close()
+            return made
+
+        def refuse_closed() -> None:
+            if self._closed.is_set():
+                raise Interrupted
+
         with self._lock:
             if key not in self._shared:
-                self._shared[key] = make()
+                refuse_closed()
+                # The engine can need minutes to export an image. An interrupted program does not wait for
+                # this thread, but it waits for the threads that run steps.
+                making = Background("shared object of a plan", make_unless_closed)
+                while not making.ended(_LOOK_S):
+                    refuse_closed()
+                self._shared[key] = making.result()
             found: Shared = self._shared[key]
             return found
 
@@ -82,7 +107,10 @@ class Context:
 
     def close(self) -> None:
         """Close all shared objects."""
-        for shared in reversed(list(self._shared.values())):  # later objects can use earlier ones
+        self._closed.set()
+        with self._lock:
+            found = list(self._shared.values())
+        for shared in reversed(found):  # later objects can use earlier ones
             shared.close()
 
 
@@ -153,7 +181,7 @@ def _full(
     if unwritable is Unwritable.QUOTA:
         return ToolkitError(
             f"the disk quota is exceeded: {words}",
-            f"on {host}: quota -s  # delete files, then run the same command again",
+            f"on {host}: quota -s  # then delete files, and run the same command again",
             host,
         )
     if unwritable is Unwritable.READ_ONLY:
@@ -174,7 +202,7 @@ def _full(
 def room_fix(host: str, where: str, engine: str = DOCKER) -> str:
     """Return the fix for a full file system on a host."""
     commands = f"{quoted('df', '-h', where)}; {engine} system df; {engine} image prune"
-    return f"on {host}: {commands}  # free space on {where}, then run the same command again"
+    return f"on {host}: {commands}  # then free space on {where}, and run the same command again"
 
 
 def rooms_of(runner: Runner, *paths: str) -> tuple[Room, ...]:

@@ -66,12 +66,12 @@ class Supply:
         self._payload, self._failed = payload, failed
         self._lock = threading.Lock()
         self._members: Sequence[Member] = ()
-        self._announced = 0
+        # Numbers of chunks whose digest was sent. Feeding can start at any chunk, so the numbers have gaps.
+        self._announced: set[int] = set()
 
     def begin(self, members: Sequence[Member]) -> None:
         """Start to serve these hosts."""
         self._members = members
-        self._announced = min(member.segments[0].first for member in members)
 
     def close(self) -> None:
         self._payload.settle()
@@ -123,9 +123,9 @@ class Supply:
     def _announce(self, number: int, chunk: bytes) -> None:
         """Send the digest of a chunk to all hosts, once, before any host receives the chunk."""
         with self._lock:
-            if number < self._announced:
+            if number in self._announced:
                 return
-            self._announced = number + 1
+            self._announced.add(number)
             sum_ = hashlib.sha256(chunk).digest()
             for member in self._members:
                 member.digest(number, sum_)

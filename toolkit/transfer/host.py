@@ -119,7 +119,7 @@ class Member:
         self._lines = LineStream(self.host)
         self.changed = threading.Condition()
         self._orders: list[bytes] = []
-        self._digests: list[tuple[int, bytes]] = []
+        self._digests: list[bytes] = []
         self.data: deque[bytes] = deque()
         self._closed = False
         self._stderr = self._missing = ""
@@ -129,7 +129,7 @@ class Member:
     # The program on the host
 
     def start(self, program: Command) -> Declined | None:
-        """Start the program on the host; return the reason if it does not run, otherwise None."""
+        """Start the program on the host; return the reason if it is not running, otherwise None."""
         threading.Thread(target=self._run, args=(program,), daemon=True, name=f"relay {self.host}").start()
         self._ready.wait(STARTED)
         if isinstance(self.error, Unreachable):
@@ -273,7 +273,7 @@ class Member:
     def digest(self, number: int, sum_: bytes) -> None:
         if self.segments and number >= self.segments[0].first:
             with self.changed:
-                self._digests.append((number, sum_))
+                self._digests.append(HEAD.pack(b"D", 0, number, len(sum_)) + sum_)
                 self.changed.notify_all()
 
     def _frames(self) -> Iterator[bytes]:
@@ -290,8 +290,7 @@ class Member:
                     return
                 pieces, self._orders = self._orders, []
                 if self._digests:
-                    first, sums = self._digests[0][0], b"".join(sum_ for _, sum_ in self._digests)
-                    pieces.append(HEAD.pack(b"D", 0, first, len(sums)) + sums)
+                    pieces += self._digests
                     self._digests, flushed = [], time.monotonic()
                 if not pieces and self.data:
                     pieces.append(self.data.popleft())
@@ -310,11 +309,12 @@ TOOLKIT_CLUSTER=$1 TOOLKIT_RELAY=$2 TOOLKIT_LOAD='docker load --quiet'
 export TOOLKIT_CLUSTER TOOLKIT_RELAY TOOLKIT_LOAD; shift 2
 exec python3 -I -S -c 'import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))' "$@"
 """
+# With the same variables for `toolkit down`; no image has the content digest `data`.
 # Arguments: the data folder, its record, the cluster, the fallback image, then USER:GROUP and the network of
 # its container.
 _START_IN = r"""
 folder=$1 account=$2 cluster=$3 image=$4 user=$5 network=$6; shift 6; umask 022
-TOOLKIT_CLUSTER=$cluster; export TOOLKIT_CLUSTER
+TOOLKIT_CLUSTER=$cluster TOOLKIT_RELAY=data; export TOOLKIT_CLUSTER TOOLKIT_RELAY
 no() { echo "{\"missing\": \"$1\"}"; exit; }
 mkdir -p "$folder" && (umask 077; mkdir -p "$account") || exit
 code='import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))'
@@ -324,7 +324,7 @@ fi
 docker image inspect "$image" >/dev/null 2>&1 || \
   no "the host has neither python3 3.8 or newer nor the image of the cluster"
 exec docker run --rm -i --network "$network" --user "$user" @confined@ \
-  --env TOOLKIT_CLUSTER --mount "type=bind,source=$folder,target=$folder" \
+  --env TOOLKIT_CLUSTER --env TOOLKIT_RELAY --mount "type=bind,source=$folder,target=$folder" \
   --mount "type=bind,source=$account,target=$account" "$image" python3 -I -S -c "$code" "$@"
 """.replace("@confined@", " ".join(CONFINED))
 

@@ -248,7 +248,7 @@ class Relay:
         self._apply(self._line.gone(member.host, time.monotonic()))
 
     def _feed(self, member: Member, wanted: bool) -> None:
-        # Not read from the chain, which belongs to another thread than the one that feeds.
+        # Not read from the chain, which belongs to a thread other than the one that feeds.
         self._supply.feed(member, wanted, lambda: member.rate)
 
     def _silent(self, now: float) -> list[Order]:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from tests.unit.hosts_here import HostHere
 from toolkit.cluster.connect import Reply
 from toolkit.cluster.containers import cluster_container
 from toolkit.container.transfer.unpack import SYNC_BYTES, Shelf
-from toolkit.core.command import Result
+from toolkit.core.command import Command, Result
 from toolkit.data.data_sets import read_data, refuse_incomplete_data, require_data
 from toolkit.data.plan import (
     DataRow,
@@ -453,6 +454,41 @@ def test_a_version_that_was_begun_since_is_not_taken_for_the_one_before(tmp_path
     assert json.loads(ask("look", root, wanted=before).stdout)["missing"] == [0]
 
 
+@pytest.mark.parametrize("what", ["mode", "content"])
+def test_a_large_file_that_changed_replaces_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Although the one before has the same size and almost the same time."""
+    for name in ("LEAST", "MOST", "PIECE"):
+        monkeypatch.setattr(shards, name, 1000)
+    source, root = tmp_path / "source", tmp_path / "root"
+    source.mkdir()
+    large = source / "large"
+    large.write_bytes(b"x" * 2500)
+
+    def wanted() -> list[str]:
+        return [shard.name for shard in read_content(source).shards]
+
+    def finished() -> bool:
+        done = ask("finish", root, wanted=wanted(), mark={"set": "x", "bytes": 1})
+        return done.returncode == 0 and listing(root) == listing(source)
+
+    unpack(root, source)
+    assert finished()
+    if what == "mode":
+        large.chmod(0o755)
+    else:
+        about = large.stat()
+        large.write_bytes(b"y" * 2500)
+        os.utime(large, ns=(about.st_atime_ns, about.st_mtime_ns + 10**9))
+    unpack(root, source)
+    (part,) = root.glob(".toolkit-part-*")
+    os.truncate(part, 1500)
+    assert json.loads(ask("look", root, wanted=wanted()).stdout)["missing"] == [1, 2]
+    unpack(root, source)
+    assert finished()
+
+
 def test_parts_of_a_transfer_that_was_given_up_go(tmp_path: Path, source: Path) -> None:
     host = make_hosts(tmp_path, 1)[0]
     host.path.parent.mkdir()
@@ -672,7 +708,35 @@ def test_the_account_of_a_folder_that_is_gone_goes(tmp_path: Path, source: Path)
     send(source, host)
     shutil.rmtree(host.path)
     assert (host.account / "mark").exists()
-    assert remove(host).status == "skipped" and not host.account.exists()
+    done = remove(host)
+    assert (done.status, host.account.exists()) == ("ok", False)
+    assert done.detail == f"there is no folder {host.path}; removed only the record of its files"
+    assert remove(host).status == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("answer", "what", "fix"),
+    [
+        (Result(124, "", "the command did not end"), "the file system of .* does not respond", "findmnt -lo"),
+        (Result(2, "", "test: broken"), "test: broken", "run the same command again"),
+    ],
+)
+def test_the_account_of_a_folder_that_cannot_be_checked_stays(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, answer: Result, what: str, fix: str
+) -> None:
+    (host,) = make_hosts(tmp_path, 1)
+    shutil.copytree(source, host.path, symlinks=True)
+    send(source, host)
+    run = host.run
+
+    def hangs(command: Command, timeout: float | None = None) -> Result:
+        return answer if command.argv[0] == "test" else run(command, timeout)
+
+    monkeypatch.setattr(host, "run", hangs)
+    done = remove(host)
+    assert done.status == "failed" and re.search(what, done.detail) and fix in done.fix, done
+    monkeypatch.undo()
+    assert (host.account / "mark").exists() and remove(host).detail == "5 files"
 
 
 def test_data_that_differs_is_not_adopted(tmp_path: Path, source: Path) -> None:

@@ -21,6 +21,7 @@ from toolkit.core.command import Command, Result, command
 from toolkit.core.runner import Sink
 from toolkit.errors import ToolkitError, Unreachable
 from toolkit.transfer import relay as transfer
+from toolkit.transfer.feeder import Supply
 from toolkit.transfer.host import Brought, Declined, Member, Obstacle
 from toolkit.transfer.payload import Segment
 from toolkit.transfer.relay import Relay
@@ -335,6 +336,52 @@ class OneChunk:
 
     def chunks(self, number: int) -> Generator[tuple[int, bytes], None, None]:
         yield 0, chunk(0)
+
+
+class ManyChunks(OneChunk):
+    """A payload of 300 chunks, which can be read from any of them on."""
+
+    def chunks(self, number: int) -> Generator[tuple[int, bytes], None, None]:
+        yield from ((each, chunk(each)) for each in range(number, 300))
+
+
+def receive(relay, member: Member, first: int) -> int:  # type: ignore[no-untyped-def]
+    """Feed a program on a host with what a member is sent; return the chunk that it needs next."""
+    made = relay.Relay("127.0.0.1", io.BytesIO())
+    made.at = first
+    for data in member._frames():
+        given = io.BytesIO(data)
+        while given.tell() < len(data):
+            kind, flags, number, content = relay.frame(given.read, relay.ORDER)
+            if kind == b"C":
+                made.keep(number, flags, content)
+            for index in range(len(content) // 32 if kind == b"D" else 0):
+                made.digests[number + index] = content[32 * index : 32 * index + 32]
+        member._moved(made.at, NEVER, 0)
+        if made.at == 300:
+            member.close()
+    at: int = made.at
+    return at
+
+
+def test_hosts_that_are_fed_from_different_chunks_on_get_the_digest_of_each(relay) -> None:  # type: ignore[no-untyped-def]
+    """A fast host that needs little can be fed before a slow one that needs all."""
+    firsts, members = (288, 0), []
+    for first in firsts:
+        member = Member(Lost(), "10.0.0.1", 0, lambda done, whole: None, lambda: None)
+        segment: Any = SimpleNamespace(first=first, end=300, size=7)
+        member.segments, member.at, member.limit = (segment,), first, NEVER
+        members.append(member)
+    failed: list[Exception] = []
+    supply = Supply(ManyChunks(), failed.append)
+    supply.begin(members)
+    for first, member in zip(firsts, members, strict=True):
+        supply.feed(member, True, lambda: None)
+        member.taken("", first)
+        with member.changed:
+            assert member.changed.wait_for(lambda member=member: member.data, PATIENCE_S)  # type: ignore[misc]
+        assert receive(relay, member, first) == 300
+    assert not failed
 
 
 def bring(host: Stalls, monkeypatch: pytest.MonkeyPatch, given_up: float = 1e9) -> Brought | Declined:

@@ -250,11 +250,15 @@ class Folder:
         return bool(same and stat.S_ISREG(about.st_mode))
 
     def has(self, entry: Entry) -> bool:
-        """Return whether an entry exists, under its name or as a file that is being assembled."""
-        if self.written(entry):
-            return True
+        """Return whether an entry exists, under its name or as a file that is being assembled.
+
+        While a file is being assembled, the file under its name is another version, which can have the same
+        size and almost the same time.
+        """
         about = self.stat(self.part_of(entry)) if entry[0] == "p" else None
-        return about is not None and stat.S_ISREG(about.st_mode) and about.st_size >= entry[5] + entry[6]
+        if about is None:
+            return self.written(entry)
+        return stat.S_ISREG(about.st_mode) and about.st_size >= entry[5] + entry[6]
 
     def holds(self, shard: str) -> bool:
         """Return whether a shard was complete, and all of it still exists."""

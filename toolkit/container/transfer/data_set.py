@@ -76,7 +76,7 @@ def finish(folder: Folder, wanted: list[str], mark: dict[str, object]) -> dict[s
         raise Fault(f"{lacking} of {len(wanted)} shards are incomplete")
     entries = [entry for shard in wanted for entry in folder.begun[shard]]
     for entry in entries:
-        if entry[0] == "p" and not folder.written(entry):
+        if entry[0] == "p" and (folder.stat(folder.part_of(entry)) or not folder.written(entry)):
             file = folder.open_part(entry)
             try:
                 if os.fstat(file).st_size != entry[4]:
