@@ -133,10 +133,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
         return session
 
     monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
-    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
+    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: world.IMAGE)
     monkeypatch.setattr("toolkit.cluster.session.execute", recorder)
     monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [])
-    monkeypatch.setattr(toolkit.jobs.control, "running_jobs", lambda session: [])
+    monkeypatch.setattr(toolkit.jobs.control, "running_jobs", lambda *_: [])
     # A job's id is made of the clock and of chance; it is an argument of the plan like any other.
     monkeypatch.setattr(toolkit.jobs.make_job, "job_id", lambda *parts: world.JOB_ID)
     return recorder

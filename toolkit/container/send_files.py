@@ -1,9 +1,12 @@
-"""Lists and sends the files of a job on this host: `list FOLDER PATTERN…`, `send`.
+"""Lists and sends the files of jobs on this host: `list FOLDER PATTERN…`, `send`, `jobs FOLDER`.
 
 A pattern is relative to FOLDER or absolute; the name of an existing file is not a pattern. Of FOLDER
 itself, only files that the job wrote are found, not its code, unless they are named. `send` reads a
 JSON list of [path, size, inode], as listed, from standard input and writes for each file a line of JSON, then
 the number of bytes in the line: no more than were listed, so that the client knows the total.
+
+`jobs` writes the same for all jobs in FOLDER: logs, records and what the jobs wrote to their code. A line
+with `refused` names a file or folder that cannot be read; the last line contains `end`.
 """
 
 from __future__ import annotations
@@ -11,10 +14,13 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator
 from typing import Any
+
+from toolkit.container.code.packs import load, open_file
 
 PIECE = 2**20
 SHOWN = 20
@@ -27,15 +33,29 @@ def say(**message: Any) -> None:
 class Finder:
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        # The job's code is not newer than this time; see snapshot.py.
+        # The job's code is not newer than this time, and is in this list; see snapshot.py.
+        sent = os.path.join(os.path.dirname(folder), ".sent")
         try:
-            self.sent = os.stat(os.path.join(os.path.dirname(folder), ".sent")).st_mtime_ns
+            self.sent_at = os.stat(sent).st_mtime_ns
         except OSError:
-            self.sent = 0
+            self.sent_at = 0
+        self.sent = load(sent)  # None if an earlier version of toolkit sent the code
 
-    def wrote(self, path: str, about: os.stat_result) -> bool:
-        inside = path.startswith(self.folder + "/")
-        return not inside or about.st_ctime_ns > self.sent
+    def wrote(self, path: str) -> bool:
+        if not path.startswith(self.folder + "/"):
+            return True
+        try:
+            status = os.lstat(path)
+            if status.st_ctime_ns > self.sent_at:
+                return True
+            if self.sent is None:
+                return False
+            # If the clock of the host was set back, files of the job seem to be older than the code.
+            is_link = stat.S_ISLNK(status.st_mode)
+            now = os.readlink(path) if is_link else [status.st_size, status.st_mtime_ns]
+            return bool(self.sent.get(path[len(self.folder) + 1 :]) != now)
+        except FileNotFoundError:
+            return False  # the job is still running
 
     def find(self, pattern: str) -> Iterator[tuple[str, str]]:
         """Yield the files of a pattern, each with its path for the client."""
@@ -57,11 +77,11 @@ class Finder:
                 folders[:] = sorted(name for name in folders if name not in links and name != "__pycache__")
                 for name in sorted(files + links):
                     inner = os.path.join(root, name)
-                    if self.wrote(inner, os.lstat(inner)):
+                    if self.wrote(inner):
                         yield inner, os.path.relpath(inner, base)
         elif named:
             yield os.path.realpath(path), os.path.relpath(path, base)
-        elif self.wrote(path, os.lstat(path)):
+        elif self.wrote(path):
             yield path, os.path.relpath(path, base)
 
 
@@ -94,11 +114,16 @@ def neighbours(folder: str, pattern: str) -> tuple[str, list[str]]:
     return place, names
 
 
+def same(path: str, other: str) -> bool:
+    return path == other or os.path.realpath(path) == os.path.realpath(other)
+
+
 def list_files(folder: str, patterns: list[str]) -> int:
     if not os.path.isdir(folder):
         say(nothing=True)
         return 0
-    finder, seen = Finder(os.path.realpath(folder)), set()
+    finder = Finder(os.path.realpath(folder))
+    seen: dict[str, tuple[str, str]] = {}
     for pattern in patterns:
         count = 0
         for path, name in finder.find(pattern):
@@ -107,8 +132,11 @@ def list_files(folder: str, patterns: list[str]) -> int:
             except FileNotFoundError:
                 continue  # the job is still running
             if found and name not in seen:
-                seen.add(name)
+                seen[name] = (path, pattern)
                 say(**found)
+            elif found and not same(path, seen[name][0]):
+                say(collides=name, patterns=[seen[name][1], pattern])
+                return 0
             count += 1
         if not count:
             place, names = neighbours(finder.folder, pattern)
@@ -149,7 +177,63 @@ def send(files: list[tuple[str, int, int]]) -> int:
     return 0
 
 
+def send_jobs(jobs: str) -> int:
+    """Send logs, records and what the jobs wrote; never job.json, whose variables can be secrets."""
+    os.chdir(jobs)
+    for job in sorted(filter(re.compile("[A-Za-z0-9]").match, os.listdir("."))):
+        if not os.path.isdir(job):
+            continue
+        try:
+            os.lstat(f"{job}/.sent")  # without its code, the job did not start
+        except OSError as error:
+            refuse(error)
+            continue
+        finder = Finder(f"{job}/code")
+        for root, folders, files in os.walk(job, onerror=refuse):
+            folders[:] = sorted(name for name in folders if name != "__pycache__")
+            for path in (f"{root}/{name}" for name in sorted(files)):
+                if path not in (f"{job}/job.json", f"{job}/.sent"):
+                    send_new(path, finder)
+    say(end=True)
+    return 0
+
+
+def send_new(path: str, finder: Finder) -> None:
+    """Send a file that the job wrote, with its size at the start."""
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode) or not finder.wrote(path):
+            return
+        file = open(path, "rb", buffering=0, opener=open_file)  # noqa: SIM115 - closed below
+    except OSError as error:
+        refuse(error)
+        return
+    failed: OSError | None = None
+    with file:
+        left = os.fstat(file.fileno()).st_size
+        say(name=path, size=left)
+        while left:
+            data = b""
+            try:
+                data = b"" if failed else file.read(min(left, PIECE))
+            except OSError as error:
+                failed = OSError(error.errno, error.strerror, path)
+            # The client expects the announced size, also of a file that became shorter.
+            data = data or bytes(min(left, PIECE))
+            left -= len(data)
+            sys.stdout.buffer.write(data)
+    if failed:
+        refuse(failed)
+
+
+def refuse(error: OSError) -> None:
+    """Name a file or folder that cannot be read. It is no loss if another process removed it."""
+    if not isinstance(error, FileNotFoundError):
+        say(name=error.filename, refused=error.strerror)
+
+
 def main() -> int:
     if sys.argv[1] == "list":
         return list_files(sys.argv[2], sys.argv[3:])
+    if sys.argv[1] == "jobs":
+        return send_jobs(sys.argv[2])
     return send(json.load(sys.stdin))

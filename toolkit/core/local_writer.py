@@ -12,13 +12,14 @@ import secrets
 import shlex
 import stat
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from toolkit.errors import ToolkitError
+from toolkit.protocol.files import MOST_BYTES
 from toolkit.protocol.names import RUNS
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class LocalWriter:
     ) -> None:
         self.place, self.host = place, host
         self._size, self._files, self._keep_modes = size, files, keep_modes
+        self._than = "than fit" if size is None else "than announced, or more than fit"
         self._root = self._staging = -1
         self._staging_name = ""
         self._count = 0
@@ -175,12 +177,6 @@ class LocalWriter:
         self._place(staged, parts)
         return ""
 
-    def scratch(self) -> IO[bytes]:
-        """Return a file without a name on the destination's file system; report its size to ``take``."""
-        staged, descriptor = self._stage()
-        os.unlink(staged, dir_fd=self._staging)
-        return os.fdopen(descriptor, "w+b")
-
     def take(self, size: int) -> None:
         """Count bytes that are about to be written.
 
@@ -190,7 +186,7 @@ class LocalWriter:
         assert self._size is not None
         self._size -= size
         if self._size < 0:
-            what = f"the host sent more bytes than announced, or more than fit into {self.place.root}"
+            what = f"the host sent more bytes {self._than} into {self.place.root}"
             raise ToolkitError(what, "free disk space on this machine, or use another folder", self.host)
 
     def close(self) -> None:
@@ -416,6 +412,52 @@ class IncomingFile:
         self.file.close()
         self._writer._open.remove(self)
         self._writer._place(self._staged, self._parts, replace)
+
+
+@dataclass
+class IncomingFiles:
+    """Takes lines of ``send_files``, and behind a line the bytes of a file, as they come.
+
+    Args:
+        tell: called with the number of bytes received.
+    """
+
+    writer: LocalWriter
+    tell: Callable[[int], None]
+    received: int = field(default=0, init=False)
+    _line: bytearray = field(default_factory=bytearray, init=False)
+    _left: int = field(default=0, init=False)
+    _file: IncomingFile | None = field(default=None, init=False)
+
+    def __call__(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            if self._file is None:
+                end = data.find(b"\n", at, at + MOST_BYTES + 1) + 1
+                self._line += data[at : end or at + MOST_BYTES + 1]
+                at = end or at + MOST_BYTES + 1
+                # The decoder refuses a line that is too long.
+                if end or len(self._line) > MOST_BYTES:
+                    self._file, self._left = self.begin(bytes(self._line))
+                    self._line.clear()
+            else:
+                piece = data[at : at + self._left]
+                self._file.write(piece)
+                self._left -= len(piece)
+                self.received += len(piece)
+                at += len(piece)
+                self.tell(self.received)
+            if self._file is not None and not self._left:
+                self.finish(self._file)
+                self._file = None
+
+    def begin(self, line: bytes) -> tuple[IncomingFile | None, int]:
+        """Decode a line; return the file whose bytes follow, and their number."""
+        raise NotImplementedError
+
+    def finish(self, file: IncomingFile) -> None:
+        """Give a complete file its name."""
+        raise NotImplementedError
 
 
 class TarHeaders:

@@ -16,6 +16,7 @@ from toolkit.errors import ToolkitError
 from toolkit.protocol.decode import DecodeError, decode, load_json
 from toolkit.protocol.files import (
     MOST_BYTES,
+    CollisionListed,
     FileListed,
     LinkListed,
     MissingListed,
@@ -72,6 +73,14 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class Collision:
+    """A local name that different files of two patterns would get."""
+
+    name: str
+    patterns: tuple[str, str]
+
+
+@dataclass(frozen=True)
 class SentFile:
     """The line in front of a file's bytes.
 
@@ -84,7 +93,7 @@ class SentFile:
     refused: str = ""
 
 
-Listed = RemoteFile | NoJob | Missing
+Listed = RemoteFile | NoJob | Missing | Collision
 
 
 def decode_listed(line: str | bytes, host: str) -> Listed:
@@ -102,6 +111,9 @@ def decode_listed(line: str | bytes, host: str) -> Listed:
         if "missing" in keys:
             gone = decode(MissingListed, value)
             return Missing(gone.missing, gone.there, gone.place, gone.called, gone.names, gone.more)
+        if "collides" in keys:
+            collision = decode(CollisionListed, value)
+            return Collision(collision.collides, collision.patterns)
         if "link" in keys:
             link = decode(LinkListed, value)
             return RemoteFile(link.path, link.name, link=link.link)
@@ -177,7 +189,7 @@ def _rules(folder: str, pattern: str) -> list[_Rule]:
     found: list[_Rule] = []
     if inside:
         found += [_literal(whole[len(own) :]), _glob(whole[len(own) :])]
-    # The folder can have another path on the host than on this machine: the host resolves a link.
+    # The path of the folder on the host can differ from the path on this machine: the host resolves a link.
     if not inside or pattern.startswith("/"):
         first = next((at for at, part in enumerate(whole) if _is_magic(part)), len(whole) - 1)
         found += [_literal(whole[-1:]), _glob(whole[max(0, first) :])]

@@ -9,10 +9,18 @@ from pathlib import Path
 
 from toolkit.cluster.session import Session
 from toolkit.core.command import command, quoted
-from toolkit.core.local_writer import BlockedPath, Destination, IncomingFile, LocalWriter, UnsafeName
+from toolkit.core.local_writer import (
+    BlockedPath,
+    Destination,
+    IncomingFile,
+    IncomingFiles,
+    LocalWriter,
+    UnsafeName,
+)
 from toolkit.core.printable import counted
 from toolkit.core.remote_files import (
     INSTALL_FIX,
+    Collision,
     Missing,
     NoJob,
     RemoteFile,
@@ -26,7 +34,6 @@ from toolkit.core.runner import MOST_SILENCE_S, ContainerRunner
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.jobs.status import JobStatus
 from toolkit.plan.context import failure
-from toolkit.protocol.files import MOST_BYTES
 from toolkit.protocol.names import JOBS, RUNS, program
 
 _GIVE = program("send_files", "-S", "-E")
@@ -106,10 +113,11 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
     """Return the files of a job on a host that match the patterns, compared with the local folder.
 
     Raises:
-        NotReady: the container does not run.
+        NotReady: the container is not running.
         NoFolder: the job was not on this host.
         NoSuchFile: nothing matches; lists the existing files.
-        ToolkitError: the host lists a file that was not requested, or its answer is not valid.
+        ToolkitError: two files would get the same local name, the host lists a file that was not requested,
+            or its answer is not valid.
     """
     runner = session.container(host)
     folder = str(JOBS / job / "code")
@@ -123,6 +131,8 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
         one = decode_listed(line, host)
         if isinstance(one, NoJob):
             raise NoFolder(f"the host has no folder of job {job}", "toolkit jobs", host)
+        if isinstance(one, Collision):
+            raise _collision(one, host, job, patterns, into)
         if isinstance(one, Missing):
             missing.append(one)
         elif one.name not in requested:
@@ -184,6 +194,21 @@ def _no_such_file(missing: Sequence[Missing], host: str, job: str) -> NoSuchFile
     what = f"job {job} has no file {names}"
     fix = quoted("toolkit", "exec", host, "--", "ls", first.place)
     return NoSuchFile(f"{what}; {where} contains: {', '.join(first.names) or 'no files'}{more}", fix, host)
+
+
+def _collision(
+    one: Collision, host: str, job: str, patterns: Sequence[str], into: Destination
+) -> ToolkitError:
+    if not set(one.patterns) <= set(patterns):
+        return bad_answer("a pattern that was not requested", one.patterns, host)
+    first, second = one.patterns
+    what = (
+        f"no file was downloaded, because {first} and {second} match different files that toolkit would "
+        f"write to {into.path / one.name}"
+    )
+    get = ("toolkit", "get", "--job", job, "--host", host, "-o")
+    both = (quoted(*get, str(into.path / at), pattern) for at, pattern in (("1", first), ("2", second)))
+    return ToolkitError(what, " && ".join(both), host)
 
 
 def with_earlier_jobs(
@@ -272,7 +297,7 @@ def _receive(
     runner: ContainerRunner, writer: LocalWriter, files: Sequence[RemoteFile], tell: Callable[[int], None]
 ) -> int:
     """Receive the files; return the number of bytes."""
-    stream = FileStream(writer, files, tell)
+    stream = FileStream(writer, tell, files)
     query = json.dumps([[one.path, one.size, one.inode] for one in files]).encode()
     result = runner.stream(command(*_GIVE, "send"), stream, _pieces(query), MOST_SILENCE_S)
     if not result.ok or not stream.complete:
@@ -289,52 +314,19 @@ def _receive(
 
 
 @dataclass
-class FileStream:
-    """Takes the bytes as they come; each file gets its name when it is complete.
-
-    A file must not be larger than it was announced in the listing.
+class FileStream(IncomingFiles):
+    """Takes the requested files; a file must not be larger than it was announced in the listing.
 
     Args:
         files: as requested, in this order.
-        tell: called with the number of bytes received.
     """
 
-    writer: LocalWriter
     files: Sequence[RemoteFile]
-    tell: Callable[[int], None]
-    received: int = 0
     refused: list[tuple[RemoteFile, str]] = field(default_factory=list)
     _next: int = 0
-    _line: bytearray = field(default_factory=bytearray)
-    _left: int = 0
     _mtime: int = 0
-    _file: IncomingFile | None = None
 
-    def __call__(self, data: bytes) -> None:
-        at = 0
-        while at < len(data):
-            if self._file is None:
-                end = data.find(b"\n", at, at + MOST_BYTES + 1) + 1
-                self._line += data[at : end or at + MOST_BYTES + 1]
-                at = end or at + MOST_BYTES + 1
-                if len(self._line) > MOST_BYTES:
-                    raise bad_answer("the length of a line in bytes", len(self._line), self.writer.host)
-                if end:
-                    self._begin(bytes(self._line))
-                    self._line.clear()
-            else:
-                piece = data[at : at + self._left]
-                self._file.write(piece)
-                self._left -= len(piece)
-                self.received += len(piece)
-                at += len(piece)
-                self.tell(self.received)
-            if self._file is not None and not self._left:
-                self._file.commit(self.files[self._next].mode & 0o755, self._mtime)
-                self._file = None
-                self._next += 1
-
-    def _begin(self, line: bytes) -> None:
+    def begin(self, line: bytes) -> tuple[IncomingFile | None, int]:
         host = self.writer.host
         if self.complete:
             raise ToolkitError(
@@ -346,13 +338,17 @@ class FileStream:
         if sent.refused:
             self.refused.append((wanted, sent.refused))
             self._next += 1
-            return
+            return None, 0
         if sent.size > wanted.size:
             raise bad_answer(
                 f"the listed size of {wanted.name!a} is {wanted.size}, but the sent size", sent.size, host
             )
-        self._left, self._mtime = sent.size, sent.mtime
-        self._file = self.writer.create(wanted.name)
+        self._mtime = sent.mtime
+        return self.writer.create(wanted.name), sent.size
+
+    def finish(self, file: IncomingFile) -> None:
+        file.commit(self.files[self._next].mode & 0o755, self._mtime)
+        self._next += 1
 
     @property
     def complete(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from toolkit.cluster.ownership import END_LEFT, OWN_PROCESSES, ours
@@ -12,10 +13,11 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.image.on_hosts import PARTS
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 from toolkit.protocol.decode import whole
+from toolkit.protocol.files import NO_JOB_FILES
 from toolkit.protocol.names import JOBS, LABEL_PORT
 
 # The cluster's containers of this user only: another user can have created some since the probe.
-# Arguments: cluster, user.
+# Arguments: cluster, user as in ``_in_json``.
 _OWN = r"""
 own() {
   docker ps -a --no-trunc --filter "label=toolkit.cluster=$1" \
@@ -40,6 +42,9 @@ exit 1
 """
 
 _NO_CONTAINER = f'{_OWN}test -z "$(own "$1" "$2")"'
+
+# Succeeds if the folder of the jobs, $1, is empty or does not exist. The folder is not empty if ls fails.
+_EMPTY = '{ [ ! -e "$1" ] || [ -z "$(ls -A "$1" 2>&1)" ]; }'
 
 # By the tag of the cluster, never by name. The containers are already removed: remaining processes ran
 # outside of them, or receive an image whose sender died while the connection stayed open.
@@ -76,20 +81,25 @@ mounts() {
   while read -r _ on _; do case $on/ in "$at"/*) printf '%s\n' "$on" ;; esac; done </proc/self/mounts
 }
 """
+# A function of shell that removes a folder in which ranks can have left folders without write permission.
+# chmod -R ignores links below the folder.
+REMOVE_TREE = r"""
+remove_tree() { rm -rf "$1" 2>/dev/null || { chmod -R u+rwX "$1" 2>/dev/null; rm -rf "$1"; }; }
+"""
 # The folder of a cluster, $1. The parents go too if this was the last cluster; otherwise rmdir leaves them.
-REMOVE_STATE = f"""{_MOUNTS}
+REMOVE_STATE = f"""{_MOUNTS}{REMOVE_TREE}
 on=$(mounts "$1")
 [ -z "$on" ] || {{
 echo "a file system is mounted at $on; unmount the file system, because toolkit removes no mounted files" >&2
   exit 1
 }}
-rm -rf "$1" || exit 1
+remove_tree "$1" || exit 1
 rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
 exit 0
 """
 
 # Every process of a cluster's container has TOOLKIT_CLUSTER in its environment and runs as the SSH user, who
-# also owns the listener. Arguments: cluster, user, folder, port, identities.
+# also owns the listener. Arguments: cluster, user as in ``_in_json``, folder, port, identities.
 _PROOF = (
     f"""{_OWN}{_MOUNTS}{PARTS}"""
     + r"""
@@ -153,19 +163,22 @@ def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[St
         running = next((c.name for c in found if c.state == "running"), "")
         image = next((c.image for c in found), "") or next((i.id for i in facts.images), "")
         jobs = f"{facts.state_dir}/jobs"
+        readable = (
+            f'on {facts.host}: sudo chown -R "$(id -u)" {quoted(jobs)} && chmod -R u+rwX {quoted(jobs)}  '
+            "# gives all files of jobs to the SSH user; then run `toolkit down` again"
+        )
         if running:
-            steps.append(Fetch(facts.host, title, ("docker", "exec", running), save_to))
+            steps.append(Fetch(facts.host, title, ("docker", "exec", running), save_to, readable))
         elif image:
             # After a reboot, or when a user removed the container, the jobs are still on the host.
             mount = f"type=bind,source={jobs},target={JOBS},readonly"
             # A cluster without a job can have an image in which no program runs.
-            look = ("sh", "-c", '[ "$(ls -A "$1" 2>/dev/null)" ] || exit 0; shift; exec "$@"', "sh", jobs)
+            look = script(f"{_EMPTY} && {{ echo '{NO_JOB_FILES}'; exit; }}; shift; exec \"$@\"", jobs).argv
             run = ("docker", "run", "--rm", "--network", "none", *CONFINED, *facts.as_user)
-            steps.append(Fetch(facts.host, title, (*look, *run, "--mount", mount, image), save_to))
+            inside = (*map(str, look), *run, "--mount", mount, image)
+            steps.append(Fetch(facts.host, title, inside, save_to, readable))
         else:
-            empty = script(
-                '[ -z "$(ls -A "$1" 2>/dev/null)" ] || { echo "$1 contains job records" >&2; exit 1; }', jobs
-            )
+            empty = script(f'{_EMPTY} || {{ echo "$1 contains job records" >&2; exit 1; }}', jobs)
             fix = (
                 "toolkit down --no-save  # deletes the job records, which toolkit cannot download without an "
                 "image on the host"
@@ -180,9 +193,15 @@ def _identities(inventory: Inventory, facts: Facts) -> tuple[str, ...]:
     return tuple(i.identity for i in facts.images if i.id in used or inventory.image in i.tags)
 
 
+def _in_json(user: str) -> str:
+    r"""Return a user as Docker prints it between the quotes of a JSON string: ``CORP\\alice``."""
+    return json.dumps(user, ensure_ascii=False)[1:-1]
+
+
 def _remove_step(cluster: str, facts: Facts) -> Step:
-    remove: Command = script(_REMOVE, cluster, facts.user)
-    return Run(facts.host, "remove the containers", remove, unless=script(_NO_CONTAINER, cluster, facts.user))
+    own = (cluster, _in_json(facts.user))
+    remove: Command = script(_REMOVE, *own)
+    return Run(facts.host, "remove the containers", remove, unless=script(_NO_CONTAINER, *own))
 
 
 def _end_step(cluster: str, facts: Facts) -> Step:
@@ -225,8 +244,15 @@ def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -
     return Run(
         facts.host,
         "verify the removal",
-        # A second cluster can listen on the same port at another address; its listener is no leftover.
-        script(_PROOF, inventory.cluster, facts.user, facts.state_dir, "0" if others else port, *identities),
+        script(
+            _PROOF,
+            inventory.cluster,
+            _in_json(facts.user),
+            facts.state_dir,
+            # A second cluster can listen on the same port at another address; its listener is no leftover.
+            "0" if others else port,
+            *identities,
+        ),
         fix="toolkit down  # after other commands for this cluster have ended; if `down` fails again, on "
         f"{facts.host}: {facts.engine} ps -a --filter label=toolkit.cluster={inventory.cluster}",
         unsure="toolkit down  # after the transfer has ended",

@@ -326,12 +326,14 @@ class Fetch:
 
     Args:
         inside: ``docker`` arguments in front of a command that sees the jobs as the container does.
+        fix: fix to print if the host cannot read all files.
     """
 
     host: str
     title: str
     inside: tuple[str, ...]
     into: str
+    fix: str = ""
 
 
 Step = (

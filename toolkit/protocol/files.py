@@ -55,6 +55,14 @@ class FileListed:
 
 
 @dataclass(frozen=True)
+class CollisionListed:
+    """A local name that different files of two patterns would get."""
+
+    collides: Name
+    patterns: tuple[_Path, _Path]
+
+
+@dataclass(frozen=True)
 class Refused:
     """The reason why a file does not come."""
 
@@ -67,3 +75,29 @@ class Sent:
 
     size: _Size
     mtime: _Time
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """JOB/PATH and size of a file of a job whose bytes follow."""
+
+    name: Name
+    size: _Size
+
+
+@dataclass(frozen=True)
+class JobFileRefused:
+    """The reason why the host cannot read a file or folder of a job."""
+
+    name: Name
+    refused: str
+
+
+@dataclass(frozen=True)
+class JobFilesEnd:
+    """The end of the files of all jobs."""
+
+    end: Literal[True]
+
+
+NO_JOB_FILES = '{"end": true}'

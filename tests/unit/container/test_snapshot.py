@@ -20,6 +20,7 @@ import pytest
 
 from tests.unit.code_here import Code, look
 from tests.unit.container_world import INSIDE, copied_programs
+from toolkit.container.code.packs import load
 from toolkit.core.code import CodeTree, Entry
 from toolkit.errors import ToolkitError
 from toolkit.remote.container_session import ContainerSession
@@ -50,6 +51,9 @@ def test_a_jobs_folder(code: Code) -> None:
     assert ((job / "job.json").read_text(), (job / "record.json").read_text()) == ("{}", "{}")
     newest = max(path.lstat().st_ctime_ns for path in (job / "code").rglob("*"))
     assert newest <= (job / ".sent").stat().st_mtime_ns
+    sent = load(str(job / ".sent"))
+    about = (code.source / "train").stat()
+    assert (sent["train"], sent["link"], len(sent)) == ([about.st_size, about.st_mtime_ns], "lib/a", 6)
     assert code.store.stat().st_mode & 0o777 == 0o700
 
 

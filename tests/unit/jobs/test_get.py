@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,9 @@ from toolkit.api.cluster import Cluster
 from toolkit.api.connection import Connection
 from toolkit.api.job import ClusterJob
 from toolkit.cluster.session import Session
-from toolkit.core.command import Result
+from toolkit.container import send_files
+from toolkit.container.code.packs import load, save
+from toolkit.core.command import Result, quoted
 from toolkit.core.local_writer import Destination, LocalWriter
 from toolkit.core.remote_files import Missing, RemoteFile
 from toolkit.core.runner import ContainerRunner
@@ -38,6 +41,7 @@ from toolkit.jobs.get import (
 )
 from toolkit.jobs.records import known_jobs
 from toolkit.jobs.status import JobStatus
+from toolkit.protocol import decode
 
 
 class Place:
@@ -136,6 +140,72 @@ def test_absolute_paths_and_those_above_the_working_directory(place: Place, tmp_
     assert place.here() == ["record.json", "run1/best.pt", "run2/best.pt"]
     place.get(f"{data}/run2")
     assert "run2/other" in place.here()
+
+
+def test_two_files_of_one_name_are_refused(place: Place, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for name in ("run1/best.pt", "run2/best.pt", "run2/x/best.pt"):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_text(name)
+    place.write("best.pt")
+    for first, second in (
+        (f"{data}/run1/best.pt", f"{data}/run2/best.pt"),
+        ("best.pt", f"{data}/run1/best.pt"),
+        (f"{data}/run1/best.pt", f"{data}/run2/**"),
+    ):
+        with pytest.raises(ToolkitError) as caught:
+            place.find("results/readme", first, second)
+        assert caught.value.what == (
+            f"no file was downloaded, because {first} and {second} match different files that toolkit would "
+            f"write to {place.into}/best.pt"
+        )
+        get, into = f"toolkit get --job one --host {HOST} -o", place.into
+        assert caught.value.fix == f"{get} {into}/1 {first} && {get} {into}/2 {quoted(second)}"
+    (place.job / "code" / "last.pt").symlink_to("best.pt")
+    found = place.find("last.pt", "*.pt", str(place.job / "code" / "best.pt"))
+    assert sorted(one.name for one in found.new) == ["best.pt", "last.pt"]
+
+
+def test_a_collision_of_names_that_were_not_requested(place: Place) -> None:
+    lying(place, {"collides": "out", "patterns": ["out", "; reboot"]})
+    with pytest.raises(ToolkitError, match="a pattern that was not requested"):
+        place.find("out")
+
+
+def test_results_are_found_although_the_clock_was_set_back(place: Place) -> None:
+    sent = place.job / ".sent"
+    (place.job / "code" / "results" / "link").symlink_to("readme")
+    save(str(sent), {**load(str(sent)), "results/link": "readme"})
+    later = sent.stat().st_mtime_ns + 3600 * 10**9
+    os.utime(sent, ns=(later, later))
+    with pytest.raises(NoSuchFile, match="wrote no file"):
+        place.find("results")
+    place.write("results/model.pt")
+    (place.job / "code" / "results" / "last").symlink_to("model.pt")
+    assert [one.name for one in place.find("results").new] == ["results/last", "results/model.pt"]
+    place.write("results/readme", "changed by the job")
+    assert len(place.find("results").new) == 3
+
+
+@pytest.mark.parametrize("pattern", [".", "*"])
+def test_a_file_that_vanishes_while_it_is_listed(
+    place: Place, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """A running job renames its temporary checkpoints."""
+    for name in ("a.pt", "b.tmp"):
+        place.write(name)
+    lstat = os.lstat
+
+    def vanishing(path: str) -> os.stat_result:
+        if path.endswith("b.tmp"):
+            Path(path).unlink()
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", vanishing)
+    assert send_files.list_files(str(place.job / "code"), [pattern]) == 0
+    sys.stdout.flush()
+    listed = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert [file["name"] for file in listed] == ["a.pt"]
 
 
 def test_file_names_that_are_not_text(place: Place) -> None:
@@ -318,7 +388,7 @@ def test_the_stream_may_come_in_any_pieces(tmp_path: Path, pieces: int) -> None:
     )
     files = [RemoteFile("/x", name, 3) for name in "wxyz"]
     with LocalWriter(Destination(tmp_path)) as writer:
-        stream = FileStream(writer, files, lambda done: None)
+        stream = FileStream(writer, lambda done: None, files)
         for at in range(0, len(text), pieces):
             stream(text[at : at + pieces])
     assert stream.complete and stream.refused == [(files[1], "no")]
@@ -423,7 +493,7 @@ def test_links_that_lead_out_over_each_other(place: Place) -> None:
         (b'{"size": 2, "mtime": 1e300}\n', "mtime"),
         (b'{"size": 2}\n', "mtime: is missing"),
         (b"[" * 3000 + b"\n", "(nested too deeply|not JSON)"),  # Python 3.14 permits deeper nesting
-        (b"x" * 70_000, "the length of a line"),
+        (b"x" * 70_000, "65537 bytes, more than 65536"),
     ],
 )
 def test_what_a_host_sends_is_checked(place: Place, sent: bytes, field: str) -> None:
@@ -491,6 +561,20 @@ def test_a_short_list_of_jobs_has_no_table_of_slots_that_fills_the_memory(place:
     assert caught.value.host == HOST
     place.code.host.listed = [rows[:16]]  # type: ignore[list-item]
     assert len(known_jobs(session)) == 16
+
+
+@pytest.mark.parametrize(("length", "items", "what"), [(1 << 21, 1 << 21, "bytes"), (1, 20, "items")])
+def test_a_list_of_too_many_jobs_names_the_command_that_removes_some(
+    place: Place, monkeypatch: pytest.MonkeyPatch, length: int, items: int, what: str
+) -> None:
+    place.code.host = Lying(place.code.root)
+    status = {"state": "failed", "reason": "x" * length}
+    rows = [{"id": f"j{number}", "alive": False, "status": status} for number in range(9)]
+    place.code.host.listed = [rows]  # type: ignore[list-item]
+    monkeypatch.setattr(decode, "_MOST_ITEMS", items)
+    with pytest.raises(ToolkitError, match=f"cannot read the job list .*{what}") as caught:
+        known_jobs(Meeting(place))
+    assert caught.value.fix.startswith("toolkit gc --older-than 30  # ")
 
 
 def test_saved_logs_stay_below_their_folder(project: Path, place: Place, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,18 +10,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.unit import cluster_world as world
-from tests.unit.container_world import OTHER, PATIENCE_S, only_root, sleeping
+from tests.unit.container_world import BOUND_TO_MODES, OTHER, PATIENCE_S, only_root, sleeping
 from tests.unit.hosts_here import execute, hosts
 from toolkit.core.report import PlanFailed, Report, refuse_failed
 from toolkit.lifecycle import down as plan_module
 from toolkit.lifecycle.down import plan_down
 from toolkit.plan.show import report_text
-from toolkit.plan.steps import Plan
+from toolkit.plan.steps import Fetch, Plan, Run
+from toolkit.protocol.files import NO_JOB_FILES
 from toolkit.protocol.names import LABEL_PORT
+from toolkit.transfer.host import data_relay_program
 
 # Processes are looked for on the whole machine: another run of these tests must not meet this one.
 CLUSTER = f"down-{os.getpid():x}"
@@ -64,12 +68,12 @@ def plan(folder: Path, port: int = 0) -> Plan:
     return plan_of(state, port)
 
 
-def plan_of(state: Path, port: int = 0) -> Plan:
+def plan_of(state: Path, port: int = 0, user: str = "alice") -> Plan:
     worker = world.running(CLUSTER, "gpu2", "worker")
     worker = replace(worker, labels={**worker.labels, LABEL_PORT: str(port)})
     image = replace(world.NAMED, identity=IDENTITY)
     containers = (worker,) if port else ()
-    facts = world.facts("gpu2", state_dir=str(state), images=(image,), containers=containers)
+    facts = world.facts("gpu2", user=user, state_dir=str(state), images=(image,), containers=containers)
     return plan_down(replace(world.inventory(), cluster=CLUSTER), {"gpu2": facts})
 
 
@@ -113,6 +117,18 @@ def test_a_process_with_only_the_clusters_name_is_reported_and_not_killed(engine
         (failed,) = report.failures
         assert failed.phase == "proof" and f"process {shell.pid};" in failed.detail
         assert shell.poll() is None
+
+
+def test_a_data_transfer_whose_connection_hangs_ends(engine: Path) -> None:
+    program = data_relay_program(
+        *(str(engine / "data"), str(engine / "account"), CLUSTER, "none:1", "0:0", "127.0.0.1")
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([str(word) for word in program.argv], **pipes) as relay:  # type: ignore[call-overload]
+        assert b"ready" in relay.stdout.readline()
+        report = run(engine)
+        assert report.ok, report
+        assert relay.wait(PATIENCE_S) == -15
 
 
 @only_root
@@ -233,6 +249,51 @@ def test_what_is_mounted_below_its_folder_is_not_removed(
     assert run(engine).ok, "the folder of another host is none of this one"
 
 
+def test_folders_that_a_rank_has_made_read_only_are_removed(tmp_path: Path) -> None:
+    state, outside = tmp_path / "toolkit" / CLUSTER / "gpu2", tmp_path / "outside"
+    for folder, mode in ((state / "a" / "cache", 0o555), (state / "b" / "none", 0), (outside, 0o555)):
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("x")
+        folder.chmod(mode)
+    (state / "a" / "link").symlink_to(outside)
+    command = [*BOUND_TO_MODES, "sh", "-c", plan_module.REMOVE_STATE, "sh", str(state)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, state.exists()) == (0, "", False)
+    assert outside.stat().st_mode & 0o777 == 0o555 and (outside / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("jobs", ["missing", "empty", "one job", "cannot be listed"])
+@pytest.mark.parametrize("image", [True, False])
+def test_only_an_empty_folder_of_jobs_is_not_downloaded(engine: Path, jobs: str, image: bool) -> None:
+    """If ls fails, the folder can contain results."""
+    state = engine / "state directory"
+    facts = world.facts("gpu2", state_dir=str(state), images=(world.NAMED,) if image else ())
+    if jobs != "missing":
+        (state / "jobs").mkdir(parents=True)
+    if jobs == "one job":
+        (state / "jobs" / "job").touch()
+    if jobs == "cannot be listed":
+        (state / "jobs").chmod(0)
+    (step,) = plan_down(world.inventory(), {"gpu2": facts}, "runs/demo").phases[0].steps
+    words = step.inside if isinstance(step, Fetch) else cast(Run, step).command.argv
+    command = [*BOUND_TO_MODES, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    without = jobs in ("missing", "empty")
+    if image:
+        assert done.stdout == (f"{NO_JOB_FILES}\n" if without else "")
+        assert (engine / "log").read_text()[:8] == ("" if without else "run --rm")
+    assert done.returncode == (0 if without or image else 1)
+
+
+def test_the_fix_for_files_that_cannot_be_read_names_the_folder_of_the_jobs() -> None:
+    facts = world.facts("gpu2", state_dir="/state directory", images=(world.NAMED,))
+    (step,) = plan_down(world.inventory(), {"gpu2": facts}, "runs/demo").phases[0].steps
+    assert isinstance(step, Fetch) and step.fix.startswith(
+        "on gpu2: sudo chown -R \"$(id -u)\" '/state directory/jobs' && chmod -R u+rwX "
+        "'/state directory/jobs'  # "
+    )
+
+
 def test_containers_of_another_user_stay(engine: Path) -> None:
     name = f"toolkit-{CLUSTER}"
     (engine / "containers").write_text(f'aaaa {name}-main "mallory"\n')
@@ -247,6 +308,16 @@ def test_containers_of_another_user_stay(engine: Path) -> None:
     (engine / "containers").write_text("\n".join((*rows, "")))
     run(engine)
     assert "rm --force --volumes bbbb cccc" in (engine / "log").read_text().splitlines()
+
+
+@pytest.mark.parametrize("user", [r"CORP\alice", "alice@corp.example.com", "jürgen", "r&d"])
+def test_containers_of_a_user_of_a_directory_service_go(engine: Path, user: str) -> None:
+    # As Docker's templates write JSON: without escapes for HTML and for letters beyond ASCII.
+    owner = json.dumps(user, ensure_ascii=False)
+    (engine / "containers").write_text(f"bbbb toolkit-{CLUSTER}-worker {owner}\n")
+    report = execute(plan_of(engine / "toolkit" / CLUSTER / "gpu2", user=user), hosts("gpu2"))
+    assert report.ok and outcomes(report)["containers"] == "ok"
+    assert "rm --force --volumes bbbb" in (engine / "log").read_text().splitlines()
 
 
 def test_containers_that_another_down_removes_are_waited_for(engine: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -559,6 +560,38 @@ def test_what_an_interrupt_cuts_off_is_no_lost_connection(
     assert not [event for event in said if isinstance(event, StepEnded)]
     text = report_text(report)
     assert "b: interrupted at work" in text and "lost" not in text and "not finished" in text
+
+
+def test_ctrl_c_does_not_wait_for_an_object_that_steps_share() -> None:
+    """An engine can need minutes to export an image, and the interpreter waits for the threads of hosts."""
+    begun, end, closed = threading.Event(), threading.Event(), threading.Event()
+    made: list[int] = []
+
+    def make() -> SimpleNamespace:
+        made.append(1)
+        begun.set()
+        assert end.wait(30)
+        return SimpleNamespace(close=closed.set)
+
+    def work(step: Run, context: Context, advance: Advance) -> Verdict:
+        if step.host == "a":
+            assert begun.wait(30)
+            raise KeyboardInterrupt
+        context.share("image", make)
+        return Verdict("ok")
+
+    subject = plan((Run("a", "press", YES), Run("b", "send", YES), Run("c", "send", YES)))
+    try:
+        with pytest.raises(PlanInterrupted):
+            toolkit.plan.execute.execute(subject, hosts("a", "b", "c"), {Run: work})
+        left = [thread for thread in threading.enumerate() if thread.name.startswith("host")]
+        for thread in left:
+            thread.join(10)
+        assert not any(thread.is_alive() for thread in left)
+    finally:
+        end.set()
+    assert closed.wait(30), "an object that is made afterwards is closed"
+    assert made == [1], "no other step makes it once more"
 
 
 def test_a_second_ctrl_c_while_connections_close_leaves_the_report() -> None:

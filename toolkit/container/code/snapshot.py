@@ -24,7 +24,7 @@ import time
 import zlib
 from typing import Any
 
-from toolkit.container.code.packs import PIECE, PackWriter, Spoiled, digest_of, make, survey
+from toolkit.container.code.packs import PIECE, PackWriter, Spoiled, digest_of, make, save, survey
 from toolkit.container.code.store import Store, Work, jobs_folder
 from toolkit.protocol.code_tree import bucket_of, raw
 
@@ -84,10 +84,11 @@ class Snapshot:
         self.caller, self.store, self.ask, self.work = caller, store, ask, work
         self.tree, self.number = ask["tree"], ask["number"]
         self.code = work.path + "/spare/code"
+        self.entries: list[list[Any]] = []
 
     def make(self) -> None:
         """Create the copy at `code`."""
-        entries = self._entries()
+        entries = self.entries = self._entries()
         claimed = self.store.claim(self.tree, self.work.path + "/spare")
         if not claimed:
             # Reusing a copy of a very different tree costs more than creating a new one.
@@ -191,8 +192,12 @@ class Snapshot:
             self.store.shed()
 
 
-def finish(ask: dict[str, Any], work: Work, code: str) -> None:
-    """Move the job's folder to its final path."""
+def finish(ask: dict[str, Any], work: Work, code: str, entries: list[list[Any]]) -> None:
+    """Move the job's folder to its final path.
+
+    Args:
+        entries: of the code.
+    """
     new = work.path + "/job"
     os.makedirs(new + "/logs")
     if code:
@@ -202,9 +207,11 @@ def finish(ask: dict[str, Any], work: Work, code: str) -> None:
     for name, text in ask["texts"].items():
         with open(os.open(f"{new}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             file.write(text.encode("utf-8", "surrogateescape"))
-    # Created last: `down` and `get` use its time to find the files that the job wrote.
-    with open(new + "/.sent", "w"):
-        pass
+    sent = {
+        path: content if kind == "l" else [size, mtime] for path, kind, _, size, mtime, content in entries
+    }
+    # Created last: `down` and `get` use its time and its content to find the files that the job wrote.
+    save(new + "/.sent", sent)
     job = ask["job"]
     try:
         os.rename(new, f"{jobs_folder()}/{job}")
@@ -227,12 +234,12 @@ def make_folder(caller: Caller, ask: dict[str, Any]) -> str:
     store = Store()
     try:
         with Work(store) as work:
-            code = ""
+            code, entries = "", []
             if ask["tree"]:
                 snapshot = Snapshot(caller, store, ask, work)
                 snapshot.make()
-                code = snapshot.code
-            finish(ask, work, code)
+                code, entries = snapshot.code, snapshot.entries
+            finish(ask, work, code, entries)
     finally:
         store.close()
     return store.damage
