@@ -319,6 +319,10 @@ only_root = pytest.mark.skipif(
 )
 
 
+# Words before a command that bind root to the modes of files, as they bind other users.
+BOUND_TO_MODES = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+
+
 @contextmanager
 def sleeping(
     *argv: str, user: int | None = None, setuid: bool = False, **env: str

@@ -64,6 +64,7 @@ class Job(TypedDict):
     elastic: bool
     local_rank_word: str  # the option by which the script receives its local rank; empty for none
     variables: bool  # whether it has variables, which are only in memory; see variables.py
+    secret_names: list[str]  # the variables under `secrets:` of the hosts file, for redaction
     world_sizes: list[int]  # minimum and maximum number of simultaneous ranks
     attempt: int  # number of restarts so far
 

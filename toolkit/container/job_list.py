@@ -83,8 +83,23 @@ def early_status(folder: Path) -> dict[str, Any] | None:
     return status | {"cause": {}, "asked": None, "lost_host": ""}
 
 
+def _only(value: Any, *keys: str) -> Any:
+    """Return a JSON object with only these keys; another value unchanged, because the client reports it."""
+    return {key: value[key] for key in keys if key in value} if isinstance(value, dict) else value
+
+
+def _only_in(value: Any, name: str, *keys: str) -> Any:
+    """Return a JSON object in which the objects of the list ``name`` have only these keys."""
+    if not isinstance(value, dict) or not isinstance(value.get(name), list):
+        return value
+    return {**value, name: [_only(one, *keys) for one in value[name]]}
+
+
 def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
-    """Return the jobs whose folders are in a folder."""
+    """Return the jobs whose folders are in a folder, with the fields that the readers of the list use.
+
+    The complete records of many jobs would exceed the size of an answer.
+    """
     found = []
     for folder in sorted(Path(jobs).iterdir()):
         status = kept_status(folder) or early_status(folder)
@@ -92,7 +107,9 @@ def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
             alive = is_alive(status.get("pid"), folder.name)
             # The job can end between the two checks.
             status = status if alive else kept_status(folder) or status
-            record = read(folder / "record.json")
+            status = _only_in(status, "restarts", "reason")
+            record = _only(read(folder / "record.json"), "owner", "launcher", "command", "hosts", "transport")
+            record = _only_in(record, "hosts", "name", "slots", "taken")
             found.append(
                 {"id": folder.name, "alive": alive, "status": status, "record": record, "now": time.time()}
             )

@@ -99,7 +99,7 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
 
     Raises:
         BadInput: more ranks than the slots found on the hosts.
-        NotReady: a container does not run, other jobs have the slots, or another process holds a GPU.
+        NotReady: a container is not running, other jobs have the slots, or another process holds a GPU.
     """
     inventory, request, start = session.inventory, checked.request, checked.start
     chosen = chosen_hosts(inventory, request)
@@ -155,6 +155,7 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
         local_rank_word=start.local_rank_word,
         transport=inventory.used_transport,
         token=secrets.token_hex(32) if start.launcher in WITH_TOKEN else "",
+        secret_names=tuple(sorted(name for name, _ in given)),
     )
 
 

@@ -63,6 +63,7 @@ class Job:
         transport: how ranks are started on hosts other than main, see ``toolkit.protocol.transport``.
         token: authenticates a launcher's daemons to each other; a secret of this job alone, which
             is sent with the variables.
+        secret_names: names of the variables under ``secrets:`` of the hosts file, for redaction.
     """
 
     id: str
@@ -91,6 +92,7 @@ class Job:
     local_rank_word: str = ""
     transport: str = SSH
     token: str = field(default="", repr=False)
+    secret_names: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -143,6 +145,7 @@ def job_of(about: Mapping[str, Any]) -> Job:
         made[name] = tuple(_host_of(host) for host in about[name])
     for name in ("command", "networks"):
         made[name] = tuple(about[name])
+    made["secret_names"] = tuple(about.get("secret_names", ()))  # job files of earlier toolkits have none
     return Job(**made | {"tuned": tuple(about["tuned"].items())})
 
 

@@ -16,7 +16,7 @@ from toolkit.core.answers import LineStream, answer_of
 from toolkit.core.command import Result, command
 from toolkit.core.runner import ContainerRunner, Runner, Sink
 from toolkit.errors import ToolkitError
-from toolkit.protocol.decode import DecodeError, decode, load_json
+from toolkit.protocol.decode import DecodeError, TooLarge, decode, load_json
 from toolkit.protocol.jobs import ENDED, MOST_BYTES, SessionAnswer
 from toolkit.protocol.names import program
 
@@ -150,16 +150,19 @@ class ContainerSession:
             self._sink(data)
             return
         for line in self._lines.take(data):
-            try:
-                value = load_json(line, MOST_BYTES)
-            except DecodeError:  # output of the container engine
-                continue
-            if isinstance(value, dict) and value:
-                with answer_of(self.runner.name, "an answer of the container session"):
-                    answer = decode(SessionAnswer, value)
-                # Otherwise a message of a newer toolkit, or a sign of life during long work.
-                if answer != ENDED and not answer.working:
-                    self._keep(answer, len(line))
+            with answer_of(self.runner.name, "an answer of the container session"):
+                try:
+                    value = load_json(line, MOST_BYTES)
+                except TooLarge:
+                    raise
+                except DecodeError:  # output of the container engine
+                    continue
+                if not isinstance(value, dict) or not value:
+                    continue
+                answer = decode(SessionAnswer, value)
+            # Otherwise a message of a newer toolkit, or a sign of life during long work.
+            if answer != ENDED and not answer.working:
+                self._keep(answer, len(line))
 
     def _keep(self, answer: SessionAnswer, length: int) -> None:
         self._waiting = length + (0 if self._answers.empty() else self._waiting)

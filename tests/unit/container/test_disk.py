@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.container_world import JOB, World, python, rank_env
+from tests.unit.container_world import JOB, World, memory_file, python, rank_env
 
 FILL = """
 with open('fill', 'wb', 0) as file:
@@ -93,6 +93,23 @@ def test_a_job_without_room_for_its_records_does_not_begin(world: World, small_d
     what = f"gpu1 cannot reserve disk space for the job's records in {folder}: No space left on device"
     assert (code, told["state"], told["reason"]) == (65, "failed", what)
     assert not (folder / "logs").exists()
+
+
+def test_a_record_that_the_full_disk_does_not_take_leaves_the_earlier_one(world: World) -> None:
+    folder = world.job()
+    (folder / "logs").mkdir()
+    (folder / "logs" / "rank-0.run").write_text('{"attempt": 0}\n')
+    code = (
+        "import pathlib, resource\nfrom toolkit.container.job.rank_records import move_records\n"
+        "if sys.argv[2] == 'full': resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "move_records(pathlib.Path(sys.argv[1]))\n"
+    )
+    for disk, attempt in (("full", 0), ("free", 1)):
+        memory_file(folder, "rank-0.run").write_text('{"attempt": 1}\n')
+        assert world.call(world.driver(code), str(folder), disk)[0] == 0
+        assert json.loads((folder / "logs" / "rank-0.run").read_text()) == {"attempt": attempt}
+        assert [path.name for path in (folder / "logs").iterdir()] == ["rank-0.run"]
+        assert not memory_file(folder, "rank-0.run").exists()
 
 
 def test_reserved_space_is_used_and_given_back(world: World, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.unit.container_world import (
     wait_for,
 )
 from toolkit.core.host_programs import packed
+from toolkit.protocol.jobs import Record, RecordHost
 
 OTHER = f"{JOB}-other"
 FINAL = {"succeeded", "failed", "stopped", "timeout"}
@@ -725,6 +727,26 @@ def test_the_listing_reads_what_is_there_and_passes_over_what_is_not(world: Worl
     (row,) = json.loads(done.stdout)
     assert (row["id"], row["alive"], row["status"]["state"]) == (JOB, False, "succeeded")
     assert row["record"] == {"owner": "alice"}
+
+
+def test_the_listing_contains_only_what_its_readers_use(world: World) -> None:
+    """The records of many jobs together would exceed the size of an answer."""
+    status = {"state": "succeeded", "pid": 1, "restarts": [{"at": 1.0, "reason": "lost", "hosts": ["a"]}, 7]}
+    records = {
+        "whole": {**{one.name: one.name for one in fields(Record)}, "launches": [{"argv": ["x"]}]},
+        "hosts": {"hosts": [{"name": "a", "slots": 1, "taken": [0], "gpus": ["GPU-1"]}, 7]},
+        "odd": [7],
+    }
+    for name, record in records.items():
+        world.job(name)
+        (world.folder(name) / "status.json").write_text(json.dumps(status))
+        (world.folder(name) / "record.json").write_text(json.dumps(record))
+    rows = {row["id"]: row for row in json.loads(world.call("job_list", str(world.root / "jobs"))[1])}
+    assert rows["whole"]["record"].keys() == {one.name for one in fields(Record)}
+    assert rows["hosts"]["record"] == {"hosts": [{"name": "a", "slots": 1, "taken": [0]}, 7]}
+    assert {one.name for one in fields(RecordHost)} == {"name", "slots", "taken"}
+    assert rows["odd"]["record"] == [7], "the client reports it"
+    assert rows["odd"]["status"] == {**status, "restarts": [{"reason": "lost"}, 7]}
 
 
 def test_the_listing_passes_over_what_a_rank_has_put_in_place_of_a_file(world: World) -> None:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.container_world import JOB, World, host_entry, python, rank_env, wait_for
+from tests.unit.container_world import (
+    JOB,
+    PATIENCE_S,
+    PYTHON,
+    World,
+    host_entry,
+    python,
+    rank_env,
+    sleeping,
+    wait_for,
+)
 from toolkit.container.job import lease_client
 
 SLEEP = "import time; time.sleep(600)"
@@ -32,7 +44,7 @@ def until(host):
 before, later = until("gpu1"), time.monotonic() + 5.0
 while until("gpu1") == before and time.monotonic() < later:
     time.sleep(0.01)
-result = {"beats": until("gpu1") > before, "answers": leases.tell("gpu1", {"do": "records"})}
+result = {"beats": until("gpu1") > before, "answers": leases.tell("gpu1", {"do": "records"}).get("records")}
 result |= {"lost": leases.lost()}
 leases.close()
 print(json.dumps(result))
@@ -69,7 +81,7 @@ Held.send = send_late
 gone.wait(5)
 """,
     )
-    assert found == {"beats": True, "answers": {"n": 1, "records": []}, "lost": None}
+    assert found == {"beats": True, "answers": [], "lost": None}
 
 
 def test_a_host_that_an_attempt_does_without_awaits_no_restart(world: World) -> None:
@@ -118,7 +130,7 @@ def test_an_invalid_line_of_a_lease_loses_only_its_host(world: World) -> None:
     two_hosts(world)
     (world.root / "hosts" / "gpu2" / "greeting").write_text("Welcome to gpu2!\n")
     found = driven(world, "")
-    assert found["beats"] and found["answers"] == {"n": 1, "records": []}
+    assert found["beats"] and found["answers"] == []
     assert found["lost"] == [
         "gpu2",
         "the lease process sent an invalid line: b'Welcome to gpu2!'",
@@ -133,6 +145,7 @@ def test_an_invalid_line_of_a_lease_loses_only_its_host(world: World) -> None:
         b'{"n": "1"}',
         b'{"n": 1, "records": 5}',
         b'{"n": 1, "records": [7]}',
+        b'{"n": 1, "records": [], "now": "12:00"}',
         b'{"n": 0, "death": {"rank": 1}}',
         b'{"n": 0, "death": {"rank": 1, "attempt": 0, "pid": 2, "host": "a", "exit_code": 1, "last": [3], '
         b'"ended": 1, "lasted": 1}}',
@@ -194,6 +207,28 @@ def test_a_damaged_record_does_not_hide_the_others(world: World) -> None:
     assert world.status()["reason"] == "rank 0 on gpu1 ended with exit code 3"
 
 
+@pytest.mark.parametrize("behind", [0, 3600])
+def test_records_of_hosts_are_compared_by_the_clock_of_main(world: World, behind: float) -> None:
+    """A rank that failed last must not be the cause because the clock of its host is behind."""
+    two_hosts(world)
+    gpu2 = world.root / "hosts" / "gpu2"
+    lease = world.own_programs() / "toolkit" / "container" / "job" / "lease.py"
+    late = f"{behind} * os.environ['TOOLKIT_ROOT'].endswith('gpu2')"
+    clock = f"\nclock = time.time\ntime.time = lambda: clock() - {late}\n"
+    lease.write_text(lease.read_text().replace("\n# A partitioned host", f"{clock}# A partitioned host", 1))
+    first = time.time() - 5
+    record = {"attempt": 0, "pid": 1, "exit_code": 1, "last": ["ValueError: x"], "lasted": 1.0}
+    for rank, host, ended in ((0, "gpu1", first), (4, "gpu2", first + 0.2 - behind)):
+        logs = (world.root if host == "gpu1" else gpu2) / "jobs" / JOB / "logs"
+        logs.mkdir()
+        written = {**record, "rank": rank, "host": host, "ended": ended}
+        (logs / f"rank-{rank}.exit").write_text(json.dumps(written))
+    more = 'result["ended"] = {record["host"]: record["ended"] for record in leases.records()}\n'
+    ended = driven(world, "", more)["ended"]
+    assert ended["gpu1"] == first
+    assert ended["gpu2"] == pytest.approx(first + 0.2, abs=0.001 if not behind else 1.0)
+
+
 def test_a_lease_that_cannot_look_after_its_ranks_says_so(world: World) -> None:
     world.job(command=python(SLEEP))
     broken = world.root / "broken.py"
@@ -209,6 +244,37 @@ supervisor.main()
     status = world.status()
     assert (status["state"], status["exit_code"]) == ("failed", 69)
     assert status["reason"] == "gpu1 is lost: the lease process failed: ZeroDivisionError('division by zero')"
+
+
+def lapsed(world: World, code: str = "") -> tuple[int, bool]:
+    """Start a lease and a process of its job, run code of the test, and close the connection of main.
+
+    Returns the exit code of the lease, and whether the process still runs.
+    """
+    program = world.driver(f"from toolkit.container.job import lease\n{code}\nsys.exit(lease.main())\n")
+    with sleeping(TOOLKIT_JOB=JOB) as rank:
+        lease = subprocess.Popen(
+            [*PYTHON, program, JOB], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=world.base_env()
+        )
+        world.started.append(lease)
+        wait_for(lambda: world.lease().exists() and world.lease().stat().st_size)
+        (world.folder() / "job.json").unlink()
+        lease.communicate(timeout=PATIENCE_S)
+        return lease.returncode, rank.poll() is None
+
+
+def test_a_lease_ends_the_ranks_although_the_files_of_the_job_are_gone(world: World) -> None:
+    """As on a file server that cannot be reached any more."""
+    world.job()
+    assert lapsed(world) == (0, False)
+    assert not world.lease().exists()
+
+
+def test_a_lease_that_cannot_end_the_ranks_leaves_that_to_them(world: World) -> None:
+    world.job()
+    code, is_alive = lapsed(world, "lease.end = lambda *_: 1 / 0")
+    assert code != 0 and is_alive
+    assert float(world.lease().read_text()) > 0, "rank.py ends its rank by this time"
 
 
 def test_work_that_fails_in_a_thread_is_raised(world: World) -> None:

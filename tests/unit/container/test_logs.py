@@ -1,11 +1,13 @@
-"""Logs of bounded size, read while they grow, by time and by their last lines; equal lines collapsed."""
+"""Logs of bounded size, read while they grow, by time and by their last lines; identical lines collapsed."""
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -99,6 +101,65 @@ def test_output_after_a_line_without_an_end_is_a_line_of_its_own(tmp_path: Path)
         log.close()
     logs.Log(path, 1 << 20).close()
     assert path.read_bytes() == b"step 1\nste\nattempt 1\nattempt\n 2\n"
+
+
+def failing_close(monkeypatch: pytest.MonkeyPatch, file: Any) -> None:
+    """Let a file report at its close that data is lost, as NFS does for a quota."""
+    close = file.close
+
+    def fail() -> None:
+        close()
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(file, "close", fail)
+
+
+def test_an_error_at_the_close_of_a_log_has_no_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logs.Log(tmp_path / "output.log", 8 * 4096)
+    failing_close(monkeypatch, log._file)
+    log.write(numbered(1000))  # goes on in the next file
+    failing_close(monkeypatch, log._file)
+    failing_close(monkeypatch, log._times)
+    log.close()
+    assert log._file.closed and log._times.closed
+    assert b"".join(logs.read_all(tmp_path / "output.log")) == numbered(1000)
+
+
+class SmallDisk:
+    """A file with space for some bytes, which writes what fits before it fails."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self.file, self.room = file, room
+
+    def write(self, data: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = int(self.file.write(data[: self.room]))
+        self.room -= done
+        return done
+
+
+@pytest.mark.parametrize(
+    ("room", "kept"),
+    [(20, b"[gpu1 0] loss 0.1234\n"), (0, b""), (30, b"[gpu1 0] loss 0.1234 step 100\n"), (31, None)],
+)
+def test_a_line_that_a_full_disk_has_cut_is_ended(tmp_path: Path, room: int, kept: bytes | None) -> None:
+    """Otherwise the next line would seem to be of the same rank."""
+    path = tmp_path / "output.log"
+    log = logs.Log(path, 1 << 20)
+    file = log._file
+    log._file = cast(Any, SmallDisk(file, room))
+    with pytest.raises(OSError, match="No space left"):
+        log.write(b"[gpu1 0] loss 0.1234 step 100\n[gpu1 0] loss")
+    with pytest.raises(OSError, match="No space left"):
+        log.write(b"[gpu1 0] loss 0.1\n")
+    log._file = file
+    log.write(b"[gpu2 3] loss 9.9\n")
+    log.close()
+    kept = b"[gpu1 0] loss 0.1234 step 100\n[\n" if kept is None else kept
+    assert path.read_bytes() == kept + b"[gpu2 3] loss 9.9\n"
 
 
 def test_a_log_is_read_from_a_moment_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

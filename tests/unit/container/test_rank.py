@@ -174,6 +174,27 @@ def test_the_file_of_rules_is_written_into_the_jobs_folder_and_named(world: Worl
     assert [path.name for path in folder.glob("allreduce.rules*")] == ["allreduce.rules"]
 
 
+def test_a_file_of_rules_that_is_there_is_not_written_again(world: World) -> None:
+    """A restart on a full disk finds that of the attempt before."""
+    folder = world.job(command=python("print('hello')"), rules="1\n2\n")
+    program = world.driver(
+        """
+from toolkit.container.job import rank
+def full(path, text):
+    raise OSError(28, "No space left on device")
+rank.write_text = full
+sys.exit(rank.main())
+"""
+    )
+    code, _, err = world.call(program, JOB, **rank_env())
+    told = f"gpu1 0: cannot write {folder}/allreduce.rules: No space left on device"
+    assert (code, err.decode()) == (73, f"[toolkit] {told}\n")
+    record = json.loads((folder / "logs" / "rank-0.exit").read_text())
+    assert (record["exit_code"], record["last"]) == (73, [told])
+    (folder / "allreduce.rules").write_text("1\n2\n")
+    assert world.call(program, JOB, **rank_env())[0] == 0
+
+
 @pytest.mark.parametrize("where", ["env", "override"])
 def test_a_file_of_rules_that_a_person_names_wins(world: World, where: str) -> None:
     world.job(command=python(SHOW_ENV), rules="1\n2\n", **{where: {RULES: "/data/rules"}})

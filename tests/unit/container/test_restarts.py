@@ -14,6 +14,10 @@ import pytest
 
 from tests.unit.container_world import JOB, PATIENCE_S, World, host_entry, python, rank_env, wait_for
 from toolkit.container.job import elastic, restarts
+from toolkit.container.job.regroup import Regroup
+from toolkit.container.job.supervisor import Supervisor
+from toolkit.container.job_file import load_job
+from toolkit.container.logs.log import Log
 from toolkit.core.host_programs import container_programs
 
 
@@ -135,6 +139,52 @@ def test_a_job_is_started_again_and_keeps_its_variables(world: World) -> None:
     ).exists()
 
 
+class Leases:
+    """Leases of hosts, of which some have a full disk."""
+
+    def __init__(self, *full: str) -> None:
+        self.full = full
+        self.hosts: list[str] = []
+
+    def keep(self, hosts: list[str]) -> None:
+        self.hosts = list(dict.fromkeys(hosts))
+
+    def leave(self, host: str) -> None:
+        self.hosts.remove(host)
+
+    def there(self) -> list[str]:
+        return list(self.hosts)
+
+    def tell(self, host: str, request: dict[str, Any]) -> dict[str, Any]:
+        return {"port": 29501} if request["do"] == "port" else {"ready": host not in self.full}
+
+
+@pytest.mark.parametrize(
+    ("full", "error", "left"),
+    [
+        ((), "", ["gpu1", "gpu2", "gpu9"]),
+        (("gpu2",), "gpu2 could not store the files of the restart", ["gpu1", "gpu2", "gpu9"]),
+        (("gpu9",), "", ["gpu1", "gpu2"]),  # a spare host of an elastic job can be missing
+    ],
+)
+def test_a_restart_begins_only_if_its_hosts_have_stored_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, full: tuple[str, ...], error: str, left: list[str]
+) -> None:
+    """A host with the files of the earlier attempt would wait for the others at its earlier port."""
+    folder = world.job(**a_job(), world_size=2, launcher="torchrun", elastic=True, networks=[])
+    monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
+    supervisor = Supervisor(load_job(JOB), Log(folder / "output.log", 1 << 20))
+    supervisor.restarts.note(failed("gpu2"), supervisor.job["hosts"], 1.0)
+    leases: Any = Leases(*full)
+    supervisor.leases = leases
+    assert supervisor._take(supervisor.job["hosts"], 1) == error
+    assert leases.hosts == left
+    log = world.log().decode()
+    assert ("gpu9 could not store the files of the restart" in log) == ("gpu9" in full)
+    assert ("restart 1: 2 ranks on gpu1, gpu2" in log) == (not error)
+    supervisor.log.close()
+
+
 def test_a_job_that_says_nothing_is_looked_at_once(world: World) -> None:
     # Until the line is in the log: the evidence is there earlier, and the job would end before the line.
     log = str(world.folder() / "output.log")
@@ -226,6 +276,41 @@ def test_a_launcher_that_starts_a_rank_again_by_itself(
     assert [each["reason"] for each in status["restarts"]] == [reason] * most
     if state == "failed":
         assert status["exit_code"] == 9 and log.endswith("toolkit gave up after 1 of 1 restart\n")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "state", "code", "reason"),
+    [
+        ("torchrun", "succeeded", 0, ""),
+        ("horovodrun", "failed", 73, "gpu1 cannot write {folder}/discovered: Is a directory"),
+    ],
+)
+def test_an_elastic_job_whose_hosts_cannot_be_written_down(
+    world: World, launcher: str, state: str, code: int, reason: str
+) -> None:
+    """Only horovodrun reads them. A folder in place of the file fails as a full disk does."""
+    folder = world.job(launcher=launcher, elastic=True)
+    (folder / "discovered").mkdir()
+    world.call("job.supervisor", JOB)
+    status = world.status()
+    found = (status["state"], status["exit_code"], status["reason"])
+    assert found == (state, code, reason.format(folder=folder))
+
+
+def test_a_lost_host_that_horovodrun_cannot_learn_of_ends_the_attempt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = world.job(**a_job(), launcher="horovodrun", elastic=True)
+    monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
+    leases: Any = Leases()
+    leases.hosts = ["gpu1", "gpu2", "gpu9"]
+    asked: list[Any] = []
+    group = Regroup(load_job(JOB), leases, lambda index: None, [], lambda *_: bool(asked.append(_)) or True)
+    assert group.start() == ""
+    assert (folder / "discovered").read_text() == "gpu1:1\ngpu2:1\n"
+    (folder / "discovered").unlink()
+    (folder / "discovered").mkdir()
+    assert not group.survives(failed("gpu2")) and not asked
 
 
 def test_a_world_that_an_elastic_job_may_have(world: World) -> None:

@@ -219,3 +219,11 @@ def test_what_is_read_of_ranks_hides_variables_in_memory(world: World) -> None:
     about = json.loads(world.variables[JOB])
     assert about["token"] == "t0ken-of-ray"
     assert set(secrets_of(folder, [], ())) == {SECRET, "t0ken-of-ray"}
+
+
+def test_secrets_of_the_hosts_file_are_masked_whatever_their_names(world: World) -> None:
+    given = {"env": {"WANDB": "w-12345", "PLAIN": "value"}}
+    folder = world.job(**given, secret_names=["WANDB"])
+    world.keep_variables()
+    assert secrets_of(folder, [], ()) == ("w-12345",)
+    assert set(secrets_of(folder, [{"WANDB": "own-12345"}], ("PLAIN",))) == {"w-12345", "own-12345", "value"}

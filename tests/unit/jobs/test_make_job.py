@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,9 @@ from tests.unit.each import for_each
 from toolkit.cluster.session import Session
 from toolkit.errors import BadInput, NotReady, Unreachable
 from toolkit.jobs.make_job import code_findings, plan_request
+from toolkit.jobs.plan import job_file
 from toolkit.jobs.request import Request
+from toolkit.launchers.job import job_of
 from toolkit.plan.steps import Plan
 
 Make = Callable[..., Any]
@@ -122,6 +126,20 @@ def test_only_a_launcher_with_daemons_has_a_token(make: Make) -> None:
     assert make(world.HOSTS, Request(("true",), launcher="torchrun")).token == ""
     tokens = [make(world.HOSTS, Request(("true",), launcher="ray")).token for _ in range(2)]
     assert len(tokens[0]) == 64 and tokens[0] != tokens[1]
+
+
+def test_a_job_has_the_names_of_its_secrets(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("tok-12345")
+    (tmp_path / "token").chmod(0o600)
+    hosts = f"{world.HOSTS}secrets: {{MINE: {tmp_path}/token}}\n"
+    job = make(hosts, Request(("true",)))
+    assert job.secret_names == ("MINE",) and ("MINE", "tok-12345") in job.env
+    about = json.loads(job_file(job))
+    assert about["secret_names"] == ["MINE"] and "tok-12345" not in job_file(job)
+    assert job_of(about).secret_names == ("MINE",)
+    del about["secret_names"]
+    assert job_of(about).secret_names == (), "an earlier toolkit wrote the job file"
+    assert make(hosts, Request(("true",), secrets=False)).secret_names == ()
 
 
 def test_variables_of_the_command_line_come_sorted_beside_those_of_the_cluster(make: Make) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import toolkit.protocol.decode
 import toolkit.remote.container_session
 from tests.unit.code_here import HOST, ContainerHere
 from toolkit.core.command import Command, Result
@@ -193,6 +194,17 @@ def test_signs_of_life_are_no_answer(nothing: Nothing) -> None:
     container_session = ContainerSession(ContainerRunner(nothing, CONTAINER))
     container_session._take(b'{"working":true}\n{"done":true}\n')
     assert container_session.receive("x") == SessionAnswer(done=True)
+
+
+def test_an_answer_that_is_too_large_is_no_output_of_the_engine(
+    nothing: Nothing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a command would wait for it until its deadline."""
+    monkeypatch.setattr(toolkit.protocol.decode, "_MOST_ITEMS", 20)
+    container_session = ContainerSession(ContainerRunner(nothing, CONTAINER))
+    container_session._take(b"Error response from daemon: " + b"," * 10 + b"\n")
+    with pytest.raises(ToolkitError, match=r"an answer of the container session .* more than 20 items"):
+        container_session._take(b'{"needs": [' + b"[1,2]," * 20 + b"[1,2]]}\n")
 
 
 def test_what_feeds_a_program_that_has_ended_ends_too(nothing: Nothing) -> None:

@@ -19,7 +19,7 @@ from toolkit.container.job.rank_records import End, blame, blames_another, first
 from toolkit.container.job.regroup import Regroup
 from toolkit.container.job.threads import Owned
 from toolkit.container.job_file import Host, Job, grace_of
-from toolkit.protocol.outcomes import EXIT_LOST
+from toolkit.protocol.outcomes import EXIT_LOST, EXIT_NO_LOG
 
 TICK_S = 0.05
 DRAIN_S = 0.5  # time that a process can hold the pipe of its exited launch open
@@ -111,7 +111,8 @@ class Attempt:
 
     def start(self) -> None:
         if self._regroup is not None:
-            self._regroup.start()
+            if error := self._regroup.start():
+                self._ends(End("failed", EXIT_NO_LOG, error))
         else:
             for index in range(len(self.job["launches"])):
                 self._launch(index)

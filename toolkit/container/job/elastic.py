@@ -63,10 +63,16 @@ def hosts_of(job: Job) -> list[Host]:
     return [*job["hosts"], *reserve_of(job)]
 
 
-def say_who_is_there(job: Job, hosts: Sequence[Host]) -> None:
-    """Set the hosts that the launcher's discovery returns."""
-    lines = [f"{host['name']}:{host['slots']}\n" for host in hosts]
-    write_text(job_folder(job["id"]) / DISCOVERED, "".join(lines))
+def say_who_is_there(job: Job, hosts: Sequence[Host]) -> str:
+    """Set the hosts that horovodrun's discovery returns; return the error, empty on success."""
+    if job["launcher"] != "horovodrun":
+        return ""
+    path = job_folder(job["id"]) / DISCOVERED
+    try:
+        write_text(path, "".join(f"{host['name']}:{host['slots']}\n" for host in hosts))
+    except OSError as error:
+        return f"{job['main']} cannot write {path}: {error.strerror}"
+    return ""
 
 
 def host_that_goes(job: Job, end_host: str, lost: bool) -> str:

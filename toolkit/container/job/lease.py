@@ -60,6 +60,8 @@ class Lease:
         self.job_id = job_id
         self.attempt = attempt
         self.host = load_host()["host"]
+        # Read now: if the file server is lost together with main, it cannot be read when the lease expires.
+        self.grace = min(load_job(job_id)["grace"], LAPSE_GRACE_S)
         self.lock = threading.Lock()
         self.released = False
         self.deaths = Owned(self.report_deaths)
@@ -141,6 +143,7 @@ class Lease:
                     send(process["pid"], self.job_id, signal.SIGKILL)
             elif request["do"] == "records":
                 reply["records"] = own_records(self.folder, self.host, self.attempt)
+                reply["now"] = time.time()
             elif request["do"] == "port":
                 reply["port"] = free_port(load_host()["address"], request["from"])
             elif request["do"] == "attempt":
@@ -153,8 +156,7 @@ class Lease:
 
     def lapse(self, why: str) -> None:
         """End the job's processes on this host, and record that in the job's logs."""
-        grace = min(load_job(self.job_id)["grace"], LAPSE_GRACE_S)
-        left = end(self.job_id, grace)
+        left = end(self.job_id, self.grace)
         what = still_alive(left) or "toolkit ended the ranks on this host"
         with suppress(OSError), (self.folder / "logs" / "lease.log").open("a") as log:
             log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {why}; {what}\n")
@@ -248,10 +250,11 @@ def main() -> int:
     try:
         if why:
             lease.lapse(why)
-    finally:
-        forget(lease.folder)
+        # Only now: if the ranks could not be ended, each rank.py ends its own by the time in this file.
         with suppress(OSError):
             lease.path.unlink()
+    finally:
+        forget(lease.folder)
     over.set()
     gauges.join(2.0)
     return 0

@@ -28,6 +28,7 @@ from toolkit.container.job_file import Job
 
 ENDING_S = 1.0  # from the end of a lease's output to that of its process
 MOST_LINE = 1 << 24  # bytes of a line
+CLOCKS_S = 1.0  # a smaller difference of two clocks can be the delay of an answer
 
 
 class Held:
@@ -144,10 +145,23 @@ def reply_of(line: bytes) -> dict[str, Any]:
     records = reply.get("records", [])
     if not isinstance(records, list):
         raise ValueError("not a list of records")
+    if not isinstance(reply.get("now", 0.0), (int, float)):
+        raise ValueError("not a time")
     records = [*records, *([reply["death"]] if "death" in reply else [])]
     if not all(is_record(record) for record in records):
         raise ValueError("not the record of a rank")
     return reply
+
+
+def records_in(reply: dict[str, Any]) -> list[Record]:
+    """Return the records of a reply that has just arrived, by the clock of this host.
+
+    The clocks of hosts can differ by more than a failure takes to spread.
+    """
+    now = time.time()
+    behind = now - reply.get("now", now)
+    late = behind if abs(behind) > CLOCKS_S else 0.0
+    return [{**record, "ended": record["ended"] + late} for record in reply.get("records", ())]
 
 
 def lease_words(job: Job, host: str) -> list[str]:
@@ -312,9 +326,9 @@ class Leases:
                 self._held[host].send({"n": 0, "do": "interrupt"})
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the exit records of ranks from all hosts that answer."""
-        replies = on_each(self._held, lambda host: self._ask(host, {"do": "records"}, ASK_S))
-        return [record for host in replies for record in (replies[host] or {}).get("records", ())]
+        """Return the exit records of ranks from all hosts that answer, by the clock of this host."""
+        found = on_each(self._held, lambda host: records_in(self._ask(host, {"do": "records"}, ASK_S) or {}))
+        return [record for records in found.values() for record in records]
 
     def close(self) -> None:
         """Release the leases after everything has ended. A second call does nothing."""

@@ -20,7 +20,7 @@ from toolkit.container.conventions import (
     lease_path,
     temporary_folder,
 )
-from toolkit.container.files import read, reserve, write_text
+from toolkit.container.files import content, read, reserve, write_text
 from toolkit.container.job.child import Child
 from toolkit.container.job.elastic import hosts_of
 from toolkit.container.job.nccl_log import NcclLog, log_settings
@@ -79,6 +79,18 @@ def tuned_env(job: Job) -> dict[str, str]:
     """Return the tuned variables of these hosts, with the path of the rules file in the job's folder."""
     rules = {RULES_VARIABLE: str(job_folder(job["id"]) / RULES)} if job["rules"] else {}
     return {**job["tuned"], **rules}
+
+
+def keep_rules(path: Path, text: str) -> None:
+    """Write the rules file, unless another rank of this host or an earlier attempt has written the same.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with suppress(OSError):
+        if content(path) == text.encode():
+            return
+    write_text(path, text)
 
 
 def own_gpus(job: Job, host: str, place: Place) -> dict[str, str]:
@@ -244,13 +256,15 @@ def main() -> int:
     command = command_of(job, sys.argv[2:], place)
     folder = job_folder(job["id"])
     records = _Records(job, host["host"], place.rank)
-    if job["rules"]:
-        write_text(folder / RULES, job["rules"])  # every rank of a host writes the same content
     records.begin()
+    written = folder / RULES
     try:
-        opened = Log(records.log, job["log_bytes"])
+        if job["rules"]:
+            keep_rules(written, job["rules"])
+        written = records.log
+        opened = Log(written, job["log_bytes"])
     except OSError as error:
-        text = f"{name}: cannot write {records.log}: {error.strerror}"
+        text = f"{name}: cannot write {written}: {error.strerror}"
         records.end({"exit_code": EXIT_NO_LOG, "signal": 0, "oom": False}, [text], time.time())
         fail(EXIT_NO_LOG, text)
     prefix = f"[{name}] ".encode()

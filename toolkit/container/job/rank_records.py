@@ -84,7 +84,8 @@ def move_records(folder: Path) -> None:
     """Move records from memory to the job's folder, now that the job has ended; drop them if it is full."""
     for path in _in_memory(folder, "*"):
         with suppress(OSError):
-            (folder / "logs" / path.name.partition(".")[2]).write_bytes(path.read_bytes())
+            # A record of an earlier attempt stays if the disk is full.
+            write_text(folder / "logs" / path.name.partition(".")[2], path.read_text())
         with suppress(OSError):
             path.unlink()
 

@@ -56,13 +56,15 @@ class Regroup:
         """Return the hosts that take part."""
         return self._members.names
 
-    def start(self) -> None:
-        """Start the launches of the initial hosts."""
-        say_who_is_there(self._job, self._members.hosts)
+    def start(self) -> str:
+        """Start the launches of the initial hosts; return the error, empty on success."""
+        if error := say_who_is_there(self._job, self._members.hosts):
+            return error
         reserve = {host["name"] for host in reserve_of(self._job)}
         for index, launch in enumerate(self._job["launches"]):
             if launch["host"] not in reserve:
                 self._launch(index)
+        return ""
 
     def survives_launch(self, end: End, running: Running, code: int) -> bool:
         """Return whether the attempt continues after the end of a launch, without its host."""
@@ -91,7 +93,9 @@ class Regroup:
         """Let the launcher restart its ranks, without a lost host, if it can."""
         before = self._members
         members = before.without(gone, self._leases.there()) if gone else before
-        if members is None or not self._may_go_on(end, members.hosts):
+        if members is None or (gone and say_who_is_there(self._job, members.hosts)):
+            return False
+        if not self._may_go_on(end, members.hosts):
             return False
         self._members, self.since = members, time.monotonic()
         if gone:
@@ -99,7 +103,6 @@ class Regroup:
             for host in members.hosts:
                 if host not in before.hosts:
                     self._take_in(host["name"])
-            say_who_is_there(self._job, members.hosts)
             # Ranks of torchrun would wait for lost ranks until Gloo or NCCL times out; ranks of
             # Horovod must not be killed, because they keep their training state.
             if self._job["launcher"] == "torchrun":

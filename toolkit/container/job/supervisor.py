@@ -230,8 +230,14 @@ class Supervisor:
             self.job, self.status["hosts"] = job, taken(hosts)
             self.save()
         for name in dict.fromkeys([job["main"], *names, *self.leases.there()]):
-            if not self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)}).get("ready"):
-                self.say(f"{name} could not store the files of the restart")
+            if self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)}).get("ready"):
+                continue
+            # Its ranks would start with the addresses and ports of the previous attempt.
+            what = f"{name} could not store the files of the restart"
+            if name in (job["main"], *names):
+                return what
+            self.say(what)
+            self.leases.leave(name)  # a spare host for an elastic launcher
         self.say(f"restart {number}: {count(job['world_size'], 'rank')} on {host_list(names)}")
         self._mark_output()
         return ""

@@ -1,4 +1,4 @@
-"""Collapses equal lines of several ranks into one, and hides torchrun's own traceback and repeated notes."""
+"""Collapses identical lines of several ranks, and hides torchrun's own traceback and repeated notes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolkit.protocol.host_list import host_list, spans
 # A rank's line in the merged log; see rank.py.
 _LINE = re.compile(rb"\[(\S+) (\d{1,9})\] (.*)\n", re.DOTALL)
 _LABEL = re.compile(rb"^\[\S+\] ")  # the host before lines of its launcher
-# Differences between otherwise equal lines: memory addresses, times of day, process ids.
+# Differences between otherwise identical lines: memory addresses, times of day, process ids.
 _VARIES = re.compile(rb"0x[0-9a-f]{6,}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\bpid[ =:]+\d+")
 _QUOTE = 120
 _HOSTS = 4  # with their ranks; of more hosts, ranks and hosts are two lists
@@ -57,11 +57,11 @@ class _Traceback:
 
 
 class LineCollapser:
-    """Collapses equal lines of different ranks that arrive within `window` seconds of each other.
+    """Collapses identical lines of different ranks that arrive within `window` seconds of each other.
 
-    The first one is printed at once. The nth line of one rank is matched with the nth equal line of another
-    rank: a rank can print the same line a thousand times. A traceback is printed or collapsed as a whole.
-    Otherwise a traceback that differs in one line would be printed without its other lines.
+    The first one is printed at once. The nth line of one rank is matched with the nth identical line of
+    another rank: a rank can print the same line a thousand times. A traceback is printed or collapsed as a
+    whole. Otherwise a traceback that differs in one line would be printed without its other lines.
     """
 
     def __init__(self, window: float = 2.0) -> None:

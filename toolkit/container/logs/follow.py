@@ -170,7 +170,9 @@ def _follow(words: Sequence[str] | None) -> int:
     parser.add_argument("--tail", type=int, metavar="LINES")
     parser.add_argument("--rank", type=int, help="print the log of this rank, on the host where it runs")
     parser.add_argument("--host", default="", help="print only lines of this host")
-    parser.add_argument("--fold", action="store_true", help="collapse equal lines, hide torchrun's traceback")
+    parser.add_argument(
+        "--fold", action="store_true", help="collapse identical lines, hide torchrun's traceback"
+    )
     parser.add_argument("--now", action="store_true", help="print the current content and exit")
     parser.add_argument("--silent", action="store_true", help="wait for the end and print nothing")
     parser.add_argument("--status", action="store_true", help="print status.json to stderr at the end")

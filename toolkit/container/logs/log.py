@@ -38,6 +38,13 @@ def size_of(path: Path) -> int:
     return 0
 
 
+def age(path: Path, now: float) -> float | None:
+    """Return the seconds since the last write to the log, None without a log."""
+    with suppress(OSError, IndexError):
+        return max(0.0, now - pieces(path)[-1][1].stat().st_mtime)
+    return None
+
+
 class Log:
     """Writer of a log; it continues an existing log, on a new line."""
 
@@ -48,7 +55,8 @@ class Log:
         self._start, newest = found[-1]
         self._file = newest.open("ab", buffering=0)
         self._length = self._file.tell()
-        self._is_cut = self._length > 0 and not _ends_line(newest)  # the previous writer was killed
+        self._is_in_line = self._length > 0 and not _ends_line(newest)
+        self._is_cut = self._is_in_line  # the previous writer was killed
         self._times = _times_path(path).open("ab", buffering=0)
         self._rows, self._apart = times(path)
 
@@ -57,6 +65,19 @@ class Log:
         self._note_time()
         if self._is_cut:
             data, self._is_cut = b"\n" + data, False
+        try:
+            self._append(data)
+        except OSError:
+            self._is_cut = self._is_in_line  # the rest of the line is lost
+            raise
+
+    def close(self) -> None:
+        """Close the files. A network file system can report only now that data is lost, as over a quota."""
+        for file in (self._file, self._times):
+            with suppress(OSError):
+                file.close()
+
+    def _append(self, data: bytes) -> None:
         while data:
             room = self._piece - self._length
             if room <= 0:
@@ -64,16 +85,14 @@ class Log:
                 continue
             done = self._file.write(data[:room])
             self._length += done
+            self._is_in_line = not data[:done].endswith(b"\n")
             data = data[done:]
-
-    def close(self) -> None:
-        self._file.close()
-        self._times.close()
 
     def _begin_piece(self) -> None:
         start = self._start + self._length
         fresh = self._path.with_name(f"{self._path.name}.{start}").open("ab", buffering=0)
-        self._file.close()
+        with suppress(OSError):  # see `close`
+            self._file.close()
         self._file, self._start, self._length = fresh, start, fresh.tell()
         for _, old in pieces(self._path)[1 : 1 - PIECES]:
             with suppress(FileNotFoundError):
