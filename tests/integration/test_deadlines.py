@@ -15,7 +15,7 @@ import pytest
 
 import toolkit.remote.ssh
 from toolkit.core.command import TIMED_OUT, Result, command
-from toolkit.errors import Unreachable
+from toolkit.errors import ToolkitError, Unreachable
 from toolkit.remote.ssh import MARK, SshRunner
 from toolkit.remote.ssh_config import Target
 
@@ -88,6 +88,21 @@ def test_a_command_that_prints_all_the_time_is_late_too(sshd: tuple[SshRunner, S
             channel.sendall(b"x")
     assert [result.status for result in found] == [TIMED_OUT]
     assert found[0].stderr == "the command did not end within 0.3 s"
+
+
+def test_a_session_that_sshd_refuses_is_not_a_lost_connection(
+    sshd: tuple[SshRunner, Sshd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSSH answers "connect failed" to more sessions than its MaxSessions."""
+    runner, host = sshd
+    refuse = paramiko.common.OPEN_FAILED_CONNECT_FAILED
+    monkeypatch.setattr(host, "check_channel_request", lambda kind, chanid: refuse)
+    with pytest.raises(ToolkitError) as caught:
+        runner.run(command("x"), 5)
+    assert not isinstance(caught.value, Unreachable)
+    assert caught.value.what == "the sshd of the host allows no further session on a connection"
+    assert caught.value.fix.startswith("on gpu1: set MaxSessions 10 in /etc/ssh/sshd_config")
+    assert caught.value.host == "gpu1"
 
 
 def test_a_status_that_does_not_come_is_waited_for_no_longer(sshd: tuple[SshRunner, Sshd]) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import stat
 from dataclasses import replace
 
 from toolkit import __version__
 from toolkit.checks.leftovers import Stray
 from toolkit.cleanup.plan import Leftovers, plan_gc
+from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.versions import programs_of
 from toolkit.core.code import CodeTree, Entry
 from toolkit.core.container import Container, Mount, Ulimit
-from toolkit.core.facts import ContainerFacts, Facts, Gpu, Interface
+from toolkit.core.facts import ContainerFacts, Facts, Gpu, Interface, StateFile
 from toolkit.core.host_programs import container_programs
 from toolkit.core.image import ImageFacts
 from toolkit.data.plan import plan_remove
@@ -143,6 +145,21 @@ def running(cluster: str, host: str, role: str, **labels: str) -> ContainerFacts
     own = {LABEL_CLUSTER: cluster, LABEL_OWNER: "alice", "toolkit.host": host, "toolkit.role": role}
     extra = {f"toolkit.{key}": value for key, value in labels.items()}
     return ContainerFacts("c" * 64, container_name(cluster, role), "running", {**own, **extra})
+
+
+def as_started(layout: Layout) -> dict[str, Facts]:
+    """Return the hosts of a layout with the containers, mounted files and programs that `up` creates."""
+    started = {}
+    for place in layout.places:
+        wanted = cluster_container(layout, place)
+        paths = (m.source.partition(f"{place.state}/")[2] for m in wanted.mounts)
+        started[place.name] = replace(
+            place.facts,
+            containers=(ContainerFacts("c" * 64, wanted.name, "running", dict(wanted.labels)),),
+            state_files=tuple(StateFile(path, stat.S_IFDIR | 0o700) for path in paths if path),
+            programs=_programs(),
+        )
+    return started
 
 
 @functools.cache

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolkit.api.connection import Connection
 from toolkit.api.prepared import Notices, PreparedPlan, closed_on_error
+from toolkit.cluster.ownership import main_host
 from toolkit.cluster.versions import newer_hosts
 from toolkit.core.finding import Topic
 from toolkit.core.report import Report
@@ -51,6 +54,9 @@ def prepare_down(cluster: Connection, save_to: str = "") -> PreparedDown:
             )
             notices.add(Topic.VERSION, text=text)
         session.require_own()
+        if main := main_host(inventory.cluster, session.facts):
+            # Jobs are stopped where their supervisor runs, also after an edit of `main` in hosts.yaml.
+            session.inventory = replace(session.inventory, main=main)
         image = session.find_local_image()
         plan = plan_down(inventory, session.facts, save_to, (image.identity,) if image else ())
         return PreparedDown(cluster, session, notices, plan)

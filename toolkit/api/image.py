@@ -18,7 +18,7 @@ from toolkit.cluster.image_probe import inspect_here
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.probe_containers import InspectedImage
 from toolkit.core.report import Report
-from toolkit.image.build import build_image
+from toolkit.image.build import build_image, exclusive_build
 from toolkit.image.build_plan import ImageRecipe
 from toolkit.image.cuda import DEFAULT_CUDA
 from toolkit.image.list_and_prune import list_images, prune_plan
@@ -94,7 +94,9 @@ class ImagePart(Part):
             extras=tuple(extras),
             cuda=cuda,
         )
-        return build_image(make_build(recipe, str(certificate), str(requirements)), lambda title, line: None)
+        with exclusive_build(recipe.kind, lambda line: None):
+            build = make_build(recipe, str(certificate), str(requirements))
+            return build_image(build, lambda title, line: None)
 
     def inspect(self) -> InspectedImage:
         """Run the probe in the image of the hosts file on this machine.

@@ -57,7 +57,7 @@ class ClusterJob:
             running: without an id, prefer the newest running job.
 
         Raises:
-            NotReady: there is no such job, or the main container does not run.
+            NotReady: there is no such job, or the main container is not running.
         """
         with self._connect() as session:
             return self._status(session, running)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from toolkit.api.connection import Connection
-from toolkit.cluster.layout import Layout, Observed, make_layout
+from toolkit.cluster.layout import Layout, Observed, make_layout, refuse_unsendable
 from toolkit.cluster.session import Session
 from toolkit.core.finding import Finding, Notice, Topic
 from toolkit.core.report import Report, refuse_failed
@@ -190,7 +190,7 @@ class PreparedAfterPull(Prepared[Report]):
         return self._made(self._observed)
 
     def _made(self, observed: Observed) -> tuple[Layout, Plan]:
-        layout = self._layout(observed)
+        layout = refuse_unsendable(self._layout(observed), observed)
         return layout, self._plan(layout)
 
     def _layout(self, observed: Observed) -> Layout:

@@ -64,7 +64,7 @@ class PreparedRun(Prepared[Result]):
         if self._check:
             hosts = {host.name for host in self.job.hosts}
             refuse_incomplete_data(self.session, hosts)
-            found = preflight(self.session, {self.job.main, *hosts})
+            found = preflight(self.session, {self.job.main, *hosts}, running=True)
             self._notices.add(Topic.HOSTS, found)
             raise_if_errors(found, told=self.cluster.shows_notices)
         self.begun = True
@@ -87,7 +87,9 @@ def prepare_run(
     # Read while the hosts answer: problems of the cluster are reported before a long read ends.
     code = Background("code", lambda: read_code(inventory, request.workdir))
     session = cluster.connect(
-        questions=questions() if check else (), container_sessions=True, local_image=check
+        questions=questions() if check else (),
+        container_sessions=True,
+        local_image=check and inventory.pull == "never",
     )
     with closed_on_error(session):
         session.require_some()

@@ -85,7 +85,7 @@ def prepare_up(
     staged = read_data(inventory) if data else ()
     notices.add(Topic.ENVIRONMENT, graver_first(lint_inventory(inventory)))
     queries = questions() if check else ()
-    session = cluster.connect(questions=queries, local_image=check or inventory.pull == "never")
+    session = cluster.connect(questions=queries, local_image=inventory.pull == "never")
     with closed_on_error(session):
         notices.add(Topic.CHANGES, removed_finding(inventory, session.facts))
         found = preflight(session, inventory.names) if check else ()

@@ -102,6 +102,9 @@ class Connected:
     def _meet(self, name: str, questions: Questions, container_session: bool) -> Facts:
         start = time.monotonic()
         runner = self.runners[name] = self.runner(name)
+        if self.closed:  # meanwhile: `close` possibly did not see this runner
+            what = "toolkit closed the connection to the host"
+            raise Unreachable(what, "run the same command again", name)
         runner.open()
         if container_session:
             # The container possibly does not exist: the facts will show that.
@@ -142,6 +145,17 @@ class Connected:
         if self.closed:  # meanwhile
             new.close()
         return new
+
+    def meet_again(self, name: str) -> SshRunner:
+        """Connect to a host again, and probe a host that did not answer before; ``errors`` keeps its error.
+
+        Raises:
+            ToolkitError: the host does not answer, or its state directory is not safe.
+        """
+        if not self.runners[name].is_open:
+            self.reconnect(name)
+        self._ask(name)
+        return self.runners[name]
 
     def _ask(self, name: str, questions: Questions = ()) -> Facts:
         sources = [mount.source for mount in self.inventory.mounts]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from toolkit.cluster.containers import start_failures
+from toolkit.cluster.state_folders import lost_mounts
 from toolkit.cluster.versions import version_note
 from toolkit.core.command import Kind, command, script
 from toolkit.core.container import Container, docker_run_args
@@ -113,7 +114,7 @@ def _host_state(inventory: Inventory, facts: Facts, address: str, inside: Mappin
 
 
 def why_not_running(container: ContainerFacts, facts: Facts) -> str:
-    """Return the reason why a container does not run; empty if it runs."""
+    """Return the reason why a container is not running; empty if it runs."""
     if container.state == "running":
         return ""
     if not container.started:
@@ -168,13 +169,31 @@ def _clock(seconds: float) -> str:
 # Another user can have created a container of this name since the probe: then it stays, and the engine
 # refuses a second one of the name. The container can end before its removal; then the removal fails and
 # nothing is left. Status 125 as of the engine, so that the step is tried again (``ENGINE_FAILED``).
+# Its anonymous volumes go too, because no other command would find them.
 # Arguments: the container, its required owner.
 REMOVE_OWN = r"""
 owner=$(docker container inspect --format '{{index .Config.Labels "toolkit.owner"}}' "$1" 2>/dev/null)
-[ "$owner" != "$2" ] || failed=$(docker rm --force "$1" 2>&1) ||
+[ "$owner" != "$2" ] || failed=$(docker rm --force --volumes "$1" 2>&1) ||
   ! docker container inspect "$1" >/dev/null 2>&1 || { printf '%s\n' "$failed" >&2; exit 125; }
 shift 2
 """
+
+
+def lost_steps(container: Container, facts: Facts) -> tuple[Run, ...]:
+    """Return the step that removes a container with lost mounts, before `up` creates them again."""
+    lost = lost_mounts(container, facts)
+    if not lost:
+        return ()
+    return (
+        Run(
+            facts.host,
+            f"remove {container.name}, because directories or files of its mounts were deleted",
+            script(REMOVE_OWN, container.name, facts.user),
+            unless=script('for f; do [ -e "$f" ] || exit 1; done', *lost),
+            again=ENGINE_FAILED,
+            fix=f"on {facts.host}: {facts.engine} rm --force --volumes {container.name}",
+        ),
+    )
 
 
 def start_step(
@@ -186,9 +205,10 @@ def start_step(
         saves: the name under which its Id is saved for later steps.
         failures: failures that only this container can have.
     """
+    # Not .State.Running, which is also true for a paused container.
     running = script(
         'test "$(docker inspect --format '
-        '"{{.State.Running}} {{index .Config.Labels \\"toolkit.digest\\"}}" "$1")" = "true $2"',
+        '"{{.State.Status}} {{index .Config.Labels \\"toolkit.digest\\"}}" "$1")" = "running $2"',
         container.name,
         container.digest(),
     )

@@ -41,7 +41,7 @@ SSHD_ARGV = ("/usr/sbin/sshd", "-D", "-e", "-f", str(CONF / "sshd_config"))
 def cluster_container(layout: Layout, place: Place) -> Container:
     """Return the container for this host, with its digest among the labels."""
     inventory, facts, state = layout.inventory, place.facts, place.state
-    home = home_of(layout.user, facts.uid)
+    home = home_of(place.user, facts.uid)
     sshd = layout.has_sshd(place)
     gpus, cdi = gpu_access(place.gpus, facts)
     labels = dict(inventory.labels) | {
@@ -79,10 +79,10 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         workdir=home,
         env=(
             ("HOME", home),
-            ("LOGNAME", layout.user),
+            ("LOGNAME", place.user),
             *gpu_env(place.gpus, facts),
             ("TOOLKIT_CLUSTER", inventory.cluster),
-            ("USER", layout.user),
+            ("USER", place.user),
         ),
         mounts=(*own, *inventory.all_mounts),
         labels=tuple(sorted(labels.items())),
@@ -150,7 +150,7 @@ def worker_sshd_config(layout: Layout, place: Place) -> str:
     env = dict(layout.image.env) | {"TOOLKIT_CLUSTER": layout.inventory.cluster}
     # The image requests all GPUs, but the container can have a subset.
     env.pop(NONE_VISIBLE[0], None)
-    return sshd_config(place.path.address, layout.port, layout.user, tuple(sorted(env.items())))
+    return sshd_config(place.path.address, layout.port, place.user, tuple(sorted(env.items())))
 
 
 def home_of(user: str, uid: int) -> str:

@@ -16,6 +16,9 @@ from toolkit.core.runner import ContainerRunner
 from toolkit.errors import ToolkitError
 from toolkit.protocol.names import container_name, program
 
+# A host is silent without a reading for this number of intervals, and ``_PATIENCE_S``: its connection can
+# outlive the program that sends readings.
+_MISSED = 5
 # Rates are known from the second reading on.
 _ENOUGH = 2
 # The pause before another try with a silent host.
@@ -35,7 +38,11 @@ class Gauges:
 
     def __init__(self, session: Session, seconds: float) -> None:
         self._session, self._seconds = session, seconds
+        self._answered = tuple(session.facts)
+        self._met = set(session.facts)
         self._latest: dict[str, HostGauges] = {}
+        # By this machine's monotonic clock; without a reading, the time of the start.
+        self._received = dict.fromkeys(self._answered, time.monotonic())
         self._counts: dict[str, int] = {}
         self._silent = {name: error.what for name, error in session.errors.items()}
         self._changed = threading.Condition()
@@ -44,7 +51,8 @@ class Gauges:
         self._ended: dict[str, threading.Event] = {}
 
     def __enter__(self) -> Gauges:
-        for name in self._session.facts:
+        silent = [name for name in self._session.errors if name in self._session.runners]
+        for name in (*self._answered, *silent):
             threading.Thread(target=self._hold, args=(name, self._ending), daemon=True).start()
         return self
 
@@ -61,10 +69,12 @@ class Gauges:
     def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
         """Return the latest gauges, in the file's order, and the reasons of silent hosts."""
         with self._changed:
-            hosts = tuple(
-                self._latest[name] for name in self._session.inventory.names if name in self._latest
-            )
-            return hosts, dict(self._silent)
+            now, limit = time.monotonic(), _MISSED * self._seconds + _PATIENCE_S
+            passed = {name: now - when for name, when in self._received.items() if now - when > limit}
+            late = {name: f"the host sent no reading for {s:.0f} s" for name, s in passed.items()}
+            names = [name for name in self._session.inventory.names if name not in late]
+            hosts = tuple(self._latest[name] for name in names if name in self._latest)
+            return hosts, late | self._silent
 
     def wait(self, seconds: float) -> None:
         """Wait for a new report of a host, at most this number of seconds."""
@@ -78,12 +88,12 @@ class Gauges:
         with self._changed:
             while self._are_few() and self._changed.wait(max(0.0, until - time.monotonic())):
                 pass
-            for name in self._session.facts:
+            for name in self._answered:
                 if name not in self._latest:
                     self._silent.setdefault(name, f"the host sent no reading within {patience:g} s")
 
     def _are_few(self) -> bool:
-        names = [name for name in self._session.facts if name not in self._silent]
+        names = [name for name in self._answered if name not in self._silent]
         return any(self._counts.get(name, 0) < _ENOUGH for name in names)
 
     def _hold(self, name: str, ending: threading.Event) -> None:
@@ -94,7 +104,7 @@ class Gauges:
             for line in came.take(data):
                 if gauges := parse_gauges(name, line):
                     with self._changed:
-                        self._latest[name] = gauges
+                        self._latest[name], self._received[name] = gauges, time.monotonic()
                         self._counts[name] = self._counts.get(name, 0) + 1
                         self._silent.pop(name, None)
                         self._changed.notify_all()
@@ -104,7 +114,9 @@ class Gauges:
             yield from ()
 
         ask = command(*program("monitor.gauges", "-S", "-E"), str(self._seconds))
-        again = False
+        again = name not in self._answered
+        if again:
+            ending.wait(_PAUSE_S)
         while True:
             came, ended = LineStream(name), threading.Event()
             self._ended[name] = ended
@@ -132,7 +144,10 @@ class Gauges:
         if not again:
             return self._session.container(name)
         runner = self._session.runners[name]
-        if not runner.is_open:
+        if name not in self._met:
+            runner = self._session.meet_again(name)
+            self._met.add(name)
+        elif not runner.is_open:
             runner = self._session.reconnect(name)
         role = self._session.inventory.role(name)
         return ContainerRunner(runner, container_name(self._session.inventory.cluster, role))

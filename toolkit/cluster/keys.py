@@ -17,14 +17,17 @@ HOST_KEY, CLUSTER_KEY = "ssh_host_ed25519_key", "id_ed25519"
 # The placeholder of a key in a line of a template.
 _KEY = "<key>"
 # Use the host's ssh-keygen, because a container takes ten times as long to start; use the image's if the host
-# has none, or its policy allows no such key. ssh-keygen would ask about half a pair. Arguments: the private
-# key's path, its comment, the command that creates it in a container.
+# has none, or its policy allows no such key. ssh-keygen would ask about half a pair, and gives the file a
+# wider mode if the folder has a default ACL. Arguments: the private key's path, its comment, the command that
+# creates it in a container.
 _MAKE_KEY = """
 key=$1 comment=$2; shift 2
 rm -f "$key" "$key.pub"
-ssh-keygen -q -t ed25519 -N "" -C "$comment" -f "$key" </dev/null >/dev/null 2>&1 && exit
-rm -f "$key" "$key.pub"
-exec "$@"
+ssh-keygen -q -t ed25519 -N "" -C "$comment" -f "$key" </dev/null >/dev/null 2>&1 || {
+  rm -f "$key" "$key.pub"
+  "$@" || exit
+}
+chmod 600 "$key"
 """
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from toolkit.cluster.gpus import share_gpus
 from toolkit.cluster.ownership import ours, refuse_foreign
 from toolkit.cluster.ports import worker_port
 from toolkit.core.facts import Facts
-from toolkit.core.image import LATE_FIX, ImageFacts, image_arch, missing_fix
-from toolkit.errors import ImageError, NotReady, ToolkitError
+from toolkit.core.image import LATE_FIX, ImageFacts, image_arch, missing_fix, unsendable
+from toolkit.errors import ImageError, NotReady, ToolkitError, together
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, Evidence, absent, choose_paths, cidrs
 from toolkit.network.fabric import choose_fabric
@@ -34,6 +34,7 @@ class Place:
     Args:
         slots: the number of ranks that it can run.
         gpus: the GPUs of the container, as indexes or UUIDs.
+        user: the user name inside the container.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Place:
     path: DataPath
     slots: int
     gpus: tuple[str, ...]
+    user: str
 
     @property
     def state(self) -> str:
@@ -57,7 +59,7 @@ class Layout:
         places: hosts that answered and can take part, in the file's order.
         paths: data paths, also of hosts that did not answer but whose address is in the file. The files of a
             host can have other addresses of such hosts, see ``kept``.
-        user: the one user name inside all containers.
+        user: the one user name inside all containers. While main does not answer, each host keeps its own.
         port: the port of sshd in worker containers; 0 without sshd.
         image: the image that every host must have.
         refused: errors of hosts that answered but cannot take part.
@@ -162,8 +164,18 @@ def make_layout(inventory: Inventory, observed: Observed) -> Layout:
     image = _image(inventory, observed)
     _refuse_other_processors(image, inventory.image, facts)
     given, refused = share_gpus(inventory, facts)
+    user = _user(inventory, facts)
+    kept = {name: f.remembered.user for name, f in facts.items() if inventory.main not in facts}
     places = tuple(
-        Place(h.name, inventory.role(h.name), facts[h.name], paths[h.name], slots, gpus)
+        Place(
+            h.name,
+            inventory.role(h.name),
+            facts[h.name],
+            paths[h.name],
+            slots,
+            gpus,
+            kept.get(h.name) or user,
+        )
         for h in inventory.hosts
         if h.name in given
         for gpus in [given[h.name]]
@@ -173,7 +185,7 @@ def make_layout(inventory: Inventory, observed: Observed) -> Layout:
         inventory=inventory,
         places=places,
         paths=tuple(paths[n] for n in inventory.names if n in paths),
-        user=_user(inventory, facts),
+        user=user,
         port=worker_port(inventory, facts, paths, observed.lost_ports),
         image=image,
         refused=refused,
@@ -207,6 +219,28 @@ def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, F
             "and set image: to an image for this architecture"
         )
         raise ImageError(f"the image {name} is for {image.arch}, but {who}", fix, others[0].host)
+
+
+def refuse_unsendable(layout: Layout, observed: Observed) -> Layout:
+    """Refuse hosts without the image if hosts pull nothing and this machine has no image to send.
+
+    Raises:
+        NotReady: no host is left.
+    """
+    inventory, image = layout.inventory, layout.image
+    if inventory.pull != "never" or observed.local_image is not None:
+        return layout
+    places: list[Place] = []
+    refused: list[NotReady] = []
+    for place in layout.places:
+        if any(held.identity == image.identity for held in place.facts.images):
+            places.append(place)
+        else:
+            about = (inventory.image, place.name, place.facts.engine, observed.local_silence)
+            refused.append(NotReady(*unsendable(*about), place.name))
+    if refused and not places:
+        raise together(refused)
+    return replace(layout, places=tuple(places), refused=(*layout.refused, *refused))
 
 
 def _user(inventory: Inventory, facts: Mapping[str, Facts]) -> str:

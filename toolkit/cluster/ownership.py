@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.printable import printable_line
 from toolkit.errors import NotReady
-from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_SERVICE, container_name
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_SERVICE, MAIN, container_name
 
 # Functions of shell. ``with_variable`` prints the path of the environment of each process of this user that
 # has the variable NAME=VALUE. ``of_this_user`` reduces such paths on standard input to those of this user.
@@ -41,6 +41,11 @@ def ours(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
     return tuple(c for c in _all(cluster, facts) if LABEL_SERVICE not in c.labels)
 
 
+def with_processes(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
+    """Return those of ``ours`` in which processes, such as those of a job, exist."""
+    return tuple(c for c in ours(cluster, facts) if c.state in ("running", "paused"))
+
+
 def services_of(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
     """Return the containers of this cluster's services on a host."""
     return tuple(c for c in _all(cluster, facts) if LABEL_SERVICE in c.labels)
@@ -51,9 +56,14 @@ def _all(cluster: str, facts: Facts) -> Iterator[ContainerFacts]:
 
 
 def running(cluster: str, role: str, facts: Facts) -> ContainerFacts | None:
-    """Return the host's container of this cluster and role, None when it does not run."""
+    """Return the host's container of this cluster and role, None when it is not running."""
     name = container_name(cluster, role)
     return next((c for c in ours(cluster, facts) if c.name == name and c.state == "running"), None)
+
+
+def main_host(cluster: str, facts: Mapping[str, Facts]) -> str:
+    """Return the host on which the main container runs, independent of hosts.yaml; empty without one."""
+    return next((host for host in facts if running(cluster, MAIN, facts[host])), "")
 
 
 def foreign(cluster: str, facts: Facts) -> Iterator[tuple[ContainerFacts, str, str]]:

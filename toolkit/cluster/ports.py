@@ -6,14 +6,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from toolkit.cluster.ownership import running
+from toolkit.cluster.ownership import with_processes
 from toolkit.core.facts import Facts
 from toolkit.core.printable import printable_line
 from toolkit.errors import NotReady
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath
 from toolkit.protocol.decode import whole
-from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, WORKER
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, WORKER, container_name
 
 _ANY = ("0.0.0.0", "::")
 # Below Linux' ephemeral range (32768 and up), so that no outgoing connection takes it by chance.
@@ -108,5 +108,7 @@ def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> 
 
 
 def _held_port(cluster: str, facts: Facts) -> int:
-    container = running(cluster, WORKER, facts)
+    # The sshd of a paused container keeps its port.
+    name = container_name(cluster, WORKER)
+    container = next((c for c in with_processes(cluster, facts) if c.name == name), None)
     return (whole(container.labels.get(LABEL_PORT, ""), 65535) or 0) if container else 0

@@ -34,7 +34,13 @@ from toolkit.protocol.engine import (
     ImageInspect,
 )
 from toolkit.protocol.frames import CELL, framed_script, lines_of, read_cell, rows
-from toolkit.protocol.names import IDENTITY_REPOSITORY, LABEL_CLUSTER, container_name, program
+from toolkit.protocol.names import (
+    IDENTITY_REPOSITORY,
+    LABEL_CLUSTER,
+    container_name,
+    container_user,
+    program,
+)
 from toolkit.protocol.probes import Who
 
 # The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
@@ -184,7 +190,8 @@ say cdi "$(for f in /etc/cdi/* /var/run/cdi/*; do
   [ ! -f "$f" ] || ! grep -q 'nvidia\.com/gpu' "$f" 2>/dev/null || grep -h 'name"*:' "$f"
 done)"
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
-say cluster "$(cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null)"
+say cluster "$(cat "$mine/etc/hosts" "$mine/etc/passwd" \
+  "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null)"
 version=
 [ ! -r "$mine/version" ] || read -r version <"$mine/version"
 say version "$version"
@@ -352,7 +359,7 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> Engine
         else:
             # It has described itself: it is slow, for example with many images, or hangs in one question.
             what = "the docker engine is too slow"
-            fix = f"on {host}: {engine} system df  # remove unused images, or restart the engine"
+            fix = f"on {host}: {engine} system df  # then remove unused images, or restart the engine"
         raise NotReady(f"{what.replace(DOCKER, engine)}: {words_of(text)}", fix, host)
     if engine == PODMAN and re.search(r"podman(: command)?(:)? not found", text):
         fix = f"on {host}: install podman; or in hosts.yaml: set engine: docker"
@@ -456,9 +463,9 @@ def _boot_time(text: str) -> float:
 # The same on most hosts of a cluster, and long in large clusters.
 @functools.lru_cache(maxsize=64)
 def _remembered(text: str) -> Remembered:
-    """Return the values of an earlier `up`: /etc/hosts, known_hosts and authorized_keys of the cluster.
+    """Return the values of an earlier `up`: /etc/hosts, /etc/passwd, known_hosts and authorized_keys.
 
-    Lines whose key or address is not valid are left out.
+    Lines whose key, address or user is not valid are left out.
     """
     addresses, keys, main_key = [], [], ""
     for line in lines_of(text):
@@ -470,7 +477,13 @@ def _remembered(text: str) -> Remembered:
                 main_key = key
             else:
                 keys.append((words[0].partition(",")[0], key))
-    return Remembered(tuple(addresses), tuple(keys), main_key)
+    return Remembered(tuple(addresses), tuple(keys), main_key, _user_of(lines_of(text)))
+
+
+def _user_of(lines: Iterable[str]) -> str:
+    """Return the user in the lines of ``toolkit.cluster.containers.passwd_file``; empty without the file."""
+    names = [cells[0] for line in lines if len(cells := line.split(":")) == 7]
+    return next((name for name in names if container_user(name) == name), "root" if "root" in names else "")
 
 
 def _programs(files: Iterable[StateFile]) -> tuple[tuple[str, str], ...]:

@@ -284,7 +284,7 @@ class Session(Connected):
             what = f"the cluster is not up on this host: the host has no container {name}"
             raise NotReady(what, "toolkit up", host)
         if why := why_not_running(found, facts):
-            raise NotReady(f"container {name} does not run: {why}", "toolkit up", host)
+            raise NotReady(f"container {name} is not running: {why}", "toolkit up", host)
         return ContainerRunner(self.runners[host], name, user)
 
     def run_inside(self, host: str, argv: Sequence[str], timeout: float | None, *sinks: Sink) -> Result:

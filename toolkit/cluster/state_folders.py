@@ -11,6 +11,7 @@ import shlex
 import stat
 from collections.abc import Iterable
 
+from toolkit.core.container import Container
 from toolkit.core.facts import Facts, StateFile, StateFolder
 from toolkit.errors import ToolkitError, UnsafeState
 from toolkit.protocol.frames import lines_of
@@ -43,7 +44,7 @@ FILES = r"""
 files() {
   cd "$mine" || return
   set -- conf/* etc/* inside/* inside/*/* inside/*/*/* inside/*/*/*/*
-  stat -c '%f %n' -- * "$@"
+  stat -c '%f %n' -- * services/* "$@"
   sha256sum -- version applied.json "$@"
 }
 say files "$(files 2>/dev/null)"
@@ -58,6 +59,8 @@ say proved "$([ ! -f "$mine/conf/proved" ] || cat "$mine/conf/proved")"
 # How many directories belong to the user: the cluster's host directory, two above it, and STATE_DIR/USER.
 _OWN = 4
 _SHARED_WRITE = stat.S_IWGRP | stat.S_IWOTH
+# Folders of the state directory with keys, configurations and programs, which `up` writes.
+_WRITTEN = ("conf", "etc", "inside")
 
 
 def parse_state_folders(host: str, state_dir: str, text: str) -> tuple[StateFolder, ...]:
@@ -89,7 +92,8 @@ def parse_state_files(text: str) -> tuple[StateFile, ...]:
     sums: dict[str, str] = {}
     for line in lines_of(text):
         if found := re.fullmatch(r"([0-9a-f]{1,8}) ([^ ].*)", line):
-            modes[found[2]] = int(found[1], 16)
+            # A file name with a line break can forge a line only after that of its directory.
+            modes.setdefault(found[2], int(found[1], 16))
         elif found := re.fullmatch(r"([0-9a-f]{64})  (.+)", line):
             sums[found[2]] = found[1]
     return tuple(
@@ -113,21 +117,48 @@ def known_files(facts: Facts, paths: Iterable[str]) -> str:
     return "\n".join(map(" ".join, columns))
 
 
+def lost_mounts(container: Container, facts: Facts) -> tuple[str, ...]:
+    """Return the paths in the state directory that a container has mounted and that do not exist any more.
+
+    The container keeps the deleted directories and files. Only a new container gets those that `up` creates.
+    """
+    if not any(c.name == container.name and c.digest == container.digest() for c in facts.containers):
+        return ()
+    there = {f"{facts.state_dir}/{file.path}" for file in facts.state_files}
+    sources = (mount.source for mount in container.mounts)
+    return tuple(s for s in sources if s.startswith(f"{facts.state_dir}/") and s not in there)
+
+
 def refuse_unsafe_state(facts: Facts) -> None:
     """Refuse a host on which another user could read or replace the state of toolkit.
 
     Every directory from STATE_DIR/USER (by default: from ~/.local/state/toolkit) inward must be a directory
     and no link, belong to the SSH user, and be writable for that user alone. STATE_DIR itself can belong to
     any user, but only its owner must be able to rename its entries: it is sticky, as /tmp, or it is not
-    writable for group and others.
+    writable for group and others. Directories with keys, configurations and programs in the state directory
+    must not be writable for group and others either.
 
     Raises:
         UnsafeState: names the outermost such directory, the reason and a fix.
     """
-    for folder in reversed(facts.state_folders):
+    for folder in (*reversed(facts.state_folders), *_shared_inside(facts, _WRITTEN)):
         what, fix = _fault(facts, folder)
         if what:
             raise UnsafeState(f"the state directory is not safe: {folder.path} {what}", fix, facts.host)
+
+
+def _shared_inside(facts: Facts, names: tuple[str, ...] = ()) -> tuple[StateFolder, ...]:
+    """Return the known directories in the state directory that group or others can write to.
+
+    Args:
+        names: folders of the state directory to which the result is limited.
+    """
+    return tuple(
+        StateFolder(f"{facts.state_dir}/{file.path}", facts.uid, file.mode)
+        for file in facts.state_files
+        if stat.S_ISDIR(file.mode) and file.mode & _SHARED_WRITE
+        if not names or file.path.split("/")[0] in names
+    )
 
 
 def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
@@ -150,7 +181,16 @@ def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
     if folder.uid != facts.uid:
         return f"belongs to user ID {folder.uid} instead of {facts.user} ({facts.uid})", aside
     if shared:
-        theirs = f"find {path} ! -user {facts.uid}"
-        fix = f"{on}chmod go-w {path}; {theirs}  # then remove the listed files, which belong to other users"
-        return f"is writable by other users ({mode})", fix
+        # All of them: a default ACL of a parent folder applies to each.
+        own = [one for one in facts.state_folders if not one.outer and one.mode & _SHARED_WRITE]
+        paths = [shlex.quote(one.path) for one in own]
+        change = [f"chmod go-w {' '.join(paths)}"] if paths else []
+        if _shared_inside(facts):
+            change.append(f"chmod -R go-w {shlex.quote(facts.state_dir)}")
+        look = f"find {path} ! -user {facts.uid}"
+        fix = f"{on}{'; '.join((*change, look))}"
+        return (
+            f"is writable by other users ({mode})",
+            f"{fix}  # then remove the listed files, which belong to other users",
+        )
     return "", ""

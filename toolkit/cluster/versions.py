@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 
 from toolkit import __version__
 from toolkit.cluster.containers import cluster_container
-from toolkit.cluster.layout import Layout
-from toolkit.cluster.ownership import ours
-from toolkit.core.facts import Facts
+from toolkit.cluster.layout import Layout, Place
+from toolkit.cluster.ownership import ours, with_processes
+from toolkit.cluster.state_folders import lost_mounts
+from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.errors import NotReady
 from toolkit.protocol.names import LABEL_VERSION
 
@@ -111,26 +112,35 @@ def require_programs(cluster: str, facts: Iterable[Facts], inside: Mapping[str, 
         raise NotReady(what, "toolkit up  # keeps containers whose settings are unchanged")
 
 
+def removed_containers(layout: Layout, prepare: bool = False) -> tuple[str, ...]:
+    """Return the hosts on which `up` would remove a container that has processes.
+
+    Args:
+        prepare: `up` starts no containers. It still removes those of another role and those with lost mounts.
+    """
+
+    def removes(place: Place, found: ContainerFacts) -> bool:
+        wanted = cluster_container(layout, place)
+        if found.name != wanted.name or lost_mounts(wanted, place.facts):
+            return True
+        return not prepare and (found.state == "paused" or found.digest != wanted.digest())
+
+    cluster = layout.inventory.cluster
+    names = (p.name for p in layout.places for c in with_processes(cluster, p.facts) if removes(p, c))
+    return tuple(dict.fromkeys(names))
+
+
 def disturbed_jobs(layout: Layout, inside: Mapping[str, str], prepare: bool = False) -> tuple[str, ...]:
     """Return descriptions of the changes in `up` that would disturb a running job; empty if none.
 
     Args:
-        prepare: `up` does not touch containers.
+        prepare: `up` starts no containers.
     """
-    cluster = layout.inventory.cluster
-    recreated = [
-        place.name
-        for place in layout.places
-        for c in ours(cluster, place.facts)
-        if c.state == "running" and c.digest != cluster_container(layout, place).digest()
-    ]
+    removed = removed_containers(layout, prepare)
     # A host without programs is new to the cluster, and no job runs on it.
     programs = other_programs((p.facts for p in layout.places if p.facts.programs), inside)
-    changes = (
-        ()
-        if prepare or not recreated
-        else (f"`toolkit up` would recreate the containers on {', '.join(recreated)}",)
-    )
+    would = "would remove the containers on" if prepare else "would recreate the containers on"
+    changes = (f"`toolkit up` {would} {', '.join(removed)}",) if removed else ()
     return (
         (*changes, f"`toolkit up` would replace the programs on {', '.join(programs)}")
         if programs

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from toolkit.cluster.layout import Layout
+from toolkit.cluster.ownership import main_host
 from toolkit.cluster.session import Session
-from toolkit.cluster.versions import disturbed_jobs
+from toolkit.cluster.versions import disturbed_jobs, removed_containers
 from toolkit.core.answers import Tail
 from toolkit.core.command import command
 from toolkit.core.host_programs import container_programs
@@ -172,15 +173,28 @@ def end_jobs(session: Session, tell: Callable[[str], None] = lambda job: None) -
 def refuse_to_end_jobs(session: Session, layout: Layout, prepare: bool = False) -> None:
     """Refuse an `up` that would replace the container or the programs of a running job.
 
+    An `up` that would remove containers is also refused if it is unknown whether a job is running.
+
     Args:
         layout: of the cluster as it is to be.
-        prepare: the containers are left alone.
+        prepare: no containers are started.
 
     Raises:
-        NotReady: names the job and the hosts.
+        NotReady: names the job, or the reason why it is unknown, and the hosts.
     """
     taken = disturbed_jobs(layout, container_programs(), prepare)
-    running = running_jobs(session) if taken else []
-    if running:
-        what = f"job {running[-1]} is running, and {' and '.join(taken)}"
-        raise NotReady(what, f"toolkit stop {running[-1]}  # or stop the job with: toolkit up --force")
+    if not taken:
+        return
+    options = "--prepare --force" if prepare else "--force"
+    try:
+        running = running_jobs(session, bool(removed_containers(layout, prepare)))
+    except ToolkitError as error:
+        fix = "\n".join(filter(None, (error.fix, f"toolkit up {options}  # if no job is running")))
+        raise NotReady(f"{error.what}, and {' and '.join(taken)}", fix, error.host) from error
+    if not running:
+        return
+    job, main = running[-1], main_host(session.inventory.cluster, session.facts)
+    fix = f"toolkit stop {job}  # or stop the job with: toolkit up {options}"
+    if main not in ("", session.inventory.main):
+        fix = f"in hosts.yaml: set main: {main}, then: {fix}"
+    raise NotReady(f"job {job} is running, and {' and '.join(taken)}", fix)

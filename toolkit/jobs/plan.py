@@ -34,10 +34,10 @@ _COMES_WITH = {"accelerate": ("accelerate", "transformers"), "deepspeed": ("deep
 
 
 def require_running(layout: Layout, hosts: Sequence[str]) -> None:
-    """Refuse hosts whose containers do not run.
+    """Refuse hosts whose containers are not running.
 
     Raises:
-        NotReady: names every host whose container does not run, or that did not answer.
+        NotReady: names every host whose container is not running, or that did not answer.
     """
     missing = {name: found for name in hosts if (found := _missing(layout, name))}
     if missing:
@@ -72,7 +72,7 @@ def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> No
 
 
 def _missing(layout: Layout, host: str) -> tuple[str, bool] | None:
-    """Return why a host's container does not run, and whether its image has no sshd; None if it runs."""
+    """Return why a host's container is not running, and whether its image has no sshd; None if it runs."""
     place = layout.place(host)
     if place is None:
         return host, False

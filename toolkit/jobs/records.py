@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from toolkit.cluster.ownership import with_processes
 from toolkit.cluster.session import Session
 from toolkit.core.answers import read_answer
-from toolkit.core.command import Command
+from toolkit.core.command import Command, Result
+from toolkit.core.facts import ContainerFacts
 from toolkit.core.host_programs import packed
+from toolkit.core.runner import ContainerRunner
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.jobs.exec_mode import Parts, all_parts
 from toolkit.jobs.slots import Taken
 from toolkit.jobs.status import JobStatus, parse_status
 from toolkit.plan.context import reason
 from toolkit.protocol.jobs import JobRow
-from toolkit.protocol.names import JOBS
+from toolkit.protocol.names import JOBS, LABEL_PORT, MAIN, container_name
+from toolkit.protocol.transport import NOT_FOUND
 from toolkit.remote.fanout import fan_out
 
 _MOST_SLOTS = 1 << 20  # of all jobs that a host lists
+_FEWER_JOBS = (
+    "toolkit gc --older-than 30  # deletes the records, logs and results of jobs that ended more than 30 "
+    "days ago; if the error remains, use fewer days"
+)
 
 
 def known_jobs(session: Session) -> list[JobStatus]:
     """Return the jobs that main knows, or all hosts together where each has a part; oldest first.
 
     Raises:
-        NotReady: main does not run; none of the hosts does.
+        NotReady: main is not running, and no other host is.
     """
     if session.inventory.in_parts:
         return [parts.status for parts in job_parts(session)]
@@ -43,7 +51,7 @@ def job_parts(session: Session, container_sessions: bool = False) -> list[Parts]
 
 
 def job_statuses(session: Session) -> list[JobStatus]:
-    """Return the same as ``known_jobs``, but none when main does not run."""
+    """Return the same as ``known_jobs``, but none when main is not running."""
     # Only the jobs of this toolkit's own are requested from open sessions: `run` resumes no others.
     if session.inventory.in_parts:
         return [parts.status for parts in _parts_of_sessions(session)]
@@ -61,21 +69,70 @@ def _parts_of_sessions(session: Session) -> list[Parts]:
         return []
 
 
-def running_jobs(session: Session) -> list[str]:
-    """Return the jobs of which anything runs on any host that answers, whatever starts them."""
+def running_jobs(session: Session, certain: bool = False) -> list[str]:
+    """Return the jobs of which anything runs on any host that answers, whatever starts them.
 
-    def ask(host: str) -> list[str]:
-        return [row.id for row in _ask(session, host) if row.alive]
+    The containers are those that exist: after an edit of hosts.yaml, their roles can differ from the file.
 
-    found, _ = fan_out(session.facts, ask)
-    return sorted({job for jobs in found.values() for job in jobs})
+    Args:
+        certain: do not return an empty list if a job can be running.
+
+    Raises:
+        ToolkitError: a host that can run the supervisor of a job did not list its jobs.
+    """
+    cluster, facts = session.inventory.cluster, session.facts
+    there = {(host, c.name): c for host in facts for c in with_processes(cluster, facts[host])}
+
+    def ask(key: tuple[str, str]) -> list[str]:
+        host, name = key
+        if there[key].state == "paused":
+            fix = f"on {host}: {facts[host].engine} unpause {name}"
+            raise ToolkitError(f"cannot list the jobs of {host}: the container {name} is paused", fix)
+        listing = _listing(ContainerRunner(session.runners[host], name))
+        if listing.status == NOT_FOUND:  # without Python, no supervisor runs
+            return []
+        return [row.id for row in _rows(listing, host) if row.alive]
+
+    found, errors = fan_out(there, ask)
+    jobs = sorted({job for jobs in found.values() for job in jobs})
+    if certain and not jobs:
+        _raise_if_unknown(session, there, errors)
+    return jobs
+
+
+def _raise_if_unknown(
+    session: Session,
+    there: Mapping[tuple[str, str], ContainerFacts],
+    errors: Mapping[tuple[str, str], ToolkitError],
+) -> None:
+    """Raise an error if a supervisor can run in a container that listed no jobs.
+
+    Supervisors run in the main container, and in worker containers without an sshd.
+
+    Args:
+        there: containers with processes, by host and name.
+        errors: of the containers that did not list their jobs.
+    """
+    main, name = session.inventory.main, container_name(session.inventory.cluster, MAIN)
+    led = [key for key, found in there.items() if key[1] != name and LABEL_PORT in found.labels]
+    for key, error in errors.items():
+        if key not in led:
+            raise error
+    # A main container that exited has no supervisor.
+    if not led or any(c.name == name for f in session.facts.values() for c in f.containers):
+        return
+    if main in session.errors:
+        silent = session.errors[main]
+        raise ToolkitError(f"cannot list the jobs of {main}: {silent.what}", silent.fix)
+    what = f"cannot list the jobs: no host that answered has the container {name}"
+    raise ToolkitError(what, "in hosts.yaml: set main: to the main host of the last `toolkit up`")
 
 
 def job_status(session: Session, job: str) -> JobStatus:
     """Return one job by its id, or by the last part of it.
 
     Raises:
-        NotReady: main knows no such job or several, or does not run.
+        NotReady: main knows no such job or several, or is not running.
     """
     return find_job(known_jobs(session), job)
 
@@ -102,7 +159,7 @@ def newest_job(session: Session, running: bool = False) -> JobStatus:
         running: of those that have not ended, if there is one.
 
     Raises:
-        NotReady: none has ever run, or main does not run.
+        NotReady: none has ever run, or main is not running.
     """
     known = known_jobs(session)
     if not known:
@@ -111,7 +168,7 @@ def newest_job(session: Session, running: bool = False) -> JobStatus:
 
 
 def taken_slots(session: Session) -> tuple[Taken, ...]:
-    """Return the slots of running jobs; none if main does not run, or no host runs."""
+    """Return the slots of running jobs; none if main is not running, or no host is."""
     if not session.inventory.in_parts:
         return tuple(
             Taken(job.id, job.owner, dict(job.hosts)) for job in job_statuses(session) if not job.final
@@ -126,14 +183,20 @@ def _asked_in_session(session: Session, host: str) -> Sequence[JobRow]:
 
 
 def _ask(session: Session, host: str) -> Sequence[JobRow]:
+    return _rows(_listing(session.container(host)), host)
+
+
+def _listing(container: ContainerRunner) -> Result:
+    return container.run(Command(("python3", "-", str(JOBS)), packed("job_list").encode()), 30)
+
+
+def _rows(result: Result, host: str) -> Sequence[JobRow]:
     """The rows that job_list.py makes of a host's jobs."""
-    result = session.container(host).run(
-        Command(("python3", "-", str(JOBS)), packed("job_list").encode()), 30
-    )
     if not result.ok:
         what = f"cannot list the jobs of {host}: {reason(result)}"
         raise ToolkitError(what, "toolkit status -v")
-    return _limited(read_answer(tuple[JobRow, ...], result.stdout, host, "the job list"), host)
+    rows = read_answer(tuple[JobRow, ...], result.stdout, host, "the job list", if_too_large=_FEWER_JOBS)
+    return _limited(rows, host)
 
 
 def _limited(rows: Sequence[JobRow], host: str) -> Sequence[JobRow]:
@@ -144,7 +207,7 @@ def _limited(rows: Sequence[JobRow], host: str) -> Sequence[JobRow]:
     """
     if sum(row.record.slots for row in rows if row.record) > _MOST_SLOTS:
         what = f"the jobs in the job list have more than {_MOST_SLOTS} slots together"
-        raise ToolkitError(what, "toolkit down  # downloads the job records, then removes the cluster", host)
+        raise ToolkitError(what, _FEWER_JOBS, host)
     return rows
 
 

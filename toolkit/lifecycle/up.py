@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from toolkit import __version__
 from toolkit.cluster.applied import FILE as APPLIED
 from toolkit.cluster.applied import applied_text
-from toolkit.cluster.container_status import REMOVE_OWN, runs_already, start_step
+from toolkit.cluster.container_status import REMOVE_OWN, lost_steps, runs_already, start_step
 from toolkit.cluster.containers import (
     SSHD_ARGV,
     cluster_container,
@@ -48,7 +48,7 @@ from toolkit.plan.steps import (
 from toolkit.protocol.names import MAIN, WORKER, container_name, image_names, program
 from toolkit.protocol.shards import Content
 from toolkit.protocol.transport import NOT_FOUND, without_sshd
-from toolkit.services.plan import service_folders, service_phases
+from toolkit.services.plan import lost_services, service_folders, service_phases
 
 _FOLDERS = ("jobs", "home", "etc")
 # Those that a role alone has, and those of both.
@@ -57,16 +57,17 @@ _OF_ROLE = {
     WORKER: (HOST_KEY, f"{HOST_KEY}.pub", "authorized_keys", "sshd_config"),
 }
 _OF_SSH = ("conf/ssh_config", "conf/known_hosts", "etc/ssh_config")
-# Another user can have created the folder to read the keys, so its owner is checked.
+# Another user can have created the folder to read the keys, so its owner is checked. Each folder gets its
+# mode when it is created, because a default ACL of a parent folder takes the place of the umask.
 # Arguments: the container of the other role, its owner, a folder that this user must own or "", folders to be
-# there, "--", files not to be there.
+# there, each after its parent, "--", files not to be there.
 _MAKE_FOLDERS = f"""umask 077{REMOVE_OWN}base=$1; shift
 if [ -n "$base" ]; then
-  mkdir -p "$base" || exit
+  mkdir -p -m 700 "$base" || exit
   [ "$(stat -c %u "$base")" = "$(id -u)" ] || {{ echo "$base belongs to another user" >&2; exit 1; }}
 fi
 # Again: the removal of the user's last other cluster can remove a parent folder between two steps.
-while [ "$1" != -- ]; do mkdir -p "$1" 2>/dev/null || mkdir -p "$1" || exit; shift; done
+while [ "$1" != -- ]; do mkdir -p -m 700 "$1" 2>/dev/null || mkdir -p -m 700 "$1" || exit; shift; done
 shift; rm -f "$@"
 """
 _FOLDERS_ARE_THERE = """
@@ -165,17 +166,19 @@ _Text = tuple[str]
 
 def _all_file_steps(layout: Layout, inside: Mapping[str, str]) -> tuple[Step, ...]:
     @functools.cache
-    def texts(kept: tuple[tuple[str, str], ...]) -> tuple[_Text, _Text]:
+    def texts(kept: tuple[tuple[str, str], ...], user: str) -> tuple[_Text, _Text]:
         # What is the same for all is made once: with a thousand hosts it is long.
         paths = layout.paths_with(kept)
-        client = ssh_config(paths, layout.port, layout.user) if layout.port else ""
+        client = ssh_config(paths, layout.port, user) if layout.port else ""
         return (hosts_file(paths),), (client,)
 
     programs = tuple(
         File(name, (inside[name],), 0o755 if name.endswith(".sh") else 0o644, in_place=name.endswith(".sh"))
         for name in sorted(inside)
     )
-    return tuple(s for p in layout.places for s in _file_steps(layout, p, programs, *texts(layout.kept(p))))
+    return tuple(
+        s for p in layout.places for s in _file_steps(layout, p, programs, *texts(layout.kept(p), p.user))
+    )
 
 
 def _file_steps(
@@ -193,7 +196,8 @@ def _file_steps(
         stale += [f"{state}/{name}" for name in _OF_SSH]
     base = state.rsplit("/", 3)[0] if layout.inventory.state_dir else ""
     other = container_name(layout.inventory.cluster, role)
-    about = (facts.user, base, *folders, "--", *stale)
+    outer = (state.rsplit("/", 2)[0], state.rsplit("/", 1)[0], state)
+    about = (facts.user, base, *outer, *folders, "--", *stale)
     make = script(_MAKE_FOLDERS, other, *about)
     # Only one that existed during the probe is searched for again.
     there = script(
@@ -211,8 +215,8 @@ def _file_steps(
         *_ssh_files(layout, place, client),
         # Mounted one by one, so the inode must stay; sessions of other users never see this folder.
         File(f"{state}/etc/hosts", hosts, 0o644, in_place=True),
-        File(f"{state}/etc/passwd", (passwd_file(facts, layout.user),), 0o644, in_place=True),
-        File(f"{state}/etc/group", (group_file(facts, layout.user),), 0o644, in_place=True),
+        File(f"{state}/etc/passwd", (passwd_file(facts, place.user),), 0o644, in_place=True),
+        File(f"{state}/etc/group", (group_file(facts, place.user),), 0o644, in_place=True),
     ]
     # Last, so that it is true of all the others.
     files.append(File(f"{state}/version", (f"{__version__}\n",)))
@@ -221,6 +225,8 @@ def _file_steps(
     paths = (*(f"{shared.path}/{file.path}" for file in programs), *(file.path for file in files))
     known = known_files(facts, paths)
     return (
+        *lost_steps(cluster_container(layout, place), facts),
+        *lost_services(layout, place),
         Run(
             place.name,
             "create the state directories",
@@ -300,8 +306,9 @@ def _record_step(layout: Layout, place: Place) -> Step:
 def _prove_step(layout: Layout, main: Place) -> Step:
     name = container_name(layout.inventory.cluster, MAIN)
     workers = [Ref(p.name, "container", f"{p.name}=") for p in layout.workers]
-    # For these very containers.
-    proved = (Ref(main.name, "container", after="\n"), *(replace(each, after="\n") for each in workers))
+    # For these very containers, and the address from which workers admit main.
+    own = Ref(main.name, "container", f"{main.path.address}=", "\n")
+    proved = (own, *(replace(each, after="\n") for each in workers))
     return Run(
         main.name,
         "test the SSH login from the main container to every worker container",

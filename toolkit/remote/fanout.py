@@ -72,6 +72,10 @@ class Background(Generic[Value]):
         finally:
             self._ended.set()
 
+    def ended(self, timeout: float) -> bool:
+        """Wait until the function has returned, at most this many seconds; return whether it has."""
+        return self._ended.wait(timeout)
+
     def result(self) -> Value:
         """Return the value, if need be after the function has returned."""
         self._ended.wait()

@@ -349,7 +349,12 @@ class SshRunner:
                 yield chunk
                 taken += 1
 
-        channel = self._link.connection.create_session()
+        try:
+            channel = self._link.connection.create_session()
+        except paramiko.ChannelException as error:
+            what = "the sshd of the host allows no further session on a connection"
+            fix = f"on {self.name}: set MaxSessions 10 in /etc/ssh/sshd_config, then restart sshd"
+            raise ToolkitError(what, fix, self.name) from error
         try:
             channel.settimeout(_left(deadline))
             channel.exec_command(line)

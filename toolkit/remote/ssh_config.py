@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ _UNSUPPORTED = {
     "knownhostscommand": "KnownHostsCommand",
 }
 _UNSET = ("no", "none", "")
+# `ssh -G` at a time: each takes open files of this process, see ``toolkit.cluster.connect.allow_open_files``.
+_PROGRAMS = threading.BoundedSemaphore(16)
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Target:
         revoked_keys: file with host keys that are never accepted, empty for none.
         proxy: a command whose standard input and output lead to the host, empty for none.
         jump: the chain of jump hosts, the nearest to this machine first.
+        is_jump: whether it is a jump host of the host that ``name`` begins with.
         unsupported: options of the SSH configuration for this host that toolkit does not support.
     """
 
@@ -55,6 +59,7 @@ class Target:
     proxy: str = ""
     jump: tuple[Target, ...] = ()
     unsupported: tuple[str, ...] = ()
+    is_jump: bool = False
 
     @property
     def known_as(self) -> str:
@@ -191,7 +196,7 @@ def _hops(name: str, via: str, known_hosts: str, identity_file: str, depth: int)
             own = str(Path(identity_file).expanduser())
             hop = replace(hop, identity_files=(own, *(f for f in hop.identity_files if f != own)))
         way = hops or hop.jump
-        hops = (*way, replace(hop, name=f"{name} (jump host {host})", jump=way))
+        hops = (*way, replace(hop, name=f"{name} (jump host {host})", jump=way, is_jump=True))
     return hops
 
 
@@ -200,9 +205,15 @@ def _ssh_g(name: str, address: str, user: str, port: int) -> Options:
     given = (*(("-l", user) if user else ()), *(("-p", str(port)) if port else ()))
     line = ["ssh", "-G", *given, "--", address]
     try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=10, check=False, errors="replace")
+        with _PROGRAMS:
+            done = subprocess.run(
+                line, capture_output=True, text=True, timeout=10, check=False, errors="replace"
+            )
     except FileNotFoundError:
         return {}
+    except OSError as error:  # too many open files or processes
+        what = f"this machine cannot start ssh: {error.strerror}"
+        raise Unreachable(what, "ulimit -a  # then raise the limit, or use fewer hosts", name) from error
     except subprocess.TimeoutExpired:
         what = "ssh needs more than 10 s to read its configuration; a Match exec command might hang"
         raise Unreachable(what, " ".join(line), name) from None

@@ -31,6 +31,8 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
     name, host, port = target.name, target.host, target.port
     named = name.partition(" ")[0]  # without the description of a jump host
     by_hand = f"ssh -p {port} {_at(target)}"
+    of_jump = "the port of the jump host in hosts.yaml or ~/.ssh/config"
+    its_port = of_jump if target.is_jump else "port: in hosts.yaml"
     if isinstance(error, ToolkitError):
         return error
     if isinstance(error, RefusedHostKey):
@@ -42,15 +44,19 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         return Unreachable(f"the ProxyCommand does not connect to an sshd: {words}", target.proxy, name)
     if isinstance(error, socket.gaierror):
         what = f"the name {host} cannot be resolved on this machine"
-        fix = "in hosts.yaml: set address: to the IPv4 address of the host, or to a name that ssh can resolve"
+        key, which = ("jump:", "jump host") if target.is_jump else ("address:", "host")
+        fix = (
+            f"in hosts.yaml: set {key} to the IPv4 address of the {which}, or to a name that ssh can resolve"
+        )
+        if target.is_jump:
+            fix += "; if ~/.ssh/config sets the jump host, correct ProxyJump or HostName in ~/.ssh/config"
         return Unreachable(what, fix, name, UnreachableCause.UNKNOWN_NAME)
     inner = getattr(error, "errors", None)  # paramiko's, one for each address of the name
     causes = list(inner.values()) if isinstance(inner, dict) else [error]
     if any(getattr(e, "errno", 0) == errno.ECONNREFUSED for e in causes):
         what = f"nothing listens on {host} port {port}: connection refused"
-        return Unreachable(
-            what, f"{by_hand}  # check that sshd runs and that port: in hosts.yaml is correct", name
-        )
+        fix = f"{by_hand}  # then check that sshd runs and that {its_port} is correct"
+        return Unreachable(what, fix, name)
     gone = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
     if isinstance(error, TimeoutError) or any(getattr(e, "errno", 0) in gone for e in causes):
         what = (
@@ -65,15 +71,14 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         )
         return Unreachable(
             what,
-            f"{by_hand}  # check the console of the host; "
+            f"{by_hand}  # then check the console of the host; "
             f"to continue without the host, add --exclude {named}",
             name,
         )
     if "banner" in str(error) or isinstance(error, EOFError):
         what = f"the program on {host} port {port} is not an sshd, or closes connections immediately: {error}"
-        return Unreachable(
-            what.removesuffix(": "), f"{by_hand}  # check that port: in hosts.yaml is correct", name
-        )
+        fix = f"{by_hand}  # then check that {its_port} is correct"
+        return Unreachable(what.removesuffix(": "), fix, name)
     return Unreachable(
         f"cannot connect to {target.login}: {str(error) or type(error).__name__}", by_hand, name
     )
@@ -113,7 +118,8 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
 def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitError:
     tried = error.tried if isinstance(error, NotLetIn) else [str(error)]
     copy = f"ssh-copy-id -p {target.port} {_at(target)}"
-    fix = f"{copy}  # or set user: and identity_file: in hosts.yaml"
+    user = "the user in jump:" if target.is_jump else "user:"
+    fix = f"{copy}  # or set {user} and identity_file: in hosts.yaml"
     if not tried:
         tried = ["toolkit found no key in a file or in the SSH agent"]
         fix = f"ssh-keygen -t ed25519 && {fix}"
@@ -129,7 +135,9 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
                 "then restart sshd"
             )
         elif error.hung_up:
-            fix = "set identity_file: in hosts.yaml, so that toolkit offers only the key in that file"
+            where = "IdentityFile and IdentitiesOnly yes for the jump host in ~/.ssh/config"
+            where = where if target.is_jump else "identity_file: in hosts.yaml"
+            fix = f"set {where}, so that toolkit offers only the key in that file"
         elif error.no_keys:
             fix = (
                 f"on {target.name}: set PubkeyAuthentication yes for {target.user} in sshd_config, "

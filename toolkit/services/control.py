@@ -82,7 +82,7 @@ def address_of(session: Session, service: Service) -> str:
     """Return the address of a service's container, as its host reaches it.
 
     Raises:
-        NotReady: it does not run.
+        NotReady: it is not running.
     """
     if service.host in session.errors:
         raise session.errors[service.host]
@@ -94,7 +94,7 @@ def address_of(session: Session, service: Service) -> str:
         raise NotReady(f"{what}: {words_of(result.stderr)}", "toolkit up", service.host)
     if state != "running" or not address:
         fix = f"toolkit logs --service {service.name}  # then toolkit up"
-        what = f"the container of service {service.name} does not run: its state is {state}"
+        what = f"the container of service {service.name} is not running: its state is {state}"
         if state == "running":
             what = f"the container of service {service.name} has no IP address"
         raise NotReady(what, fix, service.host)

@@ -46,7 +46,7 @@ class Way:
         """Return a connection to one of the service's ports.
 
         Raises:
-            ToolkitError: it does not run, its host is unreachable, or forbids forwarding.
+            ToolkitError: it is not running, its host is unreachable, or forbids forwarding.
         """
         host = self._service.host
         try:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolkit import __version__
-from toolkit.cluster.container_status import REMOVE_OWN, start_step
+from toolkit.cluster.container_status import REMOVE_OWN, lost_steps, start_step
 from toolkit.cluster.containers import gpu_env, gpu_security, home_of
 from toolkit.cluster.gpus import given_gpus, gpu_access
 from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import services_of
 from toolkit.core.command import command, script
 from toolkit.core.container import Container, Mount
-from toolkit.core.engines import ENGINE_FAILED
+from toolkit.core.engines import ENGINE_FAILED, PODMAN
+from toolkit.core.image import with_registry
 from toolkit.hostsfile.inventory import Inventory, Service
 from toolkit.plan.steps import Failure, Phase, Run, Step, WaitFor
 from toolkit.protocol.names import (
@@ -45,7 +46,7 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
         NotReady: the host does not have the requested GPUs.
     """
     inventory, facts = layout.inventory, place.facts
-    home = home_of(layout.user, facts.uid)
+    home = home_of(place.user, facts.uid)
     wanted = replace(inventory.host(place.name), gpus=service.gpus, gpu_ids=service.gpu_ids)
     given = given_gpus(wanted, facts, f"services/{service.name}/gpus")
     gpus, cdi = gpu_access(given, facts)
@@ -60,8 +61,8 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
     folder = Mount(f"{place.state}/services/{service.name}", home)
     own = {
         "HOME": home,
-        "LOGNAME": layout.user,
-        "USER": layout.user,
+        "LOGNAME": place.user,
+        "USER": place.user,
         **dict(gpu_env(given, facts)),
         **dict(service.env),
     }
@@ -83,6 +84,22 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
         pids=65536,
         network=NETWORK,
     ).labelled()
+
+
+def lost_services(layout: Layout, place: Place) -> tuple[Step, ...]:
+    """Return the steps that remove the services of a host with lost mounts; see ``lost_steps``.
+
+    Raises:
+        NotReady: see ``service_of``.
+    """
+    inventory, facts = layout.inventory, place.facts
+    there = {found.name for found in services_of(inventory.cluster, facts)}
+    wanted = (
+        service_of(layout, place, service)
+        for service in inventory.services_on(place.name)
+        if service_container(inventory.cluster, service.name) in there
+    )
+    return tuple(step for container in wanted for step in lost_steps(container, facts))
 
 
 def service_phases(layout: Layout) -> tuple[Phase, ...]:
@@ -114,7 +131,7 @@ def _stale_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
             script(REMOVE_OWN, found.name, place.facts.user),
             unless=script('! docker container inspect "$1" >/dev/null 2>&1', found.name),
             again=ENGINE_FAILED,
-            fix=f"on {place.name}: {place.facts.engine} rm --force {found.name}",
+            fix=f"on {place.name}: {place.facts.engine} rm --force --volumes {found.name}",
         )
         for found in services_of(cluster, place.facts)
         if found.name not in wanted
@@ -132,16 +149,17 @@ def _start_steps(layout: Layout, place: Place, service: Service) -> tuple[Step, 
     start = start_step(container, place.facts, f"service {service.name}", (no_bridge,))
     if not service.image:
         return (start,)
-    name = service.image
+    name, engine = service.image, place.facts.engine
+    pulled = with_registry(name) if engine == PODMAN else name
     pull = Run(
         place.name,
         f"pull {name}",
-        command("docker", "pull", "--quiet", name),
+        command("docker", "pull", "--quiet", pulled),
         unless=script('docker image inspect "$1" >/dev/null 2>&1', name),
         timeout=_PULL_SECONDS,
         fix=(
-            f"on {place.name}: {place.facts.engine} pull {name}  # or on your machine: docker save {name} | "
-            f"ssh {place.name} {place.facts.engine} load"
+            f"on {place.name}: {engine} pull {pulled}  # or on your machine: docker save {name} | "
+            f"ssh {place.name} {engine} load"
         ),
     )
     return (pull, start)

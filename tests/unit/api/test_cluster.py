@@ -25,6 +25,7 @@ from tests.unit import cluster_world as world
 from tests.unit import docs_check
 from tests.unit.conftest import Run
 from tests.unit.container_world import PATIENCE_S, wait_for
+from tests.unit.hosts_here import HostHere
 from toolkit.api.cluster import Cluster
 from toolkit.api.connection import ToolkitWarning
 from toolkit.api.job import ClusterJob
@@ -282,6 +283,17 @@ def test_down_ends_jobs_first_and_goes_on_when_one_cannot_be_ended(monkeypatch: 
     monkeypatch.setattr(toolkit.jobs.control, "stop", stop)
     toolkit.jobs.control.end_jobs(Session(world.inventory()), lambda job: did.append(f"tell {job}"))
     assert did == ["tell a", "stop a", "tell b", "stop b"]
+
+
+def test_down_stops_a_job_where_it_runs_after_an_edit_of_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(world.inventory(world.HOSTS.replace("main: gpu1", "main: gpu2")))
+    session.facts = world.facts_when_up()
+    session.runners = {name: HostHere(name) for name in session.facts}  # type: ignore[misc]
+    monkeypatch.setattr(Session, "open", lambda *_, **__: session)
+    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
+    with Cluster(session.inventory).prepare_down() as prepared:
+        assert prepared.session.inventory.main == "gpu1"
+        assert prepared.session.main.container == "toolkit-demo-main"
 
 
 def test_before_up_nobody_says_that_this_machine_lacks_the_image() -> None:

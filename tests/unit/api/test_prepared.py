@@ -20,7 +20,7 @@ from tests.unit.hosts_here import HostHere
 from toolkit.api.cluster import Cluster
 from toolkit.api.connection import ToolkitWarning
 from toolkit.api.prepared import Prepared
-from toolkit.cluster.layout import Observed, make_layout
+from toolkit.cluster.layout import Observed, make_layout, refuse_unsendable
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.finding import Finding, Notice, Topic
 from toolkit.core.image import ImageFacts
@@ -69,9 +69,9 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Ses
     (tmp_path / "train.py").write_text("print(1)\n")
     (tmp_path / "folder").mkdir()
     monkeypatch.setattr(Session, "open", meet)
-    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
+    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: world.NAMED)
     monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [])
-    monkeypatch.setattr("toolkit.jobs.control.running_jobs", lambda session: [])
+    monkeypatch.setattr("toolkit.jobs.control.running_jobs", lambda *_: [])
     yield sessions
 
 
@@ -152,6 +152,32 @@ def test_hosts_that_the_layout_refuses_are_in_the_report(opened: list[Session], 
         cluster(text).up(check=False)
 
 
+@pytest.mark.parametrize("name", ["up", "image send"])
+def test_a_host_is_refused_if_no_machine_can_send_the_image_to_it(
+    name: str, opened: list[Session], ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
+    with COMMANDS[name](cluster()) as prepared:
+        report = prepared.execute(lambda event: None)
+    assert {step.host for step in ran.plans[-1].steps} == {"gpu1", "gpu2"}
+    (failed,) = report.failures
+    assert (failed.host, failed.phase) == ("cpu3", "connect")
+    assert failed.detail == (
+        "the image toolkit:cpu is missing, and the engine of your machine has no copy to send"
+    )
+    assert failed.fix.startswith("toolkit image build --flavor cpu  #")
+    assert failed.fix.endswith("or load the image on cpu3: docker load -i FILE")
+
+
+def test_no_host_is_left_without_the_image(opened: list[Session]) -> None:
+    observed = Observed(world.facts_when_up(), local_silence="the Docker engine gave no answer")
+    layout = world_layout()
+    alone = replace(layout, places=tuple(place for place in layout.places if place.name == "cpu3"))
+    with pytest.raises(NotReady, match="cpu3: the image toolkit:cpu is missing, and the Docker engine gave"):
+        refuse_unsendable(alone, observed)
+    assert refuse_unsendable(alone, replace(observed, local_image=world.IMAGE)) == alone
+
+
 def test_a_pull_is_the_plan_and_the_rest_is_planned_after_it(
     opened: list[Session], ran: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +220,7 @@ def test_what_keeps_a_plan_from_being_made_is_raised_where_it_is_looked_at(
 def problems(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     found = [WARNING, ERROR]
     for verb in ("up", "run"):
-        monkeypatch.setattr(f"toolkit.api.{verb}.preflight", lambda session, hosts: tuple(found))
+        monkeypatch.setattr(f"toolkit.api.{verb}.preflight", lambda session, hosts, **_: tuple(found))
     return found
 
 
@@ -391,7 +417,7 @@ def test_what_is_wrong_with_the_cluster_is_told_before_what_is_wrong_with_the_co
 def test_ctrl_c_before_the_start_of_a_job_is_no_job(
     opened: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def press(*words: object) -> None:
+    def press(*words: object, **named: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(toolkit.api.run, "preflight", press)
@@ -399,7 +425,7 @@ def test_ctrl_c_before_the_start_of_a_job_is_no_job(
         with pytest.raises(KeyboardInterrupt):
             prepared.execute(lambda event: None)
         assert not prepared.begun
-        monkeypatch.setattr(toolkit.api.run, "preflight", lambda *words: ())
+        monkeypatch.setattr(toolkit.api.run, "preflight", lambda *words, **named: ())
         monkeypatch.setattr(toolkit.api.run, "start", press)
         with pytest.raises(KeyboardInterrupt):
             prepared.execute(lambda event: None)

@@ -28,6 +28,7 @@ from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.session import Session
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.facts import Facts
+from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import DataSet, Host, Inventory, Service
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import plan_text
@@ -98,6 +99,22 @@ def test_a_command_names_the_keys_that_were_edited_and_goes_on(
     (warning,) = json.loads(told.stdout)["warnings"]
     assert (warning["subject"], warning["fix"]) == ("hosts.yaml", "toolkit up")
     assert warning["what"].endswith(": mounts, shm_size")
+
+
+def test_status_fails_if_the_jobs_cannot_be_listed(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script must not take unknown jobs for no jobs."""
+    error = ToolkitError("cannot list the jobs of gpu1: no answer within 30 s", "toolkit status -v")
+
+    def fail(session: Session) -> Any:
+        raise error
+
+    monkeypatch.setattr("toolkit.cli.status.job_statuses", fail)
+    shown = CliRunner().invoke(app, ("status",))
+    assert shown.exit_code == 1 and error.what in shown.stdout and "gpu2" in shown.stdout
+    told = CliRunner().invoke(app, ("status", "--json"))
+    found = json.loads(told.stdout)
+    assert told.exit_code == found["error"]["exit_code"] == 1 and error.what in told.stderr
+    assert found["up"] and found["jobs"] is None and found["error"]["what"] == error.what
 
 
 def test_python_is_warned_too(cluster: None, recorder: Recorder, tmp_path: Path) -> None:

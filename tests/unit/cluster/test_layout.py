@@ -108,6 +108,8 @@ def test_our_own_sshd_does_not_make_the_port_busy() -> None:
     moved = world.running("demo", "gpu2", "worker", port="12347")
     # A host that comes back joins the others where they are, although 12345 is free.
     assert place(busy("gpu2", ("10.77.0.3", 12347), containers=(moved,))).port == 12347
+    paused = replace(own, state="paused")
+    assert place(busy("gpu2", ("10.77.0.3", 12345), containers=(paused,))).port == 12345
     dead = replace(own, state="exited")
     assert place(busy("gpu2", ("10.77.0.3", 12345), containers=(dead,))).port == 12346
 

@@ -18,6 +18,7 @@ import pytest
 from tests.unit.cluster_world import public_key
 from tests.unit.container_world import wait_for
 from toolkit.checks.gpu import GPUS as GPU_HEALTH
+from toolkit.cluster.containers import passwd_file
 from toolkit.cluster.gpus import SMI
 from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.core.command import Command
@@ -250,6 +251,22 @@ def test_what_an_earlier_up_left_is_remembered() -> None:
     assert said.addresses == (("gpu1", "10.77.0.2"), ("gpu2", "10.77.0.3"))
     assert said.keys == (("gpu2", public_key("gpu2")),) and said.main_key == public_key("gpu1")
     assert facts(cluster="").remembered == Remembered()
+
+
+@pytest.mark.parametrize("user", ["alice", "root"])
+def test_the_user_of_an_earlier_up_is_remembered(tmp_path: Path, user: str) -> None:
+    """Also on a host whose SSH user is root, where main's user name belongs to uid 0."""
+    docker = f"[ $1 != info ] || echo '{json.dumps(OLD_INFO)}'"
+    file = tmp_path / ".local/state/toolkit/demo/gpu1/etc/passwd"
+    file.parent.mkdir(parents=True)
+    for uid in (0, 1000) if user == "alice" else (0,):
+        file.write_text(passwd_file(replace(facts(), uid=uid), user))
+        done = run_here(probe_command("i:1", "demo", "gpu1", NONCE), tmp_path, docker)
+        assert parse_facts("here", "demo", read_frames(done.stdout, NONCE)).remembered == Remembered(
+            user=user
+        )
+    odd = ("a b:x:1:1::/home/a b:/bin/bash", "-o:x:1:1::/:/bin/sh", "sshd:x:1:1::/:/bin/sh", ":::::: ")
+    assert facts(cluster="\n".join(odd)).remembered == Remembered()
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,20 @@ def test_a_lost_connection_and_a_failed_one_are_closed(monkeypatch: pytest.Monke
     assert found.closed
 
 
+def test_a_session_that_was_closed_meanwhile_connects_to_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C can come while `ssh -G` runs for a host, whose runner `close` does not know yet."""
+    session: Any = Session(world.inventory())
+
+    def runner(name: str) -> SimpleNamespace:
+        session.close()
+        return SimpleNamespace(name=name, open=lambda: pytest.fail("connected"), close=lambda: None)
+
+    monkeypatch.setattr(session, "runner", runner)
+    session.meet(["gpu1"])
+    error = session.errors["gpu1"]
+    assert isinstance(error, Unreachable) and error.what == "toolkit closed the connection to the host"
+
+
 def test_a_local_engine_that_does_not_respond_stops_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hosts can have the image; messages about a missing image contain the reason."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import stat
+import struct
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,9 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.cluster import test_probe
+from tests.unit.hosts_here import execute, hosts
 from toolkit.cluster.container_status import host_states
+from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.probe import parse_facts
 from toolkit.cluster.session import Session
 from toolkit.cluster.state_folders import (
@@ -31,9 +35,10 @@ from toolkit.core.host_programs import container_programs
 from toolkit.errors import ToolkitError, UnsafeState
 from toolkit.image.pull import plan_pull
 from toolkit.lifecycle.down import plan_down
+from toolkit.lifecycle.up import plan_up
 from toolkit.plan.context import Context
 from toolkit.plan.executors import upload_question
-from toolkit.plan.steps import File, Upload
+from toolkit.plan.steps import File, Phase, Plan, Upload
 from toolkit.protocol.frames import framed_script, read_frames
 
 DIR, LINK, FILE = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG
@@ -52,7 +57,7 @@ def listed(home: Path) -> tuple[StateFile, ...]:
 
 
 def test_the_files_of_the_state_are_listed_as_the_steps_of_up_query_them(tmp_path: Path) -> None:
-    for name in ("conf", "etc", "jobs/one", "home"):
+    for name in ("conf", "etc", "jobs/one", "home", "services/board/cache"):
         (tmp_path / name).mkdir(parents=True)
     for name, mode in (
         ("conf/host.json", 0o600),
@@ -71,6 +76,7 @@ def test_the_files_of_the_state_are_listed_as_the_steps_of_up_query_them(tmp_pat
     by_path = {file.path: file for file in said.state_files}
     assert by_path["conf/host.json"].sum == hashlib.sha256(b"conf/host.json\n").hexdigest()
     assert not by_path["conf/way"].sum and not by_path["jobs"].sum and "jobs/one" not in by_path
+    assert "services/board" in by_path and "services/board/cache" not in by_path
     programs = [f"inside/{name}" for name in container_programs()]
     assert [name for name in programs if not by_path[name].sum] == [], "all programs are listed"
     names = [*programs, "conf/host.json", "conf/absent", "etc/hosts", "conf/a b", "version"]
@@ -157,6 +163,73 @@ def test_a_directory_that_another_user_can_change(lines: tuple[str, ...], what: 
     error = caught.value
     assert what in error.what and error.fix.startswith("on gpu1: ") and fix in error.fix
     assert error.host == "gpu1"
+
+
+def test_one_fix_is_enough_for_all_directories_that_others_can_write_to(tmp_path: Path) -> None:
+    """As a default ACL of STATE_DIR makes them."""
+    state = tmp_path / "my files/toolkit/demo/gpu1"
+    below = ("conf", "etc", "inside", "inside/toolkit", "jobs", "home")
+    for folder in (state, *(state / name for name in below)):
+        folder.mkdir(parents=True)
+    folders = [state, *state.parents][:4]
+    for folder in (*folders, *(state / name for name in below)):
+        folder.chmod(0o770)
+
+    def seen() -> Facts:
+        own = (StateFolder(str(f), os.getuid(), f.stat().st_mode) for f in folders)
+        there = {"uid": os.getuid(), "state_dir": str(state), "state_files": listed(state)}
+        return world.facts(state_folders=tuple(own), **there)
+
+    with pytest.raises(UnsafeState) as caught:
+        refuse_unsafe_state(seen())
+    assert "my files is writable by other users (mode 0770)" in caught.value.what
+    fix = caught.value.fix.removeprefix("on gpu1: ")
+    assert subprocess.run(["sh", "-c", fix], capture_output=True, check=True).stdout == b""
+    refuse_unsafe_state(seen())
+    assert [f for f in (*folders, *state.rglob("*")) if f.stat().st_mode & 0o022] == []
+
+
+@pytest.mark.parametrize("name", ["conf", "etc", "inside", "inside/toolkit/container"])
+def test_keys_and_programs_that_others_can_replace(name: str) -> None:
+    file = StateFile(name, DIR | 0o770)
+    with pytest.raises(UnsafeState, match=f"{name} is writable by other users"):
+        refuse_unsafe_state(replace(facts(OWN, OWN, OWN), state_files=(file,)))
+    others = (StateFile("jobs", DIR | 0o770), StateFile("conf", LINK | 0o777))
+    for safe in (replace(file, mode=DIR | 0o755), *others):
+        refuse_unsafe_state(replace(facts(OWN, OWN, OWN), state_files=(safe,)))
+
+
+def test_a_file_name_cannot_hide_a_directory_that_others_can_write_to(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf").chmod(0o770)
+    (tmp_path / f"conf/x\n{DIR | 0o700:x} conf").touch()
+    with pytest.raises(UnsafeState, match="conf is writable by other users"):
+        refuse_unsafe_state(world.facts(state_files=listed(tmp_path)))
+
+
+def test_directories_of_up_below_a_default_acl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A default ACL takes the place of the umask; folders for a group often have one."""
+    if not shutil.which("ssh-keygen"):
+        pytest.skip("there is no ssh-keygen on this machine")
+    entries = ((1, 7), (4, 7), (0x20, 0))  # tag and permissions of the owner, the group and others
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry, 2**32 - 1) for entry in entries)
+    try:
+        os.setxattr(tmp_path, "system.posix_acl_default", acl)
+    except (AttributeError, OSError):
+        pytest.skip("the file system has no ACLs")
+    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    inventory = world.inventory(f"{world.HOSTS}state_dir: {tmp_path}\n")
+    state = tmp_path / "alice/toolkit/demo/gpu1"
+    layout = make_layout(inventory, Observed({"gpu1": world.facts(state_dir=str(state))}))
+    steps = plan_up(layout, world.INSIDE).steps
+    chosen = [s for s in steps if s.title in ("create the state directories", "create the cluster key")]
+    report = execute(Plan("up", tuple(Phase(step.title, (step,)) for step in chosen)), hosts("gpu1"))
+    assert len(chosen) == 2 and report.ok
+    found = [tmp_path / "alice", *(tmp_path / "alice").rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in found if path.is_dir()} == {0o700}
+    assert (state / "conf/id_ed25519").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_path_in_a_fix_is_one_word_of_the_shell() -> None:

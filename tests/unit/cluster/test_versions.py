@@ -126,16 +126,12 @@ def test_a_job_needs_the_programs_of_the_toolkit_that_starts_it() -> None:
 
 def test_what_up_would_take_from_a_running_job() -> None:
     def taken(prepare: bool = False, **hosts: Facts) -> tuple[str, ...]:
-        said = world.facts_when_up()
-        layout = make_layout(world.inventory(), Observed(said))
-        for place in layout.places:
-            wanted = cluster_container(layout, place)
-            own = ContainerFacts("c" * 64, wanted.name, "running", dict(wanted.labels))
-            said[place.name] = replace(place.facts, containers=(own,), programs=OURS)
+        said = {n: replace(f, programs=OURS) for n, f in started.items()}
         return disturbed_jobs(
             make_layout(world.inventory(), Observed({**said, **hosts})), world.INSIDE, prepare
         )
 
+    started = world.as_started(make_layout(world.inventory(), Observed(world.facts_when_up())))
     assert taken() == ()
     # A host that has only just been added to the file.
     assert taken(cpu3=world.cluster_facts()["cpu3"]) == ()
@@ -147,6 +143,16 @@ def test_what_up_would_take_from_a_running_job() -> None:
     assert taken(prepare=True, gpu2=host(programs=OTHERS)) == (
         "`toolkit up` would replace the programs on gpu2",
     )
+    (own,) = started["gpu2"].containers
+    paused = replace(started["gpu2"], containers=(replace(own, state="paused"),), programs=OURS)
+    assert taken(gpu2=paused) == ("`toolkit up` would recreate the containers on gpu2",)
+    assert taken(prepare=True, gpu2=paused) == ()
+    # Removed before the containers start, also without a start.
+    other_role = replace(paused, containers=(world.running("demo", "gpu2", "main"),), listening=())
+    without_hosts = tuple(file for file in paused.state_files if file.path != "etc/hosts")
+    for removed in (other_role, replace(paused, containers=(own,), state_files=without_hosts)):
+        assert taken(gpu2=removed) == ("`toolkit up` would recreate the containers on gpu2",)
+        assert taken(prepare=True, gpu2=removed) == ("`toolkit up` would remove the containers on gpu2",)
 
 
 def test_the_version_label_recreates_no_container(monkeypatch: pytest.MonkeyPatch) -> None:

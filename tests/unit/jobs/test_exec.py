@@ -360,7 +360,11 @@ class Reporting:
     def __init__(self, **rows: JobRow) -> None:
         self.inventory = world.inventory(TEXT)
         self.rows = rows
-        self.facts: dict[str, Any] = dict.fromkeys(self.inventory.names)
+        self.facts = {n: f for n, f in world.facts_when_up().items() if n in self.inventory.names}
+        self.runners: dict[str, Any] = {
+            name: SimpleNamespace(name=name, run=lambda ask, seconds, host=name: self._run(host, ask))
+            for name in self.facts
+        }
         self.errors = dict[str, ToolkitError]()
         self.closed = False
         self.warned = list[Finding]()

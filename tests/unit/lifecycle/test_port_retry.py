@@ -111,7 +111,7 @@ class Hosts:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
-    monkeypatch.setattr(toolkit.jobs.control, "running_jobs", lambda session: [])
+    monkeypatch.setattr(toolkit.jobs.control, "running_jobs", lambda *_: [])
     made = Session(world.inventory())
     made.facts = world.cluster_facts()
     yield made
@@ -208,9 +208,9 @@ def test_a_container_of_somebody_else_is_not_removed_for_its_name(tmp_path: Any,
     for owner, removed in (("mallory", False), ("alice", True), ("", False)):
         log.write_text("")
         docker.write_text(
-            f'#!/bin/sh\necho "$1 $2" >>{log}\n[ "$2" != inspect ] || echo \'{owner}\'\n[ $1 != run ]\n'
+            f'#!/bin/sh\necho "$@" >>{log}\n[ "$2" != inspect ] || echo \'{owner}\'\n[ $1 != run ]\n'
         )
         docker.chmod(0o755)
         LocalRunner().run(steps[0].command)  # type: ignore[union-attr]
-        assert ("rm --force" in log.read_text()) is removed
+        assert ("rm --force --volumes toolkit-demo-worker\n" in log.read_text()) is removed
         assert "run --detach" in log.read_text(), "the engine itself refuses a name that is taken"

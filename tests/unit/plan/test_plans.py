@@ -19,10 +19,12 @@ from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.hosts_here import execute, hosts
 from toolkit.bench.smoke_plan import allreduce_line, plan_gpu_smoke
-from toolkit.cluster.container_status import host_states
+from toolkit.cluster.container_status import host_states, start_step
+from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Observed, make_layout
+from toolkit.cluster.versions import removed_containers
 from toolkit.core.command import Kind, Ref
-from toolkit.core.facts import Facts, Remembered, StateFile
+from toolkit.core.facts import Facts, Interface, Remembered, StateFile
 from toolkit.core.host_programs import container_programs
 from toolkit.errors import NotReady
 from toolkit.jobs.plan import require_launcher, require_running, rooms
@@ -226,6 +228,30 @@ def test_a_host_that_is_away_changes_nothing_for_the_others() -> None:
         assert lost == ({(n, "authorized_keysconf") for n in ("gpu2", "cpu3")} if away == "gpu1" else set())
 
 
+def test_a_main_that_is_away_changes_no_user_name_on_the_others() -> None:
+    """The SSH user of main decides about the name, and the workers have another SSH user."""
+    logins = {"gpu1": "alice", "gpu2": "ubuntu", "cpu3": "ubuntu"}
+    said = {n: replace(remembering(n, user="alice"), user=login) for n, login in logins.items()}
+    whole = make_layout(world.inventory(), Observed(said))
+    workers = {n: replace(f, remembered=said[n].remembered) for n, f in world.as_started(whole).items()}
+    del workers["gpu1"]
+    made = make_layout(world.inventory(), Observed(workers))
+    assert {p.user for p in whole.places} == {p.user for p in made.places} == {"alice"}
+    assert removed_containers(made) == ()
+    kept, before = texts(*workers.values()), texts(*said.values())
+    assert kept == {key: text for key, text in before.items() if key in kept}
+    assert "User alice\n" in kept["gpu2", "ssh_configconf"]
+    # A host decides about itself alone, and a new host has no earlier name.
+    changes = {"gpu2": "mallory", "cpu3": ""}
+    for host, user in changes.items():
+        workers[host] = replace(workers[host], remembered=replace(workers[host].remembered, user=user))
+    made = make_layout(world.inventory(), Observed(workers))
+    assert [p.user for p in made.places] == ["mallory", "ubuntu"]
+    # With main, the name follows main.
+    made = make_layout(world.inventory(), Observed({**workers, "gpu1": said["gpu1"]}))
+    assert {p.user for p in made.places} == {"alice"}
+
+
 @pytest.mark.parametrize("away", ["gpu1", "cpu3"])
 @pytest.mark.parametrize("liar", ["gpu1", "gpu2", "cpu3"])
 def test_what_a_host_remembers_is_written_on_that_host_alone(away: str, liar: str) -> None:
@@ -257,6 +283,19 @@ def test_data_address_of_the_file_comes_before_what_hosts_remember() -> None:
     for host in ("gpu1", "gpu2"):
         assert "10.78.0.4 cpu3" in found[host, "hostsetc"]
         assert "10.77.0.66" not in "".join(found.values())
+
+
+def test_logins_are_tested_again_after_a_change_of_the_address_of_main() -> None:
+    """The containers stay, but workers admit main only from its address."""
+    second = Interface("eth0", "10.77.0.50", 24)
+    said = world.facts_when_up()
+    said["gpu1"] = replace(said["gpu1"], interfaces=(*said["gpu1"].interfaces, second))
+    moved = world.HOSTS.replace("10.77.0.2\n", "10.77.0.2\n    data_address: 10.77.0.50\n")
+    stamps = set()
+    for text in (world.HOSTS, moved):
+        plan = plan_up(make_layout(world.inventory(text), Observed(said)), world.INSIDE)
+        stamps |= {s.unless.content for s in plan.steps if isinstance(s, Run) and isinstance(s.unless, Stamp)}
+    assert len(stamps) == 2
 
 
 def test_hosts_that_remember_the_same_share_one_text() -> None:
@@ -368,6 +407,71 @@ def test_up_names_the_missing_sshd_by_the_status_of_the_container(
     (outcome,) = execute(Plan("up", (Phase("sshd", (step,)),)), hosts("gpu2")).outcomes
     assert outcome.detail == "the image does not contain /usr/sbin/sshd (the container exited with 127)"
     assert outcome.fix.endswith(_ONTO)
+
+
+@pytest.mark.parametrize("lost", ["home", "etc/hosts"])
+def test_up_recreates_a_container_whose_directories_or_files_were_deleted(
+    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container does not get what is created in the place of a deleted directory or file."""
+    said = {n: replace(f, state_dir=f"{tmp_path}/{n}") for n, f in world.facts_when_up().items()}
+    facts = world.as_started(make_layout(world.inventory(), Observed(said)))["gpu2"]
+    (own,) = facts.containers
+    for file in facts.state_files:
+        (tmp_path / "gpu2" / file.path).mkdir(parents=True, exist_ok=True)
+    log, docker = tmp_path / "log", tmp_path / "docker"
+    docker.write_text(
+        f'#!/bin/sh\necho "$*" >>{log}\n'
+        f"case $* in run*) ;; rm*) touch {tmp_path}/gone ;; *toolkit.owner*) echo alice ;;\n"
+        f"*toolkit.digest*) [ -e {tmp_path}/gone ] || echo 'running {own.digest}' ;;\n"
+        f"*) echo {'a' * 64} ;; esac\n"
+    )
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def up(facts: Facts) -> list[tuple[str, str]]:
+        log.write_text("")
+        (tmp_path / "gone").unlink(missing_ok=True)
+        plan = plan_up(make_layout(world.inventory(), Observed({"gpu2": facts})), world.INSIDE)
+        acts = tuple(
+            s for s in plan.steps if isinstance(s, Run) and s.title.split()[0] in ("remove", "start")
+        )
+        return [(o.step, o.status) for o in execute(Plan("up", (Phase("up", acts),)), hosts("gpu2")).outcomes]
+
+    start, name = f"start container {own.name}", own.name
+    remove = f"remove {name}, because directories or files of its mounts were deleted"
+    assert up(facts) == [(start, "skipped")]
+    without = replace(facts, state_files=tuple(f for f in facts.state_files if f.path != lost))
+    # The probe did not list the file, for example because of a slow disk.
+    assert up(without) == [(remove, "skipped"), (start, "skipped")]
+    (tmp_path / "gpu2" / lost).rmdir()
+    assert up(without) == [(remove, "ok"), (start, "ok")]
+    calls = [line.partition(" toolkit-demo-worker")[0] for line in log.read_text().splitlines()]
+    assert calls.index("rm --force --volumes") < calls.index("run --detach --name")
+    plan = plan_up(make_layout(world.inventory(), Observed({"gpu2": without})), world.INSIDE)
+    titles = [s.title for s in plan.steps]
+    assert titles.index(remove) < titles.index("create the state directories")
+
+
+def test_up_recreates_a_paused_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker reports that a paused container is running too; `status` and `run` refer to `up`."""
+    layout = world.layout()
+    wanted = cluster_container(layout, layout.place("gpu2"))
+    paused = replace(world.running("demo", "gpu2", "worker"), state="paused", started=5.0)
+    step = start_step(wanted, world.facts("gpu2", containers=(paused,)))
+    docker, log = tmp_path / "docker", tmp_path / "log"
+    docker.write_text(
+        f'#!/bin/sh\necho "$*" >>{log}\ncase "$*" in\n'
+        f"*.State.Running*) echo 'true {wanted.digest()}' ;;\n"
+        f"*.State.Status*) echo 'paused {wanted.digest()}' ;;\n"
+        f"*toolkit.owner*) echo alice ;;\n*) echo {'a' * 64} ;;\nesac\n"
+    )
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (outcome,) = execute(Plan("up", (Phase("containers", (step,)),)), hosts("gpu2")).outcomes
+    assert (outcome.status, step.why) == ("ok", "the container is paused")
+    ran = [line.split()[0] for line in log.read_text().splitlines()]
+    assert ran.index("rm") < ran.index("run")
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,26 @@ def test_networks_in_words(error: Exception, words: str) -> None:
     assert shown.fix
 
 
+JUMP = replace(TARGET, name="gpu1 (jump host gate)", is_jump=True)
+
+
+@for_each(
+    ("error", "of_host", "of_jump"),
+    [
+        (socket.gaierror(-2, "x"), "set address:", "set jump: to the IPv4 address of the jump host"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "x"), "port: in hosts.yaml", "the port of the jump host"),
+        (EOFError(), "port: in hosts.yaml", "the port of the jump host"),
+        (paramiko.AuthenticationException("x"), "set user:", "set the user in jump: and identity_file:"),
+        (NotLetIn([], [], False, hung_up=True), "ssh-keygen", "ssh-keygen"),
+        (NotLetIn(["x"], [], False, hung_up=True), "identity_file:", "IdentityFile and IdentitiesOnly yes"),
+    ],
+)
+def test_fixes_name_the_settings_of_a_jump_host(error: Exception, of_host: str, of_jump: str) -> None:
+    host, jump = explain(TARGET, error), explain(JUMP, error)
+    assert of_host in host.fix and "jump" not in host.fix
+    assert of_jump in jump.fix and "address: " not in jump.fix and " port: " not in jump.fix
+
+
 def test_a_proxy_that_leads_nowhere_shows_its_own_words() -> None:
     target = replace(TARGET, proxy="nc -x proxy 10.0.0.1 2222")
     shown = explain(target, EOFError(), "nc: Proxy error: Connection refused")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import os
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import Unreachable
+from toolkit.remote.fanout import fan_out
 from toolkit.remote.ssh_config import (
     expand,
     parse_ssh_g,
@@ -157,6 +159,7 @@ def test_the_way_there_and_included_files(home: Path) -> None:
     ]
     assert [h.name for h in hops] == ["gpu1 (jump host gate)", "gpu1 (jump host second)"]
     assert hops[1].jump == hops[:1]
+    assert all(hop.is_jump for hop in hops) and not resolve_target("gpu1", "jumped").is_jump
 
 
 def test_a_jump_host_behind_a_jump_host(home: Path) -> None:
@@ -193,6 +196,33 @@ def test_a_configuration_that_ssh_cannot_read_is_said(home: Path) -> None:
     assert "line 2: Bad configuration option: prot" in caught.value.what
     assert "Pseudo-terminal" not in caught.value.what
     assert caught.value.fix == "ssh -G -l carol -p 2222 -- x"
+
+
+def test_a_missing_process_or_open_file_for_ssh_is_an_error_of_the_host(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*words: object, **options: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("toolkit.remote.ssh_config.subprocess.run", run)
+    with pytest.raises(Unreachable) as caught:
+        resolve_target("gpu1", "x")
+    assert caught.value.what == "this machine cannot start ssh: Too many open files"
+    assert caught.value.fix.startswith("ulimit -a  # ") and caught.value.host == "gpu1"
+
+
+def test_few_ssh_programs_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes open files of this process, and a command can have a thousand hosts."""
+    ssh, most = tmp_path / "ssh", 16
+    ssh.write_text(
+        f"#!/bin/sh\ntouch {tmp_path}/run.$$; ls {tmp_path} | grep -c run >>{tmp_path}/seen\n"
+        f"sleep 0.1; rm {tmp_path}/run.$$\n"
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found, errors = fan_out(range(3 * most), lambda number: resolve_target("x", f"gpu{number}"))
+    assert len(found) == 3 * most and not errors
+    assert 1 < max(map(int, (tmp_path / "seen").read_text().split())) <= most
 
 
 def test_a_name_without_an_entry(home: Path) -> None:

@@ -23,13 +23,14 @@ from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.ownership import ours, services_of
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Result
-from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.facts import ContainerFacts, Facts, StateFile
 from toolkit.errors import NotReady, Unreachable
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.lifecycle.renderings import TARGETS
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Phase, Plan
+from toolkit.plan.steps import Run as RunStep
 from toolkit.protocol.names import service_container
 from toolkit.services import control
 from toolkit.services.control import address_of
@@ -105,6 +106,27 @@ def test_nothing_of_a_service_is_published_and_it_sees_no_key() -> None:
         assert not any("publish" in text or "ports:" in text for text in files.values())
 
 
+@pytest.mark.parametrize(
+    ("engine", "image", "pulled"),
+    [
+        ("docker", "ollama/ollama:1", "ollama/ollama:1"),
+        ("podman", "ollama/ollama:1", "docker.io/ollama/ollama:1"),
+        ("podman", "redis:7", "docker.io/library/redis:7"),
+        ("podman", "quay.io/a/b:1", "quay.io/a/b:1"),
+    ],
+)
+def test_podman_pulls_the_image_of_a_service_by_its_name_with_a_registry(
+    engine: str, image: str, pulled: str
+) -> None:
+    text = HOSTS.replace("  plain:\n", f"  plain:\n    image: {image}\n") + f"engine: {engine}\n"
+    said = {name: replace(f, engine=engine) for name, f in world.cluster_facts().items()}
+    plan = plan_up(make_layout(world.inventory(text), Observed(said)), world.INSIDE)
+    (pull,) = (step for step in plan.steps if isinstance(step, RunStep) and step.title == f"pull {image}")
+    assert pull.command.argv[-1] == pulled and f"on gpu2: {engine} pull {pulled}  #" in pull.fix
+    # An image that was built or loaded on the host is used by the name in the hosts file.
+    assert isinstance(pull.unless, Command) and pull.unless.argv[-1] == image
+
+
 def test_a_service_gets_its_gpus_and_no_others() -> None:
     layout = world.layout(HOSTS)
     main = layout.main
@@ -132,6 +154,22 @@ def test_one_that_the_file_does_not_name_any_more_goes() -> None:
     titles = [(step.host, step.title) for step in plan.steps if step.title.startswith("remove ")]
     title = "remove toolkit-demo-service-old, because hosts.yaml does not set this service for the host"
     assert titles == [("gpu2", title)]
+
+
+def test_a_service_whose_home_was_deleted_is_recreated() -> None:
+    said = {n: replace(f, images=(world.NAMED,)) for n, f in world.facts_when_up().items()}
+    made = make_layout(inventory(), Observed(said))
+    place = made.places[0]
+    wanted = service_of(made, place, made.inventory.service("board"))
+    running = replace(service("board", "gpu1"), labels=dict(wanted.labels))
+    titles = []
+    for files in ((StateFile("services/board", 0o40700),), ()):
+        facts = replace(place.facts, containers=(*place.facts.containers, running), state_files=files)
+        plan = plan_up(make_layout(inventory(), Observed({**said, "gpu1": facts})), world.INSIDE)
+        titles += [step.title for step in plan.steps if step.title.startswith("remove ")]
+    assert titles == [
+        "remove toolkit-demo-service-board, because directories or files of its mounts were deleted"
+    ]
 
 
 _DOCKER = """#!/bin/sh
@@ -214,7 +252,7 @@ def test_the_address_of_a_service_that_runs() -> None:
     ("status", "output", "message"),
     [
         (0, "running \n", "the container of service board has no IP address"),
-        (0, "exited 172.17.0.5\n", "the container of service board does not run: its state is exited"),
+        (0, "exited 172.17.0.5\n", "the container of service board is not running: its state is exited"),
         (1, "", "the container of service board does not exist or cannot be inspected"),
     ],
 )
@@ -279,6 +317,10 @@ def test_forward_without_services_says_so(run: Run, tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(world.HOSTS)
     status, _, err = run("forward")
     assert status == 2 and "hosts.yaml has no services" in err
+    (tmp_path / "hosts.yaml").write_text(f"{world.HOSTS}services:\n  web: {{image: 'nginx:1'}}\n")
+    status, _, err = run("forward")
+    assert status == 2 and "no service in hosts.yaml has ports" in err
+    (tmp_path / "hosts.yaml").write_text(world.HOSTS)
     status, _, err = run("logs", "--service", "board")
     assert status == 2 and "board is not a service in hosts.yaml; the file has no services" in err
 
