@@ -35,7 +35,12 @@ if [ -n "$cuda" ]; then
     export HOROVOD_NCCL_LINK=SHARED
     # The distribution's NCCL, otherwise that of torch's wheels.
     nccl="$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/nccl"
-    if [ ! -e /usr/include/nccl.h ] && [ -e "$nccl/include/nccl.h" ]; then export HOROVOD_NCCL_HOME="$nccl"; fi
+    if [ ! -e /usr/include/nccl.h ] && [ -e "$nccl/include/nccl.h" ]; then
+        # The wheel has the library only under the name that programs load, not under the one that linkers look for.
+        mkdir -p /src/nccl
+        ln -sf "$nccl/lib/libnccl.so.2" /src/nccl/libnccl.so
+        export HOROVOD_NCCL_INCLUDE="$nccl/include" HOROVOD_NCCL_LIB=/src/nccl
+    fi
 fi
 
 archive="/wheels/horovod-${HOROVOD_VERSION}.tar.gz"
@@ -53,6 +58,12 @@ for name in setuptools wheel packaging cffi cloudpickle psutil yaml; do
     [ "$name" = yaml ] && name=pyyaml
     python3 -m pip install --no-index --find-links /wheels "$name"
 done
-python3 -m pip wheel --no-index --no-build-isolation --no-deps --wheel-dir /built "/src/horovod-${HOROVOD_VERSION}"
+log=/src/pip.log
+if ! python3 -m pip wheel --no-index --no-build-isolation --no-deps --log "$log" --wheel-dir /built \
+    "/src/horovod-${HOROVOD_VERSION}"; then
+    # The reason is far above pip's last lines.
+    grep -A 1 -E 'CMake Error|[Ee]rror: ' "$log" | grep -v -e '^--' -e subprocess | head -n 12 >&2
+    fail "Horovod ${HOROVOD_VERSION} cannot be built in this image, see the errors above"
+fi
 cp /wheels/*.whl /built/
 echo "build-horovod: built with torch $torch"

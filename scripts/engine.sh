@@ -4,7 +4,7 @@
 #   status  print whether an engine answers, and whether `ensure` started it
 #   stop    stop the engine that `ensure` started, and no other; its images are kept
 #   wake    restart an engine that `ensure` had started; otherwise do nothing
-#   clean   stop this engine, and remove its data if no data existed before and no other program uses it
+#   clean   stop this engine, and remove its data if no data existed before and the user has nothing in it
 set -eu
 
 state=${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/toolkit/engine
@@ -15,6 +15,12 @@ say() { printf 'engine: %s\n' "$*" >&2; }
 fail() { say "$1"; [ -z "${2:-}" ] || printf '  fix: %s\n' "$2" >&2; exit 4; }
 have() { command -v "$1" > /dev/null 2>&1; }
 answers() { have docker && docker version --format '{{.Server.Version}}' 2> /dev/null; }
+# From here on `docker` asks the engine of this machine, which can be another one than that of the user's variables
+# or Docker context.
+local_engine() {
+    unset DOCKER_CONTEXT DOCKER_TLS DOCKER_TLS_VERIFY DOCKER_CERT_PATH DOCKER_API_VERSION
+    export DOCKER_HOST=unix:///var/run/docker.sock
+}
 
 # A process id alone may belong to another process by now; with its start time it cannot. A zombie has ended.
 born() { sed 's/.*) //' "/proc/$1/stat" 2> /dev/null | sed '/^Z/d' | cut -d' ' -f20; }
@@ -30,6 +36,16 @@ ensure() {
         return
     fi
     [ -z "${DOCKER_HOST:-}" ] || fail "no engine answers at DOCKER_HOST=$DOCKER_HOST" "start the engine, or unset DOCKER_HOST"
+    if (local_engine; answers > /dev/null); then
+        fail "the engine of this machine answers, but the engine of your Docker context does not" \
+             "unset DOCKER_CONTEXT; docker context use default"
+    fi
+    # A second dockerd would take the socket and the records of the first one, which can still be starting.
+    if ours; then
+        log="less $state/dockerd.log  # to stop this engine with its containers: kill $pid"
+        wait_for_answer
+        return
+    fi
     if [ "$(id -u)" != 0 ]; then
         if [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ]; then
             fail "user $(id -un) cannot write to the Docker socket /var/run/docker.sock" \
@@ -112,11 +128,17 @@ status() {
     say "Docker engine $version answers ($whose)"
 }
 
+# An engine that does not list its content is not an empty engine.
+unknown() {
+    fail "the engine was not stopped, because docker cannot list its containers, volumes and images" \
+         "DOCKER_HOST=$DOCKER_HOST docker ps -a  # prints the reason"
+}
+
 stop() {
     ours || { say "nothing to stop: no engine that this script started still runs"; return 0; }
-    running=$(docker ps -q | wc -l)
-    if [ "$running" -gt 0 ]; then
-        say "the engine was not stopped, because it runs $running containers"
+    running=$(docker ps -q) || unknown
+    if [ -n "$running" ]; then
+        say "the engine was not stopped, because it runs $(echo "$running" | wc -l) containers"
         return 1
     fi
     bridges=$(docker network ls --filter driver=bridge --format '{{.ID}}' | sed 's/^/br-/')
@@ -156,18 +178,27 @@ rules() {
 }
 
 wake() {
-    if [ -f "$state/before" ] && [ "$(id -u)" = 0 ] && have dockerd && ! answers > /dev/null; then
+    if [ -f "$state/before" ] && [ "$(id -u)" = 0 ] && have dockerd && ! ours && ! answers > /dev/null; then
         start_by_hand
     fi
 }
 
 clean() {
-    made_data='' made_etc='' alone=''
+    made_data='' made_etc='' folder='' others=''
     [ ! -f "$state/before" ] || . "$state/before"
-    # A container or a volume that still exists belongs to another user: the ones of the tests are already removed.
-    if ours && [ -z "$(docker ps -aq)$(docker volume ls -q)" ]; then alone=yes; fi
+    if ours; then
+        folder=$(docker info --format '{{.DockerRootDir}}') && others=$(docker ps -aq && docker volume ls -q) &&
+            images=$(docker image ls --format '{{.Repository}}:{{.Tag}}') || unknown
+        # What still exists belongs to the user: clean.sh has removed what toolkit created. Exceptions: base images,
+        # which image/base.sh can have pulled, and images without a name, which an interrupted build leaves.
+        others=$others$(echo "$images" | grep -vxE '(debian:(bookworm|trixie)-slim|<none>:<none>)?' || true)
+    fi
+    # Only an engine that runs can report that nothing in this folder belongs to the user.
+    [ "$folder" = "$data" ] || made_data=''
     stop || return 0
-    if [ "$made_data" = yes ] && [ "$alone" = yes ]; then
+    if [ "$made_data" = yes ] && [ -n "$others" ]; then
+        say "kept $data, which has other containers, volumes or images; to use them, start the engine: sh $0 ensure"
+    elif [ "$made_data" = yes ]; then
         find "$data" -mindepth 1 -delete
         rmdir "$data" 2> /dev/null || true
         say "removed $data, which was missing or empty before this script started the engine"
@@ -182,8 +213,8 @@ clean() {
 case ${1:-} in
     ensure) ensure ;;
     status) status ;;
-    stop) stop ;;
-    wake) wake ;;
-    clean) clean ;;
+    stop) local_engine; stop ;;
+    wake) local_engine; wake ;;
+    clean) local_engine; clean ;;
     *) echo "usage: $0 ensure | status | stop | wake | clean" >&2; exit 2 ;;
 esac

@@ -22,7 +22,12 @@ fi
 
 start=$(date +%s)
 say "installing toolkit and its development tools into $folder"
-[ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
+if ! "$folder/bin/python" -m pip --version > /dev/null 2>&1; then
+    # An interrupted creation leaves a virtual environment without pip. Only a virtual environment is cleared.
+    clear=
+    [ ! -f "$folder/pyvenv.cfg" ] || clear=--clear
+    "$python" -m venv $clear "$folder"
+fi
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements.lock
 # The lock contains all packages: no second resolution, and no other build tools.
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

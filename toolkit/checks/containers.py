@@ -142,7 +142,7 @@ def _login(scene: Scene) -> Iterator[Finding]:
         return
     main = scene.inside.get(scene.inventory.main)
     if main is None or not main.up or main.error:
-        why = scene.no_look(scene.inventory.main) or "the main container does not run"
+        why = scene.no_look(scene.inventory.main) or "the main container is not running"
         yield unchecked(f"toolkit tested no logins: {why}")
         return
     for name, result in main.report.logins.items():

@@ -44,14 +44,11 @@ def _old_images(seen: Seen, scene: Scene) -> str:
     assert seen.facts is not None
     used = {container.image for container in seen.facts.containers}
     wanted = scene.image.identity if scene.image else ""
-    tags = [
-        tag
-        for image in seen.facts.images
-        if image.id not in used and image.identity != wanted
-        for tag in image.tags
-        if tag.startswith(f"{IDENTITY_REPOSITORY}:")
-    ]
-    return f"on {seen.host}: {seen.facts.engine} image rm {quoted(*tags)}" if tags and wanted else ""
+    old = [image.tags for image in seen.facts.images if image.id not in used and image.identity != wanted]
+    sent = [tags for tags in old if any(tag.startswith(f"{IDENTITY_REPOSITORY}:") for tag in tags)]
+    # All tags of an image, because the engine keeps the layers of an image that still has a tag.
+    names = [tag for tags in sent for tag in tags if "@" not in tag]
+    return f"on {seen.host}: {seen.facts.engine} image rm {quoted(*names)}" if names and wanted else ""
 
 
 def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -61,7 +58,7 @@ def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the disk of the image store is not known")
         return
     engine = seen.facts.engine
-    prune = f"on {seen.host}: {engine} image prune  # {engine} system df shows usage"
+    prune = f"on {seen.host}: {engine} image prune  # {engine} system df shows the disk usage"
     fix = _old_images(seen, scene) or prune
     room = f"the disk of {where.path} has only {_size(where.free)} free"
     if "ro" in where.options:
@@ -163,7 +160,7 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif "w" not in home.may:
         look = f"ls -ld {quoted(home.path)}"
         fix = f"on {seen.host}: {look}  # then make the SSH user the owner, and run chmod u+w"
-        yield warning(f"the home folder {home.path} is not writable for the SSH user", fix)
+        yield warning(f"the SSH user cannot write to the home folder {home.path}", fix)
     elif home.free < NOTHING:
         yield error(f"the home folder {home.path} has only {_size(home.free)} free", _usage(seen, home))
 
@@ -176,7 +173,9 @@ def _size(count: int) -> str:
 
 def _usage(seen: Seen, where: Place) -> str:
     folder = quoted(where.real or where.path)
-    return f"on {seen.host}: du -xsh {folder}/* | sort -h  # then remove files that are not needed"
+    # Hidden folders such as .cache too, which /* omits.
+    look = f"du -xahd1 {folder} | sort -h  # can take minutes"
+    return f"on {seen.host}: {look}; then remove files that are not needed"
 
 
 def _read_only(seen: Seen, where: Place) -> Finding:

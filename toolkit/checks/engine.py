@@ -97,7 +97,7 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
         )
         yield error(what, f"on {seen.host}: remove userns-remap from {_DAEMON}, {RESTART}")
     elif "name=rootless" in options and info.engine != PODMAN:
-        what = "docker runs in rootless mode, and toolkit was not tested in this mode"
+        what = "docker runs in rootless mode, and toolkit has not been tested in this mode"
         fix = f"on {seen.host}: docker context use default  # selects the engine that runs as root"
         yield warning(what, fix)
 
@@ -144,7 +144,7 @@ def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not runtime:
         yield unchecked("the container engine cannot be used")
     elif runtime not in _RUNTIMES:
-        what = f"containers run under the runtime {runtime}, and toolkit was not tested with this runtime"
+        what = f"containers run under the runtime {runtime}, with which toolkit has not been tested"
         fix = f'remove "default-runtime" from {_DAEMON}, {RESTART}'
         fix = f"remove the key runtime from {_CONTAINERS_CONF}" if info.engine == PODMAN else fix
         yield warning(what, f"on {seen.host}: {fix}")

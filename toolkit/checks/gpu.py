@@ -247,7 +247,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     report = answers(seen)
     reset = (
         "sudo nvidia-smi --gpu-reset -i {}"
-        "  # while no process uses the GPU; if errors return, replace the GPU"
+        "  # run this command while no process uses the GPU; if errors return, replace the GPU"
     )
     for card in report.cards:
         who, fix = label(card), f"on {seen.host}: {reset.format(_index(card))}"
@@ -265,7 +265,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
         card = by_uuid.get(uuid, {})
         fix = f"on {seen.host}: {reset.format(_index(card))}"
         if failed in ("Yes", "1"):
-            fix = f"toolkit run --exclude {seen.host} ...  # until the GPU is replaced"
+            fix = f"toolkit run --exclude {seen.host} ...  # exclude the host until the GPU is replaced"
             yield error("the GPU could not remap a bad memory row", fix, subject=label(card))
         elif pending in ("Yes", "1"):
             yield warning(

@@ -374,8 +374,8 @@ def _imex(scene: Scene) -> Iterator[Finding]:
             "so NCCL does not use NVLink between hosts"
         )
         fix = (
-            f"on {name}: sudo nvidia-modprobe -i 0:1  # until the next reboot; permanent with the option "
-            "NVreg_CreateImexChannel0=1 of the kernel module nvidia"
+            f"on {name}: sudo nvidia-modprobe -i 0:1  # lasts until the next reboot; to create the "
+            "channel at every boot, set the option NVreg_CreateImexChannel0=1 of the kernel module nvidia"
         )
         yield warning(what, fix, name)
 

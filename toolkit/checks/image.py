@@ -10,7 +10,7 @@ from toolkit.checks.leftovers import own_containers
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.causes import words_of
 from toolkit.core.finding import Finding
-from toolkit.core.image import LATE_FIX, ImageFacts, missing_fix
+from toolkit.core.image import LATE_FIX, ImageFacts, missing_fix, unsendable
 from toolkit.image.pull import pull_failures, pulling
 
 
@@ -59,11 +59,8 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     if held is not None and not scene.sendable:
         yield unchecked(f"hosts have different images with the tag {tag} [image]")
-    elif not scene.sendable and scene.local_silence:
-        yield error(f"the image {tag} is missing, and {scene.local_silence}", LATE_FIX)
     elif not scene.sendable:
-        what = f"the image {tag} is missing, and the engine of your machine has no copy to send"
-        yield error(what, f"{missing_fix(tag)}; or on {seen.host}: {scene.inventory.engine} load -i FILE")
+        yield error(*unsendable(tag, seen.host, scene.inventory.engine, scene.local_silence))
     elif held is not None:
         yield fine(
             f"the image {tag} ({held.identity}) differs from the image on your machine, "
@@ -97,14 +94,15 @@ def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _running(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
-    if scene.image is None:
+    wanted = scene.next_image or scene.image
+    if wanted is None:
         yield unchecked(scene.no_image)
         return
     by_id = {image.id: image.identity for image in seen.facts.images}
     for container in own_containers(seen, scene):
         made_from = by_id.get(container.image, "")
-        if container.state == "running" and made_from and made_from != scene.image.identity:
-            now = f"{scene.inventory.image} is now {scene.image.identity}"
+        if container.state == "running" and made_from and made_from != wanted.identity:
+            now = f"{scene.inventory.image} is now {wanted.identity}"
             what = f"container {container.name} was created from image {made_from}, but {now}"
             yield warning(what, "toolkit up  # recreates the container from the current image")
 

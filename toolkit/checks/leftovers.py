@@ -13,6 +13,7 @@ from toolkit.cluster.versions import is_newer, made_by
 from toolkit.core.command import quoted
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.finding import Finding
+from toolkit.hostsfile.inventory import Inventory
 from toolkit.protocol.decode import whole
 from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER
@@ -116,6 +117,33 @@ def is_elsewhere(seen: Seen, address: str) -> bool:
     return bool(address and own) and address not in own
 
 
+def former_states(seen: Seen, inventory: Inventory) -> Iterator[tuple[str, str, str]]:
+    """Yield former name, state directory and fix for each name of a host before a change of hosts.yaml.
+
+    The data address in the directory shows that the directory is not of another host with the same home.
+    """
+    if (facts := seen.facts) is None:
+        return
+    cluster = inventory.cluster
+    own = {interface.address for interface in facts.interfaces}
+    named = {c.labels.get(LABEL_HOST) for c in facts.containers if c.labels.get(LABEL_CLUSTER) == cluster}
+    there = state_folders(seen)
+    for address, of, name, folder in _state_rows(seen):
+        if of != cluster or address not in own or name in inventory.names:
+            continue
+        fix = (
+            "toolkit down --hosts COPY  # COPY: a copy of hosts.yaml that contains only this host, with the "
+            f"name {name}; downloads the job records and removes the directory"
+        )
+        if (cluster, seen.host) in there and name not in named:
+            old, new = quoted(f"{folder}/jobs"), quoted(f"{facts.state_dir}/jobs")
+            fix = (
+                f"on {seen.host}: mv {old}/* {new}/  # moves the job records to the present name; then, to "
+                f"remove the SSH keys: rm -rf {quoted(folder)}"
+            )
+        yield name, folder, fix
+
+
 def state_base(seen: Seen) -> str:
     """Return the folder of all clusters of this user on a host, two levels above a host's own folder."""
     return seen.facts.state_dir.rsplit("/", 2)[0] if seen.facts else ""
@@ -190,7 +218,7 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for container in own_containers(seen, scene):
         if container.state != "running" and container not in gone:
             state = f"{container.state}, exit code {container.exit_code}"
-            what = f"container {container.name} does not run ({state})"
+            what = f"container {container.name} is not running ({state})"
             again = "toolkit up  # recreates the container; `toolkit down` removes it"
             fix = fix_of(container, scene.inventory.image) if lacks_sshd(container) else again
             yield warning(what, fix, subject=container.name)
@@ -221,6 +249,12 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 f"rm -rf {quoted(folder)}  # or run `toolkit down` with the hosts.yaml of the removed cluster"
             )
             yield warning(what, f"on {seen.host}: {fix}", subject=folder)
+    for name, folder, fix in former_states(seen, scene.inventory):
+        what = (
+            f"the host still has a state directory for its former name {name}, but toolkit finds job records "
+            f"only under the name {seen.host}"
+        )
+        yield warning(what, fix, subject=folder)
 
 
 def _version(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -242,6 +276,11 @@ def _version(seen: Seen, scene: Scene) -> Iterator[Finding]:
 CHECKS = (
     Check("left-containers", "no container of the cluster has stopped", host=_containers, probes=(MARKS,)),
     Check("left-processes", "no process of an ended job runs", whole=_processes, probes=(MARKS,)),
-    Check("left-state", "no state directory of a removed cluster remains", host=_state, probes=(MARKS,)),
+    Check(
+        "left-state",
+        "no state directory of a removed cluster or a former host name remains",
+        host=_state,
+        probes=(MARKS,),
+    ),
     Check("cluster-version", "no toolkit version other than yours created the cluster", host=_version),
 )

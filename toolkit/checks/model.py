@@ -71,6 +71,7 @@ class Scene:
     Args:
         seen: every host of the inventory that was queried, in the file's order.
         image: the image of the cluster's containers, None if neither this machine nor a host has it.
+        next_image: the image that `up` uses, if it can differ from ``image``.
         sendable: the engine of this machine has that image and can send it to hosts.
         local_silence: the reason why it is unknown if this machine has the image.
         paths: data path of each host that has a known one.
@@ -94,6 +95,7 @@ class Scene:
     inside: Mapping[str, Looked] = field(default_factory=dict)
     outside: Mapping[str, str] = field(default_factory=dict)
     local_silence: str = ""
+    next_image: ImageFacts | None = None
 
     @cached_property
     def facts(self) -> Mapping[str, Facts]:

@@ -47,8 +47,13 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for mount, where in found:
         if not where.answered:
             what = f"the file system of {mount.source} does not respond"
-            fix = f"on {seen.host}: sudo umount -l {quoted(mount.source)}"
-            fix = f"{fix}  # then mount the file system again; or restart the file server"
+            # Not `findmnt -T`, which can hang too. A lazy unmount leaves processes and containers with the
+            # hung file system, and a mount usually recovers with its server.
+            fix = (
+                f"on {seen.host}: findmnt -lo TARGET,SOURCE,FSTYPE  # then repair the server of "
+                f"{quoted(mount.source)}, or the network to the server; if the server is gone for good: "
+                "sudo umount -f -l TARGET"
+            )
             yield error(what, fix, subject=mount.source)
         elif where.kind == "broken link":
             fix = f"on {seen.host}: ls -l {quoted(mount.source)}"
@@ -107,7 +112,9 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if mount.read_only or "w" not in where.may or not where.size:
             continue
         source = quoted(mount.source)
-        fix = f"on {seen.host}: du -xsh {source}/* | sort -h  # then remove files that are not needed"
+        # Hidden folders such as .cache too, which /* omits.
+        look = f"du -xahd1 {source} | sort -h  # can take minutes"
+        fix = f"on {seen.host}: {look}; then remove files that are not needed"
         free = f"{where.free / GIB:.1f} of {where.size / GIB:.0f} GiB free"
         if where.free < NOTHING:
             what = f"the file system of {mount.source} is almost full ({free})"

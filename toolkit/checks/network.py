@@ -162,7 +162,7 @@ def _public(seen: Seen, scene: Scene) -> Iterator[Finding]:
         what = f"the data address {path.address} is public, and ranks connect without authentication"
         fix = (
             "in hosts.yaml: set data_address to an address in a private network; "
-            "or in the firewall: allow connections only from hosts of the cluster"
+            "or in the firewall: except for SSH, allow connections only from hosts of the cluster"
         )
         yield warning(what, fix, subject=path.address)
 

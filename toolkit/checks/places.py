@@ -27,12 +27,17 @@ look() {
   may=; [ ! -r "$real" ] || may=r; [ ! -w "$real" ] || may=${may}w; [ ! -x "$real" ] || may=${may}x
   printf "may|%s|%s\n" "$may" "$(cell "$real")"
   stat -f -c "fs|%S|%b|%a|%c|%d" -- "$real"
+  # The kernel writes blanks, tabs and backslashes of a mount point as octal digits.
+  written=$real
+  case $real in *[\ \\"$tab"]*) written=$(printf "%s\n" "$real" |
+    sed "s/\\\\/\\\\134/g; s/ /\\\\040/g; s/$tab/\\\\011/g") ;;
+  esac
   # A shell reads files byte by byte, and words of a variable at once.
   longest=0; mount=; old=$IFS; IFS="
 "; set -f
   for line in $mounts; do
     folder=${line#* }; folder=${folder%% *}
-    case $real/ in "${folder%/}"/*)
+    case $written/ in "${folder%/}"/*)
       [ ${#folder} -lt $longest ] || { longest=${#folder}; mount=$line; } ;;
     esac
   done
@@ -40,7 +45,7 @@ look() {
   device=${mount%% *}; mount=${mount#* * }; type=${mount%% *}; options=${mount#* }; options=${options%% *}
   printf "on|%s|%s|%s\n" "$type" "$(cell "$device")" "$(cell "${options%%,lowerdir=*}")"
 }
-mounts=$(cat /proc/self/mounts)
+mounts=$(cat /proc/self/mounts) tab=$(printf "\t")
 seen() {
   there=$1; while [ -n "$there" ] && [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}
 }

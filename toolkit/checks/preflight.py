@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from toolkit.checks.machine import clock_offset
 from toolkit.checks.model import Scene, Seen
 from toolkit.checks.mounts import restart_findings
 from toolkit.checks.registry import host_probes, judge
+from toolkit.cluster.layout import reference_image
 from toolkit.cluster.probe import parse_facts
 from toolkit.cluster.session import Session
+from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding, alarms, graver_first
 from toolkit.core.image import ImageFacts
-from toolkit.errors import NotReady, ToolkitError
+from toolkit.errors import ImageError, NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.launchers.job import Job
 from toolkit.network.choose import choose
@@ -25,34 +27,42 @@ def questions() -> tuple[tuple[str, str], ...]:
     return tuple((probe.name, probe.text) for probe in host_probes())
 
 
-def first_look(session: Session) -> Scene:
-    """Return the scene with the answers that the hosts gave while the session connected."""
+def first_look(session: Session, running: bool = False) -> Scene:
+    """Return the scene with the answers that the hosts gave while the session connected.
+
+    Args:
+        running: use the image of the running cluster, not the image that `up` uses.
+    """
     inventory = session.inventory
     seen = {name: _seen(session, name) for name in inventory.names}
     facts = {name: one.facts for name, one in seen.items() if one.facts is not None}
     choice = choose(inventory, facts, session.settled)
-    local = session.find_local_image()
+    pulled = inventory.pull != "never"
+    local = None if pulled else session.find_local_image()
+    wanted = _image(inventory, facts, local, by_name=pulled)
     return Scene(
         inventory,
         seen,
-        local or _held_image(inventory, seen),
+        _image(inventory, facts, None, by_name=False) if running else wanted,
         choice.paths,
         inventory.worker_port,
         sendable=local is not None,
         local_silence=session.local_silence,
         choice=choice,
+        next_image=wanted,
     )
 
 
-def preflight(session: Session, hosts: Collection[str]) -> tuple[Finding, ...]:
+def preflight(session: Session, hosts: Collection[str], running: bool = False) -> tuple[Finding, ...]:
     """Return errors and warnings about hosts that a command will use; runs no further probe.
 
     Reasons that make a host unusable are not among them: ``session.errors`` has them.
 
     Args:
         session: opened with ``questions()``.
+        running: see ``first_look``.
     """
-    scene = first_look(session)
+    scene = first_look(session, running)
     # All hosts that answered are judged together, because some checks compare them.
     usable = {name: seen for name, seen in scene.seen.items() if name in session.facts}
     found = judge(replace(scene, seen=usable), ("host",))
@@ -113,6 +123,11 @@ def _seen(session: Session, name: str) -> Seen:
     return Seen(name, answers, facts, error, ahead, doubt)
 
 
-def _held_image(inventory: Inventory, seen: dict[str, Seen]) -> ImageFacts | None:
-    held = (i for one in seen.values() if one.facts for i in one.facts.images if inventory.image in i.tags)
-    return next(held, None)
+def _image(
+    inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None, by_name: bool
+) -> ImageFacts | None:
+    """Return the image of ``reference_image``; if hosts have different images, that of the first host."""
+    try:
+        return reference_image(inventory, facts, local, by_name)
+    except ImageError:
+        return next((i for f in facts.values() for i in f.images if inventory.image in i.tags), None)

@@ -100,7 +100,7 @@ def _unused(scene: Scene) -> Iterator[Finding]:
                 name = next(iter((*(i.name for i in own), *vlans, *port.interfaces)), "INTERFACE")
                 has = f"only the link-local address {own[0].address}" if own else "no IPv4 address"
                 line = f"sudo ip addr add ADDRESS/PREFIX dev {quoted(name)}"
-                fix = f"on {host}: {line}  # on all hosts, with addresses in one network for this port"
+                fix = f"on {host}: {line}  # on all hosts, set addresses in one network for this port"
                 yield warning(f"{what} ({port.rate:g} Gb/s): {name} has {has}", fix, host, port.name)
             elif shared.intersection(i.network for i in own):
                 fix = (

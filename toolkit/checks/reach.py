@@ -300,8 +300,9 @@ def _seen_as(scene: Scene) -> Iterator[Finding]:
             seen = {result.seen for result in ports.values() if result.seen is not None}
             if strange := seen - {scene.paths[source].address}:
                 what = (
-                    f"{target} receives connections of {source} from {', '.join(sorted(strange))} "
-                    f"instead of {scene.paths[source].address}, for example because of NAT"
+                    f"connections from {source} arrive at {target} with the source address "
+                    f"{', '.join(sorted(strange))} instead of {scene.paths[source].address}, "
+                    "for example because of NAT"
                 )
                 look = f"on {source}: sudo iptables -t nat -S"
                 fix = f"{look}  # then exempt data addresses from NAT, also on routers"

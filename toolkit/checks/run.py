@@ -68,7 +68,8 @@ def run_checks(
     checks = tuple(checks)
     questions = [(probe.name, probe.text) for probe in host_probes(checks)]
     stages = {check.stage for check in checks}
-    with Session.open(inventory, trace=trace, questions=questions, local_image=True) as session:
+    local = inventory.pull == "never"
+    with Session.open(inventory, trace=trace, questions=questions, local_image=local) as session:
         scene = first_look(session)
         if stages - {"host"}:
             scene = second_look(session, scene, quick)

@@ -14,7 +14,7 @@ from toolkit.core.command import Kind, Ref, script
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.printable import counted
 from toolkit.image.on_hosts import HeldImage, remove_partial_image
-from toolkit.lifecycle.down import REMOVE_STATE
+from toolkit.lifecycle.down import REMOVE_STATE, REMOVE_TREE
 from toolkit.plan.steps import Phase, Plan, Run, Step
 
 # Minutes without a change after which an unfinished file or folder counts as a leftover.
@@ -53,9 +53,9 @@ left() {{ with_variable "TOOLKIT_JOB=$job"; }}
 _NONE_LEFT = f'{OWN_PROCESSES}test -z "$(with_variable "TOOLKIT_JOB=$1")"'
 
 # $4 the folder.
-_REMOVE_JOB = rf"""{OWN_PROCESSES}{_IS_OVER}
+_REMOVE_JOB = rf"""{OWN_PROCESSES}{_IS_OVER}{REMOVE_TREE}
 [ -z "$(with_variable "TOOLKIT_JOB=$1")" ] || {{ echo "processes of job $1 run on this host" >&2; exit 1; }}
-rm -rf "$4"
+remove_tree "$4"
 """
 # $2 minutes without a change that are required; 0 for none.
 _STAYS = r"""
@@ -196,13 +196,13 @@ def _job_step(job: OldJob) -> Step:
 
 
 def _state_step(state: State, granted: bool) -> Step:
-    records = f"{state.path} contains records of {counted(state.records, 'job')}"
+    records = f"records of {counted(state.records, 'job')}" if state.records else "no job records"
     return Run(
         state.host,
         f"remove the state directory of cluster {state.cluster}",
         script(_REMOVE_STATE, state.path, state.cluster),
         unless=script(_STAYS, state.path, "0" if granted else str(QUIET)),
-        why=f"the cluster has no container on the host, and {records}",
+        why=f"the cluster has no container on the host, and {state.path} contains {records}",
     )
 
 

@@ -10,6 +10,7 @@ from toolkit.checks.leftovers import (
     MARKS,
     Stray,
     abandoned,
+    former_states,
     is_elsewhere,
     is_name,
     marked,
@@ -58,6 +59,9 @@ halves() { find "$mine" -name '*.toolkit-new' -type f -cmin +@quiet@ -print0 2>/
 printf 'halves|%s\n' "$(halves | tr -dc '\0' | wc -c)"
 """.replace("@quiet@", str(QUIET)),
 )
+# Hours without a new layer after which a partial image transfer counts as interrupted. The processes of
+# another user's transfer are hidden, and one large layer can take hours.
+PART_QUIET_H = 24
 PROBES = (MARKS, STATES, *(Probe(*question) for question in QUESTIONS))
 
 
@@ -251,6 +255,10 @@ class Remains:
         doomed = {(stray.host, stray.job) for stray in self._strays()}
         alive = supervised(self.scene)
         for seen in self.scene.seen.values():
+            for name, _, fix in former_states(seen, self.scene.inventory):
+                cluster = self.scene.inventory.cluster
+                what = f"the state directory of cluster {cluster} for the former name {name}"
+                rows.append(Kept(seen.host, what, "the host has another name in hosts.yaml", fix))
             unsure = {(o.job, o.cluster) for o in marked(seen) if o.job and o.job not in alive}
             for job, cluster in sorted(unsure):
                 if (seen.host, job) not in doomed:
@@ -290,7 +298,8 @@ def _dead_parts(seen: Seen) -> Iterator[HeldImage]:
         if image.part_of:
             newest[image.part_of] = max(newest.get(image.part_of, 0.0), image.since)
     for image in images:
-        if image.part_of and not image.users and reported(seen).clock - newest[image.part_of] > QUIET * 60:
+        quiet = reported(seen).clock - newest[image.part_of] if image.part_of else 0.0
+        if quiet > PART_QUIET_H * 3600 and not image.users:
             yield image
 
 

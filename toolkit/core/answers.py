@@ -7,17 +7,20 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from toolkit.errors import ToolkitError
-from toolkit.protocol.decode import MOST_BYTES, DecodeError, decode, decode_json, load_first
+from toolkit.protocol.decode import MOST_BYTES, DecodeError, TooLarge, decode, decode_json, load_first
 
 T = TypeVar("T")
 
+_FIX = "toolkit status -v"
+
 
 @contextmanager
-def answer_of(host: str, answer_name: str) -> Iterator[None]:
+def answer_of(host: str, answer_name: str, if_too_large: str = _FIX) -> Iterator[None]:
     """Turn a DecodeError within the block into the error of a host.
 
     Args:
         answer_name: name of the expected answer, with its article: ``the job list``.
+        if_too_large: fix for an answer with too many bytes or items.
 
     Raises:
         ToolkitError: names the host, the expected answer, and the field that cannot be read.
@@ -27,7 +30,7 @@ def answer_of(host: str, answer_name: str) -> Iterator[None]:
     except DecodeError as error:
         sender = "the host" if host else "the engine of this machine"
         what = f"toolkit cannot read {answer_name} that {sender} sent: {error}"
-        raise ToolkitError(what, "toolkit status -v", host) from error
+        raise ToolkitError(what, if_too_large if isinstance(error, TooLarge) else _FIX, host) from error
 
 
 class LineStream:
@@ -54,7 +57,7 @@ class LineStream:
         self._rest += rest
         if len(self._rest) > self._most:
             what = f"a program on the host sent a line of more than {self._most} bytes"
-            raise ToolkitError(what, "toolkit status -v", self._host)
+            raise ToolkitError(what, _FIX, self._host)
         return lines
 
 
@@ -75,17 +78,24 @@ class Tail:
         return self._kept.decode(errors="replace").strip("\n")
 
 
-def read_answer(kind: type[T], text: str, host: str, answer_name: str, most: int = MOST_BYTES) -> T:
+def read_answer(
+    kind: type[T],
+    text: str,
+    host: str,
+    answer_name: str,
+    most: int = MOST_BYTES,
+    if_too_large: str = _FIX,
+) -> T:
     """Return the last line of a program's output, which is JSON; other lines can precede it.
 
     Args:
-        answer_name: see :func:`answer_of`.
+        answer_name, if_too_large: see :func:`answer_of`.
         most: characters of the line.
 
     Raises:
         ToolkitError: see :func:`answer_of`.
     """
-    with answer_of(host, answer_name):
+    with answer_of(host, answer_name, if_too_large):
         return decode_json(kind, text.rstrip().rpartition("\n")[2], most)
 
 

@@ -59,8 +59,8 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         r"invalid mount config for type \"bind\": (l?stat|mkdir) (?P<path>[^\n|]+): permission denied|"
         r"mounting \"(?P<path2>[^\"]+)\" to .*: permission denied",
         "the docker engine cannot enter a folder to be mounted, for example on NFS with root_squash",
-        "on HOST: namei -l {path}  # run chmod o+x on the parent folders of this folder, or use a local disk;"
-        " for the state of toolkit, set state_dir: in hosts.yaml",
+        "on HOST: namei -l {path}  # then run chmod o+x on the parent folders of this folder, or use a local"
+        " disk; for the state of toolkit, set state_dir: in hosts.yaml",
     ),
     (
         r"could not select device driver .*gpu|unknown or invalid runtime name: nvidia|"
@@ -100,8 +100,8 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"error setting rlimit|setting rlimits? .*operation not permitted",
         "the docker engine on the host cannot raise limits",
-        "on HOST: cat /proc/$(pidof dockerd)/limits  # use a smaller number under ulimits: in hosts.yaml,"
-        " or give the engine CAP_SYS_RESOURCE",
+        "on HOST: cat /proc/$(pidof dockerd)/limits  # then use a smaller number under ulimits: in"
+        " hosts.yaml, or give the engine CAP_SYS_RESOURCE",
     ),
 )
 _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), what, fix) for pattern, what, fix in _CAUSES)

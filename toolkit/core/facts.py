@@ -128,11 +128,13 @@ class Remembered:
         addresses: data addresses as (host name, address).
         keys: workers' public host keys as (host name, key).
         main_key: main's public key; only workers have it.
+        user: the user name inside the container.
     """
 
     addresses: tuple[tuple[str, str], ...] = ()
     keys: tuple[tuple[str, str], ...] = ()
     main_key: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True)

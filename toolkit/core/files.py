@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import io
 import os
 import stat
 import tarfile
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from toolkit.core.command import quoted
@@ -48,6 +49,19 @@ def write_file(path: str | Path, text: str, replace: bool = True, program: bool 
     return path
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder for output files and the folders above it, unless it exists.
+
+    Raises:
+        BadInput: the folder cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        problem = Problem("", f"the folder cannot be created: {getattr(error, 'strerror', None) or error}")
+        raise BadInput(str(path), (problem,), "choose a folder that you can write to") from error
+
+
 def _create(path: Path, text: str, replace: bool) -> None:
     # `replace` remains for what is no regular file, such as /dev/stdout.
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
@@ -74,6 +88,31 @@ def _exchange(path: Path, text: str, mode: int) -> None:
         with suppress(OSError):
             Path(name).unlink()
         raise
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of a file; wait while another process holds it.
+
+    The kernel releases the lock if this process dies. The file remains. If the file cannot be created, or if
+    its file system has no locks, there is no lock.
+
+    Args:
+        waiting: called once if another process holds the lock.
+    """
+    busy = False
+    with ExitStack() as stack:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.open("a"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                busy = True
+        if busy:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def write_page(name: str, text: str) -> Path:

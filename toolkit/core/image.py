@@ -14,6 +14,7 @@ from toolkit.protocol.engine import ImageConfig, ImageInspect, OciConfig
 
 # The user's own requirements among the additions in a toolkit image.
 OWN = "own"
+_HUB = "docker.io"  # Docker Hub
 # The fix if the engine of the user's machine did not respond in time.
 LATE_FIX = "docker info  # if this command prints no answer: sudo systemctl restart docker"
 
@@ -26,6 +27,20 @@ def missing_fix(tag: str) -> str:
     """
     command = build_command(tag) if tag.partition(":")[0] == "toolkit" else f"docker pull {tag}"
     return f"{command}  # or in hosts.yaml: set image: to an image that your machine has"
+
+
+def unsendable(tag: str, host: str, engine: str, silence: str) -> tuple[str, str]:
+    """Return the error and the fix of a host without an image that your machine cannot send.
+
+    Args:
+        engine: container engine of the host.
+        silence: the reason why it is unknown if your machine has the image; empty if it has none.
+    """
+    what = f"the image {tag} is missing, and "
+    if silence:
+        return what + silence, LATE_FIX
+    fix = f"{missing_fix(tag)}; or load the image on {host}: {engine} load -i FILE"
+    return f"{what}the engine of your machine has no copy to send", fix
 
 
 def build_command(tag: str) -> str:
@@ -131,6 +146,23 @@ def _identity(
 def image_id(text: str) -> str:
     """Return an engine's Id of an image with its algorithm in front, which Podman leaves out."""
     return f"sha256:{text}" if re.fullmatch(r"[0-9a-f]{64}", text) else text
+
+
+def registry_of(image: str) -> str:
+    """Return the registry's host and port: the first component if it names a host, else Docker Hub."""
+    first, slash, _ = image.partition("/")
+    return first if slash and (first == "localhost" or set(first) & {".", ":"}) else _HUB
+
+
+def with_registry(image: str) -> str:
+    """Return the name with its registry. Podman requires the registry of an image that it pulls.
+
+    >>> with_registry("debian:12"), with_registry("reg.example.com/a:1")
+    ('docker.io/library/debian:12', 'reg.example.com/a:1')
+    """
+    if registry_of(image) != _HUB or image.startswith(f"{_HUB}/"):
+        return image
+    return f"{_HUB}/{'' if '/' in image else 'library/'}{image}"
 
 
 def image_names(image: ImageInspect) -> tuple[str, ...]:

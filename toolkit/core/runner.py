@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -125,23 +126,31 @@ def is_here(program: str) -> bool:
 def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0, apart: bool = False) -> Result:
     """Run a program of this machine to its end; it is killed at the time limit, or if it prints too much.
 
+    A program that a hung driver keeps in the kernel (state D) outlives the call.
+
     Args:
         apart: keep Ctrl-C on the terminal from the program.
     """
     began = time.monotonic()
     out, err = bytearray(), bytearray()
     pipe = subprocess.PIPE
-    with subprocess.Popen(
+    process = subprocess.Popen(
         list(argv), bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=apart
-    ) as process:
-        try:
-            why = _exchange(process, stdin.encode(errors="replace"), out, err, began + timeout)
-            if not why:
-                process.wait(max(0.0, began + timeout - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            why = "late"
-        finally:
-            process.kill()  # does nothing to a program that has exited
+    )
+    try:
+        why = _exchange(process, stdin.encode(errors="replace"), out, err, began + timeout)
+        if not why:
+            process.wait(max(0.0, began + timeout - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        why = "late"
+    finally:
+        process.kill()  # does nothing to a program that has exited
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream:
+                stream.close()
+        # Not `with`, which waits without a limit: no signal ends a program in state D.
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_DEATH_S)
     seconds = time.monotonic() - began
     # Programs of an image can print any bytes.
     printed = out.decode(errors="replace")
@@ -152,6 +161,7 @@ def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0, apart:
     return Result(process.returncode, printed, err.decode(errors="replace"), seconds, bytes(out))
 
 
+_DEATH_S = 2.0  # for a killed program to end
 _CHUNK = 1 << 16
 _MOST_HERE = 64 << 20  # bytes of each stream
 

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.container import Mount, Ulimit
+from toolkit.core.engines import PODMAN
+from toolkit.core.image import with_registry
 from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile import fields
@@ -111,9 +113,10 @@ def _ordered(problems: Collection[Problem]) -> tuple[Problem, ...]:
 def _inventory(model: HostsFile, source: str) -> Inventory:
     hosts = model.hosts if isinstance(model.hosts, dict) else dict.fromkeys(model.hosts)
     image, main = model.image, model.main or next(iter(hosts))
+    name, pull = (image, "never") if isinstance(image, str) else (image.name, image.pull)
     return Inventory(
         cluster=model.cluster,
-        image=_familiar(image if isinstance(image, str) else image.name),
+        image=_listed(name, model.engine, pull != "never"),
         main=main,
         hosts=tuple(_host(name, settings) for name, settings in hosts.items()),
         spares=tuple(model.spares or ()),
@@ -132,9 +135,11 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         launcher=model.launcher,
         network=model.network,
         state_dir=model.state_dir,
-        services=tuple(_service(name, item, main) for name, item in (model.services or {}).items()),
+        services=tuple(
+            _service(name, item, main, model.engine) for name, item in (model.services or {}).items()
+        ),
         known_hosts=model.known_hosts,
-        pull="never" if isinstance(image, str) else image.pull,
+        pull=pull,
         source=source,
     )
 
@@ -151,12 +156,12 @@ def _gpus(value: int | list[int | str]) -> tuple[int, tuple[str, ...]]:
     return (len(value), tuple(map(str, value))) if isinstance(value, list) else (value, ())
 
 
-def _service(name: str, item: ServiceSettings, main: str) -> Service:
+def _service(name: str, item: ServiceSettings, main: str, engine: str) -> Service:
     count, ids = _gpus(item.gpus)
     return Service(
         name=name,
         host=item.host or main,
-        image=_familiar(item.image) if item.image else "",
+        image=_listed(item.image, engine) if item.image else "",
         argv=command_words(item.command),
         ports=tuple(item.ports or ()),
         gpus=count,
@@ -185,8 +190,18 @@ def _pairs(values: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((values or {}).items()))
 
 
+def _listed(image: str, engine: str, pulled: bool = False) -> str:
+    """Return the reference as the engine lists it.
+
+    Podman lists an image of Docker Hub with its registry, and has no default registry for a pull.
+    """
+    familiar = _familiar(image)
+    hub = pulled or image.startswith(("index.docker.io/", "docker.io/"))
+    return with_registry(familiar) if engine == PODMAN and hub else familiar
+
+
 def _familiar(image: str) -> str:
-    """Return the reference as engines list it: whole, but without what docker takes as understood."""
+    """Return the reference as Docker lists it: complete, but without the parts that Docker assumes."""
     for prefix in ("index.docker.io/", "docker.io/", "library/"):
         image = image.removeprefix(prefix)
     name, at, digest = image.partition("@")

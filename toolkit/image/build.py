@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,16 +15,17 @@ import tarfile
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.core.command import Command, quoted
+from toolkit.core.files import locked
 from toolkit.core.image import image_id
 from toolkit.core.printable import counted
 from toolkit.errors import CommandFailed, ImageError, MissingTool
 from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild
 from toolkit.image.lock import LOCK_FILE, expected_digests
-from toolkit.remote.local_image import note_built
+from toolkit.remote.local_image import default_cache, note_built
 
 # Called with a title when a stage of the build begins, then with each line of its output.
 Notify = Callable[[str, str], None]
@@ -31,6 +33,17 @@ Notify = Callable[[str, str], None]
 # Number of output lines of a failed program that an error keeps.
 _TAIL = 40
 _LONGEST = 1 << 16  # bytes of a line; a longer line counts as several
+# If pip cannot load the page of a package, pip prints the reason as a warning only, then reports that the
+# package has no versions. The error about a file differs between pip versions.
+_RETRIED, _NO_VERSIONS = "after connection broken by", "(from versions: none)"
+_NO_CONNECTION = re.compile(
+    "Max retries exceeded|Read timed out|^error: (connection|proxy|ssl)-", re.MULTILINE
+)
+# The engine cannot load the base image: BuildKit's, the legacy builder's and the registry's words.
+_NO_BASE = re.compile(
+    "failed to resolve source metadata|pull access denied|manifest unknown|toomanyrequests"
+    r"""|\b(Get|Head) "?https?://\S+/v2/"""
+)
 
 
 def source_folder() -> Path:
@@ -54,6 +67,34 @@ def read_sources(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: (folder / name).read_text(encoding="utf-8") for name in names}
 
 
+def exclusive_build(kind: str, notify: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
+    """Wait until no other process builds an image of this kind, and let other processes wait meanwhile.
+
+    Builds of one kind share wheelhouses and the context folder. The plan of a build depends on the content of
+    the wheelhouses, so make the plan inside as well.
+
+    Args:
+        kind: see ``ImageRecipe.kind``; ``onto`` for a build on another image.
+        notify: called with a line if another build is running.
+    """
+    line = f"waiting for another build of an image ({kind}) on this machine"
+    return locked(Path(default_cache(os.environ)) / f"build-{kind}.lock", lambda: notify(line))
+
+
+@contextlib.contextmanager
+def _using_cache() -> Iterator[None]:
+    """Report an error of the file system, such as a full disk, as an error of the build."""
+    try:
+        yield
+    except OSError as error:
+        cache = default_cache(os.environ)
+        raise ImageError(
+            f"cannot use the build cache {error.filename or cache}: {error.strerror or error}",
+            "export XDG_CACHE_HOME=FOLDER  # a writable folder with free space; or free space in " + cache,
+        ) from error
+
+
+@_using_cache()
 def wheelhouse_files(folder: str) -> dict[str, bool]:
     """Return the packages in a wheelhouse by file name; False for a truncated or damaged package."""
     if not Path(folder).is_dir():
@@ -67,7 +108,8 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
 
     Raises:
         MissingTool: this Python has no pip, or this machine has no docker.
-        ImageError: a package cannot be fetched or its file is altered, or the image exceeds its limit.
+        ImageError: a package cannot be fetched or its file is altered, the cache cannot be used, or the image
+            exceeds its limit.
         CommandFailed: docker build exited with an error.
     """
     fill_wheelhouse(build, notify)
@@ -77,17 +119,7 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
         status, tail = _stream(build.command, lambda line: notify("build", line))
         if status != 0:
             text = "\n".join(tail)
-            fix = ""
-            if "registry" in text or "pull access denied" in text:
-                fix = (
-                    "make base  # in the source folder of toolkit; creates the base image without a registry"
-                )
-            elif "exec format error" in text:
-                fix = (
-                    "install qemu-user-static and binfmt-support on this machine"
-                    "  # or build on a machine with the architecture of the base image"
-                )
-            raise CommandFailed(build.command.line(), status, text, fix=fix)
+            raise CommandFailed(build.command.line(), status, text, fix=_fix_of(build, text))
     finally:
         shutil.rmtree(build.context, ignore_errors=True)
     image, size = built_image(build.tag)
@@ -102,18 +134,42 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
     return size
 
 
+def _fix_of(build: ImageBuild, output: str) -> str:
+    """Return the fix for a failed ``docker build``; empty if the output does not have a known reason."""
+    if _NO_BASE.search(output):
+        given = [word for word in map(str, build.command.argv) if word.startswith("BASE_IMAGE=")]
+        if given:
+            base = quoted(given[-1].partition("=")[2])
+            return f"docker pull {base}  # prints the reason; a private registry needs docker login first"
+        return "make base  # in the source folder of toolkit; creates the base image without a registry"
+    if "exec format error" in output:
+        return (
+            "install qemu-user-static and binfmt-support on this machine"
+            "  # or build on a machine with the architecture of the base image"
+        )
+    return ""
+
+
 def resolve(command: Command, requirements: str) -> str:
     """Return pip's installation report for a user's requirements.
 
     Raises:
-        ImageError: pip finds no compatible versions.
+        ImageError: pip finds no compatible versions, or the connection to a package index failed.
     """
     argv = [str(token) for token in command.argv]
     done = subprocess.run(argv, input=command.stdin, capture_output=True, check=False)
     if done.returncode == 0:
         return done.stdout.decode(errors="replace")
     lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if not line.startswith("WARNING")] or lines
+    errors = [line for line in lines if not line.lstrip().startswith("WARNING")] or lines
+    retried, text = [line.strip() for line in lines if _RETRIED in line], "\n".join(errors)
+    if _NO_CONNECTION.search(text) or (retried and _NO_VERSIONS in text):
+        detail = "".join(f"\n    {line}" for line in retried[-1:] or errors[-8:])
+        raise ImageError(
+            f"pip cannot resolve {requirements}, because the connection to a package index failed{detail}",
+            "python3 -m pip config list  # check index, proxy and certificate; also check the variables "
+            "https_proxy and no_proxy",
+        )
     detail = "".join(f"\n    {line}" for line in errors[-8:])
     raise ImageError(
         f"pip finds no versions for {requirements} that are compatible with the image{detail}",
@@ -129,10 +185,11 @@ def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
         MissingTool: this Python has no pip.
         ImageError: a package cannot be fetched, or a file is not the one that the lock has.
     """
-    for house in build.wheelhouses:
-        Path(house.folder).mkdir(parents=True, exist_ok=True)
-        for name in house.discard:
-            Path(house.folder, name).unlink(missing_ok=True)
+    with _using_cache():
+        for house in build.wheelhouses:
+            Path(house.folder).mkdir(parents=True, exist_ok=True)
+            for name in house.discard:
+                Path(house.folder, name).unlink(missing_ok=True)
     # Before pip runs, because it imports setuptools from a wheelhouse.
     checked = refuse_altered(build, frozenset())
     if build.fetches and importlib.util.find_spec("pip") is None:
@@ -150,14 +207,15 @@ def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
     refuse_altered(build, checked)
 
 
+@_using_cache()
 def refuse_altered(build: ImageBuild, checked: frozenset[Path]) -> frozenset[Path]:
-    """Compare the files of the wheelhouses with the lock, and return the files.
+    """Compare the files of the wheelhouses with the lock and with pip's report, and return the files.
 
     Args:
         checked: files that were compared before.
 
     Raises:
-        ImageError: the SHA-256 of a file is not one that the lock has for its package.
+        ImageError: the SHA-256 of a file is not one that the lock or the report has for its package.
     """
     files = {path: house for house in build.wheelhouses for path in sorted(Path(house.folder).glob("*.*"))}
     new = {path: house for path, house in files.items() if path not in checked and path.is_file()}
@@ -165,12 +223,14 @@ def refuse_altered(build: ImageBuild, checked: frozenset[Path]) -> frozenset[Pat
     if wrong := [path for path, digests in expected.items() if digests and _digest(path) not in digests]:
         names = "".join(f"\n    {path}" for path in wrong)
         raise ImageError(
-            f"{LOCK_FILE} does not contain the SHA-256 of {counted(len(wrong), 'package file')}:{names}",
+            f"the SHA-256 of {counted(len(wrong), 'package file')} differs from {LOCK_FILE}, or from the "
+            f"file that pip found for --pip:{names}",
             f"rm {quoted(*map(str, wrong))}  # the next build downloads the packages again",
         )
     return frozenset(files)
 
 
+@_using_cache()
 def assemble_context(build: ImageBuild) -> None:
     """Recreate the context folder: the files of the build, the wheels, and the certificate if any."""
     context = Path(build.context)
@@ -188,12 +248,13 @@ def assemble_context(build: ImageBuild) -> None:
                 _link(path, there)
     if build.certificate:
         try:
-            shutil.copyfile(build.certificate, context / "certs" / "site.crt")
+            certificate = Path(build.certificate).read_bytes()
         except OSError as error:
             raise ImageError(
                 f"cannot read the certificate {build.certificate}: {error.strerror}",
                 "set --certificate to a readable file with certificates in PEM format",
             ) from error
+        (context / "certs" / "site.crt").write_bytes(certificate)
 
 
 def built_image(reference: str) -> tuple[str, int]:

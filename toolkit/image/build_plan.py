@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from toolkit.core.command import Command, command
+from toolkit.core.command import Command, command, quoted
 from toolkit.core.image import OWN, image_arch
 from toolkit.errors import BadInput, ImageError, Problem
 from toolkit.image.build_values import ImageBuild, Locked, Wheelhouse
@@ -134,6 +134,16 @@ DEBIANS_OPENMPI = "4."  # the version in the base image; other versions come as 
 NCCL = "NCCL_VERSION"  # the ARG that --nccl sets
 _WITH = "WITH"  # the ARG that lists the extras
 _ARGUMENT = re.compile(r'^ARG ([A-Z0-9_]+)="?([^"\n]*)"?$', re.MULTILINE)
+# pip with other values of environment markers.
+_PIP = """\
+import sys
+sys.path[:] = filter(None, sys.path)
+from pip._vendor.packaging import markers
+own = markers.default_environment
+markers.default_environment = lambda: {{**own(), **{markers}}}
+from pip._internal.cli.main import main
+sys.exit(main())
+"""
 # Compiled against one build of torch: PyPI has only those for CUDA, which do not load with another build.
 _BESIDE_TORCH = ("torchaudio", "torchvision")
 
@@ -152,7 +162,7 @@ class ImageRecipe:
             configuration, then PyTorch's public index.
         target: the last stage to build.
         extras: names of ``EXTRAS`` to add.
-        own: the user's own packages to add, as exact pins; see ``resolved_pins``.
+        own: the user's own packages to add, as exact pins; own_files: their files. See ``resolved_pins``.
         cuda: major version of the GPU image's CUDA, one of ``CUDA_VARIANTS``.
     """
 
@@ -166,6 +176,7 @@ class ImageRecipe:
     target: str = ""
     extras: tuple[str, ...] = ()
     own: str = ""
+    own_files: tuple[Locked, ...] = ()
     cuda: int = DEFAULT_CUDA
 
     @property
@@ -275,6 +286,7 @@ def plan_image(
             recipe.torch_index,
             content.about,
             base,
+            content.files,
         )
         # The stage tools installs no wheel.
         houses.append(replace(house, fetches=(), unlocked=()) if recipe.target == "tools" else house)
@@ -302,6 +314,7 @@ class _Content(NamedTuple):
     source: Source | None = None
     into: str = "wheels"
     about: str = ""
+    files: tuple[Locked, ...] = ()
 
 
 def _contents(
@@ -317,7 +330,7 @@ def _contents(
         extra = EXTRAS[name]
         yield _Content(pins, source_of(extra.source) if extra.source else None, extra.into, name)
     if recipe.own:
-        yield _Content(parse_pins(recipe.own, {}), None, "more", "your own requirements")
+        yield _Content(parse_pins(recipe.own, {}), None, "more", "your own requirements", recipe.own_files)
 
 
 def wheelhouses_of(recipe: ImageRecipe, dockerfile: str, cache: str) -> tuple[str, ...]:
@@ -457,11 +470,13 @@ def _wheelhouse(
     torch_index: str = "",
     about: str = "",
     tools_from: str = "",
+    files: Collection[Locked] = (),
 ) -> Wheelhouse:
     """Return a wheelhouse with the fetches of what it lacks.
 
     Args:
         tools_from: see ``source_fetches``; by default this wheelhouse.
+        files: files of packages that the lock does not contain.
     """
     packages = (*pins, *((source.pin,) if source else ()))
     wanted = [n for n, intact in present.items() if intact and any(pin.is_in(n) for pin in packages)]
@@ -469,6 +484,8 @@ def _wheelhouse(
     wheels = [pin for pin in missing if pin in pins]
     locked = locked_pins(pins, lock, target)
     known = {(each.name, each.version) for each in locked}
+    locked += tuple(each for each in files if (each.name, each.version) not in known)
+    known = {(each.name, each.version) for each in locked if each.digests}
     unlocked = tuple(pin.line for pin in pins if (pin.name, pin.version) not in known)
     fetches = wheel_fetches(wheels, target, folder, python, torch_index, about, locked)
     if source:
@@ -578,6 +595,9 @@ def resolve_command(
 ) -> Command:
     """Return the command that finds exact versions for a user's requirements and prints pip's report.
 
+    pip evaluates environment markers for the Python that runs pip, and has options only for the tags of
+    wheels. The command therefore replaces the values that pip uses; ``resolved_pins`` verifies them.
+
     See https://pip.pypa.io/en/stable/reference/installation-report/ for the format.
 
     Args:
@@ -588,7 +608,8 @@ def resolve_command(
         more: pip options with further package sources.
     """
     return command(
-        *(python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"),
+        *(python, "-c", _PIP.format(markers=target.markers), "install", "--quiet"),
+        *("--dry-run", "--ignore-installed", "--report", "-"),
         *wheel_tags(target),
         *("--target", "/nowhere", *(word for each in wheelhouses for word in ("--find-links", each)), *more),
         *("--constraint", "/dev/stdin", "--requirement", requirements),
@@ -596,17 +617,63 @@ def resolve_command(
     )
 
 
-def resolved_pins(report: str, held: Collection[Pin]) -> str:
+def resolved_pins(
+    report: str, held: Collection[Pin], target: Target, wheelhouses: Collection[str]
+) -> tuple[str, tuple[Locked, ...]]:
     """Return the pins of a pip report as text, without the packages that the image already contains.
 
+    The second value is the file of each pin, so that a package of the same name from another source is not
+    installed. A file in a wheelhouse has no URL, because the build can remove the file.
+
+    Args:
+        held, target, wheelhouses: as for ``resolve_command``.
+
     Raises:
-        ImageError: the text is not a pip report.
+        ImageError: the text is not a pip report, pip resolved for another Python, or a requirement is not a
+            wheel.
     """
-    try:
-        found = [each["metadata"] for each in json.loads(report)["install"]]
-        pins = [Pin(each["name"], each["version"], f"{each['name']}=={each['version']}") for each in found]
-    except (ValueError, KeyError, TypeError) as error:
-        fix = "python3 -m pip install --upgrade pip  # pip 23 or newer prints an installation report"
-        raise ImageError("pip printed no installation report", fix) from error
     own = {pin.key for pin in held}
-    return "".join(f"{pin.line}\n" for pin in sorted(pins, key=lambda pin: pin.key) if pin.key not in own)
+    fix = "python3 -m pip install --upgrade pip"
+    try:
+        answer = json.loads(report)
+        found = [
+            (Pin(about["name"], about["version"], ""), each["download_info"])
+            for each in answer["install"]
+            for about in [each["metadata"]]
+        ]
+        files = [
+            _file(pin, info)
+            for pin, info in sorted(found, key=lambda each: each[0].key)
+            if pin.key not in own
+        ]
+        exact = target.markers.items() <= answer["environment"].items()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        fix += "  # pip 23 or newer prints an installation report"
+        raise ImageError("pip printed no installation report", fix) from error
+    if not exact:
+        raise ImageError(f"this version of pip cannot evaluate environment markers for {target}", fix)
+    folders = tuple(f"{PurePosixPath(folder).as_uri()}/" for folder in wheelhouses)
+    files = [replace(each, url="") if each.url.startswith(folders) else each for each in files]
+    return "".join(f"{each.line}\n" for each in files), tuple(files)
+
+
+def _file(pin: Pin, info: Mapping[str, Any]) -> Locked:
+    """Return the file of a package in a pip report.
+
+    See https://packaging.python.org/en/latest/specifications/direct-url-data-structure/ for the format.
+
+    Raises:
+        ImageError: pip would build the package from source.
+    """
+    url = info["url"]
+    if not url.partition("?")[0].endswith(".whl"):
+        vcs = info.get("vcs_info")
+        source = f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
+        raise ImageError(
+            f"the requirement {pin.name} is the source {source}, but toolkit adds only wheels to the image",
+            f"python3 -m pip wheel --no-deps {quoted(source)}  # then require the path of the wheel instead",
+        )
+    archive = info["archive_info"]
+    # pip 23.0 prints only the older field, `hash`.
+    digest = archive.get("hashes", {}).get("sha256") or archive.get("hash", "").partition("sha256=")[2]
+    return Locked(pin.name, pin.version, (digest,) if digest else (), url)

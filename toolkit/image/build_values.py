@@ -30,11 +30,21 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Locked:
-    """A package with the SHA-256 digests that its files can have, in hexadecimal."""
+    """A package with the SHA-256 digests that its files can have, in hexadecimal.
+
+    Args:
+        url: its file, which pip found for the user's requirements; empty means that pip finds it by name.
+    """
 
     name: str
     version: str
     digests: tuple[str, ...]
+    url: str = ""
+
+    @property
+    def line(self) -> str:
+        """The package in exactly this version, as a line of a requirements file."""
+        return f"{self.name}=={self.version}"
 
 
 @dataclass(frozen=True)

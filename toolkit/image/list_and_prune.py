@@ -31,7 +31,7 @@ def prune_plan(session: Session) -> Plan:
     """Return the plan that removes unneeded images; the session was opened with ``QUESTIONS``."""
     session.require_some()
     wanted = _wanted(session)
-    return plan_prune(_held(session), wanted.identity if wanted else "")
+    return plan_prune(_held(session), wanted.identity if wanted else "", session.inventory.engine)
 
 
 def _held(session: Session) -> dict[str, tuple[HeldImage, ...]]:

@@ -7,8 +7,8 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from toolkit.cluster.image_probe import image_here, inspect_here
@@ -34,7 +34,7 @@ from toolkit.image.build_plan import (
     resolved_pins,
     wheelhouses_of,
 )
-from toolkit.image.build_values import ImageBuild
+from toolkit.image.build_values import ImageBuild, Locked
 from toolkit.image.wheelhouse import TORCH_CPU_INDEX, Target, beside_torch
 from toolkit.remote.local_image import default_cache
 
@@ -79,7 +79,8 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
 
     Raises:
         BadInput: an ARG is not in the Dockerfile, or an extra cannot be added.
-        ImageError: pip finds no versions that are compatible with the image.
+        ImageError: pip finds no versions that are compatible with the image, or the connection to a package
+            index failed.
     """
     name = f"Dockerfile.{recipe.flavor}"
     sources = read_sources(source_folder(), (name, *SOURCE_FILES))
@@ -91,10 +92,14 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         held, target = held_pins(recipe, sources)
         every = wheelhouses_of(replace(recipe, own="requirements"), sources[name], cache)
         there = [folder for folder in every if Path(folder).is_dir()]
-        resolver = partial(resolve_command, requirements, held, target, there, sys.executable)
-        own = resolved_pins(resolve(resolver(), requirements), held)
+
+        def resolved(more: Collection[str] = ()) -> tuple[str, tuple[Locked, ...]]:
+            asked = resolve_command(requirements, held, target, there, sys.executable, more)
+            return resolved_pins(resolve(asked, requirements), held, target, there)
+
+        own, files = resolved()
         if recipe.flavor == "cpu" and of_another_torch(own):
-            own = resolved_pins(resolve(resolver(beside_torch(recipe.torch_index)), requirements), held)
+            own, files = resolved(beside_torch(recipe.torch_index))
             if wrong := of_another_torch(own):
                 names = ", ".join(wrong)
                 what = f"the image has the CPU build of torch, which is incompatible with {names}"
@@ -102,7 +107,7 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
                     what,
                     f"add --torch-index {TORCH_CPU_INDEX}  # or another index or folder with +cpu wheels",
                 )
-        recipe = replace(recipe, own=own)
+        recipe = replace(recipe, own=own, own_files=files)
     return plan_image(
         recipe,
         sources,

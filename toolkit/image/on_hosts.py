@@ -13,7 +13,7 @@ from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.core.answers import json_list
 from toolkit.core.command import script
 from toolkit.core.disk_space import size
-from toolkit.core.engines import seconds_of
+from toolkit.core.engines import DOCKER, seconds_of
 from toolkit.core.image import image_facts, image_id, image_names
 from toolkit.core.printable import counted, table
 from toolkit.image.layers import held
@@ -266,7 +266,7 @@ for name; do ! docker image inspect "$name" >/dev/null 2>&1 || docker rmi "$name
 """
 
 
-def plan_prune(hosts: Mapping[str, Sequence[HeldImage]], wanted: str) -> Plan:
+def plan_prune(hosts: Mapping[str, Sequence[HeldImage]], wanted: str, engine: str = DOCKER) -> Plan:
     """Return the plan that removes images created by toolkit: partial ones, and old builds of each flavor.
 
     The newest ``KEPT`` builds stay. An image that a container uses, or with a name that toolkit did not
@@ -275,12 +275,15 @@ def plan_prune(hosts: Mapping[str, Sequence[HeldImage]], wanted: str) -> Plan:
     Args:
         hosts: all images of each host, by host name.
         wanted: content digest of the image that the hosts file names, which stays; empty if unknown.
+        engine: container engine of the hosts.
     """
-    steps = tuple(step for host, images in hosts.items() for step in _prune_steps(host, images, wanted))
+    steps = tuple(
+        step for host, images in hosts.items() for step in _prune_steps(host, images, wanted, engine)
+    )
     return Plan("image prune", (Phase("images", steps),) if steps else ())
 
 
-def _prune_steps(host: str, images: Sequence[HeldImage], wanted: str) -> Iterator[Step]:
+def _prune_steps(host: str, images: Sequence[HeldImage], wanted: str, engine: str) -> Iterator[Step]:
     for image in sorted(images, key=lambda i: i.id):
         if image.part_of and not image.users:
             yield remove_partial_image(host, image.part_of, image.own_names, "toolkit image prune")
@@ -294,17 +297,17 @@ def _prune_steps(host: str, images: Sequence[HeldImage], wanted: str) -> Iterato
             named = set(image.names) - set(image.own_names)
             if not named and not image.users and image.identity != wanted:
                 about = f" of {line}" if line else ""
-                yield _prune_step(host, image, f"toolkit keeps the {KEPT} newest images{about}")
+                yield _prune_step(host, image, f"toolkit keeps the {KEPT} newest images{about}", engine)
 
 
-def _prune_step(host: str, image: HeldImage, why: str) -> Step:
+def _prune_step(host: str, image: HeldImage, why: str, engine: str) -> Step:
     names = image.own_names
     return Run(
         host,
         f"remove image {names[0]}",
         script(_REMOVE, image.id, *names),
         unless=script(_GONE, *names),
-        fix=f"on {host}: docker ps --all --filter ancestor={names[0]}  # lists the containers of the image",
+        fix=f"on {host}: {engine} ps --all --filter ancestor={names[0]}  # lists the containers of the image",
         why=why,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from toolkit.core.command import Command, script
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import Facts
-from toolkit.core.image import image_arch
+from toolkit.core.image import image_arch, registry_of
 from toolkit.errors import ImageError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.plan.steps import Failure, Phase, Plan, PullImage
@@ -122,12 +122,6 @@ def plan_pull(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
         PullImage(f.host, f"pull {tag}", tag, pull_failures(f.host, tag, inventory.engine)) for f in to_pull
     )
     return Plan(f"pull {tag}", (Phase("pull", steps),) if steps else ())
-
-
-def registry_of(image: str) -> str:
-    """Return the registry's host and port: the first component if it names a host, else Docker Hub."""
-    first, slash, _ = image.partition("/")
-    return first if slash and (first == "localhost" or set(first) & {".", ":"}) else "docker.io"
 
 
 def pull_failures(host: str, image: str, engine: str = DOCKER) -> tuple[Failure, ...]:

@@ -11,7 +11,7 @@ from toolkit.core.answers import Tail, answer_of, json_list
 from toolkit.core.command import TIMED_OUT, Command, Result, command, script
 from toolkit.core.disk_space import size
 from toolkit.core.engines import DOCKER, PODMAN
-from toolkit.core.image import image_facts
+from toolkit.core.image import image_facts, registry_of
 from toolkit.core.printable import counted as number_of
 from toolkit.errors import ImageError, ToolkitError, Unreachable
 from toolkit.image.archive import ImagePayload, make_archive, read_archive
@@ -27,7 +27,6 @@ from toolkit.image.layers import (
     parse_holdings,
     room_needed,
 )
-from toolkit.image.pull import registry_of
 from toolkit.image.source import ImageSource
 from toolkit.plan.context import Advance, Context, Verdict, counted, failure, room_fix
 from toolkit.plan.steps import PullImage, SendImage

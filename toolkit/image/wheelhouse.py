@@ -55,6 +55,24 @@ class Target:
         """Part of the wheelhouse's name: each Python version and architecture has a folder of its own."""
         return f"py{self.python}-{self.arch}"
 
+    @property
+    def markers(self) -> dict[str, str]:
+        """Values of environment markers; as for pip, Python 3.11 is 3.11.0.
+
+        See https://peps.python.org/pep-0508/#environment-markers.
+        """
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": f"{self.python}.0",
+            "os_name": "posix",
+            "platform_machine": self.arch,
+            "platform_python_implementation": "CPython",
+            "platform_system": "Linux",
+            "python_full_version": f"{self.python}.0",
+            "python_version": self.python,
+            "sys_platform": "linux",
+        }
+
     def __str__(self) -> str:
         return f"Python {self.python} on {self.arch}"
 
@@ -142,7 +160,7 @@ def wheel_fetches(
 ) -> tuple[Fetch, ...]:
     """Return the fetches of the missing wheels, with torch's CPU wheel as a separate fetch.
 
-    pip accepts only files with the digests of the locked wheels.
+    pip accepts only files with the digests of the locked wheels, and from their URLs if they have one.
 
     Args:
         wheelhouse: absolute path.
@@ -155,13 +173,17 @@ def wheel_fetches(
         *wheel_tags(target),
         *("--dest", wheelhouse),
     )
-    digests = {(each.name, each.version): each.digests for each in locked}
+    digests = {(each.name, each.version): each.digests for each in locked if each.digests}
+    urls = {(each.name, each.version): f"{each.name} @ {each.url}" for each in locked if each.url}
+
+    def requirement(pin: Pin) -> str:
+        return urls.get((pin.name, pin.version), pin.line)
 
     def download(pins: Collection[Pin], *source: str) -> Command:
         known = [(pin, digests.get((pin.name, pin.version), ())) for pin in pins]
         if not all(hashes for _, hashes in known):
-            return command(*base, *source, *(pin.line for pin in pins))
-        lines = (" ".join((pin.line, *(f"--hash=sha256:{each}" for each in h))) for pin, h in known)
+            return command(*base, *source, *map(requirement, pins))
+        lines = (" ".join((requirement(pin), *(f"--hash=sha256:{each}" for each in h))) for pin, h in known)
         options = ("--require-hashes", "--requirement", "/dev/stdin")
         return command(*base, *source, *options, stdin="".join(f"{line}\n" for line in lines).encode())
 

@@ -77,7 +77,7 @@ def volume_commands(spec: LabSpec, host: LabHost) -> tuple[Command, ...]:
 
 
 def start_commands(spec: LabSpec, host: LabHost, means: Means, image: str) -> tuple[Command, ...]:
-    """Return the command lines that create a host and start it with all its network cards."""
+    """Return the command lines that create a host and start it with all its network interfaces."""
     kind = ENGINES[host.engine]
     env = {
         "TOOLKIT_LAB_CARDS": " ".join(map(_card, host.cards)),

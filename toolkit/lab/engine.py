@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from docker.errors import DockerException, NotFound
@@ -49,11 +51,24 @@ def _is_named_as_labeled(container: Container) -> bool:
     return str(container.name).startswith(f"{_PREFIX}{container.labels.get(LABEL_LAB)}-")
 
 
+@contextmanager
+def _asking(what: str) -> Iterator[None]:
+    """Report an error of an engine that answers but refuses requests, such as one that is shutting down."""
+    try:
+        yield
+    except (DockerException, RequestException) as error:
+        raise LabError(
+            f"cannot {what}: {error}",
+            "docker ps -a  # if this command fails: sudo systemctl restart docker",
+        ) from error
+
+
 class LabEngine:
     """The engine of the docker command line: lists come from the SDK, changes are commands to copy.
 
     Raises:
         MissingTool: the docker command is missing, or no engine answers.
+        LabError: the engine answers, but it refuses a request.
     """
 
     def __init__(self) -> None:
@@ -61,7 +76,8 @@ class LabEngine:
         if shutil.which("docker") is None:
             raise MissingTool("the docker command is not installed on this machine", _NO_ENGINE)
         self.client = connect_client(120)
-        self.info = self.client.info()
+        with _asking("read the properties of the Docker engine"):
+            self.info = self.client.info()
 
     def ask(self, line: Command, timeout: float = 120) -> Result:
         """Run a docker command line; any exit status is accepted."""
@@ -79,15 +95,17 @@ class LabEngine:
         return result
 
     def has_image(self, reference: str) -> bool:
-        try:
-            self.client.images.get(reference)
-        except NotFound:
-            return False
+        with _asking(f"inspect image {reference}"):
+            try:
+                self.client.images.get(reference)
+            except NotFound:
+                return False
         return True
 
     def lab_image(self) -> str:
         """Return the id of any image of practice hosts; empty if there is none."""
-        images = self.client.images.list(IMAGE, filters={"label": LABEL_LAB_IMAGE})
+        with _asking("list the images of practice hosts"):
+            images = self.client.images.list(IMAGE, filters={"label": LABEL_LAB_IMAGE})
         return str(images[0].id) if images else ""
 
     def helper(self, name: str) -> str:
@@ -97,15 +115,10 @@ class LabEngine:
     def find(self, name: str) -> Found:
         """Return all objects with the label of lab ``name``; a container must also have a name of the lab."""
         filters: dict[str, str | list[str] | bool] = {"label": f"{LABEL_LAB}={name}"}
-        try:
+        with _asking(f"list the containers, networks and volumes of practice cluster {name}"):
             containers = self.client.containers.list(all=True, filters=filters, ignore_removed=True)
             networks = self.client.networks.list(filters=filters)
             volumes = self.client.volumes.list(filters=filters)
-        except (DockerException, RequestException) as error:
-            what = f"cannot list the containers, networks and volumes of practice cluster {name}: {error}"
-            raise LabError(
-                what, "docker ps -a  # if this command fails: sudo systemctl restart docker"
-            ) from error
         containers = list(filter(_is_named_as_labeled, containers))
         hosts = {c.labels[LABEL_LAB_HOST]: c for c in containers if LABEL_LAB_HOST in c.labels}
         return Found(
@@ -118,17 +131,20 @@ class LabEngine:
     def labs(self) -> tuple[str, ...]:
         """Return the names of all labs that have any object."""
         filters: dict[str, str | list[str] | bool] = {"label": LABEL_LAB}
-        containers = self.client.containers.list(all=True, filters=filters, ignore_removed=True)
+        with _asking("list the practice clusters of this machine"):
+            containers = self.client.containers.list(all=True, filters=filters, ignore_removed=True)
+            attrs = [n.attrs for n in self.client.networks.list(filters=filters)]
+            attrs += [v.attrs for v in self.client.volumes.list(filters=filters)]
         labels = [c.labels for c in containers if _is_named_as_labeled(c)]
-        attrs = [n.attrs for n in self.client.networks.list(filters=filters)]
-        attrs += [v.attrs for v in self.client.volumes.list(filters=filters)]
         labels += [a.get("Labels") or {} for a in attrs]
         return tuple(sorted({found[LABEL_LAB] for found in labels if LABEL_LAB in found}))
 
     def subnets(self) -> tuple[str, ...]:
         """Return the IPv4 networks of all docker networks, in CIDR form."""
         found = []
-        for network in self.client.networks.list():
+        with _asking("list the networks of this machine's Docker engine"):
+            networks = self.client.networks.list()
+        for network in networks:
             for config in (network.attrs.get("IPAM") or {}).get("Config") or ():
                 subnet = config.get("Subnet", "")
                 if subnet and ":" not in subnet:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from docker.errors import DockerException, NotFound
@@ -14,6 +15,7 @@ from docker.models.networks import Network
 from docker.models.volumes import Volume
 from requests.exceptions import RequestException, Timeout
 
+from toolkit.core.files import locked
 from toolkit.core.printable import counted
 from toolkit.core.report import Report
 from toolkit.errors import LabError, ToolkitError
@@ -24,6 +26,7 @@ from toolkit.lab.engine import Found, LabEngine
 from toolkit.lab.spec import LabSpec
 from toolkit.lab.status import lab_status
 from toolkit.lab.topology import LABEL_LAB_SETTINGS, host_settings, lab_hosts
+from toolkit.remote.local_image import default_cache
 
 _Object = Container | Network | Volume
 _PHASES = {"container": "hosts", "network": "network", "volume": "volumes"}
@@ -47,6 +50,11 @@ def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
         LabError: the lab exists with other settings, or a host does not start.
         CommandFailed: a docker command line failed.
     """
+    with _exclusive(spec.name, progress):
+        return _up(spec, progress)
+
+
+def _up(spec: LabSpec, progress: Progress) -> Report:
     engine = LabEngine()
     before = engine.find(spec.name)
     refuse_other_settings(spec, before)
@@ -79,6 +87,11 @@ def lab_down(name: str, keep_images: bool = False, folder: str = "", progress: P
     Raises:
         LabError: an object could not be removed.
     """
+    with _exclusive(name, progress):
+        return _down(name, keep_images, folder, progress)
+
+
+def _down(name: str, keep_images: bool, folder: str, progress: Progress) -> Report:
     engine = LabEngine()
     book = Book(progress)
     found = engine.find(name)
@@ -96,6 +109,15 @@ def lab_down(name: str, keep_images: bool = False, folder: str = "", progress: P
             f"toolkit lab down --name {name}",
         )
     return book.report(f"lab {name} down")
+
+
+def _exclusive(name: str, progress: Progress) -> AbstractContextManager[None]:
+    """Wait until no other process creates or removes the lab, and let other processes wait meanwhile.
+
+    A failed ``lab_up`` removes everything that was created since it began.
+    """
+    line = f"waiting for another command that creates or removes practice cluster {name}"
+    return locked(Path(default_cache(os.environ)) / f"lab-{name}.lock", lambda: progress(line))
 
 
 def lab_names() -> tuple[str, ...]:
@@ -204,7 +226,7 @@ def preview_up(spec: LabSpec) -> tuple[str, ...]:
 
 
 def missing(spec: LabSpec, found: Found) -> tuple[str, ...]:
-    """Return a line for each missing object of the lab and for each container that does not run."""
+    """Return a line for each missing object of the lab and for each container that is not running."""
     lines = [] if found.networks else [f"create network {spec.network}"]
     volumes = {volume.name for volume in found.volumes}
     # Names do not depend on the network, which the engine chooses.

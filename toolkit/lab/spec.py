@@ -77,7 +77,7 @@ class LabSpec:
         hosts: number of hosts.
         engines: keys of ENGINES, assigned to the hosts in turn.
         rate: maximum rate of each host's link, such as ``100mbit``; empty for no limit.
-        management: rate of a second network card for ssh; empty for no such card.
+        management: rate of a second network interface for ssh; empty for no such interface.
         interfaces: ``differ`` gives the hosts' data interfaces different names, ``same`` calls all eth0.
         user: SSH user; ``trainer`` (uid 1000, in group docker) or ``root``.
         image: the cluster's image, written to hosts.yaml.

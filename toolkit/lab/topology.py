@@ -20,7 +20,7 @@ LABEL_LAB_IMAGE = "toolkit.lab.image"
 SHARED = "/srv/shared"
 
 # Linux names of network cards on the board, in slots and in virtual machines. The management cards have the
-# same names, shifted: eth0 of one host belongs to another network than eth0 of the next.
+# same names, shifted: eth0 of one host and eth0 of the next belong to different networks.
 _INTERFACES = ("eth0", "enp3s0", "ens5", "eno1")
 
 # The network functions of a DGX Spark: two per socket, on two PCIe links.
@@ -45,7 +45,7 @@ class Means:
 
 @dataclass(frozen=True)
 class Card:
-    """A network card of a practice host; ``network`` is the docker network's name.
+    """A network interface of a practice host; ``network`` is the docker network's name.
 
     Args:
         prefix: bits of the network's number if the host is at a cable, 0 for that of the docker network.

@@ -13,6 +13,8 @@ from toolkit.protocol.names import identity_reference
 
 _MIB = 2**20
 _OLD = replace(IMAGE, id="sha256:" + "3" * 64, identity="e" * 16, tags=(identity_reference("e" * 16),))
+# As after a change of the image's name in hosts.yaml.
+_RENAMED = replace(_OLD, tags=("trainer:old", *_OLD.tags, f"trainer@sha256:{'d' * 64}"))
 _UNRELATED = replace(_OLD, diff_ids=("sha256:" + "c" * 64,))
 _QUOTA = "Disk quotas for user alice (uid 1000):\n  /dev/sda1 1048*  1024  2048  6days\n"
 _STATE = f"{HOME}/.local/state/toolkit/demo/gpu2"
@@ -75,6 +77,12 @@ CASES = (
         "minus the size of the layers",
     ),
     Case("disk-image", "error", with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_UNRELATED,)})),
+    Case(
+        "disk-image",
+        "warning",
+        with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_RENAMED,)}),
+        fix=f"on gpu2: docker image rm trainer:old {identity_reference('e' * 16)}",
+    ),
     Case("disk-image", "ok", _root(False, free=21 * GIB)),
     Case("disk-image", "error", _root(on="ext4|/dev/vda|ro,relatime"), "mounted read-only"),
     Case("disk-image", "error", with_image(_BESIDE, size=3 * GIB), "/var/lib/containerd has only 5.0 GiB"),
@@ -114,6 +122,12 @@ CASES = (
     # Whether root may enter is another check's.
     Case("disk-state", "ok", _state(on="nfs4|nas:/home|rw,vers=4.2")),
     Case("disk-home", "error", scene(quota=_QUOTA), "has exceeded the disk quota"),
-    Case("disk-home", "error", _home(free=_MIB), "has only 1 MiB free"),
-    Case("disk-home", "warning", _home(may="rx"), "is not writable"),
+    Case(
+        "disk-home",
+        "error",
+        _home(free=_MIB),
+        "has only 1 MiB free",
+        fix="du -xahd1 /home/alice | sort -h",
+    ),
+    Case("disk-home", "warning", _home(may="rx"), "cannot write to the home folder"),
 )

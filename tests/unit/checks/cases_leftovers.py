@@ -34,6 +34,11 @@ def _marked(gpu1: str, gpu2: str) -> Scene:
 
 _OTHER_STATE = scene(marks=marks("gpu2", folders=(f"{HOME}/.local/state/toolkit/old/gpu2",)))
 _OTHER_HOST = scene(marks=marks("gpu2", folders=(f"{HOME}/.local/state/toolkit/old/gpu1",)))
+_STATE = f"{HOME}/.local/state/toolkit/demo"
+_FORMER = "state|10.77.0.3|demo|node 2"
+_RENAMED = scene(marks=marks("gpu2", _FORMER))
+# `up` has not been run with the new name.
+_NOT_YET = scene(marks=f"{_FORMER}\nlooked")
 
 CASES = (
     *(
@@ -41,8 +46,8 @@ CASES = (
         for check in ("left-containers", "left-processes", "left-state", "cluster-version")
     ),
     Case("left-containers", "ok", _holds(running("demo", "gpu2", "worker"))),
-    Case("left-containers", "warning", _holds(_STOPPED), "does not run (exited, exit code 137)"),
-    Case("left-containers", "warning", _holds(_NO_SSHD), "does not run (exited, exit code 127)"),
+    Case("left-containers", "warning", _holds(_STOPPED), "is not running (exited, exit code 137)"),
+    Case("left-containers", "warning", _holds(_NO_SSHD), "is not running (exited, exit code 127)"),
     Case("left-containers", "warning", _holds(_ABANDONED), "belongs to a removed cluster"),
     # Its state directory is there: that cluster's own `up` starts it again.
     Case("left-containers", "ok", _holds(_ABANDONED, base=_OTHER_STATE)),
@@ -65,6 +70,21 @@ CASES = (
     Case("left-state", "ok", _OTHER_HOST),
     Case("left-state", "ok", _holds(running("old", "gpu2", "worker"), base=_OTHER_STATE)),
     Case("left-state", "not checked", scene(marks=""), "cannot list the clusters"),
+    Case(
+        "left-state",
+        "warning",
+        _RENAMED,
+        "still has a state directory for its former name node 2",
+        fix=f"on gpu2: mv '{_STATE}/node 2/jobs'/* {_STATE}/gpu2/jobs/  # ",
+    ),
+    *(
+        Case("left-state", "warning", there, "former name node 2", fix="toolkit down --hosts COPY  # COPY: ")
+        for there in (_NOT_YET, _holds(running("demo", "node 2", "worker"), base=_RENAMED))
+    ),
+    # Of another host with the same home, or with the name of another host of the file.
+    Case("left-state", "ok", scene(marks=marks("gpu2", _FORMER.replace("10.77.0.3", "10.77.0.9")))),
+    Case("left-state", "ok", scene(marks=marks("gpu2", _FORMER.replace("10.77.0.3", "")))),
+    Case("left-state", "ok", scene(marks=marks("gpu2", _FORMER.replace("node 2", "cpu3")))),
     Case("cluster-version", "ok", _holds(running("demo", "gpu2", "worker", version=__version__))),
     Case("cluster-version", "ok", _of_version("0.0.9", __version__)),
     Case("cluster-version", "warning", _of_version("0.0.9", "0.0.9"), "toolkit 0.0.9", fix="toolkit up"),

@@ -373,7 +373,7 @@ NETWORK_CASES = (
         "pair-seen",
         "error",
         net.with_pair(GOOD, "gpu1", "gpu2", any={"seen": "10.77.0.99"}),
-        "gpu2 receives connections of gpu1 from 10.77.0.99 instead of 10.77.0.2",
+        "connections from gpu1 arrive at gpu2 with the source address 10.77.0.99 instead of 10.77.0.2",
     ),
     Case(
         "pair-seen",

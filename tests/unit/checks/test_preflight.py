@@ -19,12 +19,14 @@ from tests.unit.checks.scenes import scene, with_host
 from tests.unit.cluster_world import running
 from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
-from toolkit.checks.model import Scene
-from toolkit.checks.preflight import preflight, questions, raise_if_errors
+from toolkit.checks.model import Scene, Seen
+from toolkit.checks.preflight import first_look, preflight, questions, raise_if_errors
 from toolkit.checks.registry import CHECKS, judge
 from toolkit.cli.app import app
+from toolkit.cluster.layout import reference_image
 from toolkit.cluster.session import Session
 from toolkit.core.finding import Finding
+from toolkit.core.image import ImageFacts
 from toolkit.errors import NotReady
 
 _ERROR = scene(gpu_health=gpus(card(0, reset_status__reset_required="Yes"), card(1)))
@@ -41,7 +43,7 @@ def saw(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def say(said: Scene) -> None:
         for module in (toolkit.checks.preflight, toolkit.cleanup.gc):
-            monkeypatch.setattr(module, "first_look", lambda session: said)
+            monkeypatch.setattr(module, "first_look", lambda session, running=False: said)
 
     return say
 
@@ -101,7 +103,7 @@ def test_up_does_not_report_what_it_repairs(recorder: Recorder, saw: Any) -> Non
     assert [f.fix.split("  ")[0] for f in preflight(session(), {"gpu2"})] == ["toolkit gc", "toolkit up"]
     status, _, err = call("up")
     assert (status, len(recorder.ran)) == (0, 1)
-    assert "belongs to a removed cluster" in err and "does not run" not in err and "toolkit up" not in err
+    assert "belongs to a removed cluster" in err and "is not running" not in err and "toolkit up" not in err
 
 
 def test_run_prints_five_warnings_once_each_and_counts_the_others(
@@ -109,7 +111,7 @@ def test_run_prints_five_warnings_once_each_and_counts_the_others(
 ) -> None:
     several = [Finding(f"check-{n}", "warning", f"fault {n}", f"cure {n}", "gpu1") for n in range(7)]
     several.append(replace(several[0], host="gpu2"))
-    monkeypatch.setattr("toolkit.api.run.preflight", lambda session, hosts: tuple(several))
+    monkeypatch.setattr("toolkit.api.run.preflight", lambda session, hosts, running: tuple(several))
     words = ("run", "--detach", "--json", "--np", "3", "train.py")
     status, out, err = call(*words)
     assert status == 0
@@ -134,6 +136,57 @@ def test_an_error_of_an_unused_host_does_not_stop_the_command(saw: Any) -> None:
     assert [f.check for f in preflight(session(), {"gpu2"})] == ["gpu-memory"]
     # One that cannot be used is reported by the plan itself.
     assert preflight(session(gpu2=False), world.inventory().names) == ()
+
+
+LOCAL = replace(world.IMAGE, id="sha256:" + "9" * 64, identity="9" * 16, arch="arm64")
+
+
+@pytest.fixture
+def up(monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session whose hosts run the cluster; this machine has another image of the same name."""
+    cluster = session()
+    cluster.facts = {
+        name: replace(f, containers=tuple(replace(c, image=world.NAMED.id) for c in f.containers))
+        for name, f in cluster.facts.items()
+    }
+    monkeypatch.setattr(cluster, "find_local_image", lambda: LOCAL)
+    monkeypatch.setattr(
+        toolkit.checks.preflight, "_seen", lambda session, name: Seen(name, facts=session.facts[name])
+    )
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("pull", "running", "image"),
+    [
+        ("never", False, LOCAL),
+        ("never", True, world.NAMED),
+        ("missing", False, world.NAMED),
+        ("always", False, world.NAMED),
+        ("always", True, world.NAMED),
+    ],
+)
+def test_checks_judge_the_image_of_the_containers(
+    pull: str, running: bool, image: ImageFacts, up: Session
+) -> None:
+    """`up` sends the image of this machine only with pull: never, and `run` uses the running containers."""
+    up.inventory = replace(up.inventory, pull=pull)
+    judged, observed = first_look(up, running), up.observe(running)
+    assert judged.image == image
+    assert image == reference_image(up.inventory, up.facts, observed.local_image, observed.by_name)
+    found = {(f.check, f.verdict) for f in judge(judged, ("host",))}
+    assert (("arch", "error") in found) == (image == LOCAL)
+    # `run` also warns that the image of this machine is newer than the containers.
+    assert (("image-running", "warning") in found) == (pull == "never")
+
+
+def test_checks_judge_the_image_of_a_host_if_hosts_have_different_images(up: Session) -> None:
+    up.facts = world.cluster_facts()
+    up.facts["gpu2"] = replace(up.facts["gpu2"], images=(replace(LOCAL, tags=("toolkit:cpu",)),))
+    up.find_local_image = lambda: None  # type: ignore[method-assign]
+    assert first_look(up).image == world.NAMED
+    up.facts = {name: replace(facts, images=()) for name, facts in up.facts.items()}
+    assert first_look(up).image is None
 
 
 def test_refusing_counts() -> None:

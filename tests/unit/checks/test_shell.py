@@ -102,6 +102,23 @@ def test_folders_are_reported_correctly(tmp_path: Path) -> None:
     assert (nowhere.kind, absent.kind) == ("broken link", "")
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_mount_point_with_a_blank_in_its_path_is_found(tmp_path: Path, shell: str) -> None:
+    """The kernel writes such characters as octal digits."""
+    names = {"My Data": r"My\040Data", "a\tb": r"a\011b", r"c\d e": r"c\134d\040e", "MyData": "MyData"}
+    lines = [f"nas:/{n} {tmp_path}/{written} nfs4 ro 0 0" for n, written in enumerate(names.values())]
+    (tmp_path / "mounts").write_text("/dev/vda1 / ext4 rw 0 0\n" + "".join(f"{line}\n" for line in lines))
+    sources = [tmp_path / name / "set" for name in names]
+    for source in sources:
+        source.mkdir(parents=True)
+    words = "busybox sh" if shell == "busybox" else shell
+    text = PLACES.text.replace("/proc/self/mounts", f"{tmp_path}/mounts").replace(" sh -c ", f" {words} -c ")
+    found = places(ask(replace(PLACES, text=text), tmp_path, *map(str, sources)))
+    assert [(one.source, one.type, one.options) for one in found if one.role == "mount"] == [
+        (f"nas:/{n}", "nfs4", ("ro",)) for n in range(len(names))
+    ]
+
+
 def test_a_state_folder_of_which_no_part_exists(tmp_path: Path) -> None:
     """As with `state_dir: /scratch` on a host without /scratch: the nearest folder is the root."""
     seen = ask(PLACES, tmp_path, state_dir=f"/{tmp_path.name}-absent")

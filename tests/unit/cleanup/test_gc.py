@@ -17,11 +17,12 @@ import toolkit.cli.gc
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import marks, process
 from tests.unit.conftest import Run as RunToolkit
-from tests.unit.container_world import OTHER, PATIENCE_S, only_root, sleeping
+from tests.unit.container_world import BOUND_TO_MODES, OTHER, PATIENCE_S, only_root, sleeping
 from tests.unit.hosts_here import execute, hosts
 from toolkit.checks.leftovers import Stray
 from toolkit.checks.model import Scene, Seen
 from toolkit.cleanup import gc as gc_module
+from toolkit.cleanup import plan as plan_module
 from toolkit.cleanup.gc import Collection
 from toolkit.cleanup.plan import Leftovers, OldJob, State, plan_gc
 from toolkit.cleanup.remains import STATES, Remains, removable, reported
@@ -251,6 +252,17 @@ def test_a_folder_in_a_shared_home_that_another_host_of_this_name_uses_stays() -
     ]
 
 
+def test_the_state_of_a_host_under_its_former_name_is_kept_with_a_fix() -> None:
+    """No other command finds these keys and job records."""
+    there = seen("gpu1", ranks="state|10.77.0.2|demo|node1", containers=(container("demo", "gpu1", "main"),))
+    found = remains(there)
+    assert found.states() == ()
+    (kept,) = found.kept(())
+    assert (kept.host, kept.what) == ("gpu1", "the state directory of cluster demo for the former name node1")
+    assert kept.why == "the host has another name in hosts.yaml"
+    assert kept.fix.startswith(f"on gpu1: mv {HOME}/demo/node1/jobs/* {HOME}/demo/gpu1/jobs/  # ")
+
+
 def test_folders_of_jobs() -> None:
     main = seen(
         "gpu1",
@@ -298,6 +310,19 @@ def test_parts_of_images_that_wait_for_nobody() -> None:
     assert parts(image("a", old)) == ["toolkit-part:abc-a-1"]
     assert parts(image("a", old), image("b", old, "def")) == ["toolkit-part:abc-a-1", "toolkit-part:def-b-1"]
     assert parts(image("a", new.replace("1970", "2030")), image("b", old)) == [], "one of them is new"
+
+
+@pytest.mark.parametrize(("day", "removed"), [(13, ["toolkit-part:abc-a-1"]), (14, [])])
+def test_parts_of_another_users_transfer_are_left_for_a_day(day: int, removed: list[str]) -> None:
+    """Its processes are hidden, and one large layer can take hours."""
+    image = (
+        '[{"Id": "sha256:a", "RepoTags": ["toolkit-part:abc-a-1"],'
+        ' "Config": {"Labels": {"toolkit.part": "abc"}},'
+        f' "Metadata": {{"LastTagTime": "2027-01-{day}T08:10:00Z"}}}}]'
+    )
+    answers = {"marks": marks("gpu1"), "states": "now|1800000000", "images-held": image}  # 2027-01-15 08:00
+    found = left(remains(Seen("gpu1", answers, world.facts()))).parts
+    assert found is not None and [image.names[0] for image in found["gpu1"]] == removed
 
 
 # What is done about it
@@ -427,6 +452,15 @@ def test_a_state_folder_goes_unless_somebody_makes_it_just_now(tmp_path: Path, e
     assert other.exists() and not made.exists()
 
 
+@pytest.mark.parametrize(
+    ("records", "words"), [(0, "no job records"), (1, "records of 1 job"), (2, "records of 2 jobs")]
+)
+def test_the_plan_reports_the_job_records_of_a_state_directory(records: int, words: str) -> None:
+    (step,) = plan_gc(Leftovers({}, states=(State("gpu1", "old", "/z", records=records),))).steps
+    assert isinstance(step, Run)
+    assert step.why == f"the cluster has no container on the host, and /z contains {words}"
+
+
 def test_the_state_directory_of_a_running_cluster_is_kept(
     tmp_path: Path, engine: Path, rank: subprocess.Popen[bytes]
 ) -> None:
@@ -449,6 +483,17 @@ def test_folders_of_jobs_go(tmp_path: Path, engine: Path) -> None:
     )
     assert [status for status, _ in carried_out(Leftovers({}, jobs=jobs))] == ["ok", "ok", "skipped"]
     assert not old.exists() and young.exists(), "its code may be coming"
+
+
+def test_a_folder_of_a_job_that_a_rank_has_made_read_only_goes(tmp_path: Path, engine: Path) -> None:
+    job = tmp_path / "job"
+    (job / "code" / "cache").mkdir(parents=True)
+    (job / "code" / "cache" / "file").touch()
+    (job / "code" / "cache").chmod(0o555)
+    words = ("gc-job", "demo", "over: /gc-job/", str(job))
+    command = [*BOUND_TO_MODES, "sh", "-c", plan_module._REMOVE_JOB, "sh", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, job.exists()) == (0, "", False)
 
 
 def test_files_that_were_never_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,14 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.container_world import unkillable_smi
 from tests.unit.hosts_here import HostHere
 from toolkit.core import runner as runners
 from toolkit.core.command import TIMED_OUT, Command, Result, command, script
@@ -246,6 +248,18 @@ def test_a_program_of_this_machine_runs_to_its_end() -> None:
     assert (late.status, late.stdout) == (TIMED_OUT, "begun\n")
     with pytest.raises(FileNotFoundError):
         run_here(("no-such-program",))
+
+
+def test_an_unkillable_program_of_this_machine_does_not_hold_up_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = unkillable_smi(tmp_path, monkeypatch)
+    start = time.monotonic()
+    assert run_here(("nvidia-smi", "-L"), timeout=0.5).status == TIMED_OUT
+    assert time.monotonic() - start < 20
+    (process,) = killed
+    process.terminate()
+    process.wait()
 
 
 def test_a_program_of_this_machine_that_prints_without_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from toolkit.core.files import write_file
+from toolkit.core.files import locked, write_file
 from toolkit.errors import BadInput
 
 # It cannot be encoded, so writing fails after the file was opened, as on a full disk.
@@ -43,3 +47,33 @@ def test_an_existing_file_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
 def test_a_device_is_written_to(tmp_path: Path) -> None:
     write_file("/dev/null", "text\n")
     assert Path("/dev/null").is_char_device()
+
+
+HOLDER = """
+import pathlib, sys, time
+from toolkit.core.files import locked
+with locked(pathlib.Path(sys.argv[1]), sys.exit):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_lock_of_a_process_that_died_is_free(tmp_path: Path) -> None:
+    file = tmp_path / "folder/x.lock"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(file)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with locked(file, holder.kill):
+            assert holder.wait() != 0
+    with locked(file, pytest.fail):
+        assert file.exists()
+
+
+def test_a_file_system_without_locks_needs_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*args: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with locked(tmp_path / "x.lock", pytest.fail):
+        pass
+    with locked(tmp_path / "x.lock/below-a-file/x.lock", pytest.fail):
+        pass

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import io
 import sys
 import tarfile
+import threading
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.unit.container_world import PATIENCE_S
+from toolkit.api.image import ImagePart
 from toolkit.core.command import Command, command
 from toolkit.errors import CommandFailed, ImageError, MissingTool
 from toolkit.image.build import (
     assemble_context,
     build_image,
+    exclusive_build,
     fill_wheelhouse,
     read_sources,
+    resolve,
     source_folder,
     wheelhouse_files,
 )
@@ -91,6 +99,57 @@ def test_when_none_succeeds_the_error_says_what_to_set(tmp_path: Path) -> None:
     assert caught.value.fix == "set X"
 
 
+RETRY = (
+    "WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after "
+    "connection broken by 'NewConnectionError(\"HTTPSConnection(host='pypi.org', port=443): Failed to "
+    "establish a new connection: [Errno 111] Connection refused\")': "
+)
+NO_FILE = (
+    "ERROR: Could not install packages due to an OSError: HTTPConnectionPool(host='p', port=9): Max retries "
+    "exceeded with url: /a.whl"
+)
+NO_VERSION = (
+    "ERROR: Could not find a version that satisfies the requirement idna (from versions: none)",
+    "ERROR: No matching distribution found for idna",
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        ((f"{RETRY}/simple/idna/", *NO_VERSION), f"{RETRY}/simple/idna/"),
+        ((NO_FILE,), NO_FILE),
+        ((f"  {RETRY}/a.whl", "error: connection-failed", "× Failed to connect to p"), f"{RETRY}/a.whl"),
+    ],
+    ids=["page of a package", "file, pip 23", "file, pip 26"],
+)
+def test_pip_without_a_connection_is_no_conflict_of_versions(lines: tuple[str, ...], shown: str) -> None:
+    """The lines that pip 23.2 and 26.3 print."""
+    with pytest.raises(ImageError) as caught:
+        resolve(python(f"raise SystemExit({chr(10).join(lines)!r})"), "more.txt")
+    assert caught.value.what == (
+        f"pip cannot resolve more.txt, because the connection to a package index failed\n    {shown}"
+    )
+    assert caught.value.fix.startswith("python3 -m pip config list  # check index, proxy")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        NO_VERSION,
+        (f"{RETRY}/simple/idna/", NO_VERSION[0].replace("none", "3.6, 3.7")),
+        (f"{RETRY}/simple/idna/", "ERROR: ResolutionImpossible: for help visit https://pip.pypa.io"),
+    ],
+    ids=["no wheel", "another version", "conflict"],
+)
+def test_versions_that_conflict_are_reported_even_after_a_connection_that_broke(
+    lines: tuple[str, ...],
+) -> None:
+    with pytest.raises(ImageError, match="pip finds no versions for more") as caught:
+        resolve(python(f"raise SystemExit({chr(10).join(lines)!r})"), "more.txt")
+    assert "WARNING" not in caught.value.what and caught.value.fix.startswith("change the versions in more")
+
+
 def locked_house(folder: Path, text: str, **changes: Any) -> Wheelhouse:
     """A wheelhouse with one locked wheel, whose file contains the text; the lock has "good"."""
     (folder / "wheels").mkdir()
@@ -106,9 +165,8 @@ def test_an_altered_wheel_is_refused_by_name_before_anything_uses_it(tmp_path: P
     with pytest.raises(ImageError) as caught:
         build_image(build, quiet)
     file = tmp_path / "wheels/a_b-1.0-py3-none-any.whl"
-    assert (
-        caught.value.what == f"image/wheels.lock does not contain the SHA-256 of 1 package file:\n    {file}"
-    )
+    what = "the SHA-256 of 1 package file differs from image/wheels.lock, or from the file that pip found for"
+    assert caught.value.what == f"{what} --pip:\n    {file}"
     assert caught.value.fix.startswith(f"rm {file}  #")
     assert file.exists() and not mark.exists() and not Path(build.context).exists()
 
@@ -203,20 +261,129 @@ def test_a_failed_build_keeps_the_end_of_its_output_and_leaves_no_context(tmp_pa
     assert not (tmp_path / "context").exists()
 
 
+_SOLVE = "ERROR: failed to solve: d:1: failed to resolve source metadata for docker.io/library/d:1: "
+_GET = 'Get "https://registry.corp/v2/": dial tcp: lookup registry.corp: no such host'
+
+
 @pytest.mark.parametrize(
-    ("text", "fix"),
+    ("text", "base", "fix"),
     [
-        ("pull access denied for debian, repository does not exist", "make base"),
-        ("standard_init_linux.go:228: exec user process caused: exec format error", "qemu-user-static"),
-        ("no space left on device", ""),
+        ("pull access denied for debian, repository does not exist", "", "make base"),
+        ("standard_init_linux.go:228: exec user process caused: exec format error", "", "qemu-user-static"),
+        (f"{_SOLVE}dial tcp: i/o timeout", "", "make base"),
+        # `make base` does not create these.
+        (f"{_SOLVE}not found", "registry.corp/d:1", "docker pull registry.corp/d:1  # prints the reason"),
+        (_GET, "registry.corp/d:1", "docker pull registry.corp/d:1"),
+        ("manifest for d:1 not found: manifest unknown", "d:1", "docker pull d:1"),
+        ("no space left on device", "", ""),
+        ("Reading the package registry\nE: No space left on device", "", ""),
     ],
 )
-def test_the_fix_of_a_failed_build(text: str, fix: str, tmp_path: Path) -> None:
+def test_the_fix_of_a_failed_build(text: str, base: str, fix: str, tmp_path: Path) -> None:
     failing = python(f"print({text!r}); raise SystemExit(1)")
+    if base:
+        failing = command(*failing.argv, "--build-arg", f"BASE_IMAGE={base}")
     with pytest.raises(CommandFailed) as caught:
         build_image(build_in(tmp_path, command=failing), lambda title, line: None)
     assert fix in caught.value.fix
     assert bool(caught.value.fix) == bool(fix)
+
+
+def test_builds_of_one_kind_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    events: list[str] = []
+    said = threading.Event()
+
+    def notify(line: str) -> None:
+        events.append(line)
+        said.set()
+
+    def second() -> None:
+        with exclusive_build("cpu", notify):
+            events.append("second")
+
+    thread = threading.Thread(target=second)
+    with exclusive_build("cpu", events.append), exclusive_build("gpu", events.append):
+        thread.start()
+        assert said.wait(PATIENCE_S)
+        events.append("first")
+    thread.join(PATIENCE_S)
+    assert events == ["waiting for another build of an image (cpu) on this machine", "first", "second"]
+
+
+def test_a_build_makes_its_plan_while_no_other_build_changes_the_wheelhouses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any
+) -> None:
+    """Both ways to build; a dry run changes nothing and does not wait."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls: list[tuple[str, bool]] = []
+
+    def is_held(kind: str) -> bool:
+        with (tmp_path / f"toolkit/build-{kind}.lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+    def make(kind: str) -> ImageBuild:
+        (tmp_path / "toolkit").mkdir(exist_ok=True)
+        calls.append((f"plan {kind}", is_held(kind)))
+        return build_in(tmp_path, flavor=kind)
+
+    def build(build: ImageBuild, notify: object) -> int:
+        calls.append((f"build {build.flavor}", is_held(build.flavor)))
+        return 1
+
+    for module in ("toolkit.cli.image", "toolkit.api.image"):
+        monkeypatch.setattr(f"{module}.make_build", lambda recipe, *rest: make(recipe.kind))
+        monkeypatch.setattr(f"{module}.build_image", build)
+    monkeypatch.setattr("toolkit.cli.image.make_onto", lambda *rest: make("onto"))
+    assert run("image", "build", "--flavor", "cpu", "--dry-run")[0] == 0
+    assert calls == [("plan cpu", False)]
+    calls.clear()
+    assert run("image", "build", "--flavor", "cpu")[0] == 0
+    assert run("image", "build", "--cuda", "12")[0] == 0
+    assert run("image", "build", "--onto", "debian:12")[0] == 0
+    part = ImagePart(SimpleNamespace(inventory=SimpleNamespace(image="t:1")))  # type: ignore[arg-type]
+    part.build("cpu")
+    kinds = ("cpu", "gpu-cuda12", "onto", "cpu")
+    assert calls == [(f"{what} {kind}", True) for kind in kinds for what in ("plan", "build")]
+
+
+def test_a_cache_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    cache = tmp_path / "file" / "toolkit"
+    assert wheelhouse_files(str(cache / "wheels/x")) == {}
+    with exclusive_build("cpu", pytest.fail), pytest.raises(ImageError) as caught:
+        build_image(build_in(cache), quiet)
+    assert caught.value.what == f"cannot use the build cache {cache / 'wheels'}: Not a directory"
+    assert caught.value.fix == (
+        f"export XDG_CACHE_HOME=FOLDER  # a writable folder with free space; or free space in {cache}"
+    )
+
+
+@pytest.mark.parametrize("call", ["write_text", "write_bytes", "mkdir"])
+def test_a_full_disk_is_reported(tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "ca.pem").touch()
+    monkeypatch.setattr(Path, call, full)
+    with pytest.raises(ImageError, match=rf"build cache {tmp_path}/toolkit: No space left on device"):
+        build_image(build_in(tmp_path, certificate=str(tmp_path / "ca.pem")), quiet)
+
+
+def test_a_cache_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(ImageError, match=rf"build cache {tmp_path}: Permission denied"):
+        wheelhouse_files(str(tmp_path))
 
 
 def test_a_line_without_end_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

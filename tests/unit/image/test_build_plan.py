@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import toolkit.image.make_build
 from toolkit.errors import BadInput, ImageError
+from toolkit.image.build import resolve
 from toolkit.image.build_plan import (
     CONTEXT_FILES,
     ONTO_CONTEXT,
@@ -24,8 +31,9 @@ from toolkit.image.build_plan import (
     resolved_pins,
     wheelhouses_of,
 )
-from toolkit.image.build_values import ImageBuild, build_progress
-from toolkit.image.lock import LOCK_FILE, lock_text, parse_lock, unlocked_text
+from toolkit.image.build_values import ImageBuild, Locked, build_progress
+from toolkit.image.lock import LOCK_FILE, expected_digests, lock_text, parse_lock, unlocked_text
+from toolkit.image.make_build import make_build
 from toolkit.image.wheelhouse import (
     Pin,
     Target,
@@ -33,6 +41,7 @@ from toolkit.image.wheelhouse import (
     parse_pins,
     runs_on,
     torch_sources,
+    wheel_fetches,
     wheel_platforms,
 )
 
@@ -515,10 +524,147 @@ def test_a_persons_requirements_are_resolved_for_the_image_and_beside_what_it_ha
     assert asked.argv[-2:] == ("--requirement", "/home/me/more.txt")
     assert asked.stdin is not None and b"torch==2.13.0+cpu\n" in asked.stdin
     assert "--dry-run" in asked.argv and "manylinux_2_28_x86_64" in asked.argv
-    report = {"install": [{"metadata": {"name": n, "version": v}} for n, v in PICKED]}
-    assert resolved_pins(json.dumps(report), held) == "Einops==0.8.2\nzarr==3\n"
+    own, files = resolved_pins(pip_report(target, *PICKED), held, target, ())
+    assert own == "Einops==0.8.2\nzarr==3\n"
+    assert [(each.name, each.url) for each in files] == [
+        ("Einops", "https://pypi.org/Einops-0.8.2-py3-none-any.whl"),
+        ("zarr", "https://pypi.org/zarr-3-py3-none-any.whl"),
+    ]
     with pytest.raises(ImageError, match="no installation report"):
-        resolved_pins("WARNING", held)
+        resolved_pins("WARNING", held, target, ())
+
+
+def test_the_file_that_pip_resolved_is_the_file_that_it_downloads() -> None:
+    """Not another package of the same name and version on the default index."""
+    digest, url = "a" * 64, "https://internal/topx-1.0-py3-none-any.whl"
+    files = (Locked("topx", "1.0", (digest,), url), Locked("md5only", "1", (), "https://old/md5only-1.whl"))
+    own = plan(ImageRecipe("cpu", own="topx==1.0\nmd5only==1\n", own_files=files)).wheelhouses[-1]
+    known, other = (fetch.alternatives[0] for fetch in own.fetches)
+    assert known.stdin == f"topx @ {url} --hash=sha256:{digest}\n".encode()
+    assert other.argv[-1] == "md5only @ https://old/md5only-1.whl"
+    assert own.unlocked == ("md5only==1",)
+    # A cached file is another one than the resolved one if its SHA-256 differs.
+    assert expected_digests("topx-1.0-py3-none-any.whl", own.locked) == (digest,)
+
+
+def test_the_lock_takes_precedence_over_the_report_of_pip() -> None:
+    files = (Locked("click", "8.5.1", ("b" * 64,), "https://internal/click-8.5.1-py3-none-any.whl"),)
+    sources = {**SOURCES, LOCK_FILE: f"{'c' * 64}  click-8.5.1-py3-none-any.whl\n"}
+    recipe = ImageRecipe("cpu", own="click==8.5.1\n", own_files=files)
+    (fetch,) = plan_image(recipe, sources, {}, cache="/cache", python="/py").wheelhouses[-1].fetches
+    assert fetch.alternatives[0].stdin == f"click==8.5.1 --hash=sha256:{'c' * 64}\n".encode()
+
+
+def test_a_file_that_pip_found_in_a_wheelhouse_is_downloaded_by_its_name_again() -> None:
+    """The build can remove the file before the download, if the image no longer has the package."""
+    target = Target("3.11", "x86_64")
+    report = pip_report(target, ("zarr", "3"), index="file:///cache/my%20wheels")
+    own, (file,) = resolved_pins(report, (), target, ("/cache/my wheels",))
+    assert (own, file) == ("zarr==3\n", Locked("zarr", "3", ("0" * 64,)))
+
+
+@pytest.mark.parametrize(
+    ("info", "source"),
+    [
+        (
+            {"url": "https://host/a.git", "vcs_info": {"vcs": "git", "commit_id": "c0"}},
+            "git+https://host/a.git@c0",
+        ),
+        ({"url": "file:///home/me/src", "dir_info": {}}, "file:///home/me/src"),
+        ({"url": "https://host/topx-1.0.tar.gz", "archive_info": {}}, "https://host/topx-1.0.tar.gz"),
+    ],
+)
+def test_a_requirement_that_is_no_wheel_is_refused(info: dict[str, Any], source: str) -> None:
+    target = Target("3.11", "x86_64")
+    report = json.loads(pip_report(target, ("topx", "1.0")))
+    report["install"][0]["download_info"] = info
+    with pytest.raises(ImageError, match="topx is the source") as caught:
+        resolved_pins(json.dumps(report), (), target, ())
+    assert caught.value.fix.startswith(f"python3 -m pip wheel --no-deps {source}  # ")
+
+
+def test_a_pip_that_evaluates_markers_for_another_python_is_refused() -> None:
+    target = Target("3.11", "x86_64")
+    with pytest.raises(ImageError, match="environment markers"):
+        resolved_pins(pip_report(Target("3.12", "x86_64")), (), target, ())
+
+
+def wheel(folder: Path, name: str, *requires: str, content: str = "") -> Path:
+    """Write a wheel of version 1.0."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    about = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{name}.py", content)
+        file.writestr(
+            f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{about}"
+        )
+        file.writestr(
+            f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{name}-1.0.dist-info/RECORD", "")
+    return path
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only package source of pip: a folder."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        (Target("3.11", "x86_64"), ["line-old", "old", "topx"]),
+        (Target("3.12", "aarch64"), ["arm", "line-new", "new", "topx"]),
+    ],
+    ids=str,
+)
+def test_pip_evaluates_markers_for_the_image(
+    target: Target, names: list[str], index: Path, tmp_path: Path
+) -> None:
+    markers = {
+        "new": 'python_full_version >= "3.12"',
+        "old": 'python_version < "3.12"',
+        "arm": 'platform_machine == "aarch64"',
+        "mac": 'sys_platform != "linux" or os_name != "posix" or platform_system != "Linux"',
+        "pypy": 'implementation_name != "cpython" or platform_python_implementation != "CPython"',
+    }
+    wheel(index, "topx", *(f"{name}; {marker}" for name, marker in markers.items()))
+    for name in (*markers, "line_new", "line_old"):
+        wheel(index, name)
+    lines = tmp_path / "requirements.txt"
+    lines.write_text(f"topx\nline-new; {markers['new']}\nline-old; {markers['old']}\n")
+    report = resolve(resolve_command(str(lines), (), target, (), sys.executable), str(lines))
+    own, _ = resolved_pins(report, (), target, ())
+    assert own == "".join(f"{name}==1.0\n" for name in names).replace("line-", "line_")
+
+
+def test_a_wheel_that_a_requirement_names_is_not_replaced_by_one_of_the_same_name(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "internal").mkdir()
+    own_wheel = wheel(tmp_path / "internal", "topx", content="internal")
+    wheel(index, "topx", content="a stranger's")
+    lines, target = tmp_path / "requirements.txt", Target("3.11", "x86_64")
+    lines.write_text(f"topx @ {own_wheel.as_uri()}\n")
+    report = resolve(resolve_command(str(lines), (), target, (), sys.executable), str(lines))
+    own, files = resolved_pins(report, (), target, ())
+    (fetch,) = wheel_fetches(parse_pins(own, {}), target, str(tmp_path), sys.executable, "", "", files)
+    (download,) = fetch.alternatives
+    done = subprocess.run([str(word) for word in download.argv], input=download.stdin, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / own_wheel.name).read_bytes() == own_wheel.read_bytes()
+    # The plan of a build downloads the same file.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(toolkit.image.make_build, "base_facts", lambda name: None)
+    monkeypatch.setattr(toolkit.image.make_build, "own_arch", lambda: "x86_64")
+    planned = make_build(ImageRecipe("cpu"), requirements=str(lines)).fetches[-1].alternatives[0]
+    assert planned.stdin == download.stdin
 
 
 def test_what_is_compiled_against_another_torch_is_looked_for_elsewhere_and_known_by_its_version() -> None:
@@ -532,6 +678,21 @@ def test_what_is_compiled_against_another_torch_is_looked_for_elsewhere_and_know
     }.items():
         asked = resolve_command("more.txt", held, target, ("/wheels",), "/py", beside_torch(setting))
         assert f" {words} --constraint" in asked.line()
+
+
+def pip_report(target: Target, *picked: tuple[str, str], index: str = "https://pypi.org") -> str:
+    """The report of pip for these packages, each a wheel on this index."""
+    install = [
+        {
+            "metadata": {"name": name, "version": version},
+            "download_info": {
+                "url": f"{index}/{name}-{version}-py3-none-any.whl",
+                "archive_info": {"hash": f"sha256={'0' * 64}"},
+            },
+        }
+        for name, version in picked
+    ]
+    return json.dumps({"install": install, "environment": target.markers})
 
 
 PICKED = (

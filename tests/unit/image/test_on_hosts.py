@@ -172,6 +172,20 @@ def test_an_image_goes_with_the_names_of_all_its_identities() -> None:
     assert isinstance(step, Run) and set(names) <= set(step.command.argv)
 
 
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_the_fix_names_the_engine_of_the_hosts(engine: str) -> None:
+    session = Session(replace(world.inventory(), engine=engine))
+    session.find_local_image = lambda: None  # type: ignore[method-assign]
+    session.facts = {"gpu1": world.facts()}
+    images = [
+        inspected(id_, RepoTags=[identity_reference(id_ * 16)], Created=f"2026-01-0{day}T00:00:00Z")
+        for day, id_ in enumerate("abc", 1)
+    ]
+    session.replies = {"gpu1": Reply(answer(images, "abc"), 0, 0)}
+    (step,) = prune_plan(session).steps
+    assert isinstance(step, Run) and step.fix.startswith(f"on gpu1: {engine} ps --all --filter ancestor=")
+
+
 def test_parts_go() -> None:
     parts = [image(n, names=(part_name("a" * 16, "abcd", int(n)),), part_of="a" * 16) for n in "12"]
     assert pruned(*parts) == [f"{'a' * 16}-abcd-{n}" for n in "12"]

@@ -18,16 +18,16 @@ from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.session import Session
 from toolkit.core.command import TIMED_OUT, Command, Result, script
 from toolkit.core.facts import Facts
-from toolkit.core.image import image_facts
+from toolkit.core.image import image_facts, registry_of
 from toolkit.core.runner import Sink
 from toolkit.errors import ImageError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.image import send
-from toolkit.image.pull import ask_registry, plan_pull, pull_failures, registry_of
+from toolkit.image.pull import ask_registry, plan_pull, pull_failures
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.context import room_fix
 from toolkit.plan.show import plan_text
-from toolkit.plan.steps import SendImage
+from toolkit.plan.steps import PullImage, SendImage
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
 
@@ -60,6 +60,24 @@ def test_an_image_that_is_named_by_its_digest_is_found_again() -> None:
     said = {name: replace(f, images=(found,), arch="aarch64") for name, f in world.cluster_facts().items()}
     assert who("missing", said, f"reg.example.com/trainer:1.0@sha256:{'a' * 64}") == []
     assert make_layout(pulling("missing", digest), Observed(said)).image == found
+
+
+def test_an_image_of_docker_hub_is_found_again_with_podman() -> None:
+    digest = "docker.io/team/trainer@sha256:" + "a" * 64
+    inspect = {"Id": "1", "RepoTags": ["docker.io/team/trainer:1"], "RepoDigests": [digest]}
+    found = image_facts(decode(ImageInspect, inspect), "podman")
+    said = {name: replace(f, images=(found,)) for name, f in world.cluster_facts().items()}
+    for name in ("docker.io/team/trainer:1", "team/trainer:1", digest):
+        file = world.inventory(
+            world.HOSTS.replace(
+                "image: toolkit:cpu", f"engine: podman\nimage: {{name: {name}, pull: missing}}"
+            )
+        )
+        # Podman has no default registry, so the name that it pulls contains one.
+        (step, *_) = plan_pull(file, world.cluster_facts()).steps
+        assert isinstance(step, PullImage) and step.reference.startswith("docker.io/team/trainer")
+        assert not plan_pull(file, said).steps
+        assert make_layout(file, Observed(said, by_name=True)).image == found
 
 
 def test_the_plan_in_words() -> None:

@@ -126,6 +126,48 @@ def test_host_keys_go_in_the_step_that_makes_them() -> None:
     assert "rm -rf" in step and "/etc/ssh/ssh_host_*" in step
 
 
+def install_tools(folder: Path, name: str, certificate: str) -> tuple[list[str], Path]:
+    """Run the step of the stage `tools` with all paths below a folder; return the calls of apt-get and
+    update-ca-certificates, and the file of the certificate."""
+    step = stage((ROOT / name).read_text(), "tools").partition("\nRUN ")[2]
+    assert step.rstrip().endswith("id sshd")
+    script = re.sub(r"(?<![\w$}])/(usr|var|etc|run)/", rf"{folder}/\1/", step)
+    for path in ("usr/local/share/ca-certificates/site.crt", "etc/ssh/ssh_config.d/10-toolkit.conf"):
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).write_text(certificate)
+        (folder / path).chmod(0o600)
+    for program in ("apt-get", "update-ca-certificates", "id", "ssh", "ip", "rsync", "sshd"):
+        stub = folder / "usr/sbin" / program
+        stub.parent.mkdir(exist_ok=True)
+        stub.write_text(f'#!/bin/sh\necho "{program} $*" >> {folder}/calls\n')
+        stub.chmod(0o755)
+    environ = {"PATH": f"{folder}/usr/sbin:/usr/bin:/bin"}
+    subprocess.run(["sh", "-c", script], env=environ, check=True, capture_output=True)
+    calls = (folder / "calls").read_text().splitlines()
+    wanted = [call for call in calls if call.startswith(("apt-get", "update-ca"))]
+    return wanted, folder / "usr/local/share/ca-certificates/site.crt"
+
+
+@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.gpu", "Dockerfile.onto"])
+def test_a_base_image_that_has_ca_certificates_trusts_the_certificate_too(name: str, tmp_path: Path) -> None:
+    """apt-get changes nothing if the base image has the package already."""
+    calls, file = install_tools(tmp_path, name, "CA")
+    update, install, *others = calls
+    trust = f"apt-get -o Acquire::https::CaInfo={file}"
+    assert update == f"{trust} update" and install.startswith(f"{trust} install ")
+    assert "ca-certificates" in install.split()
+    assert others == ["update-ca-certificates ", "apt-get clean"]
+    # apt-get reads the file as another user.
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.gpu", "Dockerfile.onto"])
+def test_without_a_certificate_the_certificates_of_the_base_image_stay(name: str, tmp_path: Path) -> None:
+    calls, _ = install_tools(tmp_path, name, "")
+    assert [call.split()[:2] for call in calls] == [["apt-get", w] for w in ("update", "install", "clean")]
+    assert (" ca-certificates" in calls[1]) is (name != "Dockerfile.onto")
+
+
 @pytest.mark.parametrize("flavor", FLAVOURS)
 def test_every_copied_file_is_in_the_context(flavor: Flavor) -> None:
     for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILES[flavor], re.MULTILINE):

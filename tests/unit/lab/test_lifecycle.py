@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +13,12 @@ import pytest
 from docker.errors import APIError, NotFound
 from requests.exceptions import ReadTimeout
 
+from tests.unit.container_world import PATIENCE_S
 from toolkit.errors import LabError
 from toolkit.lab import lifecycle
 from toolkit.lab.build import Builder
 from toolkit.lab.engine import Found, LabEngine
+from toolkit.lab.spec import LabSpec
 
 
 def engine() -> Any:
@@ -70,6 +76,105 @@ def test_a_network_that_docker_counts_as_used_needs_a_restart_of_docker() -> Non
         lifecycle._remove(engine(), "lab", found(APIError("network x has active endpoints"), []), set())
     assert caught.value.fix.startswith("sudo systemctl restart docker")
     assert caught.value.fix.endswith("\ntoolkit lab down --name lab")
+
+
+def test_a_second_up_waits_for_the_first_and_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one builds the image for minutes, so a user starts it again in another terminal."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    nothing = Found({}, (), (), ())
+    world: dict[str, Any] = {"found": nothing}
+    events: list[str] = []
+    waits = threading.Event()
+
+    def go(builder: Builder, before: Found) -> Any:
+        if before is not nothing:
+            raise LabError("the second one fails")
+        thread.start()
+        assert waits.wait(PATIENCE_S)
+        world["found"] = found(None, events)
+        events.append("first created its objects")
+        return "report"
+
+    def progress(line: str) -> None:
+        events.append(line)
+        waits.set()
+
+    def second() -> None:
+        with suppress(LabError):
+            lifecycle.lab_up(spec, progress)
+
+    monkeypatch.setattr(
+        lifecycle,
+        "LabEngine",
+        lambda: SimpleNamespace(find=lambda name: world["found"], lab_image=lambda: ""),
+    )
+    monkeypatch.setattr(lifecycle, "refuse_other_settings", lambda spec, found: None)
+    monkeypatch.setattr(Builder, "go", go)
+    spec = LabSpec("lab", str(tmp_path / "lab"))
+    thread = threading.Thread(target=second)
+    assert lifecycle.lab_up(spec) == "report"  # type: ignore[comparison-overlap]
+    thread.join(PATIENCE_S)
+    waiting = "waiting for another command that creates or removes practice cluster lab"
+    assert events[:2] == [waiting, "first created its objects"]
+    assert [event for event in events if event in ("box1", "box2", "net", "disk1", "disk2")] == []
+    assert (tmp_path / "lab").exists()
+
+
+def test_a_down_waits_for_an_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    events: list[str] = []
+    waits = threading.Event()
+    thread = threading.Thread(
+        target=lifecycle.lab_down, args=("lab",), kwargs={"progress": lambda line: waits.set()}
+    )
+
+    def up(*args: object) -> None:
+        thread.start()
+        waits.wait(PATIENCE_S)
+
+    monkeypatch.setattr(lifecycle, "_down", lambda *args: events.append("down"))
+    monkeypatch.setattr(lifecycle, "_up", up)
+    lifecycle.lab_up(LabSpec("lab", str(tmp_path)))
+    assert waits.is_set()
+    thread.join(PATIENCE_S)
+    assert events == ["down"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "what"),
+    [
+        (lambda lab: lab.labs(), "cannot list the practice clusters of this machine"),
+        (
+            lambda lab: lab.find("lab"),
+            "cannot list the containers, networks and volumes of practice cluster lab",
+        ),
+        (lambda lab: lab.subnets(), "cannot list the networks of this machine's Docker engine"),
+        (lambda lab: lab.lab_image(), "cannot list the images of practice hosts"),
+        (lambda lab: lab.has_image("x:1"), "cannot inspect image x:1"),
+        (lambda lab: LabEngine(), "cannot read the properties of the Docker engine"),
+    ],
+    ids=["labs", "find", "subnets", "lab_image", "has_image", "info"],
+)
+def test_an_engine_that_answers_but_refuses_requests_is_reported(
+    request_: Callable[[LabEngine], object], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an engine does that is shutting down, or whose disk is full."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise APIError("no space left on device")
+
+    things = SimpleNamespace(list=refuse, get=refuse)
+    client = SimpleNamespace(containers=things, networks=things, volumes=things, images=things, info=refuse)
+    monkeypatch.setattr("toolkit.lab.engine.connect_client", lambda timeout: client)
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    lab = object.__new__(LabEngine)
+    lab.client = client  # type: ignore[assignment]
+    with pytest.raises(LabError) as caught:
+        request_(lab)
+    assert caught.value.what == f"{what}: no space left on device"
+    assert caught.value.fix.startswith("docker ps -a  #")
 
 
 class Engine:
