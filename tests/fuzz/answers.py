@@ -119,7 +119,10 @@ LINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "render compose": (("-o", "made"),),
     "render docker": ((), ("-o", "made")),
     "render ssh": (("-o", "made"),),
-    "render slurm": ((*_LEFT, "train.py"), (*_LEFT, "-o", "made", "train.py")),
+    "render slurm": (
+        (*_LEFT, "--only", "gpu1,gpu2", "train.py"),
+        (*_LEFT, "--only", "gpu1,gpu2", "-o", "made", "train.py"),
+    ),
     "render kubernetes": ((*_LEFT, "--only", "gpu1", "train.py"),),
 }
 # Second names of verbs.

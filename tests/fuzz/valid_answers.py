@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import io
 import json
 import posixpath
 import re
 import shlex
-import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +28,7 @@ from toolkit.hostsfile.parse import parse_inventory
 from toolkit.protocol.chunks import HEAD
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
-from toolkit.protocol.names import IDENTITY_REPOSITORY
+from toolkit.protocol.names import IDENTITY_REPOSITORY, JOBS
 from toolkit.services.plan import service_of
 
 NAMES = ("gpu1", "gpu2", "cpu3")
@@ -62,6 +60,8 @@ INFO = {
     "Runtimes": {"io.containerd.runc.v2": {"path": "runc"}, "nvidia": {"path": "nvidia-container-runtime"}},
     "DefaultRuntime": "runc",
 }
+_MOUNTED = "".join(f"41c0 {name}\n" for name in ("conf", "inside", "jobs", "home", "services/board"))
+_MOUNTED += "".join(f"81a4 etc/{name}\n" for name in ("hosts", "passwd", "group", "ssh_config"))
 _RANK_LINES = b"".join(
     b"[%s %d] \x1b[32mstep %d\x1b[0m: loss 0.%d, 12.5 samples/s\n" % (host, rank, step, step)
     for step in range(1, 6)
@@ -161,7 +161,8 @@ def _sections(host: str, up: bool, digests: Mapping[str, str]) -> dict[str, str]
         "cluster": f"127.0.0.1 localhost\n{remembered}" if up else "",
         "version": __version__ if up else "",
         "tuned": '{"tuned": []}',
-        "files": "".join(f"81a4 inside/{name}\n{sum_}  inside/{name}\n" for name, sum_ in sums.items() if up),
+        "files": "".join(f"81a4 inside/{name}\n{sum_}  inside/{name}\n" for name, sum_ in sums.items() if up)
+        + (_MOUNTED if up else ""),
         "boot": BOOT,
         "disk": DISK,
         "apps": "",
@@ -390,18 +391,15 @@ def listed(folder: str, patterns: Sequence[str]) -> list[dict[str, Any]]:
     return [*found, {"path": f"{base}/out/last", "name": "out/last", "link": "model.pt"}]
 
 
-def archive(host: str) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for name, data in (
-            (f"{JOB}/status.json", json.dumps(statuses()[JOB]).encode()),
-            (f"{JOB}/output.log", _RANK_LINES),
-            (f"{JOB}/code/out/model.pt", b"m" * 3000),
-        ):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    return packed.getvalue()
+def job_files() -> bytes:
+    """`send_files jobs`."""
+    files = (
+        (f"{JOB}/status.json", json.dumps(statuses()[JOB]).encode()),
+        (f"{JOB}/output.log", _RANK_LINES),
+        (f"{JOB}/code/out/model.pt", b"m" * 3000),
+    )
+    sent = (_line({"name": name, "size": len(data)}) + data for name, data in files)
+    return b"".join(sent) + _line({"end": True})
 
 
 class Printed:
@@ -679,8 +677,8 @@ def sound(host: str, words: list[str], inside: bool, world: World) -> Any:
         )
     if program == "send_files":
         return Give()
-    if "tar -c --hard-dereference" in text:
-        return Printed(archive(host))
+    if words[-2:] == ["jobs", str(JOBS)]:
+        return Printed(job_files())
     if "ended %s" in text:
         skip = re.findall(r"\b[0-9]{3,}\b", shlex.join(words[-1:]))
         return look(host, int(skip[-1]) if skip else 0)

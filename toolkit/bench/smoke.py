@@ -39,7 +39,7 @@ class Smoke:
     Args:
         allreduce: the result line; empty after a failure.
         launcher: launcher of the all-reduce.
-        instead: reason for another launcher than that of the hosts file; empty if they are equal.
+        instead: reason for a launcher other than the launcher of the hosts file; otherwise empty.
     """
 
     gpus: tuple[GpuRow, ...]
@@ -95,7 +95,7 @@ def choose_launcher(session: Session, layout: Layout | None, requested: str) -> 
     try:
         absent = _absent(session, layout, [wanted, *others])
     except ToolkitError:
-        return wanted, ""  # the checks of the job report a main container that does not run
+        return wanted, ""  # the checks of the job report a main container that is not running
     if wanted in WITH_TOKEN:
         absent[wanted] = f"{wanted} starts one driver instead of one process per rank"
     found = next((name for name in (wanted, *others) if name not in absent), wanted)

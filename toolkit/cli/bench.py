@@ -18,14 +18,12 @@ from toolkit.cli.common import (
     Json,
     Verbose,
     connect,
-    put_json,
-    put_text,
-    say,
 )
+from toolkit.cli.failure import put_result_and_page
 from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
-from toolkit.core.files import write_file
+from toolkit.core.files import refuse_file, write_file
 from toolkit.core.printable import table
 from toolkit.jobs.request import Request, check_request
 from toolkit.network.measured import Measured, shown_bytes, shown_rate, shown_share, shown_time
@@ -95,6 +93,8 @@ def network(
     chosen = listed(only)
     request = Request(words=("python3",), launcher="mpirun", only=chosen, secrets=False)
     line.read(check_request, inventory, request)
+    if report is not None:
+        line.read(refuse_file, report, True)
     inventory = line.accept(inventory)
     with connect(inventory, verbose) as session:
         session.require_some()
@@ -103,13 +103,12 @@ def network(
             return
         with Progress(verbose, brief=True) as listener:
             measured = run_bench(session, bench, listener, chosen)
-    if report is not None:
+
+    def write() -> Path | None:
         when = datetime.now().strftime("%Y-%m-%d %H:%M")
-        say(f"wrote {write_file(report, network_html(measured, inventory.cluster, when))}")
-    if as_json:
-        put_json(measured.as_json())
-    else:
-        put_text(_text(measured))
+        return write_file(report, network_html(measured, inventory.cluster, when)) if report else None
+
+    put_result_and_page(measured.as_json(), _text(measured), as_json, write)
     if measured.faults:
         raise typer.Exit(1)
 

@@ -66,8 +66,8 @@ LineCollapser = Annotated[
     bool,
     typer.Option(
         "--fold/--no-fold",
-        help="Hide tracebacks of torchrun itself and, in a job of 3 or more ranks, show equal lines of "
-        "several ranks only once",
+        help="Hide tracebacks of torchrun itself. In a job of 3 or more ranks, collapse identical lines that "
+        "several ranks print within 2 s",
     ),
 ]
 Raw = Annotated[

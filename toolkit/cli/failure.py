@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from toolkit.cli.common import put_json, reporting_lost_output, say, say_job_commands
+import typer
+
+from toolkit.cli.common import put_json, put_text, reporting_lost_output, say, say_job_commands
 from toolkit.cli.lazy import loaded
 from toolkit.core.report import Report
 from toolkit.errors import BadInput, Detached, Interrupted, Problem, ToolkitError
@@ -75,6 +78,29 @@ def error_json(error: ToolkitError) -> dict[str, Any]:
     }
     report = _report(error)
     return {"ok": False, "error": about} | ({"report": report.as_json()} if report is not None else {})
+
+
+def put_result_and_page(
+    result: dict[str, Any], text: str, as_json: bool, write: Callable[[], Path | None]
+) -> None:
+    """Print a result, and write its page; if the page cannot be written, the result is printed too.
+
+    Args:
+        write: writes the page and returns its path, or returns None without a page.
+    """
+    if not as_json:
+        put_text(text)
+    try:
+        path = write()
+    except ToolkitError as error:
+        if not as_json:
+            raise
+        put_json(result | error_json(error))
+        raise typer.Exit(error.exit_code) from error
+    if path is not None:
+        say(f"wrote {path}")
+    if as_json:
+        put_json(result)
 
 
 def asks_for_json(command: Any, words: Sequence[str]) -> bool:

@@ -104,4 +104,7 @@ def _wanted(line: CommandLine, inventory: Inventory | None, names: list[str]) ->
             line.refuse(
                 service.name, f"has no ports; add ports to hosts.yaml at services/{service.name}/ports"
             )
-    return [service for service in chosen if service.ports]
+    found = [service for service in chosen if service.ports]
+    if known and not names and not found:
+        line.refuse("", "no service in hosts.yaml has ports; see docs/how-to/services.md")
+    return found

@@ -6,7 +6,9 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -33,7 +35,7 @@ from toolkit.cluster.image_probe import inspect_here
 from toolkit.core.printable import without_color
 from toolkit.hostsfile.fields import image as image_name
 from toolkit.hostsfile.load import is_file
-from toolkit.image.build import build_image
+from toolkit.image.build import build_image, exclusive_build
 from toolkit.image.build_plan import EXTRAS, FLAVOURS, HOROVOD, NCCL, ImageRecipe
 from toolkit.image.build_values import ImageBuild, build_progress
 from toolkit.image.capabilities import capabilities_json, capabilities_text
@@ -88,7 +90,8 @@ def build(
         typer.Option(
             metavar="IMAGE",
             help="Base image (default: debian:bookworm-slim). If this machine has the base image, the new "
-            "image has the same processor architecture",
+            "image has the processor architecture of the base image. Otherwise, the new image has the "
+            "architecture of this machine",
         ),
     ] = "",
     onto: Annotated[
@@ -190,8 +193,8 @@ def build(
             line.refuse(option, f"there is no file {file}")
     line.end()
     if onto:
-        known, kind = "onto", f"additions to {onto}"
-        subject = make_onto(onto, tag, HOROVOD in extras, certificate, no_cache)
+        known, kind, lock = "onto", f"additions to {onto}", "onto"
+        make = partial(make_onto, onto, tag, HOROVOD in extras, certificate, no_cache)
     else:
         # Of two values for one ARG, the last one counts.
         given = [word.partition("=")[::2] for word in build_arg or []]
@@ -205,14 +208,16 @@ def build(
             extras=extras,
             cuda=int(cuda or DEFAULT_CUDA),
         )
-        known, kind = recipe.flavor, recipe.kind
-        subject = make_build(recipe, certificate, pip)
-    if subject.unlocked:
-        say(unlocked_text(subject.unlocked))
-    if dry_run:
-        _show_plan(subject, as_json)
-    else:
-        _build(subject, known, kind, verbose, as_json)
+        known, kind, lock = recipe.flavor, recipe.kind, recipe.kind
+        make = partial(make_build, recipe, certificate, pip)
+    with nullcontext() if dry_run else exclusive_build(lock, say):
+        subject = make()
+        if subject.unlocked:
+            say(unlocked_text(subject.unlocked))
+        if dry_run:
+            _show_plan(subject, as_json)
+        else:
+            _build(subject, known, kind, verbose, as_json)
 
 
 def _show_plan(subject: ImageBuild, as_json: bool) -> None:

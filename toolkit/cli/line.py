@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from toolkit.errors import BadInput, Problem
@@ -78,6 +80,14 @@ class CommandLine:
             return text
         self.refuse(where, f"should be one of {', '.join(words)}, found {text!r}")
         return ""
+
+    def folder(self, option: str, path: str) -> Path | None:
+        """Return an absolute path without links; None if the working directory does not exist any more."""
+        try:
+            return Path(os.path.realpath(path))
+        except OSError as error:
+            self.refuse(option, f"the current folder: {error.strerror}; change to an existing folder")
+            return None
 
     def value(self, where: str, make: Callable[[str], Value], text: str) -> Value | None:
         """Return the result of ``make(text)``; None after a ValueError, whose text becomes the problem."""

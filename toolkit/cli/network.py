@@ -68,8 +68,8 @@ def tune(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Target for the time of all trials together, 2 to 600 s. toolkit allows at least 1 s for "
-            "the measurements of each trial, so slow starts of ranks can exceed the target",
+            help="Target for the total duration of all trials, 2 to 600 s. toolkit measures each trial for "
+            "at least 1 s, so the total duration can exceed the target if ranks start slowly",
         ),
     ] = DEFAULT_BUDGET_S,
     only: Annotated[

@@ -12,7 +12,7 @@ import typer
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_file, put_json, say
 from toolkit.cli.line import CommandLine
 from toolkit.cluster.session import observe_layout
-from toolkit.core.files import write_file
+from toolkit.core.files import make_folder, write_file
 from toolkit.hostsfile.load import is_folder
 from toolkit.lifecycle.renderings import TARGETS
 
@@ -90,7 +90,7 @@ def put_files(files: Mapping[str, str], output: str, as_json: bool) -> None:
     """Write files to a folder, or print them; a single file is printed unchanged."""
     if output:
         for name, text in files.items():
-            Path(output, name).parent.mkdir(parents=True, exist_ok=True)
+            make_folder(Path(output, name).parent)
             say(f"wrote {write_file(Path(output, name), text, program=name.endswith('.sh'))}")
     elif not as_json and len(files) == 1:
         put_file("".join(files.values()))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -92,7 +90,7 @@ def request_of(
     pairs = [variable(line, word) for word in env or ()]
     request = Request(
         words=tuple(words),
-        workdir=Path(os.path.realpath(workdir)),
+        workdir=line.folder("--workdir", workdir),
         launcher=launcher,
         env=tuple((name, value) for name, value in pairs if name and value is not None),
         only=listed(only),

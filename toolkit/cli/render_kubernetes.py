@@ -42,7 +42,8 @@ def kubernetes(
         typer.Option(metavar="NAME", help="Namespace of the job (default: the namespace of kubectl)"),
     ] = "",
     host_network: Annotated[
-        bool, typer.Option("--host-network", help="Run each pod of an MPIJob on the network of its node")
+        bool,
+        typer.Option("--host-network", help="Use the host network (hostNetwork) for each pod of an MPIJob"),
     ] = False,
     resource: Annotated[
         list[str] | None,

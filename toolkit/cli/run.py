@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -143,7 +142,7 @@ def run(
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
     request = Request(
         words=tuple(words),
-        workdir=Path(os.path.realpath(workdir)),
+        workdir=line.folder("--workdir", workdir),
         ranks=line.whole("--np", ranks),
         launcher=launcher,
         env=_variables(line, env or []),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,11 +13,12 @@ import typer
 from toolkit.bench.scaling import measure_all
 from toolkit.bench.scaling_report import BATCHES, Scaling, parse_prediction, scaling_html
 from toolkit.cli import complete
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, put_text, say
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, say
+from toolkit.cli.failure import put_result_and_page
 from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.progress import Progress
 from toolkit.cluster.session import Session
-from toolkit.core.files import write_file
+from toolkit.core.files import refuse_file, write_file
 from toolkit.core.printable import table
 from toolkit.jobs.request import Request, check_request
 
@@ -30,8 +30,8 @@ def scaling(
         str,
         typer.Option(
             metavar="N[,N]",
-            help="Numbers of hosts to measure (default: 1 to the number of hosts; for more than 16 hosts, "
-            "1 to 8, powers of two, and the number of hosts)",
+            help="Numbers of hosts to measure (default: from 1 to all hosts; in a cluster of more than "
+            "16 hosts: 1 to 8, powers of two, and all hosts)",
         ),
     ] = "",
     seconds: Annotated[
@@ -104,26 +104,27 @@ def scaling(
     hoped = line.read(parse_prediction, _json_of(line, predicted), str(predicted)) if predicted else ()
     request = Request(
         words=tuple(words),
-        workdir=Path(os.path.realpath(workdir)),
+        workdir=line.folder("--workdir", workdir),
         launcher=launcher,
         only=listed(only),
     )
     inventory = line.hosts(hosts)
     line.read(check_request, inventory, request)
     numbers = _numbers(line, on)
+    if report is not None:
+        line.read(refuse_file, report, True)
     inventory = line.accept(inventory)
     with connect(inventory, verbose, None, container_sessions=True) as session:
         session.require_some()
         found = _measure(session, request, numbers, times, verbose)
     found = replace(found, batch=batch, predicted=hoped or ())
-    if report is not None:
+
+    def write() -> Path | None:
         when = datetime.now().strftime("%Y-%m-%d %H:%M")
         title = f"Scaling of {' '.join(words)} on {inventory.cluster}"
-        say(f"wrote {write_file(report, scaling_html(found, title, when))}")
-    if as_json:
-        put_json(found.as_json())
-    else:
-        put_text(_text(found))
+        return write_file(report, scaling_html(found, title, when)) if report else None
+
+    put_result_and_page(found.as_json(), _text(found), as_json, write)
     if found.faults:
         raise typer.Exit(1)
 

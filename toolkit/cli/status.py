@@ -17,8 +17,10 @@ from toolkit.cli.common import (
     load,
     put_json,
     put_text,
+    say,
     say_changes,
 )
+from toolkit.cli.failure import error_json
 from toolkit.cluster.applied import change_finding
 from toolkit.cluster.container_status import host_states
 from toolkit.cluster.gpu_usage import gpus_json, gpus_text
@@ -41,7 +43,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     """Show hosts, services, GPUs and jobs.
 
     For each GPU, toolkit prints the jobs that reserved the GPU, and other processes on the GPU. The command
-    exits with 3 if a host or a service of the cluster is not up.
+    exits with 3 if a host or a service of the cluster is not up, and with 1 if toolkit cannot list the jobs.
 
     Examples:
         toolkit status
@@ -53,7 +55,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
         rows = host_states(inventory, session.facts, session.errors, container_programs())
         changes = change_finding(inventory, session.facts)
         services = service_states(session)
-        jobs, silent = _jobs(session)
+        jobs, error = _jobs(session)
         facts = tuple(session.facts.values())
     up = all(r.ok for r in rows) and all(s.ok for s in services)
     if as_json:
@@ -62,7 +64,11 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
         value |= {"hosts": [asdict(r) for r in rows], "gpus": gpus_json(facts)}
         value["services"] = [asdict(s) for s in services]
         value |= as_warnings(changes)
-        put_json(value | {"jobs": [job_json(j) for j in jobs]})
+        if error is None:
+            put_json(value | {"jobs": [job_json(j) for j in jobs]})
+        else:
+            say(str(error))
+            put_json(value | {"jobs": None} | error_json(error))
     else:
         say_changes(changes)
         cells = [(r.host, r.role, r.state, r.address, r.image, r.docker, r.note) for r in rows]
@@ -78,15 +84,17 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
         shown = [job for index, job in enumerate(jobs) if not job.final or index >= len(jobs) - _SHOWN]
         if shown:
             put_text("\n" + jobs_table(shown))
-        if silent:
-            put_text(f"\n{silent}")
+        if error is not None:
+            put_text(f"\n{error}")
+    if error is not None:
+        raise typer.Exit(error.exit_code)
     if not up:
         raise typer.Exit(3)
 
 
-def _jobs(session: Session) -> tuple[list[JobStatus], str]:
+def _jobs(session: Session) -> tuple[list[JobStatus], ToolkitError | None]:
     """Return the jobs, or the reason why they are unknown, so that the state of the hosts is still shown."""
     try:
-        return job_statuses(session), ""
+        return job_statuses(session), None
     except ToolkitError as error:
-        return [], str(error)
+        return [], error

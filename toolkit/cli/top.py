@@ -18,6 +18,7 @@ from toolkit.cli.line import CommandLine
 from toolkit.cluster.gauges import Gauges
 from toolkit.core.files import write_whole
 from toolkit.core.printable import printable_line
+from toolkit.hostsfile.load import is_folder
 from toolkit.monitor.prometheus import prometheus_text
 from toolkit.monitor.top import Cell, tables, top_json, top_text
 
@@ -57,8 +58,9 @@ def top(
     for option, given in {"--once": once, "--json": as_json}.items():
         if prometheus and given:
             line.refuse(option, "cannot be combined with --prometheus")
-    if prometheus and not Path(prometheus).absolute().parent.is_dir():
-        line.refuse("--prometheus", f"there is no folder {Path(prometheus).absolute().parent}")
+    folder = line.folder("--prometheus", str(Path(prometheus).parent)) if prometheus else None
+    if folder is not None and not is_folder(folder):
+        line.refuse("--prometheus", f"there is no folder {folder}")
     inventory = line.accept(line.hosts(hosts))
     with connect(inventory, verbose) as session:
         session.require_some()

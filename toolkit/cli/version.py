@@ -1,4 +1,4 @@
-"""toolkit version: print the installed versions, for problem reports."""
+"""toolkit version: print the installed versions, for bug reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def version(
 ) -> None:
     """Print the versions of toolkit, libraries, SSH and Docker.
 
-    Add this output to a problem report.
+    Include this output in a bug report.
 
     Examples:
         toolkit version

@@ -1,4 +1,4 @@
-"""toolkit why: explain a hang or a failure, and save a bundle for a problem report."""
+"""toolkit why: explain a hang or a failure, and save a bundle for a bug report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def why(
     """Explain which rank blocks a job, or why the job ended.
 
     toolkit queries all hosts of the job in parallel and changes nothing on the hosts. toolkit also writes a
-    bundle with stacks and logs, which you can attach to a problem report. If the job succeeded, toolkit
+    bundle with stacks and logs, which you can attach to a bug report. If the job succeeded, toolkit
     writes the bundle only with --save.
 
     Examples:
@@ -77,7 +77,7 @@ def why(
     if as_json:
         put_json(result | {"bundle": str(path)})
     else:
-        put_text(f"\nbundle for a problem report: {path}")
+        put_text(f"\nbundle for a bug report: {path}")
 
 
 def _read_save(line: CommandLine, save: str) -> None:

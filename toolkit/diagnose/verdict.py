@@ -39,7 +39,7 @@ class Verdict:
 FIXES: Mapping[str, str] = {
     "stopped": "toolkit exec HOST -- kill -CONT PID"
     "  # continues the process; if a debugger stopped the process, detach the debugger",
-    "disk": "on HOST: sudo dmesg | tail; df -h  # check the disk or share; signals cannot end the process",
+    "disk": "on HOST: sudo dmesg | tail; df -h  # then check the disk or share; no signal ends the process",
     "failed": "toolkit logs --rank RANK  # shows the error of the rank; toolkit stop ends the other ranks",
     "gone": "toolkit logs --rank RANK  # on HOST, sudo dmesg shows whether the host ran out of memory",
     "ended": "give every rank the same number of steps, for example with drop_last=True in the data loader",
@@ -79,7 +79,7 @@ def judge(evidence: Evidence) -> Verdict:
     """Return the best explanation of why the job does not continue, or why it has ended.
 
     Certain causes precede likely causes. Certain causes are a host that does not answer, a stopped or dead
-    rank, and a link that transmits no data. A likely cause is a rank at another place than the waiting ranks.
+    rank, and a link that transmits no data. A likely cause is a rank that is not where the other ranks wait.
     """
     if evidence.state in FINAL:
         return _end(evidence)

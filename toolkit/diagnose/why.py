@@ -22,7 +22,7 @@ from toolkit.diagnose.show import why_text
 from toolkit.diagnose.verdict import FINAL, Verdict, judge
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.hostsfile.load import read_secrets
-from toolkit.jobs.records import job_status, newest_job
+from toolkit.jobs.records import find_job, job_status, newest_job
 from toolkit.jobs.status import JobStatus, exception_of, parse_status
 from toolkit.protocol.decode import DecodeError, decode, decode_json
 from toolkit.protocol.engine import ContainerState
@@ -177,14 +177,18 @@ def masked_job(job: JobStatus, secrets: tuple[str, ...]) -> JobStatus:
 
 
 def _from_workers(session: Session, word: str, error: ToolkitError) -> JobStatus:
-    """Return the job from the record of a worker, if the main host does not answer."""
+    """Return the job from the records of the workers, if the main host does not answer."""
     others = [name for name in session.facts if name != session.inventory.main]
+    status = Status(state="unknown", reason=f"{session.inventory.main}: {error.what}")
+    known = {}
     for report in _look(session, word, others, ()).values():
         if about := report.seen.job:
-            status = Status(state="unknown", reason=f"{session.inventory.main}: {error.what}")
             hosts = tuple(RecordHost(host.name, host.slots) for host in about.hosts or ())
-            return parse_status(about.id, status, True, replace(about.record, hosts=hosts))
-    raise error
+            known[about.id] = parse_status(about.id, status, True, replace(about.record, hosts=hosts))
+    if not known:
+        raise error
+    # A worker reports the newest job in which it took part. An id begins with the time of the start.
+    return find_job(tuple(known.values()), word) if word else known[max(known)]
 
 
 def _look(

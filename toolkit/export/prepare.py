@@ -141,7 +141,9 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
     if not nodes:
         fix = "in hosts.yaml: set slots: of a selected host to 1 or more"
         raise BadInput("command line", (Problem("", "none of the selected hosts has a slot"),), fix)
-    if not plain:
+    if plain:
+        _refuse_without_gpu(inventory, nodes)
+    else:
         _refuse_unequal(inventory, nodes, _CALLED[target] if target == KUBERNETES else batch.runtime)
     command = start.command
     if start.local_rank_word:
@@ -201,6 +203,17 @@ def _refuse_unequal(inventory: Inventory, nodes: Sequence[BatchNode], called: st
             "--only"
         )
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
+
+
+def _refuse_without_gpu(inventory: Inventory, nodes: Sequence[BatchNode]) -> None:
+    """Refuse nodes without GPUs beside nodes with GPUs (https://slurm.schedmd.com/sbatch.html#OPT_gpus)."""
+    own = [node.name for node in nodes if node.gpus]
+    without = [node for node in nodes if not node.gpus]
+    if own and without:
+        what = f"has no GPU, but {own[0]} has; Slurm requires a GPU on each node of a job with GPUs"
+        fix = f"add --only {','.join(own)}, or add --gpus N for all hosts with slots"
+        problems = tuple(Problem(f"hosts/{node.name}", what) for node in without)
+        raise BadInput(inventory.source or "hosts file", problems, fix)
 
 
 def _size(node: BatchNode) -> str:

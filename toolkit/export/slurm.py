@@ -116,10 +116,13 @@ RUNTIMES = ("docker", *_STARTS)
 def _about(job: BatchJob, each_rank: bool = False) -> list[str]:
     tasks = job.slots if each_rank else 1
     lines = [f"--job-name={job.name}", f"--nodes={len(job.nodes)}", f"--ntasks-per-node={tasks}"]
-    if not job.slots:
+    gpus = [node.gpus for node in job.nodes]
+    if not job.slots or len(set(gpus)) > 1:
         # Nodes differ, and the script finds the number of ranks by the name of the node.
         lines.append(f"--nodelist={','.join(node.name for node in job.nodes)}")
-    if job.gpus:
+    if len(set(gpus)) > 1:
+        lines.append(f"--gpus={sum(gpus)}")  # on all nodes together
+    elif job.gpus:
         lines.append(f"--gpus-per-node={job.gpus}")
     if not each_rank:
         # Slurm does not control Docker containers, so the job requests complete nodes.

@@ -28,7 +28,7 @@ def job_report(session: Session, job: str) -> JobReport:
     """Return the report of a running or finished job.
 
     Raises:
-        NotReady: no such job exists, or the main container does not run.
+        NotReady: no such job exists, or the main container is not running.
         ToolkitError: no host has a record of the job.
     """
     status = job_status(session, job)

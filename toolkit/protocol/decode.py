@@ -47,6 +47,10 @@ class DecodeError(ValueError):
         self.path, self.what = path, what
 
 
+class TooLarge(DecodeError):
+    """A JSON text with more bytes or items than one can have."""
+
+
 @dataclass(frozen=True)
 class Text:
     """Limits of a string.
@@ -114,7 +118,7 @@ def load_json(data: bytes | str, most: int = MOST_BYTES) -> Any:
         DecodeError: it is too long or too deep, is not JSON, or contains a number that is out of range.
     """
     if len(data) > most:
-        raise DecodeError("", f"{len(data)} bytes, more than {most}")
+        raise TooLarge("", f"{len(data)} bytes, more than {most}")
     _check_items(data)
     with _json_errors():
         return json.loads(data, parse_int=_integer, parse_float=_real, parse_constant=_constant)
@@ -128,7 +132,7 @@ def _check_items(data: bytes | str, start: int = 0) -> None:
     else:
         count = sum(data.count(sign, start) for sign in b",[{")
     if count > _MOST_ITEMS:
-        raise DecodeError("", f"more than {_MOST_ITEMS} items")
+        raise TooLarge("", f"more than {_MOST_ITEMS} items")
 
 
 @contextmanager
@@ -150,7 +154,7 @@ def load_first(text: str, start: int = 0) -> tuple[Any, int]:
         DecodeError: see :func:`load_json`.
     """
     if len(text) - start > MOST_BYTES:
-        raise DecodeError("", f"{len(text) - start} characters, more than {MOST_BYTES}")
+        raise TooLarge("", f"{len(text) - start} characters, more than {MOST_BYTES}")
     _check_items(text, start)
     decoder = json.JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_constant)
     with _json_errors():

@@ -23,6 +23,12 @@ _BEARER = re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/-]{8,}=*", 
 _ADDRESS = re.compile(r"(?P<head>://[^\s/:@]{1,60}:)[^\s/@]{1,200}(?=@)")
 _PRINTED = re.compile(rb"[\t -~]{4,}")
 _PLAIN = frozenset(("true", "false", "none", "null", "auto", '"none"', '"null"'))
+# Keys of values that identify a job or a host, or are words of toolkit. A variable such as TOKENIZER=gpt2 can
+# have the same text.
+_IDENTITIES = frozenset((
+    "id", "host", "hosts", "lost_host", "main", "unswept", "address", "local", "peer",
+    "state", "states", "call",
+))  # fmt: skip
 
 
 def secret_values(values: Iterable[str]) -> tuple[str, ...]:
@@ -93,7 +99,7 @@ def _hide(match: re.Match[str]) -> str:
 
 
 def masked(value: Any, secrets: Collection[str] = ()) -> Any:
-    """Return the same JSON value with all its texts and dumps masked."""
+    """Return the same JSON value with its texts and dumps masked, except ids, names of hosts and states."""
     if isinstance(value, str):
         return masked_text(value, secrets)
     if isinstance(value, dict):
@@ -106,9 +112,20 @@ def masked(value: Any, secrets: Collection[str] = ()) -> Any:
 def _entry(key: str, value: Any, secrets: Collection[str]) -> Any:
     if isinstance(value, str) and value and SECRET_NAME.search(key):
         return MASK
+    if key in _IDENTITIES:
+        return _identity(value, secrets)
     if key == "dumps" and isinstance(value, dict):
         return {name: _dump(each, secrets) for name, each in value.items()}
     return masked(value, secrets)
+
+
+def _identity(value: Any, secrets: Collection[str]) -> Any:
+    """Return an identity unchanged; of a list of hosts, each row masked except the name of the host."""
+    if isinstance(value, list):
+        return [_identity(each, secrets) for each in value]
+    if isinstance(value, dict):
+        return masked(value, secrets) | {key: value[key] for key in ("name",) if key in value}
+    return value
 
 
 def _dump(value: Any, secrets: Collection[str]) -> Any:

@@ -99,7 +99,7 @@ def test_smoke_plans_a_job_if_the_main_container_does_not_run(
     image("torchrun", ALL)
 
     def gone(session: object) -> None:
-        raise NotReady("container toolkit-demo-main does not run", "toolkit up", "gpu1")
+        raise NotReady("container toolkit-demo-main is not running", "toolkit up", "gpu1")
 
     monkeypatch.setattr(toolkit.cluster.session.Session, "main", property(gone))
     done = CliRunner().invoke(app, ["smoke", "--dry-run"], catch_exceptions=False)

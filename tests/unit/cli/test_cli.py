@@ -279,6 +279,9 @@ def test_render_writes_what_it_prints(
     for name, path in files.items():
         assert f"# --- {name}\n{path.read_text()}" in printed
         assert bool(path.stat().st_mode & 0o111) == name.endswith(".sh")
+    status, out, err = run("render", target, "-o", "hosts.yaml/sub", "--json")
+    assert status == 2 and "the folder cannot be created: Not a directory" in err
+    assert json.loads(out)["ok"] is False
 
 
 def test_help_needs_none_of_the_heavy_packages() -> None:

@@ -16,8 +16,9 @@ import pytest
 import typer.main
 
 import toolkit.init.trust
-from tests.unit.conftest import Run
+from tests.unit.conftest import Run, handlers_kept
 from tests.unit.each import for_each
+from toolkit.bench.scaling_report import Point, Scaling
 from toolkit.cli import app as cli
 from toolkit.cli import bench as cli_bench
 from toolkit.cli import network as cli_network
@@ -30,6 +31,7 @@ from toolkit.core.report import Outcome, Report
 from toolkit.errors import BadInput, Detached, MissingTool, NotReady, Problem, ToolkitError, Unreachable
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.lab.status import LabStatus
+from toolkit.network.measured import Measured
 from toolkit.plan.execute import PlanInterrupted, StepEnded
 
 COMMAND = typer.main.get_command(cli.app)
@@ -261,11 +263,76 @@ def test_faults_of_command_line_and_hosts_file_come_together(run: Run, hosts: Pa
         (("lab", "up", "--image", "A B"), "image: should be an image"),
         (("lab", "down", "--name", "../x"), "--name: should be 1 to 24 characters"),
         (("init", "a", "--from-hostfile", "gone"), "--from-hostfile: cannot be combined with a"),
+        (("bench", "scaling", "--report", "gone/a.html", "true"), "the folder gone does not exist"),
+        (("bench", "network", "--report", "gone/a.html"), "the folder gone does not exist"),
     ],
 )
 def test_more_that_is_refused(run: Run, hosts: Path, words: tuple[str, ...], message: str) -> None:
     status, out, err = run(*words)
     assert (status, out) == (2, "") and message in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "train.py"),
+        ("bench", "scaling", "train.py"),
+        ("render", "slurm", "train.py"),
+        ("top", "--prometheus", "x.prom"),
+    ],
+    ids=" ".join,
+)
+def test_a_working_directory_that_was_removed_is_no_traceback(
+    run: Run, hosts: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TOOLKIT_HOSTS", str(hosts))
+    gone = hosts.parent / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    status, out, err = run(*words)
+    monkeypatch.chdir(hosts.parent)
+    assert (status, out) == (2, "") and "the current folder: No such file or directory" in err
+
+
+def test_a_file_for_prometheus_in_a_folder_with_an_impossible_name_is_refused(run: Run, hosts: Path) -> None:
+    status, _, err = run("top", "--prometheus", f"{'x' * 300}/x.prom")
+    assert status == 2 and "--prometheus: there is no folder" in err
+
+
+@for_each("verb", ("network", "scaling"))
+@for_each("as_json", (False, True))
+def test_a_measurement_is_printed_although_its_page_cannot_be_written(verb: str, as_json: bool) -> None:
+    """The folder disappears during the measurement."""
+    session = SimpleNamespace(require_some=lambda: None, inventory=parse_inventory(HOSTS, "hosts.yaml"))
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        page = Path(folder, "pages", "page.html")
+        page.parent.mkdir()
+
+        def measured(*given: Any) -> Any:
+            page.parent.rmdir()
+            if verb == "scaling":
+                return Scaling((Point(1, 1, 2.0, 20.0, 40), Point(2, 2, 1.9, 20.0, 38)))
+            return Measured(("gpu1", "gpu2"), (), (), "mpi", ("slow",))
+
+        path = Path(folder, "hosts.yaml")
+        path.write_text(HOSTS)
+        for module in (cli_bench, cli_scaling):
+            patch.setattr(module, "connect", lambda *_, **__: nullcontext(session))
+        patch.setattr(cli_bench, "run_bench", measured)
+        patch.setattr(cli_scaling, "measure_all", measured)
+        patch.setattr(sys, "stdout", output := StringIO())
+        patch.setattr(sys, "stderr", StringIO())
+        words = ["bench", verb, "--hosts", str(path), "--report", str(page), *(["--json"] if as_json else [])]
+        patch.setattr(sys, "argv", ["toolkit", *words, *(["true"] if verb == "scaling" else [])])
+        with handlers_kept(), pytest.raises(SystemExit) as end:
+            cli.main()
+    assert end.value.code == 2
+    if as_json:
+        found = json.loads(output.getvalue())
+        assert ("rows" in found or "hosts" in found) and found["error"]["exit_code"] == 2
+    else:
+        assert ("1.9" if verb == "scaling" else "not measured: slow") in output.getvalue()
 
 
 def test_hosts_file_without_an_end_and_homes_that_nobody_has(run: Run, hosts: Path) -> None:

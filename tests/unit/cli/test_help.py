@@ -91,8 +91,8 @@ def test_each_option_has_a_meaning_and_a_value_with_a_name(name: str) -> None:
         (
             "run",
             "--fold",
-            "Hide tracebacks of torchrun itself and, in a job of 3 or more ranks, show equal lines of "
-            "several ranks only once (default: --fold)",
+            "Hide tracebacks of torchrun itself. In a job of 3 or more ranks, collapse identical lines that "
+            "several ranks print within 2 s (default: --fold)",
         ),
     ],
 )

@@ -161,6 +161,16 @@ def test_without_time_nothing_is_timed(bench: Any, clock: Clock) -> None:
     assert ways.called == []
 
 
+@pytest.mark.parametrize("total", [[3.0, 4.0, 4.0], [4.0, 4.0, 3.0], [3.0, 4.0, 5.0]])
+def test_a_wrong_sum_is_in_the_message(total: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = SimpleNamespace(ones=lambda *_: [], empty=lambda *_: total)
+    monkeypatch.setitem(sys.modules, "numpy", numpy)
+    comm = SimpleNamespace(size=4, Allreduce=lambda mine, found: None)
+    wrong = total[0] if total[0] != 4 else total[-1]
+    with pytest.raises(ArithmeticError, match=f"returned the sum {wrong}, not 4"):
+        network.mpi_allreduce(comm)(12)()
+
+
 class _Stopped(Exception):
     pass
 

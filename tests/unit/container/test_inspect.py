@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.unit.container_world import JOB, World, python, unkillable_smi, wait_for
-from toolkit.container.diagnose import inspect_ranks, processes, stacks, watchdog
+from toolkit.container.diagnose import collect, inspect_ranks, processes, stacks, watchdog
 from toolkit.protocol.decode import decode
 from toolkit.protocol.evidence import InspectedNow
 
@@ -91,6 +91,12 @@ def test_a_rank_that_sleeps_in_its_handler(world: World) -> None:
     assert said["status"]["state"] == "running" and "token is ***" in said["output"]
 
 
+def test_a_variable_with_the_name_of_a_secret_does_not_hide_the_job_and_its_hosts(world: World) -> None:
+    rank_of(world, SLEEPER, env={"TOKENIZER": "digits", "KEY_SERVER": "gpu1"})
+    said = inspect(world)
+    assert (said["host"], said["job"]["id"], said["job"]["hosts"][0]["name"]) == ("gpu1", JOB, "gpu1")
+
+
 def test_a_rank_that_reads_a_fifo_and_one_that_is_stopped(world: World) -> None:
     pid = rank_of(world, READER)
     (process,) = seen_processes(world)
@@ -118,12 +124,50 @@ def test_an_unkillable_nvidia_smi_does_not_hold_up_the_inspection(
     assert processes.gpus() == {"gpus": [gpu], "gpu_error": ""}
 
 
+def test_stacks_take_no_longer_than_their_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A py-spy that hangs begins near the end of the time, and there are two ways to start it."""
+    spy = tmp_path / "py-spy"
+    spy.write_text("#!/bin/sh\nexec sleep 60\n")
+    spy.chmod(0o755)
+    monkeypatch.setattr(inspect_ranks, "STACKS_S", 0.5)
+    monkeypatch.setattr(stacks, "STACK_S", 20.0)
+    process = {"pid": os.getpid(), "parent": 0, "state": "S"}
+    start = time.monotonic()
+    inspect_ranks.add_stacks(str(spy), [process])
+    assert time.monotonic() - start < 15
+    assert process["threads_seen"] == [] and str(process["no_stack"]).startswith("py-spy did not exit within")
+
+
+def test_gpus_and_nccl_are_queried_while_stacks_are_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(3, timeout=20)
+
+    def reads(value: object) -> Any:
+        def read(*given: object) -> object:
+            together.wait()
+            return value
+
+        return read
+
+    monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
+    monkeypatch.setattr(inspect_ranks, "ranks_of", lambda job: {0: [os.getpid()]})
+    for name, value in {"add_stacks": None, "ras": "NCCL", "gpus": {"gpus": []}}.items():
+        monkeypatch.setattr(inspect_ranks, name, reads(value))
+    world.job()
+    assert inspect_ranks.seen(JOB)["ras"] == "NCCL"
+
+
 def test_a_rank_that_has_ended_and_a_host_without_the_job(world: World) -> None:
     world.job(command=python("print('token')"))
     world.start("job.supervisor", JOB)
     wait_for(lambda: world.status()["state"] == "succeeded")
     (rank,) = inspect(world, JOB)["ranks"]
     assert (rank["exit_code"], rank["processes"], rank["lines"]) == (0, [], ["token"])
+    assert inspect(world, JOB.rpartition("-")[2])["job"]["id"] == JOB
+    world.folder(f"20260101-000000-other-{JOB.rpartition('-')[2]}").mkdir()
+    status, _, err = world.call("diagnose.inspect_ranks", JOB.rpartition("-")[2])
+    assert status == 66 and b"gpu1 has no folder of job" in err, "two ids end in it"
     status, _, err = world.call("diagnose.inspect_ranks", "20260101-000000-x-0000")
     assert status == 66 and b"gpu1 has no folder of job" in err
 
@@ -187,6 +231,26 @@ def test_everything_is_kept_by_collect(world: World) -> None:
     assert Path(said["path"]).stat().st_mode & 0o77 == 0
 
 
+def test_evidence_of_the_watchdog_masks_secrets_of_the_hosts_file(world: World) -> None:
+    rank_of(world, SLEEPER, env={"MINE": "tok-12345"}, secret_names=["MINE"])
+    _, out, _ = world.call("diagnose.collect", JOB)
+    kept = Path(json.loads(out)["path"]).read_text()
+    assert "my token is ***" in kept and "tok-12345" not in kept
+
+
+def test_hosts_that_do_not_answer_are_not_among_those_that_collect_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = [{"host": "gpu1", "ranks": []}, {"host": "gpu2", "error": "gone"}]
+    monkeypatch.setattr(collect, "load_job", lambda job: {})
+    monkeypatch.setattr(collect, "job_folder", lambda job: world.root)
+    monkeypatch.setattr(collect, "look_everywhere", lambda job: reports)
+    monkeypatch.setattr(sys, "argv", ["diagnose.collect", JOB])
+    assert collect.main() == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["hosts"], said["silent"]) == (1, ["gpu2: gone"])
+
+
 def test_rows_of_the_table_of_connections() -> None:
     row = "  1: 0A00000A:9C40 0B00000A:3039 01 00000010:00000002 01:00000019 00000003 1000 0 4711 2 0 20 4 0"
     assert processes.socket_row(row) == {
@@ -247,7 +311,7 @@ def test_the_watchdog_looks_once_at_each_stall() -> None:
 
     def start(job: str, why: str) -> Collector:
         assert (job, why) == ("x", "no rank has printed for 10 s")
-        said = {"path": "/p", "hosts": 2, "silent": ["box2: gone"]}
+        said = {"path": "/p", "hosts": 1, "silent": ["box2: gone"]}
         started.append(Collector(json.dumps(said).encode()))
         return started[-1]
 
@@ -258,7 +322,7 @@ def test_the_watchdog_looks_once_at_each_stall() -> None:
     started[0].over = True
     line = dog.tick(112.0)
     assert line == (
-        "no rank has printed for 12 s; toolkit saved the state of the ranks on 2 hosts (see `toolkit why x`)"
+        "no rank has printed for 12 s; toolkit saved the state of the ranks on 1 host (see `toolkit why x`)"
         "; box2: gone"
     )
     assert dog.tick(500.0) is None and len(started) == 1, "the same stall"

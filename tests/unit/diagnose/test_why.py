@@ -158,7 +158,7 @@ def test_another_call_replaces_the_bundle_but_not_the_bundle_of_the_running_job(
         answer = replace(answer, job=replace(answer.job, state=state))
         status, out, err = run("why")
         assert (status, err) == (0, "")
-        name = out.splitlines()[-1].removeprefix("bundle for a problem report: ")
+        name = out.splitlines()[-1].removeprefix("bundle for a bug report: ")
         with tarfile.open(tmp_path / name) as tar:
             report = tar.extractfile(f"{name.removesuffix('.tar.gz')}/why.json")
             assert report is not None and json.load(report)["state"] == state
@@ -221,6 +221,19 @@ def test_without_main_a_worker_knows_the_job() -> None:
     answer = ask(paper)
     assert answer.job.id == JOB and answer.job.state == "unknown"
     assert answer.verdict.hosts == ("gpu1",) and answer.verdict.ranks == (0,)
+
+
+def test_without_main_the_newest_job_of_the_workers_is_explained() -> None:
+    """The last job did not use gpu2, so gpu2 reports an earlier one."""
+    earlier, paper = "20261119-080000-old-a1b2", hang()
+    paper.errors["gpu1"] = ToolkitError("no answer on port 22", "", "gpu1")
+    del paper.facts["gpu1"]
+    paper.runners["gpu2"].said["job"] = ABOUT | {"id": earlier}
+    assert ask(paper).job.id == JOB
+    with pytest.raises(NotReady, match=f"2 job ids end in a1b2: {earlier} and {JOB}"):
+        ask(paper, "a1b2")
+    del paper.runners["gpu2"].said["job"]
+    assert ask(paper, "a1b2").job.id == JOB
 
 
 def test_a_host_that_has_left_the_file_is_named() -> None:

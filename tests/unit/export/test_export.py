@@ -92,6 +92,18 @@ def test_scripts_for_docker(launcher: str) -> None:
     check_golden(f"render/slurm/docker-{launcher}.sh", text)
 
 
+def test_slurm_can_allocate_the_gpus_of_nodes_that_differ() -> None:
+    """No node has to have the GPUs of the largest one."""
+    for slots in (1, 8):
+        nodes = (BatchNode("gpu1", 1, 8), BatchNode("gpu2", slots, 4))
+        text = script(dataclasses.replace(JOB, nodes=nodes), "docker")
+        assert "#SBATCH --nodelist=gpu1,gpu2\n#SBATCH --gpus=12\n" in text and "gpus-per-node" not in text
+        assert "\nunset SLURM_GPUS\n" in text, "otherwise each step requests 12 GPUs"
+    text = script(JOB, "docker")
+    assert "#SBATCH --gpus-per-node=2\n" in text and "#SBATCH --gpus=" not in text
+    assert "#SBATCH --nodelist" not in text
+
+
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "docker"])
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 def test_scripts_for_others(runtime: str, launcher: str) -> None:
@@ -425,6 +437,16 @@ def test_nodes_that_differ_are_for_docker_alone(folder: Path) -> None:
             batch_job(inventory(), unlike, target, {"gpu3": facts_with(1)})
         alike = dataclasses.replace(asked, runtime=runtime, slots=1, gpus=1)
         assert batch_job(inventory(), alike, target, {}).slots == 1
+
+
+def test_a_node_without_gpus_beside_others_is_refused(folder: Path) -> None:
+    """Slurm allocates at least one GPU of each node, or none at all."""
+    asked = batch(folder, exclude=("gpu2",))
+    with pytest.raises(BadInput, match="hosts/gpu3: has no GPU, but gpu1 has") as raised:
+        batch_job(inventory(), asked, SLURM, {"gpu3": facts_with(0)})
+    assert raised.value.fix == "add --only gpu1, or add --gpus N for all hosts with slots"
+    asked = dataclasses.replace(asked, gpus=0)
+    assert [node.gpus for node in batch_job(inventory(), asked, SLURM, {}).nodes] == [0, 0]
 
 
 @pytest.mark.parametrize("launcher", ["deepspeed", "torchrun"])

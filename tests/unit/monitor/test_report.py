@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from toolkit.api.job import ClusterJob
 from toolkit.bench.network_html import network_html
 from toolkit.bench.scaling_report import Point as Scaled
 from toolkit.bench.scaling_report import Scaling, parse_scaling, scaling_html
-from toolkit.container.monitor import gauge_log
+from toolkit.container.monitor import gauge_log, job_facts
 from toolkit.core.report import HERE, Outcome, from_phase, parse_spans, spans_json
 from toolkit.errors import BadInput
 from toolkit.jobs.status import parse_status
@@ -123,6 +124,30 @@ def test_a_job_that_runs_and_one_that_nobody_knows(world: World) -> None:
     report = report_of({"gpu1": said}, {"gpu1": said["now"]})
     assert report.status.state == "running" and report.attempts[-1].end is None and report.seconds > 0
     assert json.loads(world.call("monitor.job_facts", "no-such")[1])["record"] is None
+
+
+def test_a_rank_whose_record_is_damaged_is_in_the_report(world: World) -> None:
+    folder = world.job()
+    (folder / "logs").mkdir()
+    run = {"rank": 0, "attempt": 0, "pid": 1, "began": 1.0, "starts": [1.0]}
+    (folder / "logs" / "rank-0.run").write_text(json.dumps(run))
+    for name in ("rank-1.run", "rank-other.run"):
+        (folder / "logs" / name).touch()
+    found = decode(Account, account(world)).ranks
+    assert [(rank.rank, rank.starts) for rank in found] == [(0, (1.0,)), (1, ())]
+
+
+def test_a_package_without_metadata_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted pip leaves them."""
+    packages = tmp_path / "packages"
+    for name in ("~orch-2.1.dist-info", "torch-2.1.dist-info", "nvidia_nccl_cu12-2.2.dist-info"):
+        (packages / name).mkdir(parents=True)
+    (packages / "nvidia_nccl_cu12-2.2.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: nvidia-nccl-cu12\nVersion: 2.2\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(packages)])
+    found = job_facts.versions()
+    assert found["nccl"] == "2.2" and "torch" not in found and None not in found.values()
 
 
 def test_a_rank_without_a_word(world: World) -> None:

@@ -294,6 +294,17 @@ def test_a_rank_that_has_ended_is_no_rank(here: World) -> None:
         assert reading(process).ranks == ()
 
 
+def test_a_rank_whose_log_has_begun_a_new_piece_is_not_silent(tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_text("step 1\n")
+    os.utime(log, (1000.0, 1000.0))
+    (tmp_path / "rank-0.log.7").write_text("step 2\n")
+    rank = gauges.Rank(JOB, 0, os.getpid(), log)
+    found = rank.sample(0.0)
+    rank.close()
+    assert found["step"] == 2 and found["silent"] < 600
+
+
 def test_gpus_by_nvidia_smi(here: World, tmp_path: Path) -> None:
     script = tmp_path / "bin" / "nvidia-smi"
     script.parent.mkdir()
@@ -413,6 +424,57 @@ def test_a_host_that_is_not_read_in_time_is_named(monkeypatch: pytest.MonkeyPatc
     gauges = Gauges(session, 0.0)
     gauges.wait_for_rates()
     assert gauges.now() == ((), {"gpu1": "the host sent no reading within 0 s"})
+
+
+def test_a_host_that_sends_nothing_more_over_a_connection_that_lives_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its container is paused, or a file system hangs."""
+    session = Session(world.inventory())
+    session.facts = {"gpu1": world.facts(), "gpu2": world.facts("gpu2")}
+    gauges = Gauges(session, 0.0)
+    streams = Streams(gauges, monkeypatch)
+    monkeypatch.setattr("toolkit.cluster.gauges._PATIENCE_S", PATIENCE_S)
+    streams.waits.release(3)  # a half of the readings of one host is left out
+    with gauges:
+        wait_for(lambda: len(gauges._counts) == 2 and sum(gauges._counts.values()) == 3)
+        assert [one.host for one in gauges.now()[0]] == ["gpu1", "gpu2"]
+        monkeypatch.setattr("toolkit.cluster.gauges._PATIENCE_S", 0.0)
+        found, silent = gauges.now()
+        assert found == () and list(silent) == ["gpu1", "gpu2"]
+        assert silent["gpu1"].startswith("the host sent no reading for ")
+        streams.waits.release()
+
+
+def test_a_host_that_was_down_at_the_start_is_probed_and_read_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = Session(world.inventory())
+    down = Unreachable("no route", "look at it", "gpu2")
+    session.facts, session.errors = {"gpu1": world.facts()}, {"gpu2": down}
+    tries: list[str] = []
+    probed: list[str] = []
+
+    class Lost:
+        is_open = False
+
+    def reconnect(name: str) -> Any:
+        tries.append(name)
+        if len(tries) < 3:
+            raise down
+        return session.runners[name]
+
+    session.runners = {"gpu1": Lost(), "gpu2": Lost()}  # type: ignore[dict-item]
+    monkeypatch.setattr(session, "reconnect", reconnect)
+    monkeypatch.setattr(session, "_ask", probed.append)
+    monkeypatch.setattr("toolkit.cluster.gauges._PAUSE_S", 0.0)
+    gauges = Gauges(session, PATIENCE_S)
+    streams = Streams(gauges, monkeypatch)
+    monkeypatch.setattr("toolkit.cluster.gauges.ContainerRunner", lambda runner, container: streams)
+    streams.waits.release(4)
+    with gauges:
+        wait_for(lambda: [one.host for one in gauges.now()[0]] == ["gpu1", "gpu2"])
+        assert gauges.now()[1] == {} and (tries, probed) == (["gpu2"] * 3, ["gpu2"])
 
 
 def test_a_silent_host_does_not_cost_more_threads_with_every_try(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -583,11 +583,13 @@ class Hosts:
 
     def __init__(self, **texts: str) -> None:
         self.texts = texts
-        self.facts: dict[str, object] = dict.fromkeys(texts)
+        self.facts = {host: world.facts_when_up()[host] for host in texts}
+        self.runners = {host: self.container(host) for host in texts}
         self.errors: dict[str, ToolkitError] = {}
         self.started: dict[str, tuple[str, ...]] = {}
         names = tuple(texts)
-        self.inventory = SimpleNamespace(main=names[0], names=names, answering=names, in_parts=True)
+        about = {"cluster": "demo", "main": names[0], "names": names}
+        self.inventory = SimpleNamespace(**about, answering=names, in_parts=True)
 
     def container(self, host: str) -> Any:
         runner = Printing(self.texts[host])

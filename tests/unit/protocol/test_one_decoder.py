@@ -63,7 +63,6 @@ WRITES = {
     "remote/host_keys.py": "known_hosts, after the user has agreed",
 }
 ARCHIVES = {
-    "plan/fetch_files.py": "headers with limits; the writer takes the content",
     "image/export_reader.py": "headers with limits; nothing gets a name of the archive",
     "image/build.py": "whether a wheel of the user's machine is complete",
     "core/files.py": "an archive that toolkit writes",

@@ -46,6 +46,22 @@ def test_values_are_masked_wherever_they_stand() -> None:
     assert masked(value, secrets) == shown
 
 
+def test_a_secret_does_not_replace_a_part_of_an_id_or_a_name_of_a_host() -> None:
+    secrets = secret_values(["gpt2", "gpu1", "10.0.0.1", "running"])
+    kept = {
+        "host": "gpu1",
+        "job": {"id": "20260302-090000-train-gpt2-a1b2", "hosts": [{"name": "gpu1", "address": "10.0.0.1"}]},
+        "sockets": [{"peer": "10.0.0.1:12345"}],
+        "status": {"state": "running", "lost_host": "gpu1", "restarts": [{"hosts": ["gpu1"]}]},
+    }
+    assert masked(kept, secrets) == kept
+    free = {"command": ["train_gpt2.py"], "hosts": [{"name": "gpu1", "ranks": [{"tail": "on gpu1"}]}]}
+    assert masked(free, secrets) == {
+        "command": ["train_***.py"],
+        "hosts": [{"name": "gpu1", "ranks": [{"tail": "on ***"}]}],
+    }
+
+
 @for_each(
     ("data", "shown"),
     [

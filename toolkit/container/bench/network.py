@@ -272,8 +272,9 @@ def mpi_allreduce(comm: Any) -> Callable[[int], Callable[[], None]]:
 
         def once() -> None:
             comm.Allreduce(mine, total)
-            if total[0] != comm.size or total[-1] != comm.size:
-                raise ArithmeticError(f"the all-reduce returned the sum {total[0]}, not {comm.size}")
+            for found in (total[0], total[-1]):
+                if found != comm.size:
+                    raise ArithmeticError(f"the all-reduce returned the sum {found}, not {comm.size}")
 
         return once
 

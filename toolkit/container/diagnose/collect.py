@@ -63,5 +63,6 @@ def main() -> int:
     path = folder / f"{at:017.3f}.json"
     write_json(path, {"at": at, "why": args.why, "hosts": hosts})
     silent = [f"{host['host']}: {host['error']}" for host in hosts if host.get("error")]
-    sys.stdout.write(json.dumps({"path": str(path), "hosts": len(hosts), "silent": silent}) + "\n")
+    reported = len(hosts) - len(silent)
+    sys.stdout.write(json.dumps({"path": str(path), "hosts": reported, "silent": silent}) + "\n")
     return 0

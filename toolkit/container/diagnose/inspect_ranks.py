@@ -31,11 +31,11 @@ from toolkit.container.diagnose.stacks import finder, is_python, stack_of
 from toolkit.container.job.variables import kept
 from toolkit.container.job_file import load_host
 from toolkit.container.job_list import kept_status
-from toolkit.container.logs.log import pieces, size_of
+from toolkit.container.logs.log import age, pieces, size_of
 from toolkit.protocol.redact import masked, secret_pairs, secret_values
 
 CPU_S = 0.4  # window of the CPU measurement
-STACKS_S = 12.0  # for all stacks of this host; after it no further one is started
+STACKS_S = 12.0  # for all stacks of this host
 SPIES = 4
 TAIL_BYTES = 16384
 OUTPUT_BYTES = 131072
@@ -49,6 +49,15 @@ def newest_job() -> str:
     if not jobs:
         fail(66, f"{load_host()['host']} has no job")
     return max(jobs, key=lambda folder: folder.name).name
+
+
+def find_job(word: str) -> str:
+    """Return the only job on this host whose id ends in the word; without a word, the newest job."""
+    if not word:
+        return newest_job()
+    folder = job_folder(word)
+    found = [] if folder.is_dir() else list(folder.parent.glob(f"*-{word}"))
+    return found[0].name if len(found) == 1 else word
 
 
 def tail(path: Path, most: int, start: int = 0) -> str:
@@ -66,13 +75,6 @@ def output_start(folder: Path) -> int:
     """Return the offset of the merged output of the last attempt."""
     restarts = (kept_status(folder) or {}).get("restarts") or [{}]
     return int(restarts[-1].get("from", 0))
-
-
-def age(path: Path, now: float) -> float | None:
-    """Return the seconds since the last write to a log."""
-    with suppress(OSError, IndexError):
-        return max(0.0, now - pieces(path)[-1][1].stat().st_mtime)
-    return None
 
 
 def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str, Any]:
@@ -136,10 +138,11 @@ def add_stacks(spy: str, processes: list[dict[str, Any]]) -> None:
         elif time.monotonic() > until:
             process["no_stack"] = f"the time limit of {STACKS_S:.0f} s had passed"
         else:
-            process["threads_seen"], process["no_stack"] = stack_of(spy, process["pid"], process["state"])
+            found = stack_of(spy, process["pid"], process["state"], until)
+            process["threads_seen"], process["no_stack"] = found
 
     def again(process: dict[str, Any]) -> None:
-        seen, _ = stack_of(spy, process["pid"], process["state"])
+        seen, _ = stack_of(spy, process["pid"], process["state"], until)
         process["moved"] = bool(seen) and names_of(seen) != names_of(process["threads_seen"])
 
     pids = {process["pid"] for process in processes}
@@ -191,7 +194,11 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
     spy = finder()
     # The command first; its children only if there is time.
     order = sorted(processes.values(), key=lambda process: (process["parent"] in processes, process["pid"]))
-    add_stacks(spy, order)
+    # Each needs several seconds on a host that hangs, and toolkit waits for the complete result.
+    with ThreadPoolExecutor(2) as beside:
+        smi = beside.submit(gpus)
+        nccl = beside.submit(ras, next(iter(environs.values()))) if environs else None
+        add_stacks(spy, order)
     for rank in ranks:
         rank["processes"] = [processes[pid] for pid in rank.pop("pids") if pid in processes]
         rank["dumps"] = flight_dumps(folder, rank["rank"], environs.get(rank["rank"], {}))
@@ -201,8 +208,8 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
         "job": about(folder),
         "ranks": ranks,
         "sockets": connections,
-        **gpus(),
-        "ras": ras(next(iter(environs.values()))) if environs else "",
+        **smi.result(),
+        "ras": nccl.result() if nccl else "",
         "oom_kills": oom_kills(),
         "py_spy": bool(spy),
         "status": kept_status(folder),
@@ -215,7 +222,9 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
 
 
 def secrets_of(folder: Path, environs: list[dict[str, str]], named: Collection[str]) -> tuple[str, ...]:
-    """Return the values of the named variables and of those with a secret-like name, for redaction."""
+    """Return the values to mask: of the named variables, of the job's secrets, and of secret-like names."""
+    about = read(folder / "job.json") or {}
+    named = {*named, *about.get("secret_names", ())}
     job = kept(folder) or {"env": {}, "override": {}, "token": ""}
     pairs = [pair for env in (*environs, job["env"], job["override"]) for pair in env.items()]
     by_name = [value for name, value in pairs if name in named]
@@ -224,10 +233,12 @@ def secrets_of(folder: Path, environs: list[dict[str, str]], named: Collection[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("job_id", nargs="?", default="", help="default: the newest job on this host")
+    parser.add_argument(
+        "job_id", nargs="?", default="", help="id of the job, or its last part (default: the newest job)"
+    )
     parser.add_argument(
         "--secret", action="append", default=[], help="hide the value of this variable (repeatable)"
     )
     args = parser.parse_args()
-    sys.stdout.write(json.dumps(seen(args.job_id or newest_job(), args.secret)) + "\n")
+    sys.stdout.write(json.dumps(seen(find_job(args.job_id), args.secret)) + "\n")
     return 0

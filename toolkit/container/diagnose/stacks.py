@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,12 @@ def is_python(pid: int) -> bool:
         return False
 
 
-def stack_of(spy: str, pid: int, state: str) -> tuple[list[dict[str, Any]], str]:
-    """Return the process's threads with their frames, innermost first, and the reason if there are none."""
+def stack_of(spy: str, pid: int, state: str, until: float) -> tuple[list[dict[str, Any]], str]:
+    """Return the process's threads with their frames, innermost first, and the reason if there are none.
+
+    Args:
+        until: end of py-spy's time by the monotonic clock.
+    """
     threads: list[dict[str, Any]] = []
     # Do not stop the process: one that was stopped before would continue afterwards.
     ways: list[list[str]] = [["--nonblocking"]]
@@ -42,20 +47,21 @@ def stack_of(spy: str, pid: int, state: str) -> tuple[list[dict[str, Any]], str]
         ways.append([])  # a running process can change during the sample
     problem = ""
     for way in ways:
+        limit = max(0.1, min(STACK_S, until - time.monotonic()))
         try:
             done = subprocess.run(
                 [spy, "dump", "--json", "--full-filenames", *way, "--pid", str(pid)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=STACK_S,
+                timeout=limit,
             )
             threads = json.loads(done.stdout) if done.returncode == 0 else []
             problem = _words(done.stderr)
         except subprocess.TimeoutExpired:
-            problem = f"py-spy did not exit within {STACK_S:.0f} s"
+            problem = f"py-spy did not exit within {limit:.2g} s"
         except (OSError, ValueError) as error:
             problem = str(error)
-        if threads:
+        if threads or time.monotonic() >= until:
             break
     sources = Sources(pid)
     return [_thread(thread, pid, sources) for thread in threads], "" if threads else problem

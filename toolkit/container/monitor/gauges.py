@@ -21,7 +21,7 @@ from toolkit.container.conventions import JOB_TAG, fail, is_tagged, root
 from toolkit.container.files import read
 from toolkit.container.job.rank_records import RUN_FIELDS, is_record
 from toolkit.container.job_file import load_host
-from toolkit.container.logs.log import Reader, size_of
+from toolkit.container.logs.log import Reader, age, size_of
 from toolkit.container.monitor.steps import StepRate
 from toolkit.protocol.outcomes import EXIT_USAGE
 
@@ -159,16 +159,12 @@ class Rank:
                 words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
                 ticks += sum(map(int, words[11:15]))  # its own and those of exited children
                 memory += int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * PAGE
-        try:
-            silent = max(0.0, time.time() - self.log.stat().st_mtime)
-        except OSError:
-            silent = None
         return {
             "job": self.job,
             "rank": self.number,
             "cpu": self._cpu.of(ticks / TICKS_PER_S, now),
             "memory": memory,
-            "silent": silent,
+            "silent": age(self.log, time.time()),
             "line": self.throughput.line,
             "step": self.throughput.step,
             "steps_per_s": self.throughput.steps_per_s,

@@ -53,7 +53,7 @@ def rank_of(run: Path) -> dict[str, Any]:
     log = run.with_suffix(".log")
     rows, _ = times(log)
     return {
-        "rank": about.get("rank"),
+        "rank": int(run.stem.removeprefix("rank-")),  # a full disk can leave a file without a record
         "attempt": about.get("attempt"),
         "starts": about.get("starts") or [],
         "first_output": rows[0][0] if rows else None,
@@ -114,15 +114,18 @@ def versions() -> dict[str, str]:
     """Return versions of the image's software and of the kernel."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
+        with suppress(ImportError, OSError, ValueError, LookupError):  # see below
             found[name] = importlib.metadata.version(name)
     with suppress(OSError, subprocess.SubprocessError, IndexError):
         output = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=10).stdout
         found["open mpi"] = output.splitlines()[0].split()[-1]
     for package in importlib.metadata.distributions():
-        if package.name.startswith("nvidia-nccl-"):
-            found["nccl"] = package.version
-    return {**found, "kernel": platform.release(), "machine": platform.machine()}
+        # An interrupted pip leaves folders without metadata, which have no name or raise other errors.
+        with suppress(OSError, ValueError, LookupError):
+            if (package.name or "").startswith("nvidia-nccl-"):
+                found["nccl"] = package.version
+    found |= {"kernel": platform.release(), "machine": platform.machine()}
+    return {name: version for name, version in found.items() if version}
 
 
 def network() -> dict[str, str]:
@@ -143,7 +146,8 @@ def network() -> dict[str, str]:
 def account(job: str) -> dict[str, Any]:
     """Return all facts of this host about a job; facts of main are None on other hosts."""
     folder = job_folder(job)
-    ranks = [rank_of(run) for run in sorted((folder / "logs").glob("rank-*.run"))]
+    runs = sorted((folder / "logs").glob("rank-*.run"))
+    ranks = [rank_of(run) for run in runs if run.stem.removeprefix("rank-").isdecimal()]
     first = min((rank["rank"] for rank in ranks), default=None)
     starts: list[float] = next((rank["starts"] for rank in ranks if rank["rank"] == first), [])
     status = kept_status(folder)

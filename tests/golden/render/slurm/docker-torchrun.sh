@@ -11,7 +11,7 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --nodelist=gpu1,gpu2
-#SBATCH --gpus-per-node=3
+#SBATCH --gpus=4
 #SBATCH --exclusive
 #SBATCH --time=2
 #SBATCH --output=%x-%j.log
@@ -229,6 +229,8 @@ for each in "${nodes[@]}"; do
     names+="$address $each"$'\n'
 done
 
+# Slurm sets SLURM_GPUS to the GPUs of all nodes, and srun would request this number for a step on one node too.
+unset SLURM_GPUS
 functions=$(declare -f fail slots_of furnish node leave launch)
 exec 9< <(exec srun --input=none --kill-on-bad-exit=0 bash -c "$functions; node")
 trap 'ended=143' TERM
