@@ -121,7 +121,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
             "disk-home",
             "stat -c %a /home/trainer >/root/mode; chmod 555 /home/trainer",
             "chmod $(cat /root/mode) /home/trainer; rm /root/mode",
-            "is not writable",
+            "cannot write to the home folder",
             "warning",
         ),
         Fault(

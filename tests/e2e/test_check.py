@@ -219,7 +219,7 @@ def test_leftovers_are_found_and_removed_and_nothing_else(checked: Toolkit, befo
                 "a state directory of cluster gone-too, but no container of this cluster",
             ),
             ("cluster-version", "warning", "box2", "toolkit 0.0.1"),
-            ("left-containers", "warning", "box2", "toolkit-checked-worker does not run"),
+            ("left-containers", "warning", "box2", "toolkit-checked-worker is not running"),
         )
         dry = checked.run("check", "--fix", "--dry-run")
         assert "end remaining processes of job 20260101-000000-over-aaaa" in dry.out

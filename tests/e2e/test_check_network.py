@@ -103,7 +103,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "pair-seen",
             f"ip addr add SPARE/32 dev enp3s0; {NAT.format('A')}",
             f"{NAT.format('D')}; ip addr del SPARE/32 dev enp3s0",
-            "box1 receives connections of box2 from SPARE",
+            "connections from box2 arrive at box1 with the source address SPARE",
         ),
     ),
     "slow": (

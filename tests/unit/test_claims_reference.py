@@ -118,7 +118,7 @@ CLAIMS = [
         f" or Podman older than {'.'.join(map(str, OLDEST_PODMAN))}",
     ),
     (CHECK, f"by more than {WARN_AHEAD:g} s (warning) or {STOP_AHEAD:g} s (error)"),
-    (CHECK, f"`/dev/shm` below {shown_bytes(LEAST_SHM)}"),
+    (CHECK, f"`/dev/shm` smaller than {shown_bytes(LEAST_SHM)}"),
     (CHECK, f"fewer than {LEAST_FILES} open files for ranks"),
     (CHECK, f"({FIRST_DRIVER[MAJOR]} for the GPU image, {FIRST_DRIVER[12]} with `--cuda 12`)"),
     (CHECK, f"({OLDEST} for the GPU image)"),
