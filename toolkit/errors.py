@@ -101,7 +101,9 @@ class UnreachableCause(Enum):
     OTHER = "other"
     UNKNOWN_KEY = "the SSH host key of the host is not recorded"
     CHANGED_KEY = "the SSH host key of the host differs from the recorded key"
+    REVOKED_KEY = "the SSH host key of the host is revoked"
     UNKNOWN_NAME = "the name of the host cannot be resolved"
+    LOGIN_REFUSED = "the host refused the SSH login"
 
 
 class Unreachable(ToolkitError):

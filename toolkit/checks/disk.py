@@ -10,6 +10,7 @@ from toolkit.checks.places import PLACES, Place, place
 from toolkit.core.command import quoted
 from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
+from toolkit.core.image import listed_name
 from toolkit.core.printable import counted
 from toolkit.errors import UnsafeState
 from toolkit.launchers import BY_AGENT
@@ -43,11 +44,16 @@ def _old_images(seen: Seen, scene: Scene) -> str:
     """Return the command that removes images created by toolkit and used by no container; empty if none."""
     assert seen.facts is not None
     used = {container.image for container in seen.facts.containers}
-    wanted = scene.image.identity if scene.image else ""
-    old = [image.tags for image in seen.facts.images if image.id not in used and image.identity != wanted]
-    sent = [tags for tags in old if any(tag.startswith(f"{IDENTITY_REPOSITORY}:") for tag in tags)]
-    # All tags of an image, because the engine keeps the layers of an image that still has a tag.
-    names = [tag for tags in sent for tag in tags if "@" not in tag]
+    wanted = {image.identity for image in (scene.image, scene.next_image) if image}
+    unused = [i for i in seen.facts.images if i.id not in used and i.identity not in wanted]
+    names: list[str] = []
+    for image in unused:
+        # All tags of an image, because the engine keeps the layers of an image that still has a tag.
+        tags = [tag for tag in image.tags if "@" not in tag]
+        sent = {tag for tag in tags if tag.startswith(f"{IDENTITY_REPOSITORY}:")}
+        # As in `toolkit image prune`, an image with another name stays, because the user assigned the name.
+        if sent and set(tags) <= sent | {listed_name(scene.inventory.image, tags)}:
+            names += tags
     return f"on {seen.host}: {seen.facts.engine} image rm {quoted(*names)}" if names and wanted else ""
 
 

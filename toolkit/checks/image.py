@@ -10,14 +10,14 @@ from toolkit.checks.leftovers import own_containers
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.causes import words_of
 from toolkit.core.finding import Finding
-from toolkit.core.image import LATE_FIX, ImageFacts, missing_fix, unsendable
+from toolkit.core.image import LATE_FIX, ImageFacts, listed_name, missing_fix, pull_name, unsendable
 from toolkit.image.pull import pull_failures, pulling
 
 
 def _held(seen: Seen, tag: str) -> ImageFacts | None:
     """Return the image with this tag on the host."""
     images = seen.facts.images if seen.facts else ()
-    return next((image for image in images if tag in image.tags), None)
+    return next((image for image in images if listed_name(tag, image.tags)), None)
 
 
 def _one(scene: Scene) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     tag, wanted = scene.inventory.image, scene.image
     if scene.inventory.pull != "never":
         if seen.facts in pulling(scene.inventory, scene.facts):
-            yield fine(f"`toolkit up` pulls {tag} on this host")
+            yield fine(f"`toolkit up` pulls {pull_name(tag, scene.inventory.engine)} on this host")
         return
     if not seen.facts.docker or wanted is None:
         yield unchecked("the container engine cannot be used" if wanted else scene.no_image)
@@ -71,7 +71,8 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    answer, tag = scene.registry.get(seen.host), scene.inventory.image
+    answer = scene.registry.get(seen.host)
+    tag = pull_name(scene.inventory.image, scene.inventory.engine)
     if answer is None or answer.ok:
         if answer is None:
             pulls = seen.facts in pulling(scene.inventory, scene.facts)

@@ -133,9 +133,12 @@ def former_states(seen: Seen, inventory: Inventory) -> Iterator[tuple[str, str, 
             continue
         fix = (
             "toolkit down --hosts COPY  # COPY: a copy of hosts.yaml that contains only this host, with the "
-            f"name {name}; downloads the job records and removes the directory"
+            f"name {name}; downloads the job records, and removes the directory and the containers of the "
+            "cluster on this host"
         )
-        if (cluster, seen.host) in there and name not in named:
+        if name in named:
+            fix = "toolkit up  # recreates the container under the present name; then run this command again"
+        elif (cluster, seen.host) in there:
             old, new = quoted(f"{folder}/jobs"), quoted(f"{facts.state_dir}/jobs")
             fix = (
                 f"on {seen.host}: mv {old}/* {new}/  # moves the job records to the present name; then, to "

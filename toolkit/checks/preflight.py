@@ -14,7 +14,7 @@ from toolkit.cluster.probe import parse_facts
 from toolkit.cluster.session import Session
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding, alarms, graver_first
-from toolkit.core.image import ImageFacts
+from toolkit.core.image import ImageFacts, listed_name
 from toolkit.errors import ImageError, NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.launchers.job import Job
@@ -130,4 +130,5 @@ def _image(
     try:
         return reference_image(inventory, facts, local, by_name)
     except ImageError:
-        return next((i for f in facts.values() for i in f.images if inventory.image in i.tags), None)
+        images = (i for f in facts.values() for i in f.images)
+        return next((i for i in images if listed_name(inventory.image, i.tags)), None)

@@ -21,6 +21,7 @@ from toolkit.core.command import Result
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.host_programs import packed
+from toolkit.core.image import pull_name
 from toolkit.core.runner import Runner
 from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.hostsfile.errors import meant
@@ -115,7 +116,7 @@ def _ask_registry(
 ) -> dict[str, Result]:
     """Query the image's registry from the hosts that pull the image; a lost host has no answer."""
     asked = [f.host for f in pulling(inventory, facts) if f.docker]
-    line = ask_registry(inventory.image)
+    line = ask_registry(pull_name(inventory.image, inventory.engine))
     return fan_out(asked, lambda host: runners[host].run(line, _REGISTRY_SECONDS))[0]
 
 

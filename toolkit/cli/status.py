@@ -43,7 +43,8 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     """Show hosts, services, GPUs and jobs.
 
     For each GPU, toolkit prints the jobs that reserved the GPU, and other processes on the GPU. The command
-    exits with 3 if a host or a service of the cluster is not up, and with 1 if toolkit cannot list the jobs.
+    exits with 3 if a host or a service of the cluster is not up, and otherwise with 1 if toolkit cannot list
+    the jobs.
 
     Examples:
         toolkit status
@@ -86,10 +87,10 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
             put_text("\n" + jobs_table(shown))
         if error is not None:
             put_text(f"\n{error}")
-    if error is not None:
-        raise typer.Exit(error.exit_code)
     if not up:
         raise typer.Exit(3)
+    if error is not None:
+        raise typer.Exit(1)
 
 
 def _jobs(session: Session) -> tuple[list[JobStatus], ToolkitError | None]:

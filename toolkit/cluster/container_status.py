@@ -13,12 +13,13 @@ from toolkit.core.command import Kind, command, script
 from toolkit.core.container import Container, docker_run_args
 from toolkit.core.engines import ENGINE_FAILED, PODMAN
 from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.image import listed_name
 from toolkit.core.printable import counted
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, choose_paths
 from toolkit.plan.steps import Failure, Run
-from toolkit.protocol.names import LABEL_CLUSTER, LABEL_CONFIG, LABEL_VERSION, container_name
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_CONFIG, LABEL_SERVICE, LABEL_VERSION, container_name
 from toolkit.protocol.transport import NOT_FOUND, without_sshd
 
 UP = "toolkit up"
@@ -86,7 +87,8 @@ def _host_state(inventory: Inventory, facts: Facts, address: str, inside: Mappin
     wanted = container_name(inventory.cluster, role)
     found = next((c for c in facts.containers if c.name == wanted), None)
     image = next((i.identity for i in facts.images if found and i.id == found.image), "")
-    image = image or next((i.identity for i in facts.images if inventory.image in i.tags), "absent")
+    named = (i.identity for i in facts.images if listed_name(inventory.image, i.tags))
+    image = image or next(named, "absent")
     version, fix = version_note(inventory.cluster, facts, inside)
     why = why_not_running(found, facts) if found else ""
     others = sum(c.labels.get(LABEL_CLUSTER) != inventory.cluster for c in facts.containers)
@@ -169,14 +171,16 @@ def _clock(seconds: float) -> str:
 # Another user can have created a container of this name since the probe: then it stays, and the engine
 # refuses a second one of the name. The container can end before its removal; then the removal fails and
 # nothing is left. Status 125 as of the engine, so that the step is tried again (``ENGINE_FAILED``).
-# Its anonymous volumes go too, because no other command would find them.
 # Arguments: the container, its required owner.
-REMOVE_OWN = r"""
+REMOVE_SERVICE = r"""
 owner=$(docker container inspect --format '{{index .Config.Labels "toolkit.owner"}}' "$1" 2>/dev/null)
-[ "$owner" != "$2" ] || failed=$(docker rm --force --volumes "$1" 2>&1) ||
+[ "$owner" != "$2" ] || failed=$(docker rm --force "$1" 2>&1) ||
   ! docker container inspect "$1" >/dev/null 2>&1 || { printf '%s\n' "$failed" >&2; exit 125; }
 shift 2
 """
+# With the anonymous volumes, because no other command would find them. Those of a service can contain the
+# user's data, for example of a database, so only `down` removes them.
+REMOVE_OWN = REMOVE_SERVICE.replace("rm --force", "rm --force --volumes")
 
 
 def lost_steps(container: Container, facts: Facts) -> tuple[Run, ...]:
@@ -184,16 +188,31 @@ def lost_steps(container: Container, facts: Facts) -> tuple[Run, ...]:
     lost = lost_mounts(container, facts)
     if not lost:
         return ()
+    volumes = "" if _is_service(container) else " --volumes"
     return (
         Run(
             facts.host,
             f"remove {container.name}, because directories or files of its mounts were deleted",
-            script(REMOVE_OWN, container.name, facts.user),
+            script(_removal(container), container.name, facts.user),
             unless=script('for f; do [ -e "$f" ] || exit 1; done', *lost),
             again=ENGINE_FAILED,
-            fix=f"on {facts.host}: {facts.engine} rm --force --volumes {container.name}",
+            fix=f"on {facts.host}: {facts.engine} rm --force{volumes} {container.name}",
         ),
     )
+
+
+def _is_service(container: Container) -> bool:
+    return LABEL_SERVICE in dict(container.labels)
+
+
+def _removal(container: Container) -> str:
+    return REMOVE_SERVICE if _is_service(container) else REMOVE_OWN
+
+
+def _is_only_paused(container: Container, facts: Facts) -> bool:
+    """Return True if a container with the wanted settings is paused."""
+    found = next((c for c in facts.containers if c.name == container.name), None)
+    return found is not None and found.state == "paused" and found.digest == container.digest()
 
 
 def start_step(
@@ -215,7 +234,9 @@ def start_step(
     # Podman has no daemon with a log.
     shows_errors = "podman info" if facts.engine == PODMAN else "sudo journalctl -u docker -n 20"
     # An existing container of this name is stopped, dead or made from another specification.
-    start = script(f'{REMOVE_OWN}exec "$@"', container.name, facts.user, *docker_run_args(container))
+    start = script(f'{_removal(container)}exec "$@"', container.name, facts.user, *docker_run_args(container))
+    if _is_service(container) and _is_only_paused(container, facts):
+        start = command("docker", "unpause", container.name)
     return Run(
         facts.host,
         f"start container {container.name}",

@@ -13,7 +13,7 @@ from toolkit.core.causes import words_of
 from toolkit.core.command import command
 from toolkit.core.gauges import HostGauges, parse_gauges
 from toolkit.core.runner import ContainerRunner
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, Unreachable, UnreachableCause, UnsafeState
 from toolkit.protocol.names import container_name, program
 
 # A host is silent without a reading for this number of intervals, and ``_PATIENCE_S``: its connection can
@@ -23,6 +23,15 @@ _MISSED = 5
 _ENOUGH = 2
 # The pause before another try with a silent host.
 _PAUSE_S = 5.0
+# The pause after a refusal, which a host that boots can give too. After repeated refusals within minutes, the
+# sshd of the host or fail2ban would block this machine.
+_REFUSED_PAUSE_S = 900.0
+_REFUSALS = (
+    UnreachableCause.LOGIN_REFUSED,
+    UnreachableCause.UNKNOWN_KEY,
+    UnreachableCause.CHANGED_KEY,
+    UnreachableCause.REVOKED_KEY,
+)
 # Added to the interval, for a program to start in a busy container.
 _PATIENCE_S = 15.0
 
@@ -51,7 +60,11 @@ class Gauges:
         self._ended: dict[str, threading.Event] = {}
 
     def __enter__(self) -> Gauges:
-        silent = [name for name in self._session.errors if name in self._session.runners]
+        silent = [
+            name
+            for name, error in self._session.errors.items()
+            if name in self._session.runners and isinstance(error, Unreachable) and not _is_refusal(error)
+        ]
         for name in (*self._answered, *silent):
             threading.Thread(target=self._hold, args=(name, self._ending), daemon=True).start()
         return self
@@ -122,6 +135,7 @@ class Gauges:
             self._ended[name] = ended
             if ending.is_set():
                 return
+            pause = _PAUSE_S
             try:
                 result = self._container(name, again).stream(ask, take, held(ended))
                 why = (
@@ -130,6 +144,8 @@ class Gauges:
                 )
             except ToolkitError as error:
                 why = error.what
+                if _is_refusal(error):
+                    pause = _REFUSED_PAUSE_S
             except Exception as error:  # shown instead of gauges that are no longer read
                 why = repr(error)
             ended.set()
@@ -138,7 +154,7 @@ class Gauges:
                 self._latest.pop(name, None)  # the old values are out of date
                 self._changed.notify_all()
             again = True
-            ending.wait(_PAUSE_S)
+            ending.wait(pause)
 
     def _container(self, name: str, again: bool) -> ContainerRunner:
         if not again:
@@ -151,3 +167,8 @@ class Gauges:
             runner = self._session.reconnect(name)
         role = self._session.inventory.role(name)
         return ContainerRunner(runner, container_name(self._session.inventory.cluster, role))
+
+
+def _is_refusal(error: ToolkitError) -> bool:
+    """Return True if another try would probably be refused, too."""
+    return isinstance(error, UnsafeState) or (isinstance(error, Unreachable) and error.cause in _REFUSALS)

@@ -10,7 +10,7 @@ from toolkit.cluster.gpus import share_gpus
 from toolkit.cluster.ownership import ours, refuse_foreign
 from toolkit.cluster.ports import worker_port
 from toolkit.core.facts import Facts
-from toolkit.core.image import LATE_FIX, ImageFacts, image_arch, missing_fix, unsendable
+from toolkit.core.image import LATE_FIX, ImageFacts, image_arch, listed_name, missing_fix, unsendable
 from toolkit.errors import ImageError, NotReady, ToolkitError, together
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, Evidence, absent, choose_paths, cidrs
@@ -59,7 +59,8 @@ class Layout:
         places: hosts that answered and can take part, in the file's order.
         paths: data paths, also of hosts that did not answer but whose address is in the file. The files of a
             host can have other addresses of such hosts, see ``kept``.
-        user: the one user name inside all containers. While main does not answer, each host keeps its own.
+        user: the one user name inside all containers. While main does not answer, each host keeps its own,
+            and a host without one gets the name of the others.
         port: the port of sshd in worker containers; 0 without sshd.
         image: the image that every host must have.
         refused: errors of hosts that answered but cannot take part.
@@ -164,8 +165,10 @@ def make_layout(inventory: Inventory, observed: Observed) -> Layout:
     image = _image(inventory, observed)
     _refuse_other_processors(image, inventory.image, facts)
     given, refused = share_gpus(inventory, facts)
-    user = _user(inventory, facts)
     kept = {name: f.remembered.user for name, f in facts.items() if inventory.main not in facts}
+    # "root" as in ``_user``.
+    remembered = set(kept.values()) - {"", "root"}
+    user = remembered.pop() if len(remembered) == 1 else _user(inventory, facts)
     places = tuple(
         Place(
             h.name,
@@ -276,7 +279,13 @@ def reference_image(
         for i in f.images
         if c.state == "running" and i.id == c.image
     }
-    found = {name: i for name, f in facts.items() for i in f.images if tag in i.tags}
+    # If Podman has an image with this name below localhost/ and another below docker.io/, the former counts.
+    found = {
+        name: i
+        for name, f in facts.items()
+        for i in sorted(f.images, key=lambda i: tag in i.tags)
+        if listed_name(tag, i.tags)
+    }
     if len(running) == 1 and not (by_name and found):
         return next(iter(running.values()))
     identities = {i.identity for i in found.values()}

@@ -23,6 +23,8 @@ from typing import Any
 from toolkit.container.code.packs import load, open_file
 
 PIECE = 2**20
+# Some file systems round modification times down, by less than this number of nanoseconds.
+ROUNDED = 2 * 10**9
 SHOWN = 20
 
 
@@ -51,9 +53,13 @@ class Finder:
             if self.sent is None:
                 return False
             # If the clock of the host was set back, files of the job seem to be older than the code.
-            is_link = stat.S_ISLNK(status.st_mode)
-            now = os.readlink(path) if is_link else [status.st_size, status.st_mtime_ns]
-            return bool(self.sent.get(path[len(self.folder) + 1 :]) != now)
+            sent = self.sent.get(path[len(self.folder) + 1 :])
+            if stat.S_ISLNK(status.st_mode):
+                return bool(sent != os.readlink(path))
+            if not isinstance(sent, list):
+                return True
+            size, mtime = sent
+            return bool(size != status.st_size or not 0 <= mtime - status.st_mtime_ns < ROUNDED)
         except FileNotFoundError:
             return False  # the job is still running
 

@@ -21,7 +21,7 @@ NONE_VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "void")
 ENGINE_FAILED = (125, 126, 127, 128, 255)
 
 # Subcommands that the scripts of this package call; podman has all of them under the same names.
-_VERBS = "container|exec|image|images|info|inspect|load|logs|manifest|ps|pull|rm|rmi|run|tag|version"
+_VERBS = "container|exec|image|images|info|inspect|load|logs|manifest|ps|pull|rm|rmi|run|tag|unpause|version"
 # In a script: docker as a command's first word, or as the name of a function that replaces it.
 _CALL = re.compile(rf"(?<![\w./@:-])docker(?= (?:{_VERBS})\b|\(\))")
 _VERB = re.compile(_VERBS)

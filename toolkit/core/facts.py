@@ -122,7 +122,8 @@ class Claim:
 class Remembered:
     """The state of the cluster in a host's files since the last `up`, used if another host does not answer.
 
-    It affects the files of this host only: a user who can write to one host must not affect the others.
+    It affects the files of this host only: a user who can write to one host must not affect the others. The
+    exception is the user name, which a new host gets if all other hosts remember the same one.
 
     Args:
         addresses: data addresses as (host name, address).

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from toolkit.core.engines import DOCKER
+from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageConfig, ImageInspect, OciConfig
 
@@ -155,7 +155,7 @@ def registry_of(image: str) -> str:
 
 
 def with_registry(image: str) -> str:
-    """Return the name with its registry. Podman requires the registry of an image that it pulls.
+    """Return the name with its registry.
 
     >>> with_registry("debian:12"), with_registry("reg.example.com/a:1")
     ('docker.io/library/debian:12', 'reg.example.com/a:1')
@@ -163,6 +163,21 @@ def with_registry(image: str) -> str:
     if registry_of(image) != _HUB or image.startswith(f"{_HUB}/"):
         return image
     return f"{_HUB}/{'' if '/' in image else 'library/'}{image}"
+
+
+def pull_name(image: str, engine: str) -> str:
+    """Return the name by which a host with this engine pulls an image. Podman has no default registry."""
+    return with_registry(image) if engine == PODMAN else image
+
+
+def listed_name(image: str, tags: Collection[str]) -> str:
+    """Return the tag, of those of an image, that a name in hosts.yaml refers to; empty without one.
+
+    Podman lists a name without a registry below localhost/ if the image was built, loaded or sent, and below
+    docker.io/ if it was pulled. ``image_names`` removes localhost/.
+    """
+    names = (image, image.removeprefix("localhost/"), with_registry(image))
+    return next((name for name in names if name in tags), "")
 
 
 def image_names(image: ImageInspect) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
     name, pull = (image, "never") if isinstance(image, str) else (image.name, image.pull)
     return Inventory(
         cluster=model.cluster,
-        image=_listed(name, model.engine, pull != "never"),
+        image=_listed(name, model.engine, pull == "always"),
         main=main,
         hosts=tuple(_host(name, settings) for name, settings in hosts.items()),
         spares=tuple(model.spares or ()),
@@ -193,7 +193,10 @@ def _pairs(values: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
 def _listed(image: str, engine: str, pulled: bool = False) -> str:
     """Return the reference as the engine lists it.
 
-    Podman lists an image of Docker Hub with its registry, and has no default registry for a pull.
+    Podman lists an image that it pulled from Docker Hub with its registry.
+
+    Args:
+        pulled: the image is pulled in any case. Otherwise, the host can have it under the short name.
     """
     familiar = _familiar(image)
     hub = pulled or image.startswith(("index.docker.io/", "docker.io/"))

@@ -14,7 +14,7 @@ from toolkit.core.answers import json_list
 from toolkit.core.command import script
 from toolkit.core.disk_space import size
 from toolkit.core.engines import DOCKER, seconds_of
-from toolkit.core.image import image_facts, image_id, image_names
+from toolkit.core.image import image_facts, image_id, image_names, listed_name
 from toolkit.core.printable import counted, table
 from toolkit.image.layers import held
 from toolkit.plan.steps import CANNOT_TELL, Phase, Plan, Run, Step
@@ -166,13 +166,13 @@ def image_rows(
         identity, diff_ids: of the image with that name; empty when they are unknown.
     """
     wanted = [i for i in images if i.identity == identity] if identity else []
-    wanted = wanted or [i for i in images if name in i.names and not identity]
+    wanted = wanted or [i for i in images if listed_name(name, i.names) and not identity]
     rows = [_row(host, "wanted", image) for image in wanted]
     if not rows:
         there = held(diff_ids, (image.diff_ids for image in images if image.whole))
         lacks, layers = tuple(diff_ids[there:]), len(diff_ids)
         rows = [ImageRow(host, "wanted", (name,), identity, "absent", missing=lacks, layers=layers)]
-    others = [i for i in images if i not in wanted and (i.own_names or name in i.names)]
+    others = [i for i in images if i not in wanted and (i.own_names or listed_name(name, i.names))]
     for image in sorted(others, key=lambda i: (bool(i.part_of), -i.since, i.id)):
         row = _row(host, "part" if image.part_of else "other", image)
         note = (

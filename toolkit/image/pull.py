@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from toolkit.core.command import Command, script
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import Facts
-from toolkit.core.image import image_arch, registry_of
+from toolkit.core.image import image_arch, listed_name, pull_name, registry_of
 from toolkit.errors import ImageError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.plan.steps import Failure, Phase, Plan, PullImage
@@ -92,12 +92,16 @@ def pulling(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Facts, ..
         f
         for f in facts.values()
         if inventory.pull == "always"
-        or (missing and not any(inventory.image in image.tags for image in f.images))
+        or (missing and not any(listed_name(inventory.image, image.tags) for image in f.images))
     )
 
 
 def ask_registry(image: str) -> Command:
-    """Return the command by which a host checks that it can pull the image from its registry."""
+    """Return the command by which a host checks that it can pull the image from its registry.
+
+    Args:
+        image: of ``pull_name``.
+    """
     return script(_ASK, image, registry_of(image), _INSECURE)
 
 
@@ -110,7 +114,7 @@ def plan_pull(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
     Raises:
         ImageError: the hosts have different processors, so they cannot all have the same image.
     """
-    tag = inventory.image
+    tag = pull_name(inventory.image, inventory.engine)
     to_pull = pulling(inventory, facts)
     arches = {image_arch(f.arch): f.host for f in facts.values()}
     if to_pull and len(arches) > 1:

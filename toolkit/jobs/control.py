@@ -196,5 +196,7 @@ def refuse_to_end_jobs(session: Session, layout: Layout, prepare: bool = False) 
     job, main = running[-1], main_host(session.inventory.cluster, session.facts)
     fix = f"toolkit stop {job}  # or stop the job with: toolkit up {options}"
     if main not in ("", session.inventory.main):
-        fix = f"in hosts.yaml: set main: {main}, then: {fix}"
+        # With the earlier main, `up` would keep the containers and the job.
+        fix = f"in hosts.yaml: set main: {main}, then: toolkit stop {job}"
+        fix += f"\ntoolkit up {options}  # without a change of hosts.yaml: stops the job"
     raise NotReady(f"job {job} is running, and {' and '.join(taken)}", fix)

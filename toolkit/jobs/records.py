@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from toolkit.cluster.keys import CLUSTER_KEY
 from toolkit.cluster.ownership import with_processes
 from toolkit.cluster.session import Session
 from toolkit.core.answers import read_answer
@@ -124,6 +125,10 @@ def _raise_if_unknown(
     if main in session.errors:
         silent = session.errors[main]
         raise ToolkitError(f"cannot list the jobs of {main}: {silent.what}", silent.fix)
+    # The supervisor of another main host could not log in to these workers.
+    own = dict(session.facts[main].public_keys).get(CLUSTER_KEY, "")
+    if all(session.facts[host].remembered.main_key == own for host, _ in led):
+        return
     what = f"cannot list the jobs: no host that answered has the container {name}"
     raise ToolkitError(what, "in hosts.yaml: set main: to the main host of the last `toolkit up`")
 

@@ -9,6 +9,7 @@ from toolkit.cluster.ownership import END_LEFT, OWN_PROCESSES, ours
 from toolkit.core.command import Command, quoted, script
 from toolkit.core.container import CONFINED
 from toolkit.core.facts import Facts
+from toolkit.core.image import listed_name
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.image.on_hosts import PARTS
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
@@ -190,7 +191,8 @@ def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[St
 def _identities(inventory: Inventory, facts: Facts) -> tuple[str, ...]:
     """Of the image that the cluster has on a host, and of what the hosts file's name means there."""
     used = {c.image for c in ours(inventory.cluster, facts)}
-    return tuple(i.identity for i in facts.images if i.id in used or inventory.image in i.tags)
+    named = [i for i in facts.images if i.id in used or listed_name(inventory.image, i.tags)]
+    return tuple(i.identity for i in named)
 
 
 def _in_json(user: str) -> str:

@@ -28,6 +28,7 @@ from toolkit.cluster.state_folders import known_files
 from toolkit.core.command import Ref, command, script
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.facts import Facts
+from toolkit.core.image import listed_name
 from toolkit.core.report import FailureCause
 from toolkit.data.plan import folder_steps, plan_data
 from toolkit.hostsfile.inventory import DataSet
@@ -142,7 +143,8 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
         title, mbit = f"send image {tag}", link.rate if link else 0.0
         about = (image.identity, image.id, place.path.address, mbit, layout.inventory.cluster)
         return (SendImage(place.name, title, tag, *about),)
-    names = image_names(layout.image.identity, tag)
+    # The name that the image has already: another tag of Podman would hide the next image that is pulled.
+    names = image_names(layout.image.identity, listed_name(tag, present.tags) or tag)
     name = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', present.id, *names)
     there = script(
         # Podman prints it without the algorithm.

@@ -8,6 +8,7 @@ import socket
 
 import paramiko
 
+from toolkit.core.causes import is_denied
 from toolkit.errors import ToolkitError, Unreachable, UnreachableCause
 from toolkit.remote.auth import NotLetIn
 from toolkit.remote.known_hosts import Record, Verdict
@@ -41,7 +42,10 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         return _login(target, error)
     if target.proxy:
         words = proxy_said or str(error) or type(error).__name__
-        return Unreachable(f"the ProxyCommand does not connect to an sshd: {words}", target.proxy, name)
+        what = f"the ProxyCommand does not connect to an sshd: {words}"
+        # The words of an ssh that a jump host refuses.
+        cause = UnreachableCause.LOGIN_REFUSED if is_denied(words) else UnreachableCause.OTHER
+        return Unreachable(what, target.proxy, name, cause)
     if isinstance(error, socket.gaierror):
         what = f"the name {host} cannot be resolved on this machine"
         key, which = ("jump:", "jump host") if target.is_jump else ("address:", "host")
@@ -98,6 +102,7 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
             what,
             "ask the administrator of the host to create a new SSH host key",
             target.name,
+            UnreachableCause.REVOKED_KEY,
         )
     if error.verdict == "changed":
         was = ", ".join(f"{e.fingerprint} ({e.where})" for e in known.keys if e.kind == kind)
@@ -146,4 +151,5 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
     unsupported = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if unsupported:
         tried = [*tried, f"toolkit does not support {' or '.join(unsupported)} of the SSH configuration"]
-    return Unreachable(f"the SSH login of {target.login} was refused: {'; '.join(tried)}", fix, target.name)
+    what = f"the SSH login of {target.login} was refused: {'; '.join(tried)}"
+    return Unreachable(what, fix, target.name, UnreachableCause.LOGIN_REFUSED)

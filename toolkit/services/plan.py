@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolkit import __version__
-from toolkit.cluster.container_status import REMOVE_OWN, lost_steps, start_step
+from toolkit.cluster.container_status import REMOVE_SERVICE, lost_steps, start_step
 from toolkit.cluster.containers import gpu_env, gpu_security, home_of
 from toolkit.cluster.gpus import given_gpus, gpu_access
 from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import services_of
 from toolkit.core.command import command, script
 from toolkit.core.container import Container, Mount
-from toolkit.core.engines import ENGINE_FAILED, PODMAN
-from toolkit.core.image import with_registry
+from toolkit.core.engines import ENGINE_FAILED
+from toolkit.core.image import pull_name
 from toolkit.hostsfile.inventory import Inventory, Service
 from toolkit.plan.steps import Failure, Phase, Run, Step, WaitFor
 from toolkit.protocol.names import (
@@ -128,10 +128,10 @@ def _stale_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
         Run(
             place.name,
             f"remove {found.name}, because hosts.yaml does not set this service for the host",
-            script(REMOVE_OWN, found.name, place.facts.user),
+            script(REMOVE_SERVICE, found.name, place.facts.user),
             unless=script('! docker container inspect "$1" >/dev/null 2>&1', found.name),
             again=ENGINE_FAILED,
-            fix=f"on {place.name}: {place.facts.engine} rm --force --volumes {found.name}",
+            fix=f"on {place.name}: {place.facts.engine} rm --force {found.name}",
         )
         for found in services_of(cluster, place.facts)
         if found.name not in wanted
@@ -150,7 +150,7 @@ def _start_steps(layout: Layout, place: Place, service: Service) -> tuple[Step, 
     if not service.image:
         return (start,)
     name, engine = service.image, place.facts.engine
-    pulled = with_registry(name) if engine == PODMAN else name
+    pulled = pull_name(name, engine)
     pull = Run(
         place.name,
         f"pull {name}",

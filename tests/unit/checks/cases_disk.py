@@ -13,8 +13,11 @@ from toolkit.protocol.names import identity_reference
 
 _MIB = 2**20
 _OLD = replace(IMAGE, id="sha256:" + "3" * 64, identity="e" * 16, tags=(identity_reference("e" * 16),))
-# As after a change of the image's name in hosts.yaml.
-_RENAMED = replace(_OLD, tags=("trainer:old", *_OLD.tags, f"trainer@sha256:{'d' * 64}"))
+# The image of the name in hosts.yaml, before `up` sends a newer one.
+_NAMED = replace(_OLD, tags=("toolkit:cpu", *_OLD.tags, f"toolkit@sha256:{'d' * 64}"))
+# With a name that the user assigned, for example to return to the image later.
+_KEPT = replace(_OLD, tags=("trainer:v1", *_OLD.tags))
+_PRUNE = "on gpu2: docker image prune  # docker system df shows"
 _UNRELATED = replace(_OLD, diff_ids=("sha256:" + "c" * 64,))
 _QUOTA = "Disk quotas for user alice (uid 1000):\n  /dev/sda1 1048*  1024  2048  6days\n"
 _STATE = f"{HOME}/.local/state/toolkit/demo/gpu2"
@@ -80,8 +83,21 @@ CASES = (
     Case(
         "disk-image",
         "warning",
-        with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_RENAMED,)}),
-        fix=f"on gpu2: docker image rm trainer:old {identity_reference('e' * 16)}",
+        with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_NAMED,)}),
+        fix=f"on gpu2: docker image rm toolkit:cpu {identity_reference('e' * 16)}",
+    ),
+    Case(
+        "disk-image",
+        "warning",
+        with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_KEPT,)}),
+        fix=_PRUNE,
+    ),
+    # The next `up` uses it.
+    Case(
+        "disk-image",
+        "warning",
+        replace(with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_NAMED,)}), next_image=_NAMED),
+        fix=_PRUNE,
     ),
     Case("disk-image", "ok", _root(False, free=21 * GIB)),
     Case("disk-image", "error", _root(on="ext4|/dev/vda|ro,relatime"), "mounted read-only"),

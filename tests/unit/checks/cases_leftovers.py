@@ -77,9 +77,24 @@ CASES = (
         "still has a state directory for its former name node 2",
         fix=f"on gpu2: mv '{_STATE}/node 2/jobs'/* {_STATE}/gpu2/jobs/  # ",
     ),
+    Case(
+        "left-state",
+        "warning",
+        _NOT_YET,
+        "former name node 2",
+        fix="toolkit down --hosts COPY  # COPY: a copy of hosts.yaml that contains only this host, with the "
+        "name node 2; downloads the job records, and removes the directory and the containers of the cluster",
+    ),
+    # The container uses the directory, and `toolkit down` would end its jobs.
     *(
-        Case("left-state", "warning", there, "former name node 2", fix="toolkit down --hosts COPY  # COPY: ")
-        for there in (_NOT_YET, _holds(running("demo", "node 2", "worker"), base=_RENAMED))
+        Case(
+            "left-state",
+            "warning",
+            _holds(running("demo", "node 2", "worker"), base=there),
+            "former name node 2",
+            fix="toolkit up  # ",
+        )
+        for there in (_NOT_YET, _RENAMED)
     ),
     # Of another host with the same home, or with the name of another host of the file.
     Case("left-state", "ok", scene(marks=marks("gpu2", _FORMER.replace("10.77.0.3", "10.77.0.9")))),

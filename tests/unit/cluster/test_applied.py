@@ -24,11 +24,12 @@ from toolkit.cluster.applied import (
     parse_applied,
     removed_finding,
 )
+from toolkit.cluster.container_status import HostState, host_states
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.session import Session
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.facts import Facts
-from toolkit.errors import ToolkitError
+from toolkit.errors import NotReady, ToolkitError
 from toolkit.hostsfile.inventory import DataSet, Host, Inventory, Service
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import plan_text
@@ -115,6 +116,24 @@ def test_status_fails_if_the_jobs_cannot_be_listed(cluster: None, monkeypatch: p
     found = json.loads(told.stdout)
     assert told.exit_code == found["error"]["exit_code"] == 1 and error.what in told.stderr
     assert found["up"] and found["jobs"] is None and found["error"]["what"] == error.what
+
+
+@pytest.mark.parametrize(("up", "code"), [(True, 1), (False, 3)])
+def test_a_list_of_jobs_that_fails_hides_no_host_that_is_not_up(
+    cluster: None, monkeypatch: pytest.MonkeyPatch, up: bool, code: int
+) -> None:
+    def fail(session: Session) -> Any:
+        raise (
+            NotReady("the container toolkit-demo-main is paused", "") if up else ToolkitError("no answer", "")
+        )
+
+    def states(*about: Any) -> list[HostState]:
+        return [one if up else replace(one, state="exited (1)") for one in host_states(*about)]
+
+    monkeypatch.setattr("toolkit.cli.status.job_statuses", fail)
+    monkeypatch.setattr("toolkit.cli.status.host_states", states)
+    assert CliRunner().invoke(app, ("status",)).exit_code == code
+    assert CliRunner().invoke(app, ("status", "--json")).exit_code == code
 
 
 def test_python_is_warned_too(cluster: None, recorder: Recorder, tmp_path: Path) -> None:

@@ -140,11 +140,12 @@ def test_a_job_is_started_again_and_keeps_its_variables(world: World) -> None:
 
 
 class Leases:
-    """Leases of hosts, of which some have a full disk."""
+    """Leases of hosts, of which some have a full disk, and some do not answer."""
 
-    def __init__(self, *full: str) -> None:
-        self.full = full
+    def __init__(self, full: str = "", silent: str = "") -> None:
+        self.full, self.silent = full, silent
         self.hosts: list[str] = []
+        self.lost: list[str] = []
 
     def keep(self, hosts: list[str]) -> None:
         self.hosts = list(dict.fromkeys(hosts))
@@ -152,35 +153,50 @@ class Leases:
     def leave(self, host: str) -> None:
         self.hosts.remove(host)
 
+    def lose(self, host: str) -> None:
+        self.lost.append(host)
+
     def there(self) -> list[str]:
         return list(self.hosts)
 
     def tell(self, host: str, request: dict[str, Any]) -> dict[str, Any]:
-        return {"port": 29501} if request["do"] == "port" else {"ready": host not in self.full}
+        if host == self.silent:
+            return {}
+        if request["do"] == "port":
+            return {"port": 29501}
+        return {"error": DISK_FULL} if host == self.full else {"ready": True}
+
+
+DISK_FULL = "OSError(28, 'No space left on device')"
+NOT_STORED = f"could not store the files of the restart: {DISK_FULL}"
 
 
 @pytest.mark.parametrize(
     ("full", "error", "left"),
     [
-        ((), "", ["gpu1", "gpu2", "gpu9"]),
-        (("gpu2",), "gpu2 could not store the files of the restart", ["gpu1", "gpu2", "gpu9"]),
-        (("gpu9",), "", ["gpu1", "gpu2"]),  # a spare host of an elastic job can be missing
+        ("", "", ["gpu1", "gpu2", "gpu9"]),
+        ("gpu2", f"gpu2 {NOT_STORED}", ["gpu1", "gpu2", "gpu9"]),
+        ("gpu9", "", ["gpu1", "gpu2"]),  # a spare host of an elastic job can be missing
     ],
 )
+@pytest.mark.parametrize("silent", ["", "gpu1"])
 def test_a_restart_begins_only_if_its_hosts_have_stored_it(
-    world: World, monkeypatch: pytest.MonkeyPatch, full: tuple[str, ...], error: str, left: list[str]
+    world: World, monkeypatch: pytest.MonkeyPatch, full: str, error: str, left: list[str], silent: str
 ) -> None:
-    """A host with the files of the earlier attempt would wait for the others at its earlier port."""
+    """A host with the files of the earlier attempt would wait for the others at its earlier port.
+
+    A host that does not answer is lost, which ends the attempt, but not the job.
+    """
     folder = world.job(**a_job(), world_size=2, launcher="torchrun", elastic=True, networks=[])
     monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
     supervisor = Supervisor(load_job(JOB), Log(folder / "output.log", 1 << 20))
     supervisor.restarts.note(failed("gpu2"), supervisor.job["hosts"], 1.0)
-    leases: Any = Leases(*full)
+    leases: Any = Leases(full, silent)
     supervisor.leases = leases
     assert supervisor._take(supervisor.job["hosts"], 1) == error
-    assert leases.hosts == left
+    assert leases.hosts == left and leases.lost == ([silent] if silent else [])
     log = world.log().decode()
-    assert ("gpu9 could not store the files of the restart" in log) == ("gpu9" in full)
+    assert (f"gpu9 {NOT_STORED}" in log) == (full == "gpu9")
     assert ("restart 1: 2 ranks on gpu1, gpu2" in log) == (not error)
     supervisor.log.close()
 

@@ -201,14 +201,15 @@ def test_an_image_is_called_as_engines_list_it(image: str, listed: str) -> None:
         ("docker.io/team/trainer", "never", "docker.io/team/trainer:latest"),
         ("docker.io/debian:12", "never", "docker.io/library/debian:12"),
         ("index.docker.io/library/debian:12", "missing", "docker.io/library/debian:12"),
-        ("debian@sha256:" + "f" * 64, "missing", "docker.io/library/debian@sha256:" + "f" * 64),
+        ("debian@sha256:" + "f" * 64, "always", "docker.io/library/debian@sha256:" + "f" * 64),
+        ("team/trainer:1", "missing", "team/trainer:1"),
         ("team/trainer:1", "always", "docker.io/team/trainer:1"),
         ("team/trainer:1", "never", "team/trainer:1"),
         ("localhost:5000/a:1", "always", "localhost:5000/a:1"),
     ],
 )
 def test_podman_lists_an_image_of_docker_hub_with_its_registry(image: str, pull: str, listed: str) -> None:
-    """Without a registry, the image is one that toolkit sends: Podman lists it below localhost/."""
+    """Without a registry, a host can have the image already: Podman lists it below localhost/."""
     mapping = GOOD.replace("trainer:1", f"{{name: '{image}', pull: {pull}}}")
     file = parse_inventory(
         f"{mapping}engine: podman\nservices: {{web: {{image: {image}, ports: [80]}}}}\n", "a"

@@ -24,10 +24,10 @@ from toolkit.errors import ImageError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.image import send
 from toolkit.image.pull import ask_registry, plan_pull, pull_failures
-from toolkit.lifecycle.up import plan_up
+from toolkit.lifecycle.up import image_steps, plan_up
 from toolkit.plan.context import room_fix
 from toolkit.plan.show import plan_text
-from toolkit.plan.steps import PullImage, SendImage
+from toolkit.plan.steps import PullImage, Run, SendImage
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
 
@@ -78,6 +78,37 @@ def test_an_image_of_docker_hub_is_found_again_with_podman() -> None:
         assert isinstance(step, PullImage) and step.reference.startswith("docker.io/team/trainer")
         assert not plan_pull(file, said).steps
         assert make_layout(file, Observed(said, by_name=True)).image == found
+
+
+@pytest.mark.parametrize("name", ["trainer:1", "team/trainer:1", "localhost/trainer:1"])
+def test_podman_pulls_no_image_that_a_host_has_under_the_name_of_the_file(name: str) -> None:
+    """Another user of Docker Hub can own the same name there."""
+    built = f"localhost/{name.removeprefix('localhost/')}"
+    found, other = (
+        image_facts(decode(ImageInspect, {"Id": id_, "Architecture": id_, "RepoTags": [tag]}), "podman")
+        for id_, tag in (("", built), ("other", f"docker.io/library/{name}"))
+    )
+    bare = world.cluster_facts()
+    said = {host: replace(f, images=(found, other)) for host, f in bare.items()}
+    text = world.HOSTS.replace("image: toolkit:cpu", f"image: {{name: '{name}', pull: missing}}")
+    file = world.inventory(f"{text}engine: podman\n")
+    assert file.image == name and not plan_pull(file, said).steps
+    assert plan_pull(file, bare).steps
+    layout = make_layout(file, Observed(said, by_name=True))
+    assert layout.image == found
+    (tagged,) = image_steps(layout, layout.places[0])
+    assert isinstance(tagged, Run) and tagged.command.argv[-1] == name.removeprefix("localhost/")
+
+
+def test_podman_gives_a_pulled_image_no_short_name() -> None:
+    """Podman prefers localhost/NAME to docker.io/NAME, so the former would hide an image that is pulled."""
+    found = replace(world.IMAGE, tags=("docker.io/team/trainer:1",))
+    said = {host: replace(f, images=(found,)) for host, f in world.cluster_facts().items()}
+    for how in ("missing", "always"):
+        text = world.HOSTS.replace("image: toolkit:cpu", f"image: {{name: team/trainer:1, pull: {how}}}")
+        layout = make_layout(world.inventory(f"{text}engine: podman\n"), Observed(said))
+        (tagged,) = image_steps(layout, layout.places[0])
+        assert isinstance(tagged, Run) and tagged.command.argv[-1] == "docker.io/team/trainer:1"
 
 
 def test_the_plan_in_words() -> None:

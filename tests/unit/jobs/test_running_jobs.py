@@ -11,9 +11,11 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
+from toolkit.cluster.keys import CLUSTER_KEY
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.session import Session
 from toolkit.core.command import TIMED_OUT, Command, Result
+from toolkit.core.facts import Facts, Remembered
 from toolkit.errors import NotReady, Unreachable
 from toolkit.jobs.control import refuse_to_end_jobs
 from toolkit.jobs.records import running_jobs
@@ -49,9 +51,17 @@ def session(text: str, transport: str = "ssh", **said: str | Result) -> Session:
     before = make_layout(world.inventory(world.HOSTS + transport), Observed(world.facts_when_up()))
     made = Session(world.inventory(text + transport))
     made.facts = {n: f for n, f in world.as_started(before).items() if n in made.inventory.names}
+    made.facts = {n: with_key(f, world.public_key("gpu1")) for n, f in made.facts.items()}
     answers = {f"{n}/{f.containers[0].name}": said[n] for n, f in made.facts.items() if n in said}
     made.runners = {name: Engine(name, answers) for name in made.facts}  # type: ignore[misc]
     return made
+
+
+def with_key(facts: Facts, key: str) -> Facts:
+    """Return facts of a host with the key of main: the key pair on gpu1, its public half on workers."""
+    if facts.host == "gpu1":
+        return replace(facts, public_keys=((CLUSTER_KEY, key),) if key else ())
+    return replace(facts, remembered=Remembered(main_key=key))
 
 
 def change(session: Session, host: str, **changes: Any) -> None:
@@ -83,11 +93,14 @@ def test_a_job_is_found_where_it_runs_after_an_edit_of_main() -> None:
     assert what.endswith(
         f"{world.JOB_ID} is running, and `toolkit up` would recreate the containers on gpu1, gpu2"
     )
-    assert fix.startswith(f"in hosts.yaml: set main: gpu1, then: toolkit stop {world.JOB_ID}  #")
+    assert fix.splitlines() == [
+        f"in hosts.yaml: set main: gpu1, then: toolkit stop {world.JOB_ID}",
+        "toolkit up --force  # without a change of hosts.yaml: stops the job",
+    ]
     # The containers of the other role are removed without a start, too.
     what, fix = refusal(here, prepare=True)
     assert what.endswith("`toolkit up` would remove the containers on gpu1, gpu2")
-    assert fix.endswith("toolkit up --prepare --force")
+    assert "\ntoolkit up --prepare --force  # without" in fix
     # Other changes: the supervisor is where the file sets main.
     what, fix = refusal(session(CHANGED, gpu1=RUNNING, gpu2=LATE))
     assert (what, fix.partition("  #")[0]) == (
@@ -144,6 +157,19 @@ def test_the_main_host_of_a_running_cluster_is_not_in_the_file() -> None:
         "and `toolkit up` would recreate the containers on gpu2"
     )
     assert fix.startswith("in hosts.yaml: set main: to the main host of the last `toolkit up`\n")
+
+
+@pytest.mark.parametrize("key", [world.public_key("gpu1"), ""], ids=["late", "early"])
+def test_up_goes_on_after_an_up_that_failed_on_main_alone(key: str) -> None:
+    """Main has no container. If main failed early, it also has no key, and workers admit no main."""
+    here = session(CHANGED)
+    here.facts = {name: with_key(facts, key) for name, facts in here.facts.items()}
+    here.facts["gpu1"] = replace(here.facts["gpu1"], containers=())
+    assert refusal(here) == ("", "")
+    # Another host has been main since then.
+    here.facts["cpu3"] = with_key(here.facts["cpu3"], world.public_key("gpu2"))
+    what, _ = refusal(here)
+    assert what.startswith("cannot list the jobs: no host that answered has the container toolkit-demo-main")
 
 
 def test_up_goes_on_if_no_container_is_removed_or_no_supervisor_can_run() -> None:

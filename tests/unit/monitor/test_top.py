@@ -26,7 +26,7 @@ from toolkit.container.monitor import gauges
 from toolkit.container.monitor.steps import StepRate
 from toolkit.core.command import Command, Result
 from toolkit.core.gauges import HostGauges, job_gauges, parse_gauges
-from toolkit.errors import Unreachable
+from toolkit.errors import NotReady, ToolkitError, Unreachable, UnreachableCause, UnsafeState
 from toolkit.monitor.prometheus import prometheus_text
 from toolkit.monitor.top import tables, top_json, top_text
 from toolkit.protocol.gauges import GaugedJob, GpuGauge, RankGauge
@@ -475,6 +475,51 @@ def test_a_host_that_was_down_at_the_start_is_probed_and_read_when_it_is_back(
     with gauges:
         wait_for(lambda: [one.host for one in gauges.now()[0]] == ["gpu1", "gpu2"])
         assert gauges.now()[1] == {} and (tries, probed) == (["gpu2"] * 3, ["gpu2"])
+
+
+REFUSALS = [
+    *(
+        Unreachable("refused", "", "gpu2", cause)
+        for cause in UnreachableCause
+        if cause not in (UnreachableCause.OTHER, UnreachableCause.UNKNOWN_NAME)
+    ),
+    UnsafeState("others can write to the state directory", "", "gpu2"),
+]
+
+
+@for_each("error", [*REFUSALS, NotReady("the engine is not running", "", "gpu2")])
+def test_a_host_that_refused_at_the_start_is_not_tried_again(error: ToolkitError) -> None:
+    """After repeated failed logins, the sshd of the host or fail2ban blocks this machine."""
+    session = Session(world.inventory())
+    session.errors = {"gpu2": error, "cpu3": Unreachable("no route", "look at it", "cpu3")}
+    session.facts, session.runners = {"gpu1": world.facts()}, dict.fromkeys(world.inventory().names)  # type: ignore[arg-type]
+    held: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Gauges, "_hold", lambda gauges, name, ending: held.append(name))
+        with Gauges(session, 1.0) as gauges:
+            wait_for(lambda: {"gpu1", "cpu3"} <= set(held))
+            assert "gpu2" not in held and gauges.now()[1]["gpu2"] == error.what
+
+
+@for_each("error", [*REFUSALS, Unreachable("no route", "", "gpu2"), NotReady("no container", "", "gpu2")])
+def test_the_pause_after_a_refusal_is_long(error: ToolkitError) -> None:
+    """A host that boots refuses logins for a moment."""
+    gauges, pauses = Gauges(Session(world.inventory()), 1.0), []
+
+    class Ending(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            self.set()
+            return True
+
+    def refuse(name: str, again: bool) -> Any:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gauges, "_container", refuse)
+        patch.setattr(gauges, "_answered", ("gpu2",))
+        gauges._hold("gpu2", Ending())
+    assert pauses == [900.0 if error in REFUSALS else 5.0] and gauges.now()[1] == {"gpu2": error.what}
 
 
 def test_a_silent_host_does_not_cost_more_threads_with_every_try(monkeypatch: pytest.MonkeyPatch) -> None:

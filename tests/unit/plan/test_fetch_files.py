@@ -17,7 +17,7 @@ from tests.unit.container_world import BOUND_TO_MODES
 from tests.unit.hosts_here import execute
 from toolkit.api.executors import EXECUTORS
 from toolkit.container import send_files
-from toolkit.container.code.packs import save
+from toolkit.container.code.packs import load, save
 from toolkit.core import local_writer
 from toolkit.core.command import Command, Result, command
 from toolkit.core.runner import LocalRunner
@@ -154,6 +154,30 @@ def test_results_come_although_the_clock_was_set_back(jobs: Path, tmp_path: Path
     fetch(Runner(), tmp_path / "saved")
     code = tmp_path / "saved" / JOB / "gpu1" / "code"
     assert files(code) == ["model.pt", "train.py"]
+
+
+def test_code_does_not_come_from_a_file_system_that_keeps_times_less_exactly(
+    jobs: Path, tmp_path: Path
+) -> None:
+    job = jobs / JOB
+    train = job / "code" / "train.py"
+    second = 10**9
+    kept = train.stat().st_mtime_ns // second * second
+    os.utime(train, ns=(kept, kept))
+    save(str(job / ".sent"), {"train.py": [train.stat().st_size, kept + second - 1]})
+    later = train.stat().st_ctime_ns + 3600 * second
+    os.utime(job / ".sent", ns=(later, later))
+    fetch(Runner(), tmp_path / "saved")
+    code = tmp_path / "saved" / JOB / "gpu1" / "code"
+    assert files(code) == ["model.pt"]
+    # The job wrote the same number of bytes, or another number within the same second.
+    os.utime(train, ns=(kept + second, kept + second))
+    (job / "code" / "lib.py").write_text("changed")
+    os.utime(job / "code" / "lib.py", ns=(kept, kept))
+    save(str(job / ".sent"), {**load(str(job / ".sent")), "lib.py": [1, kept]})
+    os.utime(job / ".sent", ns=(later, later))
+    fetch(Runner(), tmp_path / "saved")
+    assert files(code) == ["lib.py", "model.pt", "train.py"]
 
 
 def test_a_job_that_an_earlier_version_started(jobs: Path, tmp_path: Path) -> None:

@@ -241,12 +241,22 @@ def test_a_main_that_is_away_changes_no_user_name_on_the_others() -> None:
     kept, before = texts(*workers.values()), texts(*said.values())
     assert kept == {key: text for key, text in before.items() if key in kept}
     assert "User alice\n" in kept["gpu2", "ssh_configconf"]
-    # A host decides about itself alone, and a new host has no earlier name.
-    changes = {"gpu2": "mallory", "cpu3": ""}
-    for host, user in changes.items():
-        workers[host] = replace(workers[host], remembered=replace(workers[host].remembered, user=user))
-    made = make_layout(world.inventory(), Observed(workers))
-    assert [p.user for p in made.places] == ["mallory", "ubuntu"]
+    # A new host has no earlier name, and main logs in under that of the others. A worker of the SSH user root
+    # can get no other name, and hosts that remember different names decide about themselves alone.
+    text = world.HOSTS.replace("mounts:", "  cpu4: {address: 10.77.0.5}\nmounts:")
+    workers["cpu4"] = world.facts("cpu4", "10.77.0.5", user="ubuntu")
+    for names, expected in (
+        (("alice", "alice"), ["alice", "alice", "alice"]),
+        (("alice", ""), ["alice", "alice", "alice"]),
+        (("alice", "mallory"), ["alice", "mallory", "ubuntu"]),
+        (("root", ""), ["root", "ubuntu", "ubuntu"]),
+        (("", ""), ["ubuntu", "ubuntu", "ubuntu"]),
+    ):
+        for host, user in zip(("gpu2", "cpu3"), names, strict=True):
+            workers[host] = replace(workers[host], remembered=replace(workers[host].remembered, user=user))
+        made = make_layout(world.inventory(text), Observed(workers))
+        assert [p.user for p in made.places] == expected and made.user == expected[-1]
+    del workers["cpu4"]
     # With main, the name follows main.
     made = make_layout(world.inventory(), Observed({**workers, "gpu1": said["gpu1"]}))
     assert {p.user for p in made.places} == {"alice"}

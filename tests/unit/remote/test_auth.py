@@ -14,6 +14,7 @@ import paramiko
 import pytest
 
 from tests.unit.each import for_each
+from toolkit.errors import Unreachable, UnreachableCause
 from toolkit.remote.auth import KeyLogin, NotLetIn, is_locked, public_blobs
 from toolkit.remote.known_hosts import Record, parse_known_hosts, parse_line
 from toolkit.remote.ssh_config import Target
@@ -174,6 +175,7 @@ def test_what_people_are_told(tmp_path: Path, answer: Any, limit: int, words: st
     shown = explain(TARGET, error)
     assert shown.host == "gpu1" and fix in shown.fix
     assert shown.what.startswith("the SSH login of alice@10.0.0.1:2222 was refused: ")
+    assert isinstance(shown, Unreachable) and shown.cause is UnreachableCause.LOGIN_REFUSED
     assert words.replace("KEY", str(key)) in shown.what
 
 
@@ -245,6 +247,7 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
     assert "toolkit trust --replace gpu1" in shown.fix
     shown = explain(TARGET, RefusedHostKey("revoked", KEYS[0], known))
     assert shown.what == f"the SSH host key is REVOKED (kh line 9): {KEYS[0].fingerprint}"
+    assert isinstance(shown, Unreachable) and shown.cause is UnreachableCause.REVOKED_KEY
     assert "trust" not in shown.fix.split()
 
 
@@ -324,3 +327,7 @@ def test_a_proxy_that_leads_nowhere_shows_its_own_words() -> None:
     assert shown.what == "the ProxyCommand does not connect to an sshd: nc: Proxy error: Connection refused"
     assert shown.fix == "nc -x proxy 10.0.0.1 2222"
     assert explain(target, EOFError()).what.endswith("EOFError")
+    assert isinstance(shown, Unreachable) and shown.cause is UnreachableCause.OTHER
+    # An ssh as the command, and a jump host that refuses its login.
+    shown = explain(target, EOFError(), "alice@gate: Permission denied (publickey).")
+    assert isinstance(shown, Unreachable) and shown.cause is UnreachableCause.LOGIN_REFUSED

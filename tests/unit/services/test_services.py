@@ -23,6 +23,7 @@ from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.ownership import ours, services_of
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Result
+from toolkit.core.engines import translate_engine
 from toolkit.core.facts import ContainerFacts, Facts, StateFile
 from toolkit.errors import NotReady, Unreachable
 from toolkit.hostsfile.inventory import Inventory
@@ -166,10 +167,56 @@ def test_a_service_whose_home_was_deleted_is_recreated() -> None:
     for files in ((StateFile("services/board", 0o40700),), ()):
         facts = replace(place.facts, containers=(*place.facts.containers, running), state_files=files)
         plan = plan_up(make_layout(inventory(), Observed({**said, "gpu1": facts})), world.INSIDE)
-        titles += [step.title for step in plan.steps if step.title.startswith("remove ")]
+        removed = [step for step in plan.steps if step.title.startswith("remove ")]
+        titles += [step.title for step in removed]
+        assert not [
+            step for step in removed if isinstance(step, RunStep) and "--volumes" in step.command.line()
+        ]
     assert titles == [
         "remove toolkit-demo-service-board, because directories or files of its mounts were deleted"
     ]
+
+
+_ENGINE = """#!/bin/sh
+echo "$*" >>{folder}/log
+case "$*" in
+*toolkit.owner*) echo alice ;;
+run*|unpause*) touch {folder}/runs ;;
+*toolkit.digest*) [ ! -e {folder}/runs ] || echo "running {digest}" ;;
+*) echo %s ;;
+esac
+""" % ("a" * 64)
+
+
+@pytest.mark.parametrize(
+    ("state", "digest", "calls"),
+    [
+        ("exited", "", ["rm --force toolkit-demo-service-board", "run --detach"]),
+        ("paused", "", ["rm --force toolkit-demo-service-board", "run --detach"]),
+        ("paused", "as wanted", ["unpause toolkit-demo-service-board"]),
+        ("exited", "as wanted", ["rm --force toolkit-demo-service-board", "run --detach"]),
+    ],
+)
+def test_up_removes_no_volume_of_a_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, digest: str, calls: list[str]
+) -> None:
+    """An image can put the data of a database into an anonymous volume."""
+    made = make_layout(inventory(), Observed(world.facts_when_up()))
+    wanted = service_of(made, made.places[0], made.inventory.service("board"))
+    found = replace(
+        service("board", "gpu1", state, started=5.0), **({"labels": dict(wanted.labels)} if digest else {})
+    )
+    plan = plan_up(make_layout(inventory(), Observed(facts(board=found))), world.INSIDE)
+    (step,) = (step for step in plan.steps if step.title == f"start container {wanted.name}")
+    text = _ENGINE.replace("{folder}", str(tmp_path)).replace("{digest}", wanted.digest())
+    (tmp_path / "docker").write_text(text)
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (outcome,) = execute(Plan("up demo", (Phase("services", (step,)),)), hosts("gpu1")).outcomes
+    assert outcome.status == "ok", outcome
+    assert isinstance(step, RunStep) and "docker" not in translate_engine(step.command, "podman").argv
+    ran = [line for line in (tmp_path / "log").read_text().splitlines() if "inspect" not in line]
+    assert [line[: len(call)] for line, call in zip(ran, calls, strict=True)] == calls
 
 
 _DOCKER = """#!/bin/sh
@@ -199,6 +246,8 @@ def test_a_service_that_cannot_be_removed_is_reported(
     (tmp_path / "docker").chmod(0o755)
     (tmp_path / "there").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert step.fix == "on gpu2: docker rm --force toolkit-demo-service-old"
+    assert isinstance(step, RunStep) and "--volumes" not in step.command.line()
     (outcome,) = execute(Plan("up demo", (Phase("services", (step,)),)), hosts("gpu2")).outcomes
     assert outcome.status == status and detail in outcome.detail, outcome
     assert (tmp_path / "there").exists() == (status == "failed")

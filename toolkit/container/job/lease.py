@@ -143,6 +143,7 @@ class Lease:
                     send(process["pid"], self.job_id, signal.SIGKILL)
             elif request["do"] == "records":
                 reply["records"] = own_records(self.folder, self.host, self.attempt)
+            elif request["do"] == "clock":
                 reply["now"] = time.time()
             elif request["do"] == "port":
                 reply["port"] = free_port(load_host()["address"], request["from"])

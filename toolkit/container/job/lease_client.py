@@ -28,7 +28,7 @@ from toolkit.container.job_file import Job
 
 ENDING_S = 1.0  # from the end of a lease's output to that of its process
 MOST_LINE = 1 << 24  # bytes of a line
-CLOCKS_S = 1.0  # a smaller difference of two clocks can be the delay of an answer
+CLOCKS_S = 1.0  # a smaller difference of two clocks is not corrected
 
 
 class Held:
@@ -153,17 +153,6 @@ def reply_of(line: bytes) -> dict[str, Any]:
     return reply
 
 
-def records_in(reply: dict[str, Any]) -> list[Record]:
-    """Return the records of a reply that has just arrived, by the clock of this host.
-
-    The clocks of hosts can differ by more than a failure takes to spread.
-    """
-    now = time.time()
-    behind = now - reply.get("now", now)
-    late = behind if abs(behind) > CLOCKS_S else 0.0
-    return [{**record, "ended": record["ended"] + late} for record in reply.get("records", ())]
-
-
 def lease_words(job: Job, host: str) -> list[str]:
     """Return the command of a host's lease; every user of the host can read its owner, slots and GPUs."""
     own = next((each for each in hosts_of(job) if each["name"] == host), None)
@@ -281,6 +270,11 @@ class Leases:
         """Drop the lease of this host."""
         self.keep([name for name in self._held if name != host])
 
+    def lose(self, host: str) -> None:
+        """Count a host as lost because it did not answer a request."""
+        if not self.is_lost(host):
+            self._lose(self._held[host], f"no answer for {ASK_S:.0f} s")
+
     def tell(self, host: str, request: dict[str, Any]) -> dict[str, Any]:
         """Return a host's answer; empty without an answer in time."""
         return self._ask(host, request, ASK_S) or {}
@@ -327,8 +321,25 @@ class Leases:
 
     def records(self) -> list[dict[str, Any]]:
         """Return the exit records of ranks from all hosts that answer, by the clock of this host."""
-        found = on_each(self._held, lambda host: records_in(self._ask(host, {"do": "records"}, ASK_S) or {}))
-        return [record for records in found.values() for record in records]
+        found = on_each(self._held, lambda host: self.tell(host, {"do": "records"}).get("records", []))
+        return self.by_own_clock([record for records in found.values() for record in records])
+
+    def by_own_clock(self, records: Sequence[Record]) -> list[Record]:
+        """Return the records with times by the clock of this host.
+
+        The clocks of hosts can differ by more than a failure takes to spread.
+        """
+        behind = on_each({record["host"] for record in records} & self._held.keys(), self._clock_behind)
+        return [{**each, "ended": each["ended"] + behind.get(each["host"], 0.0)} for each in records]
+
+    def _clock_behind(self, host: str) -> float:
+        """Return the seconds by which the clock of a host is behind; 0 if the delay can explain them."""
+        began = time.time()
+        reply = self.tell(host, {"do": "clock"})
+        half = (time.time() - began) / 2
+        middle = began + half
+        behind: float = middle - reply.get("now", middle)
+        return behind if abs(behind) > half + CLOCKS_S else 0.0
 
     def close(self) -> None:
         """Release the leases after everything has ended. A second call does nothing."""

@@ -75,7 +75,9 @@ class Regroup:
         return self._goes_on(end, host_that_goes(self._job, end.host, end.code == EXIT_LOST))
 
     def latest(self, host: str) -> list[Record]:
-        """Return the ranks that failed since the last restart of ranks; wait for their reports.
+        """Return the ranks that failed since the last restart of ranks, by the clock of this host.
+
+        Wait for their reports.
 
         Args:
             host: host of the failed launch; ranks of other hosts fail as a consequence.
@@ -86,7 +88,7 @@ class Regroup:
             found = self._leases.deaths(self.since)
             own = [record for record in found if record["host"] == host or not several]
             if own or self._leases.is_lost(host) or time.monotonic() > until:
-                return own
+                return self._leases.by_own_clock(own)
             time.sleep(TICK_S)
 
     def _goes_on(self, end: End, gone: str) -> bool:

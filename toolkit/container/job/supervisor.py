@@ -230,10 +230,14 @@ class Supervisor:
             self.job, self.status["hosts"] = job, taken(hosts)
             self.save()
         for name in dict.fromkeys([job["main"], *names, *self.leases.there()]):
-            if self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)}).get("ready"):
+            reply = self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)})
+            if reply.get("ready"):
                 continue
             # Its ranks would start with the addresses and ports of the previous attempt.
-            what = f"{name} could not store the files of the restart"
+            if "error" not in reply:
+                self.leases.lose(name)  # the attempt ends, and another restart can follow
+                continue
+            what = f"{name} could not store the files of the restart: {reply['error']}"
             if name in (job["main"], *names):
                 return what
             self.say(what)
