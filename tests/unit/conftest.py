@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +36,22 @@ def handlers_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, on_interrupt)
+
+
+@pytest.fixture
+def free_bytes(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Make all file systems report a number of free bytes."""
+    real = os.fstatvfs
+
+    def limit(count: int) -> None:
+        def almost_full(descriptor: int) -> os.statvfs_result:
+            values = list(real(descriptor))
+            values[0], values[1], values[2], values[4] = 1, 1, 1000, count
+            return os.statvfs_result(values)
+
+        monkeypatch.setattr(os, "fstatvfs", almost_full)
+
+    return limit
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import secrets
 import shlex
 import stat
 import tarfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -415,7 +416,7 @@ class IncomingFile:
 
 
 @dataclass
-class IncomingFiles:
+class IncomingFiles(ABC):
     """Takes lines of ``send_files``, and behind a line the bytes of a file, as they come.
 
     Args:
@@ -451,13 +452,13 @@ class IncomingFiles:
                 self.finish(self._file)
                 self._file = None
 
+    @abstractmethod
     def begin(self, line: bytes) -> tuple[IncomingFile | None, int]:
         """Decode a line; return the file whose bytes follow, and their number."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, file: IncomingFile) -> None:
         """Give a complete file its name."""
-        raise NotImplementedError
 
 
 class TarHeaders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -174,15 +175,8 @@ def test_limits_of_size_and_number(into: Path) -> None:
     assert entries(into) == ["a"]
 
 
-def test_the_free_space_is_a_limit(into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.fstatvfs
-
-    def almost_full(descriptor: int) -> os.statvfs_result:
-        values = list(real(descriptor))
-        values[0], values[1], values[2], values[4] = 1, 1, 1000, 100
-        return os.statvfs_result(values)
-
-    monkeypatch.setattr(os, "fstatvfs", almost_full)
+def test_the_free_space_is_a_limit(into: Path, free_bytes: Callable[[int], None]) -> None:
+    free_bytes(100)
     with pytest.raises(ToolkitError, match="than fit into"), LocalWriter(Destination(into)) as writer:
         put(writer, "a", b"x" * 95)
         put(writer, "b")

@@ -393,15 +393,8 @@ def test_a_host_that_sends_garbage_keeps_its_cluster_and_the_others_continue(tmp
     assert files(tmp_path) == ["gpu2", "saved/job/gpu2/x"]
 
 
-def test_records_need_their_own_size_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.fstatvfs
-
-    def almost_full(descriptor: int) -> os.statvfs_result:
-        values = list(real(descriptor))
-        values[0], values[1], values[2], values[4] = 1, 1, 1000, 100_000
-        return os.statvfs_result(values)
-
-    monkeypatch.setattr(os, "fstatvfs", almost_full)
+def test_records_need_their_own_size_only(tmp_path: Path, free_bytes: Callable[[int], None]) -> None:
+    free_bytes(100_000)
     line = b'{"name": "job/x", "size": 90000}\n'
     verdict, _ = fetch(Runner(line + b"x" * 90_000 + END), tmp_path / "saved")
     assert verdict.status == "ok"
