@@ -39,7 +39,7 @@ fuzz: venv       ## test N random cases; KIND=files, lines, schedules, exports o
 	@$(BIN)/python -m tests.fuzz -n $(or $(N),2000) --seed $(or $(SEED),1) --first $(or $(FIRST),0) \
 		$(if $(KIND),--kind $(KIND)) $(if $(JOBS),--jobs $(JOBS))
 
-mutants: venv    ## make N random source changes and count those that unit tests detect; SEED, ONLY=FILE
+mutants: venv    ## make N random source changes, and count the changes that unit tests detect; SEED, ONLY=FILE
 	@$(BIN)/python scripts/mutants.py -n $(or $(N),60) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
 
 lint: venv       ## run ruff, mypy and the prose check
@@ -66,7 +66,7 @@ docs: venv       ## rewrite the generated pages of docs/reference from the code 
 site: venv       ## build the documentation site in the folder site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-image: venv base ## build the image for this machine (GPU image if it has an NVIDIA GPU); IMAGE=cpu or IMAGE=gpu
+image: venv base ## build the image for your machine (GPU image if the machine has an NVIDIA GPU); IMAGE=cpu or IMAGE=gpu
 	$(TOOLKIT) image build $(if $(IMAGE),--flavor $(IMAGE))
 
 image-cpu: venv base ## build the image for hosts without GPUs
@@ -78,19 +78,19 @@ image-gpu: venv base ## build the image for hosts with NVIDIA GPUs; needs no GPU
 lock: venv       ## download the wheels of all images, and write their SHA-256 to image/wheels.lock
 	$(BIN)/python -m scripts.lock
 
-gpu-acceptance:  ## test toolkit on the GPUs of this machine in 10 minutes; PYTHON=PATH with torch, ARGS=--help
+gpu-acceptance:  ## test toolkit on the GPUs of your machine within 10 minutes; PYTHON=PATH with torch, ARGS=--help
 	@PYTHON=$(PYTHON) sh scripts/gpu-acceptance.sh $(ARGS)
 
-base: engine     ## create the Debian base image with debootstrap if no registry can be reached
+base: engine     ## pull the Debian base image; if the pull fails, create the image with debootstrap (as root)
 	@sh image/base.sh
 
-lab: engine venv ## start a practice cluster of two hosts on this machine
+lab: engine venv ## start a practice cluster of two hosts on your machine
 	$(TOOLKIT) lab up
 
 bench: venv      ## run the benchmarks; each prints one table
 	@for file in bench/bench_*.py; do $(BIN)/python $$file; done
 
-engine:          ## start a Docker engine if none answers; as root on Debian or Ubuntu, install a missing engine
+engine:          ## as root, start a Docker engine if none answers; on Debian or Ubuntu, also install a missing engine
 	@sh scripts/engine.sh ensure
 
 venv: $(VENV)/.ready  ## create the virtual environment .venv with the versions of requirements.lock

@@ -175,7 +175,7 @@ def main() -> None:
         table("nothing changed", options.rounds, lambda number: None)
         table("3,000 bytes", options.rounds, edit)
         if not hosts.rsync:
-            print("    rsync: not on this machine, or not on every host")
+            print("    rsync: not on your machine, or not on every host")
 
 
 if __name__ == "__main__":

@@ -203,7 +203,7 @@ def main() -> None:
     cold = images.make(base, "cold", [*first, images.layer("last", quarter)])
     bare = images.make(base, "bare", [*first, images.layer("last", quarter)], tools=0)
     changed = images.make(base, "changed", [*first, images.layer("last", quarter, 2)])
-    print("images  seconds; bytes that left this machine and the busiest host, as shares of what was missing")
+    print("images  seconds; bytes that left your machine and the busiest host, as shares of what was missing")
     print(
         f"{'Mb/s':>9}{'hosts':>6} {'case':<10}{'way':<10}{'bound':>8}{'transfer':>10}{'ratio':>7}"
         f"{'loaded':>9}{'ran':>8}{'ratio':>7}{'command':>9}{'here':>8}{'host':>8}"

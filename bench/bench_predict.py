@@ -73,7 +73,7 @@ def cell(names: list[str], mbit: int, parameters: list[float]) -> list[tuple[str
     result = measure(names, task)
     fit = fit_ring([Point(p["bytes"], p["ranks"], p["seconds"]) for p in result["points"]])
     assert fit is not None
-    fitted = Network(members, LATENCY, OVERHEAD, fits={len(names): fit})
+    fitted = Network(members, LATENCY, OVERHEAD, fits={(len(names), len(names)): fit})
     rows = []
     for count, buckets, compute, found in zip(parameters, runs, computes, result["steps"], strict=True):
         row = [f"{mbit}", f"{len(names)}", f"{count / 1e6:.2f}", f"{compute:.3f}"]

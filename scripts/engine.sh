@@ -37,7 +37,7 @@ ensure() {
     fi
     [ -z "${DOCKER_HOST:-}" ] || fail "no engine answers at DOCKER_HOST=$DOCKER_HOST" "start the engine, or unset DOCKER_HOST"
     if (local_engine; answers > /dev/null); then
-        fail "the engine of this machine answers, but the engine of your Docker context does not" \
+        fail "the engine of your machine answers, but the engine of your Docker context does not" \
              "unset DOCKER_CONTEXT; docker context use default"
     fi
     # A second dockerd would take the socket and the records of the first one, which can still be starting.
@@ -79,7 +79,7 @@ remember() {
 }
 
 install_packages() {
-    have apt-get || fail "Docker is not installed, and this machine has no apt-get" \
+    have apt-get || fail "Docker is not installed, and your machine has no apt-get" \
                          "install Docker: https://docs.docker.com/engine/install/"
     say "Docker is not installed: installing the packages docker.io and iptables with apt-get"
     export DEBIAN_FRONTEND=noninteractive
@@ -97,7 +97,7 @@ install_packages() {
 }
 
 start_by_hand() {
-    say "this machine has no systemd: starting dockerd directly; its log is $state/dockerd.log"
+    say "your machine has no systemd: starting dockerd directly; its log is $state/dockerd.log"
     # For `stop`: dockerd changes these and does not change them back.
     forward=$(iptables -S FORWARD 2> /dev/null | sed -n 's/^-P FORWARD //p')
     printf 'forward=%s\nip_forward=%s\n' "${forward:-ACCEPT}" "$(cat /proc/sys/net/ipv4/ip_forward)" > "$state/net"
@@ -138,7 +138,7 @@ stop() {
     ours || { say "nothing to stop: no engine that this script started still runs"; return 0; }
     running=$(docker ps -q) || unknown
     if [ -n "$running" ]; then
-        say "the engine was not stopped, because it runs $(echo "$running" | wc -l) containers"
+        say "the engine was not stopped, because it runs containers: $(echo "$running" | wc -l)"
         return 1
     fi
     bridges=$(docker network ls --filter driver=bridge --format '{{.ID}}' | sed 's/^/br-/')

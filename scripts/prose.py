@@ -45,6 +45,9 @@ PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 
+# Docstrings and comments can call the machine that runs the code "this machine"; users know "your machine".
+USER_PHRASES = (*PHRASES, (re.compile(r"\bthis machine\b", re.IGNORECASE), "your machine; or name the host"))
+
 # In other Python files only docstrings and comments are prose: their strings are data of tests.
 _MESSAGES_IN = "toolkit/"
 _CODE_IN_MARKDOWN = re.compile(r"`[^`\n]+`|\]\([^)\s]*\)|<!--.*?-->", re.DOTALL)
@@ -54,11 +57,12 @@ _FENCE = re.compile(r"^ *(```|~~~)")
 
 @dataclass(frozen=True)
 class Text:
-    """A piece of prose: the line where it begins, its words, and whether it is a docstring."""
+    """A piece of prose: the line where it begins, its words, and whether it is a docstring or a comment."""
 
     line: int
     words: str
     docstring: bool = False
+    comment: bool = False
 
 
 def python_texts(source: str, messages: bool) -> Iterator[Text]:
@@ -75,7 +79,7 @@ def python_texts(source: str, messages: bool) -> Iterator[Text]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         is_text = token.type in (tokenize.STRING, middle) and token.start[0] not in docstrings
         if token.type == tokenize.COMMENT or (messages and is_text and " " in token.string):
-            yield Text(token.start[0], token.string)
+            yield Text(token.start[0], token.string, comment=token.type == tokenize.COMMENT)
 
 
 def markdown_texts(source: str) -> Iterator[Text]:
@@ -93,7 +97,7 @@ def shell_texts(source: str) -> Iterator[Text]:
     """Yield the comment and the quoted words of each line of a shell script."""
     for number, line in enumerate(source.splitlines(), 1):
         for words in _SHELL_PROSE.findall(line):
-            yield Text(number, words)
+            yield Text(number, words, comment=words.lstrip().startswith("#"))
 
 
 def other_texts(source: str) -> Iterator[Text]:
@@ -119,8 +123,9 @@ def problems(path: str, source: str) -> Iterator[tuple[int, str]]:
     for text in texts:
         if text.docstring and (found := _QUESTION.match(text.words.lstrip())):
             yield text.line, f"docstring begins with {found[1]}: use a verb or a noun phrase"
+        phrases = PHRASES if text.docstring or text.comment else USER_PHRASES
         for number, line in enumerate(text.words.splitlines() or [text.words]):
-            for pattern, better in PHRASES:
+            for pattern, better in phrases:
                 for found in pattern.finditer(line):
                     yield text.line + number, f'"{found[0]}": write {better}'
 

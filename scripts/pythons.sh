@@ -22,7 +22,7 @@ for version in $versions; do
     found=
     find_python "$version"
     if [ -z "$found" ]; then
-        say "$version SKIPPED: there is no python$version with venv on this machine"
+        say "$version SKIPPED: there is no python$version with venv on your machine"
         continue
     fi
     tested="$tested $version"

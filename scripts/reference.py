@@ -124,7 +124,7 @@ def cli_page(command: Any) -> str:
         *("# Command line", "", MADE, ""),
         "Replace words in capitals with your values. The option in parentheses is the opposite of the option",
         "before it. Every command has `--help`. After `toolkit --install-completion`, your shell completes",
-        "commands, options, hosts and the jobs that this machine started or listed.",
+        "commands, options, hosts and the jobs that your machine started or listed.",
         *("", "## toolkit", ""),
         *_options(command),
     ]

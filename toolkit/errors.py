@@ -12,10 +12,10 @@ from enum import Enum
 
 EXIT_CODES: dict[int, str] = {
     0: "success",
-    1: "a failure on a host or on this machine; the message contains the reason",
+    1: "a failure on a host or on your machine; the message contains the reason",
     2: "an invalid hosts.yaml, local file or command line, usually found before toolkit contacts a host",
     3: "the cluster, a host or a job is not in the required state, for example not up or not found",
-    4: "a program or service that the command requires is missing on this machine",
+    4: "a program or service that the command requires is missing on your machine",
     130: "Ctrl-C (129: the terminal was closed, 141: the output pipe was closed, 143: SIGTERM)",
 }
 
@@ -135,6 +135,10 @@ class ImageError(ToolkitError):
 
 class LabError(ToolkitError):
     """The practice cluster cannot be created, found or removed."""
+
+
+class StillRunning(ToolkitError):
+    """A job that toolkit could not stop."""
 
 
 class Interrupted(ToolkitError):

@@ -37,7 +37,7 @@ _TOTAL = 600
 def arguments() -> argparse.Namespace:
     names = [item.name for item in ITEMS]
     parser = argparse.ArgumentParser(
-        prog="gpu-acceptance", description="Run toolkit's acceptance items on this machine."
+        prog="gpu-acceptance", description="Run toolkit's acceptance items on your machine."
     )
     parser.add_argument(
         "--cpu", action="store_true", help="rehearse on the CPU the items that can run without a GPU"
@@ -60,7 +60,7 @@ def arguments() -> argparse.Namespace:
         "--hosts",
         metavar="FILE",
         type=Path,
-        help="hosts file for the item docker (default: this machine over SSH)",
+        help="hosts file for the item docker (default: your machine over SSH)",
     )
     parser.add_argument(
         "--image", default="", help="image for the item docker (default: toolkit:gpu, with --cpu toolkit:cpu)"

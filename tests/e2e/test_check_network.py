@@ -87,7 +87,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
         Fault("pair-route", "", "", "through mv0 (50 Mb/s)", "warning"),
     ),
     "all dropped": (
-        Fault("pair-open", *drop("-s DATA1 -p tcp -j DROP"), "all ports are dropped without an answer"),
+        Fault("pair-open", *drop("-s DATA1 -p tcp -j DROP"), "all tested ports are dropped without"),
     ),
     "one way": (
         Fault("pair-open", *drop("-p tcp --syn -j DROP"), "within 1.5 s; box2 reaches box1"),
@@ -348,7 +348,10 @@ def test_what_is_told_before_the_image_is_there(settled: Toolkit, names: dict[st
         dropped,
         [
             Fault(
-                "pair-open", "", "", "box1 does not reach box2 (DATA2): connections to all ports are dropped"
+                "pair-open",
+                "",
+                "",
+                "box1 does not reach box2 (DATA2): connections to all tested ports are dropped",
             )
         ],
         names,
@@ -357,7 +360,7 @@ def test_what_is_told_before_the_image_is_there(settled: Toolkit, names: dict[st
         quick = settled.run("check", "--quick", "--json").json["findings"]
         told = settled.run("check", "--json")
     assert [f["verdict"] for f in quick if f["check"] == "pair-open"] == ["not checked"]
-    require(told, [Fault("pair-open", "", "", "are rejected, although a test container listens")], names)
+    require(told, [Fault("pair-open", "", "", "are rejected, although the test program listens")], names)
 
 
 @pytest.mark.parametrize("name", FILES)

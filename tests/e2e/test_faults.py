@@ -85,7 +85,7 @@ REFUSE = "REJECT --reject-with tcp-reset"
         ),
         (
             partial(faults.firewall, SICK, REFUSE),
-            "port 22: connection refused",
+            "port 22 refuses the connection",
             "check that sshd runs",
             "up",
         ),

@@ -137,7 +137,7 @@ def test_a_host_without_docker_is_told_with_its_fix_and_may_be_mended(newcomer: 
             person.answer("hosts of the cluster", "box=my-box3, my-box1")
             for _ in range(2):
                 person.answer("record this key?", "y")
-            told = person.answer("unusable hosts box", "keep")
+            told = person.answer("toolkit cannot use box", "keep")
             assert "box      CANNOT BE USED: user trainer cannot use docker" in told
             assert "fix: on box: sudo usermod -aG docker trainer" in told
             person.answer("name of the cluster?", "mended")

@@ -65,8 +65,10 @@ def test_a_prediction_from_a_scripts_own_step(up: Toolkit, script: str) -> None:
     model = done.json["model"]
     assert (model["parameters"], model["bytes"], model["dtype"]) == (DIGITS, 4 * DIGITS, "fp32")
     assert 0 < model["step_s"] < 1
-    assert done.json["verdict"].startswith("2 hosts would be ")
-    assert done.json["verdict"].endswith(" × slower than 1 host, because the link of box2 has 10 Mb/s")
+    assert done.json["verdict"].startswith("2 hosts would take ")
+    assert done.json["verdict"].endswith(
+        " × as long as 1 host for the same samples, because the link of box2 has 10 Mb/s"
+    )
     # The job has ended in order, and nothing of it runs on.
     newest = json.loads(up.run("status", "--json").out)["jobs"][-1]
     assert (newest["state"], newest["exit_code"]) == ("succeeded", 0)

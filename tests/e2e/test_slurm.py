@@ -202,7 +202,7 @@ def test_check_has_slurm_run_two_ranks(
         "ok: the script has valid Bash syntax (bash -n)" in done.err
         and "ok: Slurm accepts the job (sbatch --test-only)" in done.err
     )
-    assert "ok: all-reduce over 2 ranks by torchrun under Slurm" in done.err
+    assert "ok: all-reduce over 2 ranks with torchrun under Slurm" in done.err
     assert "all-reduce over 2 ranks: sum 3 correct on all ranks" in done.err and done.out == ""
     lacks = at.run(*words, "--image", "gone:1", "--json", "tells.py", timeout=300)
     assert lacks.status == 1 and [each["verdict"] for each in lacks.json["check"]] == ["ok", "ok", "error"]

@@ -1,4 +1,4 @@
-"""The history of runs, a line each; its figures and its tables."""
+"""The history of runs (one line per run), with its figures and tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Outcome:
 
     Args:
         commit: the commit that was tested.
-        fixed: for a run that broke an invariant, the commit with the fix; empty if there is none yet.
+        fixed: for a run that broke an invariant, the commit with the fix; empty if the run is not fixed.
     """
 
     commit: str
@@ -48,7 +48,7 @@ class Outcome:
 
 
 def outcome_of(case: Case, answer: Answer, seen: Seen, commit: str, took: float, only: str = "") -> Outcome:
-    """Return what is kept of a case."""
+    """Return the outcome of a case for the history."""
     return Outcome(
         commit=commit,
         seed=case.seed,
@@ -74,7 +74,7 @@ def _round(seconds: float | None) -> float | None:
 
 
 def parse_history(text: str) -> list[Outcome]:
-    """Return the outcomes of a history; lines cut off and keys of other versions are passed over."""
+    """Return the outcomes of a history; skip incomplete lines, and keys of other versions."""
     known = {each.name for each in fields(Outcome)}
     rows = []
     for line in text.splitlines():
@@ -88,14 +88,14 @@ def parse_history(text: str) -> list[Outcome]:
 
 
 def next_index(history: Iterable[Outcome], seed: int, only: str = "") -> int:
-    """Return the number of the case that comes after the last one recorded of this seed."""
+    """Return the number of the case after the last recorded case of this seed."""
     return max((row.index for row in history if row.seed == seed and row.only == only), default=-1) + 1
 
 
 def not_in(kept: Iterable[Outcome], rows: Iterable[Outcome]) -> list[Outcome]:
-    """Return the runs among ``rows`` that ``kept`` does not contain, whatever either records as their fix.
+    """Return the runs in ``rows`` that ``kept`` does not contain; ignore the key ``fixed``.
 
-    Each run is a line of its own. A run that passes therefore never replaces one that broke an invariant.
+    Each run is a separate line, so a run that passes never replaces a run that broke an invariant.
     """
     left = Counter(replace(row, fixed="") for row in kept)
     new = []
@@ -109,16 +109,16 @@ def not_in(kept: Iterable[Outcome], rows: Iterable[Outcome]) -> list[Outcome]:
 
 
 def kind(line: str) -> str:
-    """Return the name of a broken invariant without what was seen."""
+    """Return the name of a broken invariant without the details."""
     return line.partition(":")[0]
 
 
 @dataclass(frozen=True)
 class Longest:
-    """The longest seconds of all runs of one verb in which the fault was injected.
+    """The longest times of all runs of one command in which the fault was injected.
 
     Args:
-        notice: the run with the longest time from the fault to the root-cause line, None if no run has one.
+        notice: the run with the longest time from the fault to the error message, None without a message.
         failed: the run with the longest time from the fault to the end of a command that failed or hung.
         passed: the same for a command that exited with 0.
     """
@@ -131,7 +131,7 @@ class Longest:
 
 
 def longest(rows: Iterable[Outcome]) -> list[Longest]:
-    """Return the longest times by verb, over every injected run of that verb, broken or not."""
+    """Return the longest times of each command, over all runs in which the fault was injected."""
     injected = [row for row in rows if row.injected]
 
     def most(own: Iterable[Outcome], seconds: Callable[[Outcome], float | None]) -> Outcome | None:
@@ -149,7 +149,7 @@ def longest(rows: Iterable[Outcome]) -> list[Longest]:
 
 
 def longest_table(rows: Iterable[Outcome]) -> list[str]:
-    """Return the longest times by verb as a Markdown table; the case is in parentheses."""
+    """Return the longest times of each command as a Markdown table; the case is in parentheses."""
 
     def cell(row: Outcome | None, seconds: float | None) -> str:
         return "" if row is None or seconds is None else f"{seconds:.1f} s ({row.index})"
@@ -172,7 +172,7 @@ def longest_table(rows: Iterable[Outcome]) -> list[str]:
 
 
 def broken_table(rows: Iterable[Outcome]) -> list[str]:
-    """Return every run that broke an invariant or the lab as a Markdown table, with the commit of its fix."""
+    """Return a Markdown table of all runs that broke an invariant or the lab, with the commit of each fix."""
     lines = [
         "| Case | Tested commit | Fault and phase | Broken invariants | Commit of the fix |",
         "| --- | --- | --- | --- | --- |",
@@ -215,8 +215,8 @@ class Figures:
             f"Runs that left a resource behind: {self.orphans} (target 0). "
             f"Runs that changed another cluster or process: {self.harmed} (target 0).",
             f"Runs with a wrong error message: {self.wrong_cause} (target 0).",
-            f"Runs that broke an invariant: {self.broken} (target 0), of which {self.fixed} are fixed, "
-            f"{self.unknown} have an unknown fix, and {unfixed} are not fixed.",
+            f"Runs that broke an invariant: {self.broken} (target 0). Runs with a known fix: {self.fixed}, "
+            f"with an unknown fix: {self.unknown}, without a fix: {unfixed}.",
             *([f"Runs that broke only the practice cluster: {self.lab}."] if self.lab else []),
         ]
 

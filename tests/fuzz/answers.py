@@ -417,7 +417,7 @@ def _without_engine() -> Iterator[None]:
     """Let this machine have no container engine."""
 
     def no_client(timeout: float) -> Any:
-        raise MissingTool("no Docker engine answers on this machine", "start one")
+        raise MissingTool("no Docker engine answers on your machine", "start one")
 
     def no_socket() -> str:
         raise Unusable("no engine")

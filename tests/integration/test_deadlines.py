@@ -100,7 +100,7 @@ def test_a_session_that_sshd_refuses_is_not_a_lost_connection(
     with pytest.raises(ToolkitError) as caught:
         runner.run(command("x"), 5)
     assert not isinstance(caught.value, Unreachable)
-    assert caught.value.what == "the sshd of the host allows no further session on a connection"
+    assert caught.value.what == "sshd on the host allows no more sessions on this connection"
     assert caught.value.fix.startswith("on gpu1: set MaxSessions 10 in /etc/ssh/sshd_config")
     assert caught.value.host == "gpu1"
 

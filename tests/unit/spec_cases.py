@@ -84,6 +84,8 @@ CASES: dict[str, str | bytes] = {
     "image is a number": GOOD.replace("trainer:1", "1.10"),
     "image is an option": GOOD.replace("trainer:1", "--privileged"),
     "main is no host": GOOD + "main: gpu3\n",
+    "main is a list": GOOD + "main: [gpu1]\n",
+    "main is a mapping": GOOD + "main: {gpu1: }\n",
     "hosts is text": HEAD + "hosts: gpu1\n",
     "hosts is a number": HEAD + "hosts: 2\n",
     "hosts is nothing": HEAD + "hosts:\n",

@@ -146,7 +146,7 @@ CLAIMS = [
         for code in (EXIT_USAGE, EXIT_STARTED, EXIT_LOST, EXIT_BROKEN, EXIT_NO_LOG)
     ),
     (LAUNCHERS, f"| `{Inventory.launcher}` (default) |"),
-    (ENV, f"torch {dockerfile('Dockerfile.gpu', 'TORCH_VERSION')}"),
+    (ENV, f"PyTorch {dockerfile('Dockerfile.gpu', 'TORCH_VERSION')}"),
     (ENV, f"Horovod {dockerfile('Dockerfile.gpu', 'HOROVOD_VERSION')}"),
     *((ENV, f"| `{name}` | {table_version(name)}") for name in ("nccl.txt", "torch.txt", "horovod.txt")),
 ]
@@ -197,7 +197,7 @@ def test_the_page_has_the_order_of_imports() -> None:
 def test_pages_name_the_launchers_without_ssh() -> None:
     refused = sorted(set(LAUNCHER_NAMES) - {"auto", *WITHOUT_SSH})
     line = text_of(TRANSPORT).partition("With `exec`, toolkit refuses ")[2].partition("\n")[0]
-    assert sorted(re.findall(r"`([^`]+)`", line.partition(", which need SSH")[0])) == refused
+    assert sorted(re.findall(r"`([^`]+)`", line.partition(". ")[0])) == refused
     assert set(INSTEAD.values()) <= set(re.findall(r"`([^`]+)`", line.partition(". ")[2]))
     for name in ELASTIC:
         assert f"`--launcher {name} --elastic`" in text_of(LIFE)

@@ -203,7 +203,7 @@ def test_every_folder_is_in_the_tree_in_its_order() -> None:
 
 
 def test_every_verb_is_in_the_table_with_its_folder() -> None:
-    table = ARCHITECTURE[ARCHITECTURE.index("## Verbs") : ARCHITECTURE.index("## Rules")]
+    table = ARCHITECTURE[ARCHITECTURE.index("## Commands") : ARCHITECTURE.index("## Rules")]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| `")]
     named = {word for row in rows for word in re.findall(r"`([a-z ]+)[^`]*`", row[0])}
     assert [name for name in VERBS if not {name, name.partition(" ")[0]} & named] == []

@@ -223,7 +223,7 @@ def test_figures() -> None:
     assert (found.runs, found.cases, found.injected) == (7, 6, 6)
     assert (found.orphans, found.harmed, found.wrong_cause) == (1, 1, 1)
     assert (found.broken, found.fixed, found.unknown, found.unfixed, found.lab) == (3, 1, 1, 2, 1)
-    assert found.lines()[3].endswith("of which 1 are fixed, 1 have an unknown fix, and 1 are not fixed.")
+    assert found.lines()[3].endswith("Runs with a known fix: 1, with an unknown fix: 1, without a fix: 1.")
     assert len(found.lines()) == 5 and len(figures(rows[:1]).lines()) == 4
 
 

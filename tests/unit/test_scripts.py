@@ -113,7 +113,7 @@ def test_an_engine_with_a_running_container_is_kept_whatever_docker_talks_to(
 ) -> None:
     engine.set(running="c0ffee", containers="c0ffee")
     done = engine.run(verb, **environ)
-    assert "was not stopped, because it runs 1 containers" in done.stderr
+    assert "was not stopped, because it runs containers: 1" in done.stderr
     assert engine.runs and engine.data.exists() and (engine.state / "started").exists()
 
 
@@ -180,7 +180,7 @@ def test_ensure_starts_no_engine_because_a_context_does_not_answer(engine: Engin
     (engine.state / "started").unlink()
     done = engine.run("ensure", DOCKER_CONTEXT="far")
     assert done.returncode == 4 and not engine.started_another
-    assert "the engine of this machine answers, but the engine of your Docker context does not" in done.stderr
+    assert "the engine of your machine answers, but the engine of your Docker context does not" in done.stderr
 
 
 # Records each call, and creates a virtual environment with the file `pip` as its Python.

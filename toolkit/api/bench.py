@@ -46,8 +46,8 @@ class BenchPart(Part):
             on: numbers of hosts; by default 1 to the number of hosts, or, for more than 16 hosts, 1 to 8,
                 powers of two, and the number of hosts.
             warm_up: time between the first step and the measurement.
-            seconds: time of the measurement after the warm-up.
-            patience: time limit for the first step.
+            seconds: time of the measurement after the warm-up; longer if steps are slow.
+            patience: time limit for the first step, and between steps.
         """
         request = Request(words=words, workdir=Path(workdir).resolve(), launcher=launcher)
         check_request(self._cluster.inventory, request)

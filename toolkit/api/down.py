@@ -49,7 +49,7 @@ def prepare_down(cluster: Connection, save_to: str = "") -> PreparedDown:
         session.require_some()
         for host, version in newer_hosts(inventory.cluster, session.facts.values()).items():
             text = (
-                f"{host}: toolkit {version}, which is newer than your version, created the cluster; "
+                f"{host}: toolkit {version} created the cluster and is newer than your version; "
                 "`down` might leave files of the cluster on the host"
             )
             notices.add(Topic.VERSION, text=text)

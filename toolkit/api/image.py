@@ -55,7 +55,7 @@ def prepare_image_prune(cluster: Connection) -> PreparedPlan:
 
 
 class ImagePart(Part):
-    """The image on this machine and on the hosts."""
+    """The image on your machine and on the hosts."""
 
     def build(
         self,
@@ -69,10 +69,10 @@ class ImagePart(Part):
         no_cache: bool = False,
         cuda: int = DEFAULT_CUDA,
     ) -> int:
-        """Build the image on this machine and return its size in bytes.
+        """Build the image on your machine and return its size in bytes.
 
         Args:
-            flavor: cpu or gpu; by default chosen by the hardware of this machine.
+            flavor: cpu or gpu; by default chosen by the hardware of your machine.
             tag: tag of the image; by default ``image`` of the hosts file.
             extras: frameworks to add.
             requirements: file of further packages.
@@ -99,10 +99,10 @@ class ImagePart(Part):
             return build_image(build, lambda title, line: None)
 
     def inspect(self) -> InspectedImage:
-        """Run the probe in the image of the hosts file on this machine.
+        """Run the probe in the image of the hosts file on your machine.
 
         Raises:
-            ToolkitError: the image is not on this machine, or cannot run jobs.
+            ToolkitError: the image is not on your machine, or cannot run jobs.
         """
         return inspect_here(self._cluster.inventory.image)
 

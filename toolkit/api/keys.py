@@ -10,7 +10,7 @@ from toolkit.init.trust import ShownKey, record, shown_keys
 
 
 class KeysPart(Part):
-    """The SSH host keys, and their records on this machine."""
+    """The SSH host keys, and their records on your machine."""
 
     def shown(self, *hosts: str) -> list[ShownKey]:
         """Return the current keys of hosts (all by default) and of their jump hosts."""

@@ -23,6 +23,8 @@ class ServicesPart(Part):
     def forward(self, service: str, port: int = 0) -> Iterator[list[Door]]:
         """Forward a service to 127.0.0.1 within a ``with``; each `Door` contains a local address.
 
+        Ports of the service that refuse connections get no `Door`, unless all its ports refuse connections.
+
         Args:
             port: local port; 0 means the port of the service or, if this port is not available, a free port.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from toolkit.cluster.session import Session
 from toolkit.errors import BadInput, Problem, ToolkitError
@@ -10,16 +11,24 @@ from toolkit.jobs.control import run_to_completion
 from toolkit.jobs.make_job import PlannedJob, plan_request
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request
+from toolkit.jobs.status import JobStatus
+from toolkit.launchers.job import Job
 from toolkit.network.measured import Measured, parse_measured
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
+from toolkit.protocol.bench import result_of
 from toolkit.protocol.names import program
 
 ENGINES = ("auto", "mpi", "gloo", "nccl")
 # From 1 KiB in steps of four: latency shows at one end, bandwidth at the other.
 SIZES = tuple(1024 * 4**k for k in range(12))
 USUAL_BYTES, MOST_BYTES = 256 * 1024**2, SIZES[-1]
-_RESULT = "@network "
+_RESULT = "@network"
+# The shortest measurement of a direction in seconds: data must arrive more than once.
+_LEAST_S = 0.05
+# Time limit in seconds of a job, in addition to the time that it measures: pairs that fail take longer.
+_HANGS_AFTER = 3600.0
+_LAST_LINES = 5
 
 
 @dataclass(frozen=True)
@@ -57,13 +66,16 @@ def check_bench(bench: NetworkBench) -> None:
     problems = []
     if bench.engine not in ENGINES:
         problems.append(Problem("--backend", f"should be one of {', '.join(ENGINES)}, found {bench.engine}"))
-    if not 0 <= bench.seconds <= 60:
-        problems.append(Problem("--seconds", f"should be 0 to 60 s, found {bench.seconds:g} s"))
+    if bench.seconds and not _LEAST_S <= bench.seconds <= 60:
+        what = f"should be 0, or {_LEAST_S:g} to 60 s, found {bench.seconds:g} s"
+        problems.append(Problem("--seconds", what))
     if not 1 <= bench.streams <= 64:
         problems.append(Problem("--streams", f"should be 1 to 64, found {bench.streams}"))
     if not 0 <= bench.most <= MOST_BYTES:
         most = MOST_BYTES // 1024**2
         problems.append(Problem("--most", f"should be 0 to {most} MiB, found {bench.most / 1024**2:g} MiB"))
+    if not bench.seconds and not bench.most:
+        problems.append(Problem("--most", "should be more than 0 if --seconds is 0"))
     if not 0 < bench.budget <= 3600:
         problems.append(
             Problem("--budget", f"should be more than 0 and at most 3600 s, found {bench.budget:g} s")
@@ -74,7 +86,7 @@ def check_bench(bench: NetworkBench) -> None:
 
 def bench_plan(session: Session, bench: NetworkBench, only: tuple[str, ...] = ()) -> Plan:
     """Return the plan that ``run_bench`` starts with."""
-    return plan_request(session, _request(bench, only)).plan
+    return plan_request(session, _request(session, bench, only)).plan
 
 
 def run_bench(
@@ -82,31 +94,68 @@ def run_bench(
 ) -> Measured:
     """Measure the network of all hosts or of some.
 
+    If the job fails after the pairs, the result contains the pairs, and the failure as a fault.
+
     Raises:
         ToolkitError: the cluster is not up, another job runs, or the job failed; contains its last lines.
     """
-    planned = plan_request(session, _request(bench, only))
-    return parse_measured(measured_text(session, planned, _RESULT, listen), f"output of {planned.job.id}")
+    planned = plan_request(session, _request(session, bench, only))
+    text, failed = _run(session, planned, _RESULT, listen)
+    if failed and not text:
+        raise failed
+    measured = parse_measured(text, f"output of {planned.job.id}")
+    if failed:
+        return replace(measured, faults=(*measured.faults, f"all-reduce: {failed.what}"))
+    return measured
 
 
 def measured_text(session: Session, planned: PlannedJob, mark: str, listen: Listener) -> str:
-    """Run a measuring job and return the rest of the last line that contains ``mark``.
+    """Run a measuring job and return the result with this mark.
 
     Raises:
         ToolkitError: the job failed; contains its last lines.
     """
+    text, failed = _run(session, planned, mark, listen)
+    if failed:
+        raise failed
+    return text
+
+
+def _run(
+    session: Session, planned: PlannedJob, mark: str, listen: Listener
+) -> tuple[str, ToolkitError | None]:
+    """Run a measuring job; return its last result, empty without one, and the error of a failed job."""
     job = planned.job
     lines = run_to_completion(session, planned.plan, job.id, listen).splitlines()
     ended = job_status(session, job.id)
-    found = [line.partition(mark)[2] for line in lines if mark in line]
-    if ended.exit_code != 0 or not found:
-        tail = " | ".join(lines[-5:])
-        code = "" if ended.exit_code is None else f" and exit code {ended.exit_code}"
-        what = f"job {job.id} ended with the state {ended.state}{code}; end of the log: {tail or 'no output'}"
-        raise ToolkitError(what, f"toolkit logs {job.id}")
-    return found[-1]
+    text = result_of(mark, lines)
+    if ended.exit_code == 0 and text:
+        return text, None
+    others = [line for line in lines if f" {mark} " not in line]
+    return text, failed_job(job, ended, others)
 
 
-def _request(bench: NetworkBench, only: tuple[str, ...]) -> Request:
-    # mpirun, because the ranks exchange their addresses through MPI with every backend.
-    return Request(words=bench.words, launcher="mpirun", timeout=3600, only=only, secrets=False)
+def failed_job(job: Job, ended: JobStatus, lines: Sequence[str]) -> ToolkitError:
+    """Return the error of a job without a result, with the last lines of its output.
+
+    Launchers print many lines about a failed rank. They are used only if ranks and toolkit print no lines.
+    """
+    own = ("[toolkit] ", *(f"[{host.name} " for host in job.hosts))
+    shown = [line for line in lines if line.startswith(own)] or lines
+    tail = " | ".join(shown[-_LAST_LINES:])
+    code = "" if ended.exit_code is None else f" and exit code {ended.exit_code}"
+    what = f"job {job.id} ended with the state {ended.state}{code}; end of the log: {tail or 'no output'}"
+    return ToolkitError(what, f"toolkit logs {job.id}")
+
+
+def _request(session: Session, bench: NetworkBench, only: tuple[str, ...]) -> Request:
+    hosts = len(only or session.inventory.names)
+    return Request(
+        words=bench.words,
+        # mpirun, because the ranks exchange their addresses through MPI with every backend.
+        launcher="mpirun",
+        # With N hosts, the pairs need at most N rounds with two directions each.
+        timeout=2 * bench.seconds * hosts + bench.budget + _HANGS_AFTER,
+        only=only,
+        secrets=False,
+    )

@@ -16,7 +16,7 @@ from toolkit.cluster.session import Session
 from toolkit.core.answers import Tail
 from toolkit.core.gauges import JobGauges, job_gauges
 from toolkit.core.printable import counted
-from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
+from toolkit.errors import BadInput, Interrupted, Problem, StillRunning, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.jobs.control import start, stop
 from toolkit.jobs.logs import Excerpt, follow, show_log
@@ -34,6 +34,10 @@ _EACH = 0.5
 _GRACE = 2.0
 # Interval of querying the job's state in seconds.
 _ASK_EACH = 3.0
+# Failed queries in succession after which toolkit stops the job: a host can be busy for a while.
+_MOST_FAILED = 5
+# A rank whose last step is older than this number of intervals between its steps is stalled.
+_STALLED = 2
 _LAST_LINES = 6
 _MOST_TEXT = 1 << 16  # bytes of them
 
@@ -53,7 +57,9 @@ def measure_all(
     listen: Listener,
     tell: Callable[[str], None],
 ) -> Scaling:
-    """Measure the script on each number of hosts; continue after a number that fails.
+    """Measure the script on each number of hosts.
+
+    After a number that fails, continue with the next number, unless the job is possibly still running.
 
     Args:
         numbers: numbers of hosts; empty for those of ``counts``.
@@ -66,7 +72,8 @@ def measure_all(
     """
     order = ordered_hosts(session.inventory, request)
     if numbers and min(numbers) < 1:
-        raise BadInput("command line", (Problem("--on", "should contain numbers of hosts, each 1 or more"),))
+        what = f"each number of hosts should be 1 or more, found {min(numbers)}"
+        raise BadInput("command line", (Problem("--on", what),))
     if numbers and max(numbers) > len(order):
         raise BadInput(
             "command line",
@@ -86,6 +93,8 @@ def measure_all(
         except ToolkitError as error:
             faults.append(f"{counted(number, 'host')}: {error.what}")
             tell(f"{counted(number, 'host')}: {error}")
+            if isinstance(error, StillRunning):
+                break  # the job has the slots of the next one
             continue
         points.append(point)
         tell(f"{counted(point.ranks, 'rank')}: {point.steps_per_s:.3g} steps/s over {point.seconds:.0f} s")
@@ -105,12 +114,13 @@ def measure(
 
     Args:
         warm_up: seconds after the first step that are not measured.
-        seconds: duration of the measurement.
-        patience: maximum seconds until the first step.
+        seconds: minimum duration of the measurement; slow or stalled steps make the measurement longer.
+        patience: maximum seconds until the first step, and between steps.
         tell: receives a line about the started job.
 
     Raises:
         ToolkitError: the job exited, or printed no steps, before the end of the measurement.
+        StillRunning: the job could not be stopped.
         KeyboardInterrupt: Ctrl-C; the job has been stopped.
     """
     planned = plan_request(session, request)
@@ -128,8 +138,18 @@ def measure(
         with Gauges(session, _EACH) as gauges:
             return _watch(session, gauges, job, warm_up, seconds, patience)
     finally:
-        if not job_status(session, job.id).final:
-            stop(session, job.id, grace=_GRACE)
+        _end(session, job.id)
+
+
+def _end(session: Session, job: str) -> None:
+    with suppress(ToolkitError):  # if the state is unknown, stop the job
+        if job_status(session, job).final:
+            return
+    try:
+        stop(session, job, grace=_GRACE)
+    except ToolkitError as error:
+        what = f"job {job} is possibly still running, because toolkit could not stop it: {error.what}"
+        raise StillRunning(what, f"toolkit stop {job}") from error
 
 
 def _follow(session: Session, job: str) -> None:
@@ -140,8 +160,10 @@ def _follow(session: Session, job: str) -> None:
 def _watch(
     session: Session, gauges: Gauges, job: Job, warm_up: float, seconds: float, patience: float
 ) -> Point:
-    began, first, queried = time.monotonic(), 0.0, time.monotonic()
+    first, failed = 0.0, 0
+    changed = queried = time.monotonic()
     source: int | None = None
+    step: tuple[float, int] | None = None
     seen: list[tuple[float, int]] = []
     printed: list[float] = []
     own = {host.name for host in job.hosts}
@@ -153,25 +175,48 @@ def _watch(
         found = next((one for one in job_gauges(reported) if one.id == job.id), None)
         read = _step(found, source)
         if read is not None:
-            source, step = read
-            first = first or now
-            if now >= first + warm_up and (not seen or step[1] != seen[-1][1]):
-                seen.append(step)
-                if found is not None and found.steps_per_s:
-                    printed.append(found.steps_per_s)
-        if first and now >= first + warm_up + seconds:
+            before, (source, step) = step, read
+            if before is None or step[1] != before[1]:
+                first, changed = first or now, now
+                # The time of a step is the time at which it appeared, which is unknown for the first step.
+                if before is not None and now >= first + warm_up:
+                    seen.append(step)
+                    if found is not None and found.steps_per_s:
+                        printed.append(found.steps_per_s)
+        if first and now >= first + warm_up + seconds and step is not None and _is_steady(seen, step[0]):
             return _point(job, seen, printed)
-        if not first and now > began + patience:
+        if now > changed + patience:
+            if first:
+                raise ToolkitError(
+                    f"job {job.id} printed no step for {patience:.0f} s", f"toolkit logs {job.id}"
+                )
             what = f"no rank of job {job.id} printed a step within {patience:.0f} s"
             fix = "print lines such as `step 120` in the script, or wait longer with --patience SECONDS"
             raise ToolkitError(what, fix)
         if now > queried + _ASK_EACH:
-            queried = now
-            ended = job_status(session, job.id)
+            try:
+                ended = job_status(session, job.id)
+            except ToolkitError:
+                failed += 1
+                if failed == _MOST_FAILED:
+                    raise
+                queried = time.monotonic()
+                continue
+            failed, queried = 0, time.monotonic()
             if ended.final:
                 if len(seen) > 1 and ended.exit_code == 0:
                     return _point(job, seen, printed)  # the script is short, but its steps suffice
                 raise _early(session, ended)
+
+
+def _is_steady(seen: Sequence[tuple[float, int]], now: float) -> bool:
+    """Return whether several steps were seen, and no next step is late; a stall is part of the measurement.
+
+    Args:
+        now: by the clock of the host, as the times of the steps.
+    """
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(seen)]
+    return bool(gaps) and now - seen[-1][0] <= _STALLED * median(gaps)
 
 
 def _step(found: JobGauges | None, source: int | None) -> tuple[int, tuple[float, int]] | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from toolkit.bench.network import failed_job
 from toolkit.bench.smoke_plan import (
     ALLREDUCE,
     GpuRow,
@@ -97,7 +98,7 @@ def choose_launcher(session: Session, layout: Layout | None, requested: str) -> 
     except ToolkitError:
         return wanted, ""  # the checks of the job report a main container that is not running
     if wanted in WITH_TOKEN:
-        absent[wanted] = f"{wanted} starts one driver instead of one process per rank"
+        absent[wanted] = f"{wanted} starts one driver process instead of one process per rank"
     found = next((name for name in (wanted, *others) if name not in absent), wanted)
     return found, "" if found == wanted else absent[wanted]
 
@@ -208,8 +209,6 @@ def run_smoke(session: Session, planned: PlannedSmoke, listen: Listener) -> Smok
     ended = job_status(session, job.id)
     line = allreduce_line(lines) if ended.exit_code == 0 else ""
     if not line:
-        tail = " | ".join(lines[-5:])
-        code = "" if ended.exit_code is None else f" and exit code {ended.exit_code}"
-        what = f"job {job.id} ended with the state {ended.state}{code}; end of the log: {tail or 'no output'}"
-        problems.append(gpu_problem("all-reduce", what, f"toolkit logs {job.id}"))
+        failure = failed_job(job, ended, lines)
+        problems.append(gpu_problem("all-reduce", failure.what, failure.fix))
     return Smoke(rows, tuple(problems), line, launcher, instead)

@@ -133,7 +133,8 @@ def _unused(layout: Layout, place: Place) -> Problem | None:
     if place.gpus or declared or not trouble or is_absent(trouble):
         return None
     cause, fix = explain(trouble, place.name)
-    fix = f"{fix}; or, for ranks on the CPU, in hosts.yaml: set hosts/{place.name}/gpus to 0"
+    # The alternative is a comment, so that a paste of the fix does not run it.
+    fix = f"{fix}  # or, to run ranks on the CPU, set hosts/{place.name}/gpus to 0 in hosts.yaml"
     return gpu_problem(place.name, f"the host uses no GPU: {cause}", fix)
 
 

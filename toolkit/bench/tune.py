@@ -10,6 +10,7 @@ from datetime import datetime
 from toolkit.bench.network import measured_text
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.answers import read_answer
+from toolkit.core.command import quoted, script
 from toolkit.core.facts import Facts
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.jobs.make_job import PlannedJob, plan_request
@@ -26,6 +27,7 @@ from toolkit.network.tuning import (
     trials,
     tunings_text,
 )
+from toolkit.plan.context import failure
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import File, Phase, Plan, Upload
 from toolkit.protocol.bench import AlgorithmTime
@@ -34,11 +36,12 @@ from toolkit.protocol.names import program
 ENGINES = ("auto", "mpi", "nccl")
 # Default time limit of the command line and of the Python API, in seconds.
 DEFAULT_BUDGET_S = 8.0
-_RESULT = "@algorithms "
+_RESULT = "@algorithms"
 # Assumed overhead of a job until the first one has shown it, and minimum time of a trial, in seconds.
 _START_SECONDS, _LEAST_SECONDS = 2.0, 1.0
 # The measuring program keeps to its budget; this timeout stops one that hangs.
 _HANGS_AFTER = 120.0
+_READ, _READ_SECONDS = '[ ! -e "$1" ] || cat -- "$1"', 30.0
 
 
 def check_tune(engine: str, budget: float) -> None:
@@ -97,7 +100,7 @@ def tune(
         if job.world_size < 2:
             raise NotReady(
                 "an all-reduce requires at least two ranks, found 1",
-                "in hosts.yaml: add a host, or set slots: of a host to 2 or more; or omit --only",
+                "in hosts.yaml, add a host or set slots: of a host to 2 or more; or omit --only",
             )
         begin = clock()
         text = measured_text(session, planned, _RESULT, listen)
@@ -105,7 +108,7 @@ def tune(
         timings += parse_timings(trial.name, rows)
         overhead = max(0.0, clock() - begin - measuring)
     tuning = choose_tuning(engine, places, timings, datetime.now().strftime("%Y-%m-%d %H:%M"))
-    _keep(session, replace_tuning(_kept(session), tuning), listen)
+    _keep(session, replace_tuning(_stored(session), tuning), listen)
     return tuning
 
 
@@ -144,6 +147,25 @@ def _kept(session: Session) -> tuple[Tuning, ...]:
     return parse_tunings(_main(session).tuned)
 
 
+def _stored(session: Session) -> tuple[Tuning, ...]:
+    """Return the settings in the file now: other commands can change the file while this one measures.
+
+    Raises:
+        ToolkitError: the main host did not answer, or the file could not be read.
+    """
+    facts = _main(session)
+    path, runner = _path(facts), session.runners[facts.host]
+    result = runner.run(script(_READ, path), _READ_SECONDS)
+    if not result.ok:
+        fix = f"on {facts.host}: {quoted('ls', '-l', path)}  # then make the file readable"
+        raise failure(result, runner, fix)
+    return parse_tunings(result.stdout)
+
+
+def _path(main: Facts) -> str:
+    return f"{main.state_dir}/conf/tuned.json"
+
+
 def _keep(session: Session, tunings: tuple[Tuning, ...], listen: Listener) -> None:
     facts = _main(session)
     report = session.execute(keep_plan(session.inventory.cluster, facts, tunings), listen)
@@ -157,7 +179,7 @@ def _keep(session: Session, tunings: tuple[Tuning, ...], listen: Listener) -> No
 
 def keep_plan(cluster: str, main: Facts, tunings: tuple[Tuning, ...]) -> Plan:
     """Return the plan that writes the settings for jobs to the main host; `down` removes them."""
-    file = File(f"{main.state_dir}/conf/tuned.json", (tunings_text(tunings),))
+    file = File(_path(main), (tunings_text(tunings),))
     step = Upload(main.host, "store the tuned settings", (file,))
     return Plan(f"tune {cluster}", (Phase("keep", (step,)),))
 

@@ -9,6 +9,7 @@ from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.model import Check, Scene, Seen, error, fine, grouped, groups_text, unchecked, warning
 from toolkit.checks.mounts import access, lost_source, unwritable
 from toolkit.cluster.gpus import GPU_SETUP, PERSIST, given_gpus, usable_uuids
+from toolkit.core.causes import cause_of, misses_python
 from toolkit.core.command import quoted
 from toolkit.core.container import mount_argument
 from toolkit.core.finding import Finding
@@ -41,26 +42,28 @@ _NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 _BY_EXEC = ("mpirun", "torchrun", "python")
 _BY_SSH = ("horovodrun", *_BY_EXEC)
 _LISTEN_FIX = "the host must have the address, and the port must not be lower than ip_unprivileged_port_start"
-_SHM_FIX = "in hosts.yaml: set shm_size: 8g, then: toolkit up"
+_SHM_FIX = "set shm_size: 8g in hosts.yaml, then run toolkit up"
 
 
 def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
     looked = scene.inside.get(seen.host)
     if looked is None:
         yield unchecked(scene.no_look(seen.host))
-    elif looked.error and looked.status == NOT_FOUND:
+    elif looked.status == NOT_FOUND and misses_python(looked.error):
         what = f"the image {scene.inventory.image} has no python3, which every container needs"
         yield error(what, _build(scene))
     elif looked.error and cannot_give_gpus(seen, scene):
         yield unchecked("the container engine cannot give GPUs to containers [gpu-containers]")
     elif looked.error and (source := lost_source(seen, scene)):
         yield unchecked(f"the mount source {source} is missing or does not respond [mount-there]")
+    elif looked.error and (known := cause_of(looked.error, seen.host)):
+        yield error(f"the test program failed: {known.what}", known.fix)
     elif looked.error:
         mounts = [word for mount in scene.inventory.mounts for word in ("--mount", mount_argument(mount))]
         engine = scene.inventory.engine
         words = (engine, "run", "--rm", "--network", "host", *mounts, scene.inventory.image, "true")
         fix = f"on {seen.host}: {quoted(*words)}  # tests the image and the mounts without toolkit"
-        yield error(f"the test container failed: {looked.error}", fix)
+        yield error(f"the test program failed: {looked.error}", fix)
 
 
 def _build(scene: Scene) -> str:
@@ -72,7 +75,7 @@ def _build(scene: Scene) -> str:
 def _programs(scene: Scene) -> Iterator[Finding]:
     reports = [looked.report for looked in scene.inside.values() if not looked.error]
     if not reports:
-        yield unchecked("no test container reported the programs of the image")
+        yield unchecked("no test program reported the programs of the image")
         return
     file = scene.inventory
     lacks = {name for report in reports for name in report.lacks}
@@ -102,14 +105,15 @@ def _programs(scene: Scene) -> Iterator[Finding]:
         yield error(what, without_sshd(file.image, launcher), subject="transport")
     if transport == EXEC != file.transport and file.launcher not in (*WITHOUT_SSH, "auto"):
         what = f"launcher: {file.launcher} requires SSH, but transport is {transport_text(EXEC)}"
-        fix = f"in hosts.yaml: set launcher: {exec_launcher}; or: {onto}"
+        fix = f"set launcher: {exec_launcher} in hosts.yaml, or build another image: {onto}"
         yield error(what, fix, subject="launcher")
     elif missing := [name.removeprefix("python:") for name in NEEDS.get(file.launcher, ()) if name in lacks]:
         what = (
             f"the image {file.image} has no {' and no '.join(missing)}, which launcher: {file.launcher} needs"
         )
         other = instead(_BY_EXEC if transport == EXEC else _BY_SSH, named)
-        yield error(what, f"in hosts.yaml: set launcher: {other}; or: {_build(scene)}", subject="launcher")
+        fix = f"set launcher: {other} in hosts.yaml, or build another image: {_build(scene)}"
+        yield error(what, fix, subject="launcher")
 
 
 def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -143,7 +147,7 @@ def _login(scene: Scene) -> Iterator[Finding]:
     main = scene.inside.get(scene.inventory.main)
     if main is None or not main.up or main.error:
         why = scene.no_look(scene.inventory.main) or "the main container is not running"
-        yield unchecked(f"toolkit tested no logins: {why}")
+        yield unchecked(f"toolkit did not test logins between containers: {why}")
         return
     for name, result in main.report.logins.items():
         if result.error and name in scene.inventory.names:
@@ -198,7 +202,7 @@ def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if size >= 0:
         what = f"ranks can lock only {size // 1024} KiB of memory, but RDMA can need more"
         # The limit of the container takes precedence over the default of the engine.
-        yield error(what, "in hosts.yaml: set ulimits: {memlock: unlimited}, then: toolkit up")
+        yield error(what, "set ulimits: {memlock: unlimited} in hosts.yaml, then run toolkit up")
 
 
 def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -209,7 +213,7 @@ def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if 0 <= number < LEAST_FILES:
         least = f"data loaders and connections can need {LEAST_FILES} or more"
         what = f"ranks can open only {number} files, but {least}"
-        yield warning(what, "in hosts.yaml: set ulimits: {nofile: 65536}, then: toolkit up")
+        yield warning(what, "set ulimits: {nofile: 65536} in hosts.yaml, then run toolkit up")
 
 
 def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -257,7 +261,7 @@ def _devices(found: Collection[str]) -> str:
 def _versions(scene: Scene) -> Iterator[Finding]:
     by_host = {name: looked.report.versions for name, looked in scene.inside.items() if not looked.error}
     if not by_host:
-        yield unchecked("no test container reported the versions of its libraries")
+        yield unchecked("no test program reported the versions of the libraries")
     for program in sorted({p for versions in by_host.values() for p in versions}):
         by_version = grouped((name, versions.get(program, "missing")) for name, versions in by_host.items())
         if len(by_version) > 1:
@@ -269,7 +273,7 @@ def _versions(scene: Scene) -> Iterator[Finding]:
 def _variables(scene: Scene) -> Iterator[Finding]:
     reports = [looked.report.versions for looked in scene.inside.values() if not looked.error]
     if not reports:
-        yield unchecked("no test container reported the version of NCCL")
+        yield unchecked("no test program reported the version of NCCL")
     found = {version for versions in reports for name, version in versions.items() if name in _NCCL}
     for finding in dict.fromkeys(each for nccl in sorted(found) for each in lint_nccl(scene.inventory, nccl)):
         yield warning(finding.what, finding.fix, finding.host, finding.subject)
@@ -295,7 +299,7 @@ def _shared(scene: Scene) -> Iterator[Finding]:
     by_host = {name: looked.report.shared for name, looked in scene.inside.items() if not looked.error}
     targets = {t: m.source for m in scene.inventory.mounts if not m.read_only for t in [m.target]}
     if targets and not by_host:
-        yield unchecked("no test container reported the files of the mounts")
+        yield unchecked("no test program reported the files of the mounts")
     for target, source in targets.items():
         seen = {name: set(shared.get(target, ())) - {name} for name, shared in by_host.items()}
         alone = sorted(name for name, others in seen.items() if not others)
@@ -324,7 +328,7 @@ def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("in-start", "a container from the image starts", host=_starts, stage="inside"),
+    Check("in-start", "the test program runs in a container of the image", host=_starts, stage="inside"),
     Check(
         "in-programs",
         "the image has the programs that transport and launcher need",
@@ -359,5 +363,10 @@ CHECKS = (
         whole=_shared,
         stage="inside",
     ),
-    Check("in-clock", "clocks in containers agree with clocks of hosts", host=_clock, stage="inside"),
+    Check(
+        "in-clock",
+        "the clock of each container agrees with the clock of the host",
+        host=_clock,
+        stage="inside",
+    ),
 )

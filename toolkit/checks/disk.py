@@ -92,7 +92,7 @@ def _inodes(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if where is None:
         yield unchecked("the disk of the image store is not known")
     elif not where.inodes:
-        yield fine("the file system has no fixed number of inodes")
+        yield fine("the file system of the image store has no fixed number of inodes")
     else:
         missing = scene.image and not any(i.identity == scene.image.identity for i in seen.facts.images)
         left = f"the file system of {where.path} has room for only {counted(where.inodes_free, 'more file')}"
@@ -128,16 +128,16 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         and seen.facts.engine != PODMAN  # it runs as the SSH user
     ):
         what = (
-            f"the engine (root) cannot access {there.path}, because the folder is on {there.type} "
+            f"the engine runs as root and cannot access {there.path}, because the folder is on {there.type} "
             "without the option allow_other"
         )
         yield error(what, elsewhere)
     elif "noexec" in there.options:
         # Observed: mpirun and horovodrun exit with "Permission denied", torchrun works.
         find = f"findmnt -no TARGET -T {quoted(there.path)}"
-        instead = "in hosts.yaml: set state_dir: to a folder on a disk that is mounted without noexec"
+        instead = "set state_dir: in hosts.yaml to a folder on a disk that is mounted without noexec"
         fix = f'on {seen.host}: sudo mount -o remount,exec "$({find})"  # or {instead}'
-        noexec = f"the file system of {there.path} is mounted noexec"
+        noexec = f"the file system of {there.path} is mounted with noexec"
         if scene.inventory.launcher in BY_AGENT:
             launcher = scene.inventory.launcher
             yield error(f"{noexec}, but {launcher} executes a program in the state directory", fix)
@@ -165,7 +165,8 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the disk of the home folder is not known")
     elif "w" not in home.may:
         look = f"ls -ld {quoted(home.path)}"
-        fix = f"on {seen.host}: {look}  # then make the SSH user the owner, and run chmod u+w"
+        then = "then make the SSH user the owner of the folder, and run chmod u+w on the folder"
+        fix = f"on {seen.host}: {look}  # {then}"
         yield warning(f"the SSH user cannot write to the home folder {home.path}", fix)
     elif home.free < NOTHING:
         yield error(f"the home folder {home.path} has only {_size(home.free)} free", _usage(seen, home))
@@ -186,7 +187,7 @@ def _usage(seen: Seen, where: Place) -> str:
 
 def _read_only(seen: Seen, where: Place) -> Finding:
     look = "sudo dmesg | grep -i 'remount\\|i/o error'"
-    then = "if the disk has errors, replace the disk; otherwise, remount the file system with rw"
+    then = "if the disk has errors, replace the disk; otherwise, remount the file system read-write"
     fix = f"on {seen.host}: {look}  # {then}"
     return error(f"{where.path} is on a file system that is mounted read-only", fix)
 
@@ -194,8 +195,11 @@ def _read_only(seen: Seen, where: Place) -> Finding:
 CHECKS = (
     Check("disk-image", "the disk has room for the image", host=_image, probes=(PLACES,)),
     Check(
-        "disk-inodes", "the file system has room for the files of the image", host=_inodes, probes=(PLACES,)
+        "disk-inodes",
+        "the file system of the image store has room for the files of the image",
+        host=_inodes,
+        probes=(PLACES,),
     ),
-    Check("disk-state", "SSH keys and job records can be written", host=_state, probes=(PLACES,)),
+    Check("disk-state", "toolkit can store SSH keys and job records", host=_state, probes=(PLACES,)),
     Check("disk-home", "the home folder has free space", host=_home, probes=(PLACES, QUOTA)),
 )

@@ -116,7 +116,7 @@ def _own(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not info.version:
         yield unchecked("the container engine cannot be used")
     elif info.system == "Docker Desktop":
-        what = "docker is Docker Desktop, whose containers run in a virtual machine with its own network"
+        what = "the host uses Docker Desktop, whose containers run in a virtual machine with its own network"
         yield error(what, f"on {seen.host}: install Docker Engine: https://docs.docker.com/engine/install/")
     elif info.name and info.name != seen.facts.hostname:
         what = f"docker commands reach the engine of host {info.name} instead of {seen.facts.hostname}"
@@ -144,7 +144,7 @@ def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not runtime:
         yield unchecked("the container engine cannot be used")
     elif runtime not in _RUNTIMES:
-        what = f"containers run under the runtime {runtime}, with which toolkit has not been tested"
+        what = f"toolkit has not been tested with the container runtime {runtime}"
         fix = f'remove "default-runtime" from {_DAEMON}, {RESTART}'
         fix = f"remove the key runtime from {_CONTAINERS_CONF}" if info.engine == PODMAN else fix
         yield warning(what, f"on {seen.host}: {fix}")
@@ -156,10 +156,16 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not info.version:
         yield unchecked("the container engine cannot be used")
     elif info.root.startswith("/var/snap/"):
-        what = "docker is a snap package, which cannot read hidden folders and most folders outside /home"
+        what = (
+            "docker is installed as a snap package, which cannot read hidden folders and most folders "
+            "outside /home"
+        )
         yield warning(what, f"on {seen.host}: sudo snap remove docker  # then install docker.io or docker-ce")
     elif "name=selinux" in options:
-        what = "with SELinux, containers without GPUs can access only folders with the label container_file_t"
+        what = (
+            "SELinux usually allows containers without GPUs to access only folders that have the label "
+            "container_file_t"
+        )
         fix = "sudo chcon -Rt container_file_t FOLDER  # for each mount, and for the state directory"
         yield warning(what, f"on {seen.host}: {fix}")
 
@@ -182,8 +188,8 @@ CHECKS = (
         probes=(LINGER,),
     ),
     Check("docker-here", "docker commands reach the engine of this host", host=_own),
-    Check("docker-logs", "container logs can be read", host=_logs),
-    Check("docker-runtime", "the runtime of containers was tested with toolkit", host=_runtime),
+    Check("docker-logs", "toolkit can read container logs", host=_logs),
+    Check("docker-runtime", "toolkit was tested with the container runtime", host=_runtime),
     Check("docker-confined", "containers can read mounted folders", host=_confined),
     Check("cluster-name", "no cluster of another user has the same name", host=_foreign),
 )

@@ -42,7 +42,8 @@ _NEW = f"{_ALWAYS},clocks_event_reasons.active,compute_cap,reset_status.reset_re
 _OLD = f"{_ALWAYS},clocks_throttle_reasons.active"
 
 # A faulty driver can make nvidia-smi hang: after a time-out the probe does not call it again. ``USES`` of
-# ``toolkit.cluster.probe`` sets $smi and defines `ask_gpus`.
+# ``toolkit.cluster.probe`` sets $smi and defines `ask_gpus`. The kernel log, which can contain the reason, is
+# read first. The probe counts equal errors, because one crash of a program can add many lines to the log.
 GPUS = Probe(
     "gpu-health",
     CELL
@@ -57,6 +58,9 @@ done
 PATH=$PATH:/usr/sbin:/sbin
 named() {{ while read -r line; do echo "$1:$line"; done; }}
 command -v nvidia-smi >/dev/null || exit 0
+log=dmesg; $log >/dev/null || log='journalctl -k -b -q --no-pager -o cat'
+[ -z "$($log | head -n 1)" ] || echo log:
+$log | sed -n 's/.*\(NVRM: Xid (PCI:[^)]*): [0-9]*\).*/\1/p' | sort | uniq -c | head -n 400 | named log
 [ "$smi" != hangs ] || {{ echo "no answer within {SMI_SECONDS} s"; exit; }}
 told=$(ask_gpus 'out=$(nvidia-smi --query-gpu={_NEW} --format=csv,nounits 2>&1)
 case $out in *"not a valid field"*) out=$(nvidia-smi --query-gpu={_OLD} --format=csv,nounits 2>&1) ;; esac
@@ -93,9 +97,6 @@ for d in /lib/modules/*; do
   [ ! -e "$d/modules.dep" ] || echo "kernel:${{d##*/}}"
 done
 echo "running:$(uname -r)"
-log=dmesg; $log >/dev/null || log='journalctl -k -b -q --no-pager -o cat'
-[ -z "$($log | head -n 1)" ] || echo log:
-$log | grep 'NVRM: Xid' | tail -n 40 | named log
 """,
 )
 
@@ -183,13 +184,16 @@ def unwanted(seen: Seen, scene: Scene) -> bool:
 
 
 def of_cards(judge: HostJudge) -> HostJudge:
-    """Return the judge, extended by an `ok` finding for hosts without a used GPU."""
+    """Return the judge, extended by findings for hosts without a used GPU, and for a failed nvidia-smi."""
 
     @wraps(judge)
     def judged(seen: Seen, scene: Scene) -> Iterable[Finding]:
         if unwanted(seen, scene):
             return (fine(_NO_GPU_USED),)
-        return judge(seen, scene) if answers(seen).cards else (fine(_NO_GPU_LISTED),)
+        report = answers(seen)
+        if report.trouble and not report.cards:
+            return (unchecked(f"{_NO_GPU_LISTED} [gpu-driver]"),)
+        return judge(seen, scene) if report.cards else (fine(_NO_GPU_LISTED),)
 
     return judged
 
@@ -256,9 +260,10 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield error("the GPU reports an error that requires a reset", fix, subject=who)
         elif errors:
             count = counted(errors, "uncorrectable memory error")
-            yield error(f"the GPU counted {count} since its driver was loaded", fix, subject=who)
+            yield error(f"the GPU has counted {count} since its driver was loaded", fix, subject=who)
         elif card.get("retired_pages.pending") == "Yes":
-            yield warning("the GPU has bad memory pages, which its next reset retires", fix, subject=who)
+            what = "the GPU has bad memory pages, and retires the pages at its next reset"
+            yield warning(what, fix, subject=who)
     by_uuid = {card.get("uuid"): card for card in report.cards}
     for line in report.tagged("rows"):
         uuid, pending, failed = (cell.strip() for cell in f"{line},,".split(",")[:3])
@@ -269,7 +274,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield error("the GPU could not remap a bad memory row", fix, subject=label(card))
         elif pending in ("Yes", "1"):
             yield warning(
-                "the GPU has a bad memory row, which its next reset remaps", fix, subject=label(card)
+                "the GPU has a bad memory row, and remaps the row at its next reset", fix, subject=label(card)
             )
 
 
@@ -287,7 +292,7 @@ def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for line in lines:
         found = xid_of(line)
         if found and found[1] in XIDS:
-            counts[found] = counts.get(found, 0) + 1
+            counts[found] = counts.get(found, 0) + (whole(line.split()[0]) or 1)
     for (bus, code), count in counts.items():
         times = f" at least {count} times" if count > 1 else ""
         what = f"the GPU at {bus} has reported Xid {code} ({XIDS[code]}){times} since the host booted"
@@ -366,7 +371,10 @@ def _persistence(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # If a screen is attached, its server keeps the driver loaded.
     held = any("Enabled" in (card.get("persistence_mode"), card.get("display_active")) for card in cards)
     if any(card.get("persistence_mode") == "Disabled" for card in cards) and not held:
-        what = "without persistence mode, the driver is reloaded for each job and loses its error counts"
+        what = (
+            "persistence mode is off, so the driver is unloaded when no program uses the GPU, and loses its "
+            "error counts"
+        )
         yield warning(what, f"on {seen.host}: sudo nvidia-smi -pm 1  # or enable nvidia-persistenced")
 
 
@@ -382,12 +390,13 @@ def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield unchecked("nvidia-smi does not report the width of the PCIe link", subject=label(card))
         elif now < most and not awake:
             # An idle GPU can narrow its link to save power.
-            what = "the PCIe link is in a low-power state, so its full width is not known"
+            what = "the PCIe link is in a low-power state, so toolkit cannot check its width"
             yield unchecked(
                 what, "toolkit check  # run this command while a job uses the GPU", subject=label(card)
             )
         elif now < most:
-            what = f"the PCIe link has {now} of {most} lanes, so copies take {most / now:.2g} times as long"
+            slower = f"copies to and from the GPU can take {most / now:.2g} times as long"
+            what = f"the PCIe link has {now} of {most} lanes, so {slower}"
             fix = f"on {seen.host}: nvidia-smi -q -i {_index(card)}  # then reseat the card or check its slot"
             yield warning(what, fix, subject=label(card))
 
@@ -408,7 +417,7 @@ def _alike(scene: Scene) -> Iterator[Finding]:
         fixes = [f"in hosts.yaml: set hosts/{main}/slots to 0"] if main in without else []
         if others := [name for name in without if name != main]:
             fixes.append(f"toolkit run --exclude {','.join(others)} ...")
-        yield warning(what, f"{'; '.join(fixes)}  # or in hosts.yaml: set gpus: 0 for every host")
+        yield warning(what, f"{'; '.join(fixes)}  # or set gpus: 0 for every host in hosts.yaml")
     for title, fix, words in (
         (
             "the GPU models differ",

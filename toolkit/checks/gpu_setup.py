@@ -180,8 +180,8 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
     what = f"{slots} slots share {counted(len(used), 'GPU')}"
     if any(gpu.migs for gpu in used):
         what += (
-            " by MIG devices, but NCCL before 2.30 refuses two ranks on one GPU, and NCCL 2.30 or newer "
-            f"requires {_SEVERAL_RANKS}=1"
+            " through MIG devices, but NCCL before 2.30 refuses two ranks on one GPU, and NCCL 2.30 or newer "
+            f"accepts them only with {_SEVERAL_RANKS}=1"
         )
         fix = (
             f"in hosts.yaml: keep one MIG device of each GPU in hosts/{seen.host}/gpus"
@@ -203,9 +203,10 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     env = dict(scene.image.env)
     driver, condition, cuda = seen.facts.gpus[0].driver, required(env), image_cuda(env)
     has = newest_cuda(driver)
-    supports = f"driver {driver} supports CUDA {dotted(has) if has else 'before 10.0'}"
+    known = f"CUDA {dotted(has)}" if has else "only CUDA versions before 10.0"
+    supports = f"driver {driver} supports {known}"
     if not condition and not cuda:
-        yield unchecked(f"the image does not declare its CUDA version, and {supports}")
+        yield unchecked(f"the image does not declare its CUDA version; {supports}")
         return
     first = first_driver(cuda) if cuda else 0
     newer = f"NVIDIA driver {first} or newer" if first else "an NVIDIA driver of a newer branch"
@@ -213,7 +214,9 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if condition and satisfied(condition, driver) is False:
         yield error(f"{supports}, but the image needs {condition.split()[0]}", _fix(scene, install))
     elif condition and satisfied(condition, driver) is None:
-        yield unchecked(f"{supports}, and toolkit cannot evaluate the condition of the image: {condition}")
+        yield unchecked(
+            f"{supports}, but toolkit cannot evaluate NVIDIA_REQUIRE_CUDA of the image: {condition}"
+        )
     elif cuda and first and version(driver)[:1] < (first,) and not condition and not unknown_branch(driver):
         what = f"{supports}, but the image has CUDA {dotted(cuda)}, which needs driver {first} or newer"
         yield warning(what, _fix(scene, install))
@@ -247,7 +250,8 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
         elif own_image is not None and not own_image.runs_on(own, arch):
             what = (
                 f"the image has no code for {card.get('name')} (compute capability {dotted(own)}): "
-                f"torch in the image supports {dotted(own_image.oldest_on(arch))} to {own_image.newest}.x"
+                "torch in the image supports capabilities "
+                f"{dotted(own_image.oldest_on(arch))} to {own_image.newest}.x"
             )
             fix = f"toolkit run --exclude {seen.host} ..."
             yield error(what, _other_variant(scene) or fix, subject=label(card))
@@ -334,7 +338,7 @@ def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
             "because the engine uses systemd cgroups and /dev/char has no links to the GPUs"
         )
         fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all"
-        when = "run this command at every boot, for example by a udev rule"
+        when = "run this command at every boot, for example with a udev rule"
         yield warning(what, f"on {seen.host}: {fix}  # {when}")
 
 
@@ -383,7 +387,12 @@ def _imex(scene: Scene) -> Iterator[Finding]:
 CHECKS = (
     Check("gpu-driver", "nvidia-smi lists every GPU of the host", host=_driver, probes=(GPUS,)),
     Check("gpu-count", "the host has the GPUs that hosts.yaml declares", host=_count),
-    Check("gpu-image", "a host has a GPU if the image is built for CUDA", whole=_needed, probes=(GPUS,)),
+    Check(
+        "gpu-image",
+        "at least one host has a GPU if the image is built for CUDA",
+        whole=_needed,
+        probes=(GPUS,),
+    ),
     Check("gpu-cuda", "the driver supports the CUDA version of the image", host=_cuda),
     Check(
         "gpu-generation", "the CUDA version of the image supports the GPUs", host=_generation, probes=(GPUS,)

@@ -110,7 +110,7 @@ def _running(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 CHECKS = (
     Check("image", "all hosts can use the same image", whole=_one),
-    Check("image-there", "the image is present or can be sent", host=_there),
+    Check("image-there", "the host has the image, or toolkit can send the image", host=_there),
     Check("image-pull", "hosts can pull the image from the registry", host=_pull, stage="pairs"),
-    Check("image-running", "running containers were created from the image", host=_running),
+    Check("image-running", "running containers were created from the current image", host=_running),
 )

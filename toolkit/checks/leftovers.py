@@ -133,16 +133,19 @@ def former_states(seen: Seen, inventory: Inventory) -> Iterator[tuple[str, str, 
             continue
         fix = (
             "toolkit down --hosts COPY  # COPY: a copy of hosts.yaml that contains only this host, with the "
-            f"name {name}; downloads the job records, and removes the directory and the containers of the "
-            "cluster on this host"
+            f"name {name}; the command downloads the job records, and removes the directory and the "
+            "containers of the cluster on this host"
         )
         if name in named:
-            fix = "toolkit up  # recreates the container under the present name; then run this command again"
+            fix = (
+                "toolkit up  # recreates the container under the present name; then toolkit check prints the "
+                "next fix"
+            )
         elif (cluster, seen.host) in there:
             old, new = quoted(f"{folder}/jobs"), quoted(f"{facts.state_dir}/jobs")
             fix = (
-                f"on {seen.host}: mv {old}/* {new}/  # moves the job records to the present name; then, to "
-                f"remove the SSH keys: rm -rf {quoted(folder)}"
+                f"on {seen.host}: mv {old}/* {new}/  # moves the job records to the present directory; then, "
+                f"to remove the SSH keys: rm -rf {quoted(folder)}"
             )
         yield name, folder, fix
 
@@ -285,5 +288,5 @@ CHECKS = (
         host=_state,
         probes=(MARKS,),
     ),
-    Check("cluster-version", "no toolkit version other than yours created the cluster", host=_version),
+    Check("cluster-version", "the cluster needs neither an update nor a newer toolkit", host=_version),
 )

@@ -137,7 +137,10 @@ def _limits(seen: Seen, scene: Scene) -> Iterator[Finding]:
         value = soft.get(name, "unlimited")
         number = whole(value)
         if number is not None and number < least:
-            what = f"the limit '{name.lower()}' of SSH sessions is {value}, so docker commands can fail"
+            what = (
+                f"the limit '{name.lower()}' of SSH sessions is {value}, so commands of the container engine "
+                "can fail"
+            )
             yield warning(
                 what, f"on {seen.host}: in /etc/security/limits.conf, raise the limit to {least} or more"
             )
@@ -184,7 +187,7 @@ def _memory_faults(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if not counts:
         yield unchecked("the kernel does not count memory errors on this host")
     elif faults:
-        what = f"the kernel counted {counted(faults, 'uncorrectable memory error')} since the host booted"
+        what = f"the kernel has counted {counted(faults, 'uncorrectable memory error')} since the host booted"
         yield warning(what, f"on {seen.host}: sudo dmesg | grep -i edac  # then replace the memory module")
 
 

@@ -79,8 +79,8 @@ class Scene:
         choice: the choice of the paths, with the result for every other address.
         evidence: results of connections between hosts, without a container.
         registry: response of the image's registry to each host that pulls the image.
-        inside: report of the test container of each host; hosts without one are absent.
-        outside: the reason for a missing test container, by host.
+        inside: report of the test program of each host; hosts without one are absent.
+        outside: the reason for a missing test program, by host.
     """
 
     inventory: Inventory
@@ -129,8 +129,8 @@ class Scene:
         """Return the reason for a missing container report of a host, empty if there is a report."""
         looked = self.inside.get(host)
         if looked is None:
-            return self.outside.get(host, "no test container was started")
-        return f"the test container failed: {looked.error}" if looked.error else ""
+            return self.outside.get(host, "toolkit started no test program")
+        return f"the test program failed: {looked.error}" if looked.error else ""
 
 
 HostJudge = Callable[[Seen, Scene], Iterable[Finding]]

@@ -65,7 +65,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield error(what, fix, subject=mount.source)
     unknown = {m.source for m in scene.inventory.mounts} - {m.source for m, _ in found}
     for source in sorted(unknown):
-        yield unchecked(f"the host did not report the folder {source}", subject=source)
+        yield unchecked(f"the host did not report the mount source {source}", subject=source)
 
 
 def lost_source(seen: Seen, scene: Scene) -> str:
@@ -80,7 +80,7 @@ def unwritable(seen: Seen, mount: Mount, reason: str, fix: str = "") -> Finding:
     user = seen.facts.user
     fix = fix or f"on {seen.host}: sudo chown {quoted(user, mount.source)}"
     entry = quoted(f"{mount.source}:{mount.target}:ro")
-    fix = f"{fix}  # or, if ranks only read the folder, in hosts.yaml: set the entry under mounts: to {entry}"
+    fix = f"{fix}  # or, if ranks only read the folder, set the entry under mounts: in hosts.yaml to {entry}"
     what = f"ranks run as user {user} and cannot write to {mount.source}: {reason}"
     return warning(what, fix, subject=mount.source)
 
@@ -270,7 +270,7 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for role, path in shut:
         if role == "state":
             what = (
-                f"the engine (root) cannot access the state directory in {path}; "
+                f"the engine runs as root and cannot access the state directory in {path}; "
                 "a possible cause is a share that denies access to root (root_squash)"
             )
             yield error(
@@ -280,7 +280,7 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
             )
         else:
             what = (
-                f"the engine (root) cannot read {path}; a possible cause is a share "
+                f"the engine runs as root and cannot read {path}; a possible cause is a share "
                 "that denies access to root in a folder above this path (root_squash)"
             )
             fix = (

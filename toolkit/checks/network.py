@@ -91,7 +91,9 @@ def _speed(seen: Seen, scene: Scene) -> Iterator[Finding]:
         )
     elif 0 < link.rate <= SLOW_RATE:
         what = f"the link {link.name} has only {rate_text(link.rate)}"
-        yield warning(f"{what}, so several hosts can be slower than one host", fix, subject=link.name)
+        yield warning(
+            f"{what}, so a job on several hosts can be slower than on one host", fix, subject=link.name
+        )
 
 
 def _speeds(scene: Scene) -> Iterator[Finding]:
@@ -161,8 +163,8 @@ def _public(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif ipaddress.ip_address(path.address).is_global:
         what = f"the data address {path.address} is public, and ranks connect without authentication"
         fix = (
-            "in hosts.yaml: set data_address to an address in a private network; "
-            "or in the firewall: except for SSH, allow connections only from hosts of the cluster"
+            "in hosts.yaml, set data_address to an address in a private network; "
+            "or, in the firewall, allow only SSH and connections from hosts of the cluster"
         )
         yield warning(what, fix, subject=path.address)
 
@@ -170,7 +172,7 @@ def _public(seen: Seen, scene: Scene) -> Iterator[Finding]:
 CHECKS = (
     Check("net-address", "every host has a data address", whole=_address),
     Check("net-shared", "all hosts share a network", whole=_shared),
-    Check("net-conflict", "no two hosts have the same address", whole=_conflict),
+    Check("net-conflict", "no two hosts have the same usable address", whole=_conflict),
     Check("net-link", "the data interface is up", host=_link),
     Check("net-speed", "the data link is fast enough", host=_speed),
     Check("net-speeds", "the data interfaces of all hosts have the same speed", whole=_speeds),

@@ -44,7 +44,7 @@ def _taken(seen: Seen, scene: Scene) -> Iterator[Finding]:
     fixed = inventory.worker_port_fixed and seen.host != inventory.main
     if fixed and (holder := port_holder(inventory, seen.facts, path.address, inventory.worker_port)):
         what = f"{holder} uses port {inventory.worker_port}, the worker_port in hosts.yaml"
-        fix = f"in hosts.yaml: remove worker_port; or on {seen.host}: free the port"
+        fix = f"remove worker_port from hosts.yaml, or free the port on {seen.host}"
         yield error(what, fix, subject=str(inventory.worker_port))
 
 
@@ -65,8 +65,9 @@ def _given_out(seen: Seen, scene: Scene) -> Iterator[Finding]:
         given_out = range(max(first, low), min(last, high) + 1)
         if any(not any(begin <= port <= end for begin, end in reserved) for port in given_out):
             name = names[first, last]
+            ports = "port" if first == last else "ports"
             what = (
-                f"other programs can use port {name} ({use}), "
+                f"other programs can use {ports} {name} ({use}), "
                 f"because the kernel's ephemeral port range is {low} to {high}"
             )
             keep = ",".join((*filter(None, (before,)), *names.values()))
@@ -83,7 +84,7 @@ CHECKS = (
     Check("net-worker-port", "no program blocks the port of the worker containers", host=_taken),
     Check(
         "net-port-range",
-        "ports that toolkit uses are not in the kernel's ephemeral port range",
+        "the kernel does not assign the ports of sshd and MASTER_PORT to other programs",
         host=_given_out,
         probes=(KERNEL,),
     ),

@@ -28,7 +28,7 @@ def _common(scene: Scene) -> Iterator[Finding]:
         for name in fabric.lacking:
             fix = f"on {name}: {_LOOK}  # or in hosts.yaml: set network: auto"
             yield error(
-                f"hosts.yaml requires network: {scene.inventory.network}, but the host has no {what}",
+                f"hosts.yaml sets network: {scene.inventory.network}, but the host has no {what}",
                 fix,
                 name,
             )
@@ -63,7 +63,8 @@ def _rates(scene: Scene) -> Iterator[Finding]:
         what = f"{effect}, because RDMA ports differ between hosts: {rows}"
         yield warning(
             what,
-            "in hosts.yaml: set NCCL_IB_HCA in hosts/NAME/env to the same number of equally fast ports",
+            "in hosts.yaml: set NCCL_IB_HCA in hosts/NAME/env of each host, so that all hosts use the same "
+            "number of ports with the same speed",
         )
 
 
@@ -125,10 +126,10 @@ def _devices(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("rdma", "hosts have the same fabric", whole=_common),
-    Check("rdma-ports", "RDMA ports are active", whole=_ports),
-    Check("rdma-rates", "RDMA ports have the same speed", whole=_rates),
-    Check("rdma-unused", "ranks use all fast RoCE ports", whole=_unused),
-    Check("rdma-mtu", "RoCE packets have the full size", host=_mtu),
+    Check("rdma", "all hosts use the same network fabric", whole=_common),
+    Check("rdma-ports", "no RDMA port is active on one host and down on another host", whole=_ports),
+    Check("rdma-rates", "the RDMA ports that ranks use have the same speed", whole=_rates),
+    Check("rdma-unused", "ranks use the fast RoCE ports", whole=_unused),
+    Check("rdma-mtu", f"the RoCE ports that ranks use have MTU {_ROCE_MTU} or more", host=_mtu),
     Check("rdma-devices", "containers can use the RDMA devices", host=_devices),
 )

@@ -27,7 +27,7 @@ _FAULTS = {
     "mute": "opened, but transmit no data",
     "stranger": "answered by a program other than the test program",
 }
-_REJECTED = "rejected, although a test container listens"
+_REJECTED = "rejected, although the test program listens"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _ports_text(scene: Scene, kinds: Mapping[str, str], tried: Mapping[str, str]
         "master": f"port {FIRST_MASTER_PORT}",
         "any": "ephemeral ports",
     }
-    return "all ports" if len(kinds) == len(tried) > 1 else " and ".join(names[kind] for kind in kinds)
+    return "all tested ports" if len(kinds) == len(tried) > 1 else " and ".join(names[kind] for kind in kinds)
 
 
 def _route(scene: Scene) -> Iterator[Finding]:
@@ -112,7 +112,8 @@ def _route(scene: Scene) -> Iterator[Finding]:
                 what = (
                     f"the host sends to {where} through {by}{slow}, but its data interface is {own.interface}"
                 )
-                fix = f"on {source}: {look}  # then delete this route: sudo ip route del ROUTE"
+                change = f"change the routes so that the host sends through {own.interface}"
+                fix = f"on {source}: {look}  # then {change}"
                 yield warning(what, fix, source, target)
 
 
@@ -191,7 +192,7 @@ def _open(scene: Scene) -> Iterator[Finding]:
         )
     if any(pair.tried and not pair.listened and not pair.faults for pair in known):
         what = (
-            "without a test container on each host, toolkit cannot detect a firewall that rejects connections"
+            "without a test program on each host, toolkit cannot detect a firewall that rejects connections"
         )
         yield unchecked(what, "toolkit image send && toolkit check")
 
@@ -272,7 +273,7 @@ def _untested(scene: Scene, known: Mapping[str, object]) -> Iterator[Finding]:
     """Yield the reason if no container tried a connection to another host."""
     if len(scene.facts) > 1 and not any(known.values()):
         why = next((f" ({name}: {why})" for name in scene.facts if (why := scene.no_look(name))), "")
-        what = f"this check needs test containers on two hosts{why}"
+        what = f"this check needs test programs on two hosts{why}"
         yield unchecked(what, "toolkit image send && toolkit check")
 
 
@@ -316,7 +317,7 @@ ROUTE_CHECKS = (
     ),
     Check(
         "pair-filter",
-        "kernels drop no packets because of the return route",
+        "no host drops packets because of their return route",
         host=_filter,
         probes=(KERNEL,),
         stage="pairs",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from toolkit.remote.ssh import Trace
 
 _REGISTRY_SECONDS = 40.0
-_QUICK = "--quick skips test containers"
+_QUICK = "--quick skips the test programs"
 
 
 def choose_checks(only: Collection[str]) -> tuple[Check, ...]:

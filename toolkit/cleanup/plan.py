@@ -181,7 +181,7 @@ def _end_step(stray: Stray) -> Step:
         script(_END, *_said(stray)),
         unless=script(_NONE_LEFT, stray.job),
         fix=f"on {stray.host}: ps -o pid,stat,cmd {' '.join(map(str, stray.pids))}  # "
-        "processes in state D end after their I/O or with a reboot",
+        "processes in state D end only after their I/O ends or the host reboots",
     )
 
 

@@ -242,7 +242,7 @@ class Remains:
                 )
                 fix = (
                     "toolkit down --hosts FILE  # FILE: the hosts.yaml of the cluster; downloads the job "
-                    "records. Without a download, for all such directories: toolkit gc --state"
+                    "records. To remove all old state directories without a download, run: toolkit gc --state"
                 )
                 if state.elsewhere:
                     why = (

@@ -35,7 +35,7 @@ _SCRIPT = "script_command:ScriptCommand"
 # fmt: off
 # `bench` lists these two as well, with the other verbs that measure or predict.
 _PREDICT = Verb("predict", "predict:predict", "Predict step time and scaling for 1 to N hosts.")
-_TUNE = Verb("tune", "network:tune", "Find the fastest all-reduce settings and keep them.",
+_TUNE = Verb("tune", "network:tune", "Find and save the fastest all-reduce settings.",
              old={"--engine": "--backend"})
 # `toolkit --help` lists the verbs in this order.
 VERBS: tuple[Verb | VerbGroup, ...] = (
@@ -46,12 +46,12 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
         Verb("check", "check:check", "Find problems that would break, corrupt or slow a job.",
              old={"--only": "--check"}),
         group("image", "Build, inspect, send, list and remove images.",
-              Verb("build", "image:build", "Build the image on this machine.", old={"--flavour": "--flavor"}),
+              Verb("build", "image:build", "Build the image on your machine.", old={"--flavour": "--flavor"}),
               Verb("inspect", "image:inspect", "Show the launchers, libraries and compilers of an image."),
               Verb("send", "image:send", "Copy the image to every host, or let hosts pull it."),
               Verb("ls", "image:list_", "Show which host has which image."),
               Verb("prune", "image:prune", "Remove old images that toolkit sent to the hosts.")),
-        group("lab", "Run a practice cluster in containers on this machine.",
+        group("lab", "Run a practice cluster in containers on your machine.",
               Verb("up", "lab:up", "Start or repair the practice cluster.", old={"--hosts": "--count"}),
               Verb("down", "lab:down", "Remove the practice cluster with its hosts and files."),
               Verb("status", "lab:status", "Show the hosts of the practice cluster.")),
@@ -63,7 +63,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
         Verb("up", "up:up", "Start or repair the cluster."),
         Verb("smoke", "smoke:smoke", "Test the GPUs, and test the network with an all-reduce."),
         Verb("status", "status:status", "Show hosts, services, GPUs and jobs."),
-        Verb("forward", "forward:forward", "Make services available at 127.0.0.1 of this machine."),
+        Verb("forward", "forward:forward", "Make services available at 127.0.0.1 on your machine."),
         Verb("down", "down:down", "Stop all jobs and remove the cluster from the hosts."),
         Verb("gc", "gc:gc", "Remove leftovers of interrupted runs from the hosts."),
     ),
@@ -71,7 +71,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
         "Jobs",
         Verb("run", "run:run", "Run a script or a command on all slots.", passes_on=True, cls=_SCRIPT),
         Verb("jobs", "jobs:jobs", "List the jobs of the cluster."),
-        Verb("attach", "jobs:attach", "Follow a running job, as `toolkit run` does."),
+        Verb("attach", "jobs:attach", "Follow the output of a running job, as `toolkit run` does."),
         Verb("logs", "logs:logs", "Print the output of a job, a rank or a service."),
         Verb("wait", "jobs:wait", "Wait until a job ends, and print only its result."),
         Verb("stop", "jobs:stop", "Stop a job on every host."),
@@ -79,7 +79,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     *panel(
         "Debug",
         Verb("why", "why:why", "Explain which rank blocks a job, or why the job ended."),
-        Verb("top", "top:top", "Show live load, GPU use and step rates of all hosts."),
+        Verb("top", "top:top", "Show live load of hosts and GPUs, and step rates of ranks."),
         Verb("report", "report:report", "Write an HTML page about a job."),
         Verb("shell", "enter:shell", "Open a shell in a host's container."),
         Verb("exec", "enter:execute", "Run a command in the container of one host or all hosts.",
@@ -87,7 +87,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     ),
     *panel(
         "Performance",
-        group("network", "Explain the network of ranks, and tune all-reduces.",
+        group("network", "Explain the network between ranks, and tune all-reduces.",
               Verb("explain", "network:explain", "Show and explain the data address of each host."),
               _TUNE),
         _PREDICT,
@@ -132,12 +132,19 @@ class Toolkit(VerbGroup):
     def invoke(self, ctx: Any) -> Any:
         with Signals() as signals:
             try:
-                return super().invoke(ctx)
+                result = super().invoke(ctx)
             except (KeyboardInterrupt, Interrupted) as error:
                 reported = error if isinstance(error, Interrupted) else Interrupted()
                 if signals.got:
                     reported.exit_code = 128 + signals.got
                 raise reported from None
+            except typer.Exit as end:
+                if signals.got and end.exit_code == Interrupted.exit_code:
+                    raise typer.Exit(128 + signals.got) from None
+                raise
+            if signals.got:  # a verb that Ctrl-C ends without an error
+                raise typer.Exit(128 + signals.got)
+            return result
 
 
 app = typer.Typer(
@@ -149,7 +156,7 @@ app = typer.Typer(
     "hosts.yaml. "
     "`toolkit COMMAND --help` shows options and examples.\n\n"
     "Exit codes: 0 success, 1 failure, 2 invalid input, 3 unmet precondition such as a cluster that is not "
-    "up, 4 program or service missing on this machine, 129 terminal closed, 130 Ctrl-C, 141 output pipe "
+    "up, 4 program or service missing on your machine, 129 terminal closed, 130 Ctrl-C, 141 output pipe "
     "closed, 143 SIGTERM. After the end of a job, `run`, `attach` and `wait` exit with the exit code of "
     "the job.",
 )
@@ -181,8 +188,8 @@ def options(
             callback=_explain,
             is_eager=True,
             metavar="MESSAGE",
-            help="Print the cause and the fix of a message, given its name or text, or list the messages "
-            "of a topic such as `ssh`.",
+            help="Print the cause and the fix of a message (its name or text), or list the messages of a "
+            "topic such as `ssh`.",
         ),
     ] = "",
 ) -> None:

@@ -35,7 +35,7 @@ def network(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Measure each pair of hosts for SECONDS in each direction; 0 skips the pairs",
+            help="Measure each pair of hosts for SECONDS in each direction, at least 0.05; 0 skips the pairs",
         ),
     ] = 0.5,
     streams: Annotated[
@@ -60,7 +60,8 @@ def network(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Time limit of the all-reduce measurement; toolkit skips sizes that would exceed this limit",
+            help="Time limit of the all-reduce measurement; toolkit skips each size whose measurement would "
+            "exceed the limit",
         ),
     ] = 30.0,
     only: Annotated[
@@ -71,15 +72,16 @@ def network(
             autocompletion=complete.host_list,
         ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report to FILE")] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Measure bandwidth, latency and all-reduce time.
 
-    toolkit measures every ordered pair of hosts, then all-reduces over all slots. The sizes of the
-    all-reduces are 1 KiB, 4 KiB, 16 KiB and so on, up to --most. The cluster must be up.
+    toolkit first measures every pair of hosts in both directions, and then measures all-reduces over all
+    slots of these hosts. The sizes of the all-reduces are 1 KiB, 4 KiB, 16 KiB and so on, up to --most. The
+    cluster must be up.
 
     Examples:
         toolkit bench network
@@ -138,4 +140,6 @@ def _text(measured: Measured) -> str:
         head = ("size", f"all-reduce ({measured.engine})", "algbw GB/s", "busbw GB/s", "of slowest link")
         text += table(head, rows) + "\n"
     faults = "".join(f"not measured: {fault}\n" for fault in measured.faults)
-    return text + faults + (measured.verdict() + "\n" if measured.pairs else "")
+    # A result with all-reduces only needs no sentence about links.
+    verdict = measured.verdict() + "\n" if measured.pairs or not measured.allreduce else ""
+    return text + faults + verdict

@@ -60,7 +60,7 @@ def check(
         typer.Option(
             "--verbose",
             "-v",
-            help="Also print passed and skipped checks, and every command that hosts run",
+            help="Also print passed and skipped checks, and every command that toolkit runs on hosts",
             rich_help_panel=COMMON,
         ),
     ] = False,
@@ -68,9 +68,8 @@ def check(
     """Find problems that would break, corrupt or slow a job.
 
     toolkit checks every host and prints a fix for each problem. toolkit changes no host configuration,
-    and removes the test containers and test files that it creates. With --quick, toolkit starts no test
-    containers. The command exits with 1 if a check finds an error. `toolkit gc` removes leftovers of earlier
-    runs.
+    and removes the test containers and test files that it creates. The command exits with 1
+    if a check finds an error. `toolkit gc` removes leftovers of interrupted runs.
 
     Examples:
         toolkit check

@@ -46,7 +46,10 @@ DryRun = Annotated[
 Verbose = Annotated[
     bool,
     typer.Option(
-        "--verbose", "-v", help="Print every command that hosts run, and every step", rich_help_panel=COMMON
+        "--verbose",
+        "-v",
+        help="Print every command that toolkit runs on hosts, and every step",
+        rich_help_panel=COMMON,
     ),
 ]
 
@@ -287,7 +290,7 @@ def _warn_of(finding: Finding) -> None:
 
 def _say_timings(session: Session) -> None:
     for name, seconds in session.timings.items():
-        say(f"          {name}: connected and queried in {seconds:.2f} s")
+        say(f"          {name}: connection and query took {seconds:.2f} s")
 
 
 def trace(host: str, line: str) -> None:

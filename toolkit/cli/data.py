@@ -1,4 +1,4 @@
-"""toolkit data: stage the data of the hosts file to the hosts, see who has what, remove it."""
+"""toolkit data: send the data sets in hosts.yaml to the hosts, list them and remove them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ from toolkit.cli.common import (
 from toolkit.cli.plans import carry_out, exit_with
 from toolkit.data.plan import data_text
 
-app = typer.Typer(no_args_is_help=True, help="Copy data sets to hosts, and list and remove data sets.")
 
-
-@app.command("send")
 def send(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
@@ -46,11 +43,10 @@ def send(
     exit_with(report)
 
 
-@app.command("ls")
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show which host has which data set.
 
-    toolkit compares the copy on each host with the data set on this machine, if this machine has the data
+    toolkit compares the copy on each host with the data set on your machine, if your machine has the data
     set. toolkit changes nothing.
 
     Examples:
@@ -68,7 +64,6 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
         raise typer.Exit(1)
 
 
-@app.command("rm")
 def remove(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:

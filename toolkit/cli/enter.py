@@ -49,13 +49,12 @@ def execute(
 ) -> None:
     """Run a command in the container of one host or all hosts.
 
-    Without HOST and without --all, toolkit runs the command in the main container. toolkit sets no time limit
-    unless you use --timeout.
+    Without HOST and without --all, toolkit runs the command in the main container.
 
     - On one host, toolkit exits with the exit code of the command. Without --json, toolkit prints the output
       immediately.
-    - On several hosts or with --json, toolkit prints the output at the end, at most 4 MiB of each stream
-      per host.
+    - On several hosts or with --json, toolkit prints the output after the command has ended on all hosts,
+      at most 4 MiB of each stream per host.
     - On several hosts, toolkit prints exit codes other than 0, and exits with 1 unless the command succeeded
       on every host.
     - The standard input of the command is empty. To run commands from a file, use

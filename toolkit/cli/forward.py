@@ -39,7 +39,7 @@ def forward(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Make services available at 127.0.0.1 of this machine.
+    """Make services available at 127.0.0.1 on your machine.
 
     toolkit forwards the ports of the services in hosts.yaml, such as TensorBoard, over SSH until Ctrl-C.
 
@@ -101,9 +101,7 @@ def _wanted(line: CommandLine, inventory: Inventory | None, names: list[str]) ->
     chosen = [known[name] for name in dict.fromkeys(names or known) if name in known]
     for service in chosen:
         if not service.ports and service.name in names:
-            line.refuse(
-                service.name, f"has no ports; add ports to hosts.yaml at services/{service.name}/ports"
-            )
+            line.refuse(service.name, f"has no ports; set services/{service.name}/ports in hosts.yaml")
     found = [service for service in chosen if service.ports]
     if known and not names and not found:
         line.refuse("", "no service in hosts.yaml has ports; see docs/how-to/services.md")

@@ -36,7 +36,7 @@ def gc(
         str | None,
         typer.Option(
             metavar="DAYS",
-            help="Also remove folders of jobs of this cluster that ended more than DAYS days ago",
+            help="Also remove folders of this cluster's jobs that ended more than DAYS days ago",
         ),
     ] = None,
     state: Annotated[
@@ -54,7 +54,7 @@ def gc(
     toolkit removes leftover processes, containers and files of all your clusters on the hosts, not only of
     the cluster in hosts.yaml. toolkit does not stop running jobs, and removes nothing of other users except
     layers of interrupted image transfers. toolkit removes the state directory of a cluster only if the host
-    has no container of the cluster. If the directory contains job records or changed in the last hour,
+    has no container of the cluster. If the state directory contains job records or changed in the last hour,
     toolkit also requires --state, or your confirmation on a terminal.
 
     Examples:

@@ -103,10 +103,10 @@ def get(
     toolkit skips files that exist locally with the same size and modification time. You can download
     files of a running job.
 
-    - toolkit downloads files that it sent as code only if the job changed them.
-    - toolkit does not send ./runs with the code of later jobs. If you download to another
-      folder of the project, add the folder to .toolkitignore.
-    - toolkit creates a link only if the target is a file or folder below the local folder.
+    - toolkit does not download files that it sent as code, unless the job changed them.
+    - toolkit does not send ./runs with the code of later jobs. If you download to another folder of the
+      project, add the folder to .toolkitignore to exclude it from the code.
+    - toolkit creates a symbolic link only if its target is a file or folder below the local folder.
 
     Examples:
         toolkit get checkpoints
@@ -249,7 +249,8 @@ def _show_found(job: str, found: dict[str, Found], errors: dict[str, ToolkitErro
         return
     for name, one in found.items():
         there = f"; {one.there} already downloaded" if one.there else ""
-        put_text(f"{name}: {counted(len(one.new), 'file')}, {size(one.size)}, to {one.into.path}{there}")
+        files = f"{counted(len(one.new), 'file')} ({size(one.size)})"
+        put_text(f"{name}: would download {files} to {one.into.path}{there}")
         differs = set(one.differs)
         for coming in one.new:
             mark = "  (differs from the local file)" if coming in differs else ""
@@ -267,7 +268,8 @@ def _show_got(job: str, got: dict[str, Got], errors: dict[str, ToolkitError], as
         return
     for one in got.values():
         there = f"; {one.there} already downloaded" if one.there else ""
-        say(f"{one.host}: {counted(one.files, 'file')}, {size(one.bytes)}, of {job} in {one.into}{there}")
+        files = f"{counted(one.files, 'file')} ({size(one.bytes)})"
+        say(f"{one.host}: downloaded {files} of job {job} to {one.into}{there}")
         _say_skipped(one.host, one.skipped)
     _say(errors)
 

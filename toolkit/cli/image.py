@@ -46,19 +46,13 @@ from toolkit.image.on_hosts import images_text
 
 _TORCH_INDEX = "TOOLKIT_TORCH_INDEX"
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Build and inspect images on this machine, and send, list and remove them on the hosts.",
-)
 
-
-@app.command("build")
 def build(
     flavor: Annotated[
         str,
         typer.Option(
             metavar="cpu|gpu",
-            help="Kind of image (default: gpu if this machine has a GPU or --cuda or --nccl is set, otherwise"
+            help="Kind of image (default: gpu if your machine has a GPU or --cuda or --nccl is set, otherwise"
             " cpu)",
             autocompletion=complete.flavors,
         ),
@@ -89,9 +83,9 @@ def build(
         str,
         typer.Option(
             metavar="IMAGE",
-            help="Base image (default: debian:bookworm-slim). If this machine has the base image, the new "
+            help="Base image (default: debian:bookworm-slim). If your machine has the base image, the new "
             "image has the processor architecture of the base image. Otherwise, the new image has the "
-            "architecture of this machine",
+            "architecture of your machine",
         ),
     ] = "",
     onto: Annotated[
@@ -116,7 +110,7 @@ def build(
     ] = None,
     pip: Annotated[
         str,
-        typer.Option("--pip", metavar="FILE", help="Add the Python packages that a requirements file lists"),
+        typer.Option("--pip", metavar="FILE", help="Add the Python packages of the requirements file FILE"),
     ] = "",
     torch_index: Annotated[
         str,
@@ -145,9 +139,9 @@ def build(
         ),
     ] = False,
 ) -> None:
-    """Build the image on this machine.
+    """Build the image on your machine.
 
-    By default, the image contains Open MPI, PyTorch, Horovod and sshd. This machine downloads the packages,
+    By default, the image contains Open MPI, PyTorch, Horovod and sshd. Your machine downloads the packages,
     so the hosts need no internet access.
 
     Examples:
@@ -232,8 +226,8 @@ def _build(subject: ImageBuild, flavor: str, kind: str, verbose: bool, as_json: 
     say(f"building {subject.tag} ({kind})")
     size = build_image(subject, _notifier(verbose))
     seconds = time.monotonic() - start
-    limit = f", at most {subject.limit_bytes / 1e6:.0f} MB allowed" if subject.limit_bytes else ""
-    say(f"{subject.tag}: {size / 1e6:.0f} MB{limit}; took {seconds:.0f} s")
+    limit = f" (limit: {subject.limit_bytes / 1e6:.0f} MB)" if subject.limit_bytes else ""
+    say(f"{subject.tag}: {size / 1e6:.0f} MB{limit}, built in {seconds:.0f} s")
     if as_json:
         put_json({"image": subject.tag, "flavor": flavor, "bytes": size, "seconds": round(seconds, 1)})
 
@@ -255,7 +249,6 @@ def _notifier(verbose: bool) -> Callable[[str, str], None]:
     return notify
 
 
-@app.command("inspect")
 def inspect(
     image: Annotated[
         str, typer.Argument(metavar="[IMAGE]", help="Name of the image (default: the image in hosts.yaml)")
@@ -265,9 +258,9 @@ def inspect(
 ) -> None:
     """Show the launchers, libraries and compilers of an image.
 
-    toolkit starts one short-lived container of the image on this machine, without network and without the
+    toolkit starts one short-lived container of the image on your machine, without network and without the
     image's ENTRYPOINT. The output also contains the transport that `transport: auto` selects, and a fix for
-    each missing part of the image.
+    each program or library that is missing in the image.
 
     Examples:
         toolkit image inspect
@@ -284,14 +277,13 @@ def inspect(
         put_text(capabilities_text(found))
 
 
-@app.command("send")
 def send(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
     """Copy the image to every host, or let hosts pull it.
 
     Hosts receive only missing layers, or the complete image if toolkit cannot read its layers. With
-    `pull: always` in hosts.yaml, each host pulls the image from the registry instead. With `pull: missing`,
+    `pull: always` in hosts.yaml, each host pulls the image from the registry. With `pull: missing`,
     only hosts without the image pull the image. `toolkit up` also copies or pulls the image.
 
     Examples:
@@ -303,7 +295,6 @@ def send(
     exit_with(report)
 
 
-@app.command("ls")
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show which host has which image.
 
@@ -325,16 +316,15 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
         raise typer.Exit(1)
 
 
-@app.command("prune")
 def prune(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
     """Remove old images that toolkit sent to the hosts.
 
-    toolkit removes layers of interrupted transfers. Of the images that toolkit sent, toolkit removes all but
-    the two newest of each flavor (of each name, if toolkit did not build the image). toolkit keeps the image
-    in hosts.yaml, images that a running or stopped container uses, and images with a tag other than their
-    content digest.
+    toolkit removes layers of interrupted transfers. Of the images that toolkit sent, toolkit keeps the two
+    newest of each flavor (cpu or gpu) and removes older images. toolkit also keeps the image in hosts.yaml,
+    images that a running or stopped container uses, and images with a tag other than their content digest.
+    Of images with no flavor and no other tag, toolkit keeps the two newest.
 
     Examples:
         toolkit image prune --dry-run

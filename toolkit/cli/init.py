@@ -13,6 +13,7 @@ from toolkit.cli.common import COMMON, Json, put_json, put_text, say
 from toolkit.cli.failure import error_json
 from toolkit.cli.init_questions import pick_cluster, pick_hosts, pick_mounts, survey_and_ask
 from toolkit.cli.line import CommandLine
+from toolkit.core.command import quoted
 from toolkit.core.files import refuse_file, write_file
 from toolkit.core.printable import counted
 from toolkit.errors import ToolkitError
@@ -80,8 +81,8 @@ def init(
         str,
         typer.Option(
             metavar="NAME",
-            help="SSH user of each HOST without USER@, and of hosts in the hostfile without a user (default: "
-            "the user that ssh uses)",
+            help="SSH user of each HOST without USER@, and of each host without a user in the hostfile "
+            "(default: the user that ssh uses)",
         ),
     ] = "",
     output: Annotated[
@@ -97,11 +98,11 @@ def init(
 ) -> None:
     """Write a commented hosts.yaml.
 
-    Without HOST and --from-hostfile, toolkit chooses the hosts as follows:
+    Without HOST and without --from-hostfile, toolkit chooses the hosts as follows:
 
     - With --find, --try or --yes, toolkit uses the aliases in ~/.ssh/config (see --find).
     - Otherwise, on a terminal without --json, toolkit asks for the hosts.
-    - In all other cases, toolkit writes two placeholders.
+    - In all other cases, toolkit writes two placeholder hosts.
 
     Examples:
         toolkit init
@@ -234,7 +235,7 @@ def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force:
 
 
 def _next(draft: Draft, file: str, probed: bool) -> str:
-    where = "" if file == "hosts.yaml" else f" --hosts {file}"
+    where = "" if file == "hosts.yaml" else f" --hosts {quoted(file)}"
     if not probed:
         return f"toolkit trust{where}, then toolkit up{where}"
     from toolkit.remote.engine import Engine

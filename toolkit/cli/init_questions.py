@@ -41,8 +41,8 @@ def pick_hosts(person: Person, aliases: Sequence[Alias], user: str) -> tuple[Dra
         hosts = person.ask(question, ALL, lambda text: read_hosts(text, names))
     elif person.there:
         say(
-            "~/.ssh/config contains no usable host; if you enter no host, hosts.yaml gets two placeholders "
-            "that you replace"
+            "~/.ssh/config contains no usable host; if you enter no host, toolkit writes two placeholder "
+            "hosts, which you must replace"
         )
         question = "hosts of the cluster (ADDRESS or USER@ADDRESS)?"
         hosts = person.ask(question, NONE, lambda text: () if text == NONE else read_hosts(text, ()))
@@ -65,14 +65,14 @@ def survey_and_ask(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tu
     """
     while True:
         hosts = named(draft.hosts)
-        say(f"trying {len(hosts)} hosts …" if len(hosts) > 1 else f"trying {hosts[0].name} …")
+        say(f"connecting to {len(hosts)} hosts …" if len(hosts) > 1 else f"connecting to {hosts[0].name} …")
         away = _settle_keys(inventory_of(draft), [host.name for host in hosts], yes, dry_run)
         survey = survey_hosts(draft, away)
         say(survey_text(survey.hosts))
         lost = [name for name, surveyed in survey.hosts.items() if not surveyed.usable]
         if not lost:
             break
-        question = f"unusable hosts {host_list(lost)} (leave out, try all again, keep anyway)?"
+        question = f"toolkit cannot use {host_list(lost)} (leave out, try all again, keep anyway)?"
         answer = person.ask(question, LEAVE, lambda text: read_choice(text, (LEAVE, AGAIN, KEEP)))
         if answer == LEAVE:
             draft = leave_out(draft, survey, lost)
@@ -98,7 +98,7 @@ def _settle_keys(
             settled = [settle(found, dry_run=dry_run) for found in new]
             # Some hosts are reached through a jump host whose key was only just recorded.
             behind = [f.host for f in shown if f.error and f.target and f.target.jump]
-            if not behind or dry_run or not any(settled):
+            if not behind or dry_run or not any(found.trusted for found in settled):
                 break
             shown = [
                 *(found for found in shown if found.error and found.host not in behind),

@@ -86,7 +86,7 @@ def attach(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Follow a running job, as `toolkit run` does.
+    """Follow the output of a running job, as `toolkit run` does.
 
     After the end of the job, the command exits with the exit code of the job. By default, after Ctrl-C on a
     terminal, toolkit asks whether to stop the job, to detach or to continue.

@@ -12,9 +12,10 @@ import typer
 from toolkit.cli import complete
 from toolkit.cli.common import DryRun, Json, put_json, put_text, say
 from toolkit.cli.line import CommandLine
+from toolkit.core.command import quoted
 from toolkit.core.printable import counted, table
 from toolkit.errors import NotReady
-from toolkit.lab.lifecycle import lab_down, lab_names, lab_up, preview_down, preview_up
+from toolkit.lab.lifecycle import lab_down, lab_names, lab_owner, lab_up, preview_down, preview_up
 from toolkit.lab.spec import ENGINES, SSH_USERS, LabSpec, lab_name
 from toolkit.lab.status import lab_status
 
@@ -34,7 +35,8 @@ def up(
         typer.Option(
             metavar="KIND[,KIND]",
             help="Container engine of the hosts: old (Docker 20.10), new (Docker 26.1), containerd (Docker "
-            "26.1 with the containerd image store) or podman. toolkit assigns the engines of a list in turn",
+            "26.1 with the containerd image store) or podman. If you list several engines, "
+            "toolkit assigns them to the hosts in turn",
             autocompletion=complete.list_of(*ENGINES),
         ),
     ] = "new",
@@ -48,7 +50,7 @@ def up(
         str,
         typer.Option(
             metavar="RATE",
-            help="Add a second network interface for SSH to each host, with a rate limit such as 100mbit",
+            help="Give each host a second network interface for SSH, with a rate limit such as 100mbit",
         ),
     ] = "",
     interfaces: Annotated[
@@ -92,9 +94,9 @@ def up(
     """Start or repair the practice cluster.
 
     The hosts are containers that behave like machines: each has its own SSH server, container engine and
-    network link. With the same options, a second run only creates missing hosts, and restarts hosts that
-    stopped or whose container engine stopped. If you edited hosts.yaml, toolkit keeps your file, and writes
-    changed settings to hosts.new.yaml, which is a complete file.
+    network link. With the same options, a second run only creates missing hosts and files, and restarts
+    hosts that stopped or whose container engine stopped. If you edited hosts.yaml, toolkit keeps your file,
+    and writes changed settings as a complete file to hosts.new.yaml.
 
     Examples:
         toolkit lab up
@@ -130,13 +132,18 @@ def up(
         return
     done = "nothing to change" if report.changes == 0 else counted(report.changes, "change")
     say(f"lab {name}: {done} in {report.seconds:.1f} s; to use this practice cluster:")
-    put_text(f"export TOOLKIT_HOSTS={spec.folder}/hosts.yaml")
+    put_text(f"export TOOLKIT_HOSTS={quoted(f'{spec.folder}/hosts.yaml')}")
 
 
 def down(
     name: Name = "lab",
     everything: Annotated[
-        bool, typer.Option("--all", help="Remove all practice clusters on this machine")
+        bool,
+        typer.Option(
+            "--all",
+            help="Remove all your practice clusters; if you are root, also the practice clusters of other "
+            "users",
+        ),
     ] = False,
     keep_images: Annotated[
         bool,
@@ -149,7 +156,7 @@ def down(
         str,
         typer.Option(
             metavar="DIR",
-            help="Folder with hosts.yaml and SSH keys, used if the containers no longer exist "
+            help="Folder with hosts.yaml and SSH keys, needed only if the containers no longer exist "
             "(default: .lab/NAME)",
         ),
     ] = "",
@@ -166,7 +173,12 @@ def down(
     line.value("--name", lab_name, name)
     line.end()
 
-    names = lab_names() if everything else (name,)
+    found = lab_names() if everything else (name,)
+    owners = {each: lab_owner(each) for each in found} if everything else {}
+    for each, owner in owners.items():
+        if owner:
+            say(f"lab {each}: not removed, because it belongs to user {owner}")
+    names = tuple(each for each in found if not owners.get(each))
     if dry_run:
         lines = [line for each in names for line in preview_down(each, keep_images)]
         _show(f"lab down {' '.join(names)}", lines, as_json)
@@ -178,11 +190,11 @@ def down(
         report = lab_down(each, keep_images, _folder(folder, each), say)
         reports.append(report.as_json())
         done = "nothing to remove" if report.changes == 0 else "removed the hosts and files"
-        if keep_images:
+        if keep_images and report.changes:
             done += " except the volumes with the hosts' images"
         say(f"lab {each}: {done} ({report.seconds:.1f} s)")
-    if not names:
-        say("this machine has no practice cluster")
+    if not found:
+        say("your machine has no practice cluster")
     if was_there and not named.exists():
         say("unset TOOLKIT_HOSTS  # the hosts.yaml that this variable names was removed")
     if as_json:
@@ -204,7 +216,7 @@ def status(name: Name = "lab", as_json: Json = False) -> None:
 
     lab = lab_status(name)
     if not lab.hosts:
-        raise NotReady(f"this machine has no practice cluster {name}", f"toolkit lab up --name {name}")
+        raise NotReady(f"your machine has no practice cluster {name}", f"toolkit lab up --name {name}")
     if as_json:
         put_json(lab.as_json())
         return
@@ -214,7 +226,7 @@ def status(name: Name = "lab", as_json: Json = False) -> None:
     ]
     header = ("host", "address", "interface", "user", "state", "engine", "store", "ssh")
     put_text(table(header, rows))
-    put_text(f"export TOOLKIT_HOSTS={lab.folder}/hosts.yaml")
+    put_text(f"export TOOLKIT_HOSTS={quoted(f'{lab.folder}/hosts.yaml')}")
 
 
 def _folder(folder: str, name: str) -> str:

@@ -86,7 +86,9 @@ class CommandLine:
         try:
             return Path(os.path.realpath(path))
         except OSError as error:
-            self.refuse(option, f"the current folder: {error.strerror}; change to an existing folder")
+            self.refuse(
+                option, f"cannot read the current folder: {error.strerror}; change to an existing folder"
+            )
             return None
 
     def value(self, where: str, make: Callable[[str], Value], text: str) -> Value | None:

@@ -58,7 +58,7 @@ def logs(
         typer.Option(
             metavar="TIME",
             help="Print only output after TIME, such as 10m (10 minutes ago) or 2026-11-21T09:30 (in the "
-            "time zone of this machine)",
+            "time zone of your machine)",
         ),
     ] = "",
     tail: Annotated[str | None, typer.Option(metavar="LINES", help="Print only the last LINES lines")] = None,
@@ -83,8 +83,8 @@ def logs(
 ) -> None:
     """Print the output of a job, a rank or a service.
 
-    Without JOB and --service, toolkit prints the output of the newest job. The job log contains the output
-    of all ranks. Ctrl-C ends the command and does not affect the job.
+    Without JOB and without --service, toolkit prints the output of the newest job. The job log contains the
+    output of all ranks. Ctrl-C ends the command and does not affect the job.
 
     Examples:
         toolkit logs

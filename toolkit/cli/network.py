@@ -37,8 +37,8 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
     """Show and explain the data address of each host.
 
     For each host, toolkit prints the chosen address, the rejected addresses, and the environment
-    variables that configure the network of ranks. To test the network, the hosts connect to each other. The
-    command exits with 3 if a host has no usable address.
+    variables that configure the network between ranks. To test the network, the hosts connect to each other.
+    The command exits with 3 if a host has no usable address.
 
     Examples:
         toolkit network explain
@@ -69,7 +69,8 @@ def tune(
         typer.Option(
             metavar="SECONDS",
             help="Target for the total duration of all trials, 2 to 600 s. toolkit measures each trial for "
-            "at least 1 s, so the total duration can exceed the target if ranks start slowly",
+            "at least 1 s, so the total duration can exceed the target if the target is short or ranks "
+            "start slowly",
         ),
     ] = DEFAULT_BUDGET_S,
     only: Annotated[
@@ -90,10 +91,10 @@ def tune(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Find the fastest all-reduce settings and keep them.
+    """Find and save the fastest all-reduce settings.
 
-    toolkit measures several settings on the cluster. Do not use the network for other traffic during the
-    measurement. Later jobs with the same hosts and ranks receive the fastest settings until
+    toolkit measures all-reduces with several settings. Do not use the network for other traffic during the
+    measurement. Later jobs with the same hosts and ranks use the fastest settings until
     `toolkit down` or --forget. Environment variables in hosts.yaml and --env override the tuned settings.
 
     Examples:

@@ -38,7 +38,7 @@ def predict(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Read the network from FILE, the output of `toolkit bench network --json`",
+            help="Read network measurements from FILE, the output of `toolkit bench network --json`",
             rich_help_panel=_NET,
         ),
     ] = None,
@@ -74,7 +74,8 @@ def predict(
         int | None,
         typer.Option(
             metavar="N",
-            help="Predict for 1 to N hosts (default: the number of hosts in hosts.yaml or in FILE of --from, "
+            help="Predict for 1 to N hosts; if N is more than 16, only for 1 to 8 hosts, powers of two, and "
+            "N hosts (default: the number of hosts in hosts.yaml without spare hosts, or in FILE of --from, "
             "otherwise 8)",
             rich_help_panel=_NET,
         ),
@@ -105,8 +106,8 @@ def predict(
         str,
         typer.Option(
             metavar="SCRIPT",
-            help="Run SCRIPT on one slot of the cluster to measure the step time and the number of parameters"
-            " with gradients",
+            help="Run SCRIPT on one slot of the cluster, measure the step time, and count the parameters "
+            "that receive gradients",
             rich_help_panel=_LOAD,
         ),
     ] = "",
@@ -114,7 +115,7 @@ def predict(
         Path,
         typer.Option(
             metavar="DIR",
-            help="Folder that contains SCRIPT of --probe and its modules",
+            help="Folder that contains the --probe script and its modules",
             rich_help_panel=_LOAD,
         ),
     ] = Path(),
@@ -131,8 +132,8 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="Compute time of a step on one slot, such as 0.25s (default: measured with --probe, "
-            "published for some models of --model, otherwise unknown)",
+            help="Compute time of a step on one slot, such as 0.25s (default: with --probe, the measured "
+            "time; for some models of --model, a published time; otherwise unknown)",
             rich_help_panel=_LOAD,
         ),
     ] = "",
@@ -140,7 +141,8 @@ def predict(
         int | None,
         typer.Option(
             metavar="N",
-            help="Samples per slot and step, to predict samples/s instead of batches/s",
+            help="Samples per slot and step; with this option, toolkit predicts samples/s instead of "
+            "batches/s",
             rich_help_panel=_LOAD,
         ),
     ] = None,
@@ -167,9 +169,9 @@ def predict(
 ) -> None:
     """Predict step time and scaling for 1 to N hosts.
 
-    toolkit also predicts throughput and scaling efficiency. Set the network with --rate or --from, and the
-    model with --model, --params or --probe. Only --probe contacts hosts, to run a few steps of your script.
-    For the formulas, see docs/explanation/prediction.md.
+    toolkit also predicts throughput and scaling efficiency. Describe the network with --rate or --from.
+    Describe the model with --model, --params or --probe. toolkit contacts hosts only for --probe, to run a
+    few steps of your script. For the formulas, see docs/explanation/prediction.md.
 
     Examples:
         toolkit predict --rate 10gbit --model resnet50 --step-time 250ms

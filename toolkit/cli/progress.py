@@ -114,7 +114,7 @@ def _amount(event: StepProgress, rate: float) -> str:
     """Return the transferred amount, the rate in bytes per second, and the remaining time at this rate."""
     share = f" of {event.total / 1e6:.0f}" if event.total else ""
     if event.done >= event.total > 0 and rate == 0:
-        return f"all {event.total / 1e6:.0f} MB sent; the host stores the data"
+        return f"all {event.total / 1e6:.0f} MB sent; the host is storing the data"
     text = f"{event.done / 1e6:.0f}{share} MB, {rate / 1e6:.1f} MB/s"
     left = max(event.total - event.done, 0)
     return f"{text}, {length(left / rate)} left" if left and rate > 0 else text

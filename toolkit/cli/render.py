@@ -57,8 +57,8 @@ def ssh(
 ) -> None:
     """Print the ssh and sshd configuration of the cluster.
 
-    The cluster must use `transport: ssh`. toolkit queries the hosts for addresses and users, changes nothing
-    on the hosts, and writes no private key.
+    With `transport: exec`, the command fails, because the containers have no SSH configuration. toolkit
+    queries the hosts for addresses and users, changes nothing on the hosts, and writes no private key.
 
     Examples:
         toolkit render ssh --output ssh

@@ -12,6 +12,7 @@ from toolkit.cli.common import connect, put_json, say
 from toolkit.cli.line import CommandLine, listed, variable
 from toolkit.cli.render import check_folder, put_files
 from toolkit.core.facts import Facts
+from toolkit.errors import BadInput, Problem
 from toolkit.export.job import BatchJob
 from toolkit.export.prepare import BatchRequest, check_batch, prepare_batch_job
 from toolkit.hostsfile.fields import image
@@ -137,8 +138,15 @@ def job_of(
 
 
 def definition_of(path: str) -> dict[str, Any]:
-    """Return the content of a YAML or JSON file."""
-    found: dict[str, Any] = read_yaml(path)
+    """Return the definition in a YAML or JSON file.
+
+    Raises:
+        BadInput: the file cannot be read, or contains no definition.
+    """
+    found = read_yaml(path)
+    if not isinstance(found, dict):
+        what = "contains no CustomResourceDefinition (the output of `kubectl get crd NAME -o yaml`)"
+        raise BadInput(path, (Problem("", what),))
     return found
 
 

@@ -88,8 +88,8 @@ def kubernetes(
         bool,
         typer.Option(
             "--check",
-            help="Instead of printing the manifest, verify the manifest with its CustomResourceDefinition "
-            "(CRD) and, if kubectl reaches a cluster, with a server-side dry run",
+            help="Validate the manifest against its CustomResourceDefinition (CRD) instead of printing the "
+            "manifest. If kubectl reaches a cluster, also do a server-side dry run",
         ),
     ] = False,
     as_json: Json = False,

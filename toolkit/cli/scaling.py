@@ -43,7 +43,8 @@ def scaling(
     patience: Annotated[
         str,
         typer.Option(
-            metavar="SECONDS", help="Fail if no rank prints a step within SECONDS of the start of the job"
+            metavar="SECONDS",
+            help="Fail if no rank prints a step for SECONDS",
         ),
     ] = "300",
     batch: Annotated[
@@ -81,15 +82,15 @@ def scaling(
             autocompletion=complete.host_list,
         ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report to FILE")] = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Measure how throughput grows with the number of hosts.
 
-    toolkit runs the script on several numbers of hosts (see --on), measures the steps per second of each run,
-    and prints speedup and efficiency. toolkit stops each run after the measurement. The ranks must print the
-    number of each step, as for `toolkit top`.
+    toolkit runs the script on different numbers of hosts (see --on), measures the steps per second of each
+    run, and prints speedup and efficiency. toolkit stops each run after the measurement. The ranks must print
+    the number of each step, as for `toolkit top`.
 
     Examples:
         toolkit bench scaling train.py

@@ -27,6 +27,6 @@ class ScriptCommand(VerbCommand):
                 verb = " ".join(("toolkit", *ctx.command_path.split()[1:]))
                 # Without the values, as a value of --env can be a secret.
                 right = " ".join((verb, *(written[name] for name in found), script))
-                what = f"{script} receives {' and '.join(found)}, which its text does not mention"
-                say(f"hint: {what}; options of `{verb}` come before the script: {right} ...")
+                what = f"{script} receives {' and '.join(found)}, which the script does not mention"
+                say(f"hint: {what}; write options of `{verb}` before the script: {right} ...")
         return super().invoke(ctx)

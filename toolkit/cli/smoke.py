@@ -46,8 +46,8 @@ def smoke(
     """Test the GPUs, and test the network with an all-reduce.
 
     On every host with GPUs, toolkit runs nvidia-smi in a new container and in the container of the cluster.
-    Then toolkit repeats an all-reduce over all slots and verifies each sum. The command exits with 1 if one
-    of these tests fails.
+    Then toolkit runs several all-reduces over all slots and verifies each sum. The command exits with 1 if a
+    test fails.
 
     Examples:
         toolkit smoke

@@ -1,4 +1,4 @@
-"""toolkit top: show live load, GPU use and step rates."""
+"""toolkit top: show live load and GPU use of hosts, and step rates of ranks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from toolkit.cli.line import CommandLine
 from toolkit.cluster.gauges import Gauges
 from toolkit.core.files import write_whole
 from toolkit.core.printable import printable_line
+from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import is_folder
 from toolkit.monitor.prometheus import prometheus_text
 from toolkit.monitor.top import Cell, tables, top_json, top_text
@@ -39,12 +40,12 @@ def top(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show live load, GPU use and step rates of all hosts.
+    """Show live load of hosts and GPUs, and step rates of ranks.
 
     toolkit shows the load of CPU, memory, network, disks and GPUs of every host, and the steps per second of
-    each rank that prints steps. By default on a terminal, toolkit updates the table until Ctrl-C. With --once
-    or --json, toolkit prints one reading. Without a terminal, toolkit also prints one reading, unless you use
-    --prometheus. The cluster must be up.
+    each rank that prints steps. By default, on a terminal, toolkit updates tables until Ctrl-C. With --once
+    or --json, toolkit prints one reading. If standard output is not a terminal, toolkit prints one reading,
+    unless you use --prometheus. The cluster must be up.
 
     Examples:
         toolkit top
@@ -82,6 +83,7 @@ def top(
 def _go_on(gauges: Gauges, cluster: str, seconds: float, live: bool, file: str) -> None:
     """Show and write readings until Ctrl-C, which is the normal end."""
     screen = _Screen(cluster) if live else None
+    written = failed = False
     if file:
         say(f"replacing {file} with each new reading; to stop: Ctrl-C")
     try:
@@ -93,7 +95,15 @@ def _go_on(gauges: Gauges, cluster: str, seconds: float, live: bool, file: str) 
             if screen is not None:
                 screen.show(found, silent)
             if file:
-                write_whole(Path(file), prometheus_text(cluster, found, silent))
+                try:
+                    write_whole(Path(file), prometheus_text(cluster, found, silent))
+                    written, failed = True, False
+                except ToolkitError as error:
+                    if not written:
+                        raise
+                    if not failed:
+                        say(f"warning: {error.what}; toolkit tries again with each new reading")
+                    failed = True
     except KeyboardInterrupt:
         return
     finally:

@@ -29,7 +29,8 @@ def up(
         bool,
         typer.Option(
             "--prepare",
-            help="Copy the image and data, and write SSH keys and configurations, but start no containers",
+            help="Copy the image and data, create SSH keys and write configuration files, but start no "
+            "containers",
         ),
     ] = False,
     force: Annotated[
@@ -55,9 +56,9 @@ def up(
     hosts.yaml, hosts pull the image from the registry. With `pull: missing`, only hosts without the image
     pull the image.
 
-    A second run applies changes of hosts.yaml, of the image, of the data sets and of the toolkit version.
-    Without such changes, a second run only repairs hosts whose container stopped, or whose container or files
-    are missing.
+    A second run applies changes to hosts.yaml, the image, the data sets and the version of toolkit. If
+    nothing changed, a second run only repairs hosts whose container stopped, or whose container or files are
+    missing.
 
     Examples:
         toolkit up --hosts hosts.yaml

@@ -97,7 +97,7 @@ def watch(
 def _report_quiet(follower: _Follower, job: str, starting: str) -> None:
     with follower.held:
         if not follower.has_output and not follower.done.is_set():
-            say(f"no output yet; {starting} (in another terminal: toolkit why {job})")
+            say(f"no output yet; {starting} (to see the reason, run in another terminal: toolkit why {job})")
 
 
 def _interrupted(
@@ -167,6 +167,6 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
 def _tell(ended: JobStatus) -> JobStatus:
     if ended.unswept:
         hosts = host_list(ended.unswept)
-        say(f"  could not check {hosts} for leftover processes; to end such processes: toolkit gc")
+        say(f"  toolkit could not check {hosts} for leftover processes; to end them: toolkit gc")
     say(end_text(ended))
     return ended

@@ -218,7 +218,7 @@ class Connected:
         if causes == {UnreachableCause.UNKNOWN_KEY}:
             fix = f"toolkit trust {host_list(self.errors, ' ')}"
         elif len({error.fix for error in self.errors.values()}) > 1:
-            fix = "toolkit check  # lists the fix of each host" + (f"; for {name}: {fix}" if fix else "")
+            fix = "toolkit check  # lists the fix for each host" + (f"; for {name}: {fix}" if fix else "")
         raise ToolkitError(f"cannot use any host{lines}", fix)
 
     def all_facts(self) -> dict[str, Facts]:
@@ -263,7 +263,10 @@ def allow_open_files(number: int, least: int) -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < least:
-        what = f"this machine allows {hard} open files per process, but the connections need at least {least}"
+        what = (
+            f"your machine allows {hard} open files per process, "
+            f"but the connections to the hosts need at least {least}"
+        )
         raise NotReady(what, f"sudo prlimit --pid $$ --nofile={least}:{least}  # or use fewer hosts")
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

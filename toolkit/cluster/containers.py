@@ -132,8 +132,7 @@ def start_failures(container: Container, host: str, engine: str = DOCKER) -> tup
             rf"rlimit type {ULIMITS[limit.name]}\b|RLIMIT_{limit.name.upper()}\b",
             f"the engine cannot set the limit {limit.name} ({_ends(limit)})",
             f"on {host}: {shows_limits}"
-            f"  # then in hosts.yaml: set ulimits: {{{limit.name}: N}}"
-            ", with N at most the printed limit",
+            f"  # then set ulimits/{limit.name} in hosts.yaml to at most the printed limit",
         )
         for limit in container.ulimits
     )

@@ -84,7 +84,7 @@ class Gauges:
         with self._changed:
             now, limit = time.monotonic(), _MISSED * self._seconds + _PATIENCE_S
             passed = {name: now - when for name, when in self._received.items() if now - when > limit}
-            late = {name: f"the host sent no reading for {s:.0f} s" for name, s in passed.items()}
+            late = {name: f"the host has sent no measurements for {s:.0f} s" for name, s in passed.items()}
             names = [name for name in self._session.inventory.names if name not in late]
             hosts = tuple(self._latest[name] for name in names if name in self._latest)
             return hosts, late | self._silent
@@ -103,7 +103,7 @@ class Gauges:
                 pass
             for name in self._answered:
                 if name not in self._latest:
-                    self._silent.setdefault(name, f"the host sent no reading within {patience:g} s")
+                    self._silent.setdefault(name, f"the host sent no measurements within {patience:g} s")
 
     def _are_few(self) -> bool:
         names = [name for name in self._answered if name not in self._silent]

@@ -145,7 +145,8 @@ def refuse_held(
         names = list(dict.fromkeys(use.host for use, _ in held))
         out = " ".join(f"--exclude {name}" for name in names)
         what = "host" if len(names) == 1 else "hosts"
-        fix = f"toolkit status  # then wait, exclude the {what} ({out}), or share the GPUs (--share)"
+        run = f"exclude the {what} ({out}), or share the GPUs (--share)"
+        fix = f"toolkit status  # then wait until the GPUs are free; or in `toolkit run`: {run}"
         raise NotReady(_sentence(held), fix, names[0] if len(names) == 1 else "")
 
 

@@ -110,14 +110,15 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"libnvidia-ml",
-        "a part of the NVIDIA driver is missing",
+        "the NVIDIA driver library libnvidia-ml is missing",
         "on {host}: reinstall the NVIDIA driver",
     ),
     (r"no answer within", "nvidia-smi is too slow or hangs", f"on {{host}}: {PERSIST}"),
     (
         re.escape(_ABSENT),
         _ABSENT,
-        "on {host}: install the NVIDIA driver, or add the folder of nvidia-smi to the PATH of the SSH user",
+        "on {host}: install the NVIDIA driver, "
+        "or add the folder that contains nvidia-smi to the PATH of the SSH user",
     ),
 )
 
@@ -245,8 +246,8 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"nvidia-container-cli.*(requirement error|unsatisfied condition)",
         "the image requires a newer NVIDIA driver than the host has",
-        "on {host}: update the NVIDIA driver; "
-        "or in hosts.yaml: set image: to an image with an older CUDA version",
+        "update the NVIDIA driver on {host}, "
+        "or set image: in hosts.yaml to an image with an older CUDA version",
     ),
 )
 
@@ -277,7 +278,7 @@ def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
     for gpu in facts.gpus:
         parts = [mig.uuid for mig in gpu.migs if mig.uuid in host.gpu_ids]
         if parts and gpu.uuid in host.gpu_ids:
-            what = f"{parts[0]} is a part of {gpu.uuid}, and hosts.yaml declares both"
+            what = f"{parts[0]} is a MIG device of {gpu.uuid}, but hosts.yaml declares both"
             raise NotReady(what, f"in hosts.yaml: keep only one of the two ids in {key}", host.name)
     return host.gpu_ids
 
@@ -303,7 +304,7 @@ def _missing(declared: str, facts: Facts, key: str) -> NotReady:
     if not facts.gpus:
         what, fix = explain(facts.gpu_trouble, facts.host)
         # The alternative is a comment, so that a paste of the fix does not run it.
-        other = f"or in hosts.yaml: set {key} to 0"
+        other = f"or set {key} to 0 in hosts.yaml"
         fix = f"{fix}; {other}" if "#" in fix else f"{fix}  # {other}"
         return NotReady(f"{declared}, but {what}", fix, facts.host)
     listed = ", ".join(
@@ -316,7 +317,7 @@ def _missing(declared: str, facts: Facts, key: str) -> NotReady:
     )
     fix = (
         f"on {facts.host}: nvidia-smi -L"
-        f"  # then in hosts.yaml: change {key} to the listed GPUs, or to their number"
+        f"  # then change {key} in hosts.yaml to the listed GPUs, or to their number"
     )
     return NotReady(what, fix, facts.host)
 

@@ -18,11 +18,11 @@ from toolkit.cluster.probe_containers import (
     plan_image_look,
 )
 from toolkit.core.answers import answer_of
-from toolkit.core.causes import words_of
+from toolkit.core.causes import cause_of, misses_python, words_of
 from toolkit.core.command import Command, Result, command
 from toolkit.core.engines import DOCKER, ENGINE_FAILED
 from toolkit.core.host_programs import packed
-from toolkit.core.image import ImageFacts, image_facts
+from toolkit.core.image import ImageFacts, image_facts, obtain_command
 from toolkit.core.runner import Runner, is_here, run_here
 from toolkit.errors import BadInput, ImageError, MissingTool, Problem, ToolkitError
 from toolkit.hostsfile.checks import without_ssh
@@ -63,7 +63,7 @@ def image_report(
     done = _run_look(look, nonce, run)
     if done.status in ENGINE_FAILED and done.status != NOT_FOUND:
         done = _run_look(look, nonce, run)
-    if done.status == NOT_FOUND:
+    if done.status == NOT_FOUND and misses_python(done.stderr):
         what = (
             f"the image {name} has no python3 on its PATH, but toolkit needs python3 in main and worker "
             "containers"
@@ -74,8 +74,9 @@ def image_report(
         by_hand = f"on {host}: {engine} run -it --rm --entrypoint sh {name}"
     if not done.ok:
         words = last_words(done.stderr.split("\n"))
-        what = f"the probe of the image {name} failed: {words}"
-        raise ImageError(what, by_hand, host)
+        known = cause_of(done.stderr, host) if host else None
+        what = f"the probe of the image {name} failed: {known.what if known else words}"
+        raise ImageError(what, known.fix if known else by_hand, host)
     try:
         report = parse_image_look(done.raw or done.stdout.encode(), nonce)
     except (FrameError, KeyError, DecodeError) as error:
@@ -110,17 +111,17 @@ def image_here(name: str) -> ImageFacts:
     """
     if not is_here(DOCKER):
         raise MissingTool(
-            "docker is not on the PATH of this machine",
-            "install Docker, or add the folder of docker to the PATH",
+            "docker is not on the PATH of your machine",
+            "install Docker, or add the folder that contains docker to the PATH",
         )
     done = run_here((DOCKER, "image", "inspect", name))
     if not done.ok:
         usable = run_here((DOCKER, "ps", "--quiet"))
         if not usable.ok:
-            what = f"docker cannot be used on this machine: {words_of(usable.stderr)}"
+            what = f"docker cannot be used on your machine: {words_of(usable.stderr)}"
             raise MissingTool(what, "sudo systemctl start docker  # your user must be in the group docker")
-        what = f"this machine does not have the image {name}: {words_of(done.stderr)}"
-        raise ImageError(what, f"docker pull {name}")
+        what = f"your machine does not have the image {name}: {words_of(done.stderr)}"
+        raise ImageError(what, obtain_command(name))
     with answer_of("", f"the description of the image {name}"):
         (found,) = decode_json(tuple[ImageInspect, ...], done.stdout)[:1]
     return image_facts(found)
@@ -199,10 +200,10 @@ def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]
     if here and not is_here(DOCKER):
         what = (
             f"the image {name} cannot be probed: no host that answers has the image, "
-            "and this machine has no docker command"
+            "and your machine has no docker command"
         )
         raise ImageError(
-            what, "in hosts.yaml: set transport: to exec or ssh; or install docker on this machine"
+            what, "set transport: to exec or ssh in hosts.yaml, or install docker on your machine"
         )
     if not here:
         raise ImageError(

@@ -346,7 +346,7 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> Engine
     if info is not None:
         if info.engine == PODMAN and engine == DOCKER:
             what = "the command `docker` starts Podman on this host"
-            raise NotReady(what, f"in hosts.yaml: set engine: podman; or on {host}: install Docker", host)
+            raise NotReady(what, f"set `engine: podman` in hosts.yaml, or install Docker on {host}", host)
         if info.version:
             return info
         text = "; ".join(info.errors or ()) or text
@@ -354,15 +354,16 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> Engine
         if text.strip().endswith(f" to {engine} info"):
             what, fix = "the docker engine does not respond", f"on {host}: sudo systemctl restart docker"
             if engine == PODMAN:  # which has no daemon
-                often = "often the cause is a hung disk below ~/.local/share/containers"
+                often = "often ~/.local/share/containers is on a hung disk"
                 fix = f"on {host}: podman info  # {often}"
         else:
             # It has described itself: it is slow, for example with many images, or hangs in one question.
             what = "the docker engine is too slow"
-            fix = f"on {host}: {engine} system df  # then remove unused images, or restart the engine"
+            restart = "" if engine == PODMAN else ", or restart the engine"  # Podman has no daemon
+            fix = f"on {host}: {engine} system df  # then remove unused images{restart}"
         raise NotReady(f"{what.replace(DOCKER, engine)}: {words_of(text)}", fix, host)
     if engine == PODMAN and re.search(r"podman(: command)?(:)? not found", text):
-        fix = f"on {host}: install podman; or in hosts.yaml: set engine: docker"
+        fix = f"install podman on {host}, or set `engine: docker` in hosts.yaml"
         raise NotReady("podman is not installed", fix, host)
     if cause := cause_of(text, host, user):
         raise NotReady(f"{cause.what}: {words_of(text)}", cause.fix, host)

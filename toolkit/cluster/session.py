@@ -304,7 +304,7 @@ class Session(Connected):
         done = self.container(host).follow(self.runners[host], checked, out, err, timeout)
         output, beside = (bytes(kept.data).decode(errors="replace") for kept in kept_output)
         if left_out := sum(kept.left_out for kept in kept_output):
-            what = f"{host} printed {size(left_out)} more than toolkit keeps in memory"
+            what = f"the command on {host} printed {size(left_out)} more than toolkit keeps in memory"
             beside += f"\ntoolkit: {what}; to print the complete output: toolkit exec {host} -- COMMAND\n"
         return replace(done, stdout=output, stderr=beside + done.stderr)
 

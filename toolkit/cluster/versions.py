@@ -89,7 +89,8 @@ def refuse_newer(cluster: str, facts: Iterable[Facts]) -> None:
         what = (
             f"toolkit {version} created the cluster on {', '.join(found)}, but your version is {__version__}"
         )
-        fix = f"use toolkit {version} or later; or recreate the cluster: toolkit up --force"
+        undo = "toolkit up --force  # undoes changes of the newer version, and can stop a running job"
+        fix = f"use toolkit {version} or later; or: {undo}"
         raise NotReady(what, fix)
 
 

@@ -28,7 +28,7 @@ def answer_of(host: str, answer_name: str, if_too_large: str = _FIX) -> Iterator
     try:
         yield
     except DecodeError as error:
-        sender = "the host" if host else "the engine of this machine"
+        sender = "the host" if host else "the engine of your machine"
         what = f"toolkit cannot read {answer_name} that {sender} sent: {error}"
         raise ToolkitError(what, if_too_large if isinstance(error, TooLarge) else _FIX, host) from error
 

@@ -53,14 +53,14 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"bind source path does not exist: (?P<path>[^\n|]+)",
         "the source of a mount does not exist",
-        "on HOST: mkdir -p {path}  # or in hosts.yaml: correct the source under mounts:",
+        "on HOST: mkdir -p {path}  # or correct the source under mounts: in hosts.yaml",
     ),
     (
         r"invalid mount config for type \"bind\": (l?stat|mkdir) (?P<path>[^\n|]+): permission denied|"
         r"mounting \"(?P<path2>[^\"]+)\" to .*: permission denied",
         "the docker engine cannot enter a folder to be mounted, for example on NFS with root_squash",
         "on HOST: namei -l {path}  # then run chmod o+x on the parent folders of this folder, or use a local"
-        " disk; for the state of toolkit, set state_dir: in hosts.yaml",
+        " disk; for the state directory, set state_dir: in hosts.yaml",
     ),
     (
         r"could not select device driver .*gpu|unknown or invalid runtime name: nvidia|"
@@ -73,6 +73,11 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         r"toolkit\.local|no such image",
         "the image is no longer on the host",
         "toolkit up  # restores the image; then run the same command again",
+    ),
+    (
+        r"docker-default profile could not be loaded",
+        "AppArmor is enabled on the host, but the docker engine cannot run apparmor_parser",
+        "on HOST: sudo apt-get install apparmor && sudo systemctl restart docker",
     ),
     (
         r"exec: \"?(?P<program>[^\":]+)\"?: (executable file not found|stat .*: no such file)",
@@ -147,6 +152,14 @@ def why_unwritable(message: str) -> Unwritable | None:
 def is_denied(message: str) -> bool:
     """Return whether a command failed because its user lacks a permission."""
     return _DENIED in message
+
+
+def misses_python(message: str) -> bool:
+    """Return whether the engine or `env` reports that a container's python3 is missing.
+
+    The exit code does not decide: docker exits with 127 also if it cannot run a program of the host.
+    """
+    return "python3" in message
 
 
 def named_paths(message: str) -> tuple[str, ...]:

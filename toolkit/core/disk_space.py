@@ -54,7 +54,7 @@ class Room:
     def line(self) -> str:
         """Return the state of the file system as text."""
         if self.inodes == 0 and self.free * 100 >= self.total:
-            return f"no inode free for another file on {self.mount}"
+            return f"no free inode for another file on {self.mount}"
         return f"{size(self.free)} free of {size(self.total)} on {self.mount}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -15,11 +15,16 @@ from toolkit.protocol.names import LABEL_DIGEST
 
 @dataclass(frozen=True)
 class Interface:
-    """One IPv4 address of a network interface; ``prefix`` is the network's length in bits."""
+    """One IPv4 address of a network interface; ``prefix`` is the network's length in bits.
+
+    A secondary address has an earlier, primary address beside it, of the same interface and network. The
+    primary address is the source of packets that the host sends. Floating addresses are usually secondary.
+    """
 
     name: str
     address: str
     prefix: int
+    secondary: bool = False
 
     @cached_property
     def network(self) -> str:
@@ -261,7 +266,33 @@ class Facts:
 
     def link(self, name: str) -> Link | None:
         """Return the interface of that name, None if the host did not list it."""
-        return next((link for link in self.links if link.name == name), None)
+        return self._links.get(name)
+
+    @cached_property
+    def _links(self) -> dict[str, Link]:
+        return {link.name: link for link in self.links}
+
+    def leaves_by(self, address: str) -> str:
+        """Return the interface on which the main table sends to an address; empty if there is no route.
+
+        The longest prefix wins, then the smallest metric, then the earlier line, as in the kernel.
+        Rules that use other tables are ignored; ``ip route get`` on the host applies them.
+        """
+        number = int(ipaddress.IPv4Address(address))
+        return next((by[key] for bits, by in self._routes if (key := number >> 32 - bits) in by), "")
+
+    @cached_property
+    def _routes(self) -> list[tuple[int, dict[int, str]]]:
+        """The interface of each network by its first bits, for each length of a prefix, the longest first.
+
+        Once for all addresses: a search in all routes for each pair of hosts takes seconds.
+        """
+        found: dict[int, dict[int, str]] = {}
+        for route in sorted(self.routes, key=lambda route: route.metric):
+            network = ipaddress.IPv4Network(route.network)
+            first = int(network.network_address) >> 32 - network.prefixlen
+            found.setdefault(network.prefixlen, {}).setdefault(first, route.interface)
+        return sorted(found.items(), reverse=True)
 
 
 # What a network interface is, from its type number and DEVTYPE in sysfs; never from its name.
@@ -373,22 +404,6 @@ class RdmaPort:
         above = (gid.interface for gid in self.gids if (gid.interface, gid.address) in known)
         vlans = (link.name for link in facts.links if link.vlan and set(link.lower) & set(self.interfaces))
         return frozenset((*self.interfaces, *above, *vlans))
-
-
-def leaves_by(routes: Sequence[Route], address: str) -> str:
-    """Return the interface on which the main table sends to an address; empty if there is no route.
-
-    The longest prefix wins, then the smallest metric, then the earlier line, as in the kernel.
-    Rules that use other tables are ignored; ``ip route get`` on the host applies them.
-    """
-    to = ipaddress.ip_address(address)
-    found = [
-        (-network.prefixlen, route.metric, index, route.interface)
-        for index, route in enumerate(routes)
-        for network in [ipaddress.ip_network(route.network)]
-        if to in network
-    ]
-    return min(found)[3] if found else ""
 
 
 def rate_text(rate: float) -> str:

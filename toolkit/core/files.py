@@ -75,16 +75,19 @@ def _create(path: Path, text: str, replace: bool) -> None:
         raise
 
 
-def _exchange(path: Path, text: str, mode: int) -> None:
+def _exchange(path: Path, text: str | bytes, mode: int, sync: bool = False) -> None:
     """Replace a file atomically: a reader sees either the old or the new content."""
     name = ""
     try:
         descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.absolute().parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+            if sync:
+                file.flush()
+                os.fsync(descriptor)
         Path(name).chmod(mode)
         Path(name).replace(path)
-    except (OSError, ValueError):
+    except BaseException:  # also Ctrl-C: the folder can be read by another program
         with suppress(OSError):
             Path(name).unlink()
         raise
@@ -94,8 +97,8 @@ def _exchange(path: Path, text: str, mode: int) -> None:
 def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the lock of a file; wait while another process holds it.
 
-    The kernel releases the lock if this process dies. The file remains. If the file cannot be created, or if
-    its file system has no locks, there is no lock.
+    The kernel releases the lock if this process dies. The file remains. It can belong to another user. If the
+    file cannot be created or read, or if its file system has no locks, there is no lock.
 
     Args:
         waiting: called once if another process holds the lock.
@@ -104,7 +107,10 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     with ExitStack() as stack:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(path.open("a"))
+            try:
+                file = stack.enter_context(path.open("a"))
+            except PermissionError:
+                file = stack.enter_context(path.open())
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -163,14 +169,17 @@ def _there(path: str | Path) -> BadInput:
     )
 
 
-def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
+def write_whole(path: Path, text: str | bytes, mode: int = 0o644, sync: bool = False) -> None:
     """Replace a file atomically: a reader sees either the old or the new content.
+
+    Args:
+        sync: the file has its content also after a power failure.
 
     Raises:
         ToolkitError: the file cannot be written.
     """
     try:
-        _exchange(path, text, mode)
+        _exchange(path, text, mode, sync)
     except OSError as error:
         raise ToolkitError(
             f"cannot write {path}: {error.strerror}",

@@ -63,16 +63,16 @@ def graver_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 class Topic(Enum):
     """The subject of a notice."""
 
-    ENVIRONMENT = "variables that ranks would get"
-    CHANGES = "keys of hosts.yaml that changed since up"
+    ENVIRONMENT = "variables of the ranks"
+    CHANGES = "keys of hosts.yaml that changed since `up`"
     VERSION = "hosts on which a newer toolkit created the cluster"
     LAUNCHER = "choice of the launcher"
     CODE = "files that are not sent"
     JOB = "problems of the job"
     HOSTS = "problems of the hosts"
     TRANSPORT = "choice of the transport"
-    PULL = "hosts that pull the image first"
-    ENDING = "a running job that toolkit stops first"
+    PULL = "hosts that pull the image before the plan runs"
+    ENDING = "a running job that toolkit stops before the removal"
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,8 @@ def _behind(ranks: Sequence[RankGauge]) -> dict[int, str]:
         elif len(throughputs) > 1 and rank.steps_per_s and rank.steps_per_s < _SLOW * median(throughputs):
             middle = median(throughputs)
             found[rank.rank] = (
-                f"{rank.steps_per_s:.3g} steps/s, but the median of ranks is {middle:.3g} steps/s"
+                f"{rank.steps_per_s:.3g} steps/s, but the median of the ranks that print steps is "
+                f"{middle:.3g} steps/s"
             )
         elif (
             len(talking) > 1 and _has_throughput(rank) and (rank.silent or 0) > _SILENT_S + 10 * min(talking)

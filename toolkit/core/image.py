@@ -23,10 +23,14 @@ def missing_fix(tag: str) -> str:
     """Return the command that provides an image that neither your machine nor a host has.
 
     >>> missing_fix("toolkit:gpu-cuda12")
-    'toolkit image build --cuda 12  # or in hosts.yaml: set image: to an image that your machine has'
+    'toolkit image build --cuda 12  # or set image: in hosts.yaml to an image that your machine has'
     """
-    command = build_command(tag) if tag.partition(":")[0] == "toolkit" else f"docker pull {tag}"
-    return f"{command}  # or in hosts.yaml: set image: to an image that your machine has"
+    return f"{obtain_command(tag)}  # or set image: in hosts.yaml to an image that your machine has"
+
+
+def obtain_command(tag: str) -> str:
+    """Return the command that builds an image of toolkit, or pulls another image."""
+    return build_command(tag) if tag.partition(":")[0] == "toolkit" else f"docker pull {tag}"
 
 
 def unsendable(tag: str, host: str, engine: str, silence: str) -> tuple[str, str]:

@@ -188,7 +188,7 @@ class LocalWriter:
         self._size -= size
         if self._size < 0:
             what = f"the host sent more bytes {self._than} into {self.place.root}"
-            raise ToolkitError(what, "free disk space on this machine, or use another folder", self.host)
+            raise ToolkitError(what, "free disk space on your machine, or use another folder", self.host)
 
     def close(self) -> None:
         """Remove incomplete files and the staging folder; can be called again."""
@@ -250,7 +250,7 @@ class LocalWriter:
         self._count += 1
         if self._count > self._files:
             what = f"the host sent more files than announced, or more than fit into {self.place.root}"
-            raise ToolkitError(what, "free inodes on this machine (df -i), or use another folder", self.host)
+            raise ToolkitError(what, "free inodes on your machine (df -i), or use another folder", self.host)
 
     def _stage(self) -> tuple[str, int]:
         """Create a file in the staging folder; return its name there and a descriptor."""

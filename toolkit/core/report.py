@@ -177,7 +177,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
 
 _Row = tuple[str, str, float, float]
 # In place of a host: the machine that the command runs on.
-HERE = "this machine"
+HERE = "your machine"
 
 
 @dataclass(frozen=True)

@@ -62,13 +62,17 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _yaml(value: Any) -> str:
+def yaml_text(value: Any) -> str:
+    """Return a value in one line of YAML, in ASCII."""
     # JSON is YAML, except for characters above U+FFFF: JSON writes two halves that no YAML reader joins.
     # ASCII alone, because docker-compose 1.29 reads files in the locale's encoding.
     text = json.dumps(value, ensure_ascii=False)
-    text = "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}".replace("U0000", "u") for c in text)
+    return "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}".replace("U0000", "u") for c in text)
+
+
+def _yaml(value: Any) -> str:
     # Compose would interpret a single "$" as the start of a variable.
-    return text.replace("$", "$$")
+    return yaml_text(value).replace("$", "$$")
 
 
 def word(value: Any) -> str:

@@ -32,8 +32,8 @@ def read_data(inventory: Inventory) -> Staged:
     ]
     if problems:
         fix = (
-            "in hosts.yaml: set source: to a readable file or folder; or run `toolkit data send` on the "
-            "machine that has the data, and `toolkit up --no-data` on this machine"
+            "set source: in hosts.yaml to a readable file or folder; or run `toolkit data send` on the "
+            "machine that has the data, and `toolkit up --no-data` on your machine"
         )
         raise BadInput(inventory.source, tuple(problems), fix)
     return tuple(
@@ -62,7 +62,7 @@ def require_data(inventory: Inventory) -> None:
         BadInput: the hosts file has no data set.
     """
     if not inventory.data:
-        problem = Problem("data", "has no data set to stage")
+        problem = Problem("data", "contains no data set")
         fix = "in hosts.yaml: set data: [{source: ./DATA, path: /scratch/DATA, target: /data}]"
         raise BadInput(inventory.source, (problem,), fix)
 

@@ -201,7 +201,7 @@ def folder_steps(inventory: Inventory, host: str) -> tuple[Step, ...]:
     words = command(*folders).line()
     fix = (
         f"on {host}: sudo install -d -o $(id -un) {words}"
-        "  # or in hosts.yaml: under data:, set path: to a folder that the SSH user can write to"
+        "  # or, under data: in hosts.yaml, set path: to a folder that the SSH user can write to"
     )
     return (Run(host, "create the data folders", make, unless=there, fix=fix),)
 
@@ -285,7 +285,7 @@ def data_text(rows: Iterable[DataRow]) -> str:
 def _state(row: DataRow) -> str:
     if row.state == "part":
         return "incomplete" if row.share is None else f"incomplete, {row.share} %"
-    return {"other": "complete, but differs from the copy on this machine", "whole": "complete"}.get(
+    return {"other": "complete, but differs from the copy on your machine", "whole": "complete"}.get(
         row.state, row.state
     )
 

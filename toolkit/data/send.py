@@ -176,7 +176,7 @@ class _Sending:
         left = room.line() if room else f"{size(seen.free)} free"
         what = f"the free space in {step.path} is too small: {left}; the missing data needs {lacks}"
         fix = (
-            f"{room_fix(host, where, self.engine)}; or in hosts.yaml: under data:, "
+            f"{room_fix(host, where, self.engine)}; or, under data: in hosts.yaml, "
             "set path: to a folder with more free space"
         )
         raise NotReady(what, fix, host)
@@ -199,7 +199,8 @@ def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict
         raise NotReady(what, fix, step.host)
     if there.status == 1:
         if runner.run(drop, 60).stdout:
-            return Verdict("ok", f"there is no folder {step.path}; removed only the record of its files")
+            detail = f"the folder {step.path} does not exist; removed only the record of its files"
+            return Verdict("ok", detail)
         return Verdict("skipped")
     if not there.ok:
         raise _failure(there, runner, step.path)
@@ -247,7 +248,7 @@ def _failure(result: Result, runner: Runner, path: str) -> ToolkitError:
         last = output.strip().rpartition("\n")[2]
         fix = (
             f"on {host}: sudo install -d -o $(id -un) {command(path).line()}"
-            "  # or in hosts.yaml: under data:, set path: to a folder that the SSH user can write to"
+            "  # or, under data: in hosts.yaml, set path: to a folder that the SSH user can write to"
         )
         return NotReady(f"the SSH user cannot write to the data folder: {last}", fix, host)
     return failure(result, runner, _AGAIN, [path])

@@ -20,7 +20,7 @@ _OURS = ".toolkit-"
 _AGAIN = (
     "stop writing to the data, and run the same command again; data that a host has stored is not sent again"
 )
-_UNREADABLE = "make the source readable; or in hosts.yaml: set source: to a readable file or folder"
+_UNREADABLE = "make the source readable, or set source: in hosts.yaml to a readable file or folder"
 
 
 def read_content(source: Path) -> Content:

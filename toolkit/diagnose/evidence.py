@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolkit.protocol.evidence import Inspected, SeenProcess, SeenRank, ThreadStack
@@ -77,7 +77,8 @@ class RankSeen:
 
     @property
     def alive(self) -> bool:
-        return any(process.state != "Z" for process in self.processes)
+        """True if the rank runs. Processes that it has started can outlive it."""
+        return self.exit_code is None and any(process.state != "Z" for process in self.processes)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class HostSeen:
     Args:
         error: the reason why the host did not report; empty if the host reported.
         is_predicate: whether ``error`` continues a sentence that begins with the host's name, such as
-            ``does not answer within 25 s``; otherwise it is the message of a program.
+            ``did not answer within 25 s``; otherwise it is the message of a program.
         container: a clause about the state of its container; empty if the container runs.
         oom_kills: number of processes of the container that the kernel killed because memory ran out.
         gpus: one line for each GPU: utilization, power, memory.
@@ -154,9 +155,32 @@ class Evidence:
         return next((host for host in self.hosts if host.name == name), _not_queried(name))
 
     def rank(self, rank: int) -> RankSeen | None:
-        """Return the report of a host about a rank, None if the host has none or did not answer."""
+        """Return the report of a host about a rank, None if the host has none or did not answer.
+
+        After a restart on fewer hosts, ``failed_rank`` can be a rank that the job no longer has.
+        """
+        if rank >= len(self.placed):
+            return None
         host = self.host(self.placed[rank])
         return next((seen for seen in host.ranks if seen.rank == rank), None)
+
+
+def place_ranks(planned: Sequence[str], hosts: Sequence[HostSeen], ended: bool) -> tuple[str, ...]:
+    """Return the host of each rank: an elastic launcher can number its ranks in another order of the hosts.
+
+    Args:
+        planned: the host of each rank by the record of the job.
+        ended: whether the job has ended; otherwise only the processes of a rank show its host.
+    """
+    found: dict[int, list[str]] = {}
+    for host in hosts:
+        for seen in host.ranks:
+            if ended or seen.alive:
+                found.setdefault(seen.rank, []).append(host.name)
+    return tuple(
+        name if name in (places := found.get(rank, [name])) else places[0]
+        for rank, name in enumerate(planned)
+    )
 
 
 def _not_queried(name: str) -> HostSeen:
@@ -180,7 +204,7 @@ def parse_host(name: str, report: Inspected, addresses: Mapping[str, str], conta
         container=container,
         oom_kills=report.oom_kills or 0,
         gpus=tuple(
-            f"GPU {row.index}: {row.busy} % busy, {row.watts} W, {row.mib} MiB of memory"
+            f"GPU {row.index}: {row.busy} % busy, {row.watts} W, {row.mib} MiB of memory used"
             for row in report.gpus
         ),
         gpu_error=report.gpu_error or "",
@@ -220,8 +244,10 @@ def _rank(host: str, row: SeenRank) -> RankSeen:
 def _process(row: SeenProcess) -> Process:
     threads = row.threads_seen or ()
     first = next((one for one in threads if one.first), threads[0] if threads else ThreadStack())
-    # A state D that ended between the two samples is a working disk, not a hung one.
-    state = "S" if row.state == "D" and row.states not in (None, "DD") else row.state
+    # A process that ran between the two samples waits for a working disk, not for a hung one. A driver, by
+    # contrast, can wake a process that hangs in `ioctl` again and again.
+    ran = row.states not in (None, "DD") or (row.woken > 0 and row.call != "ioctl")
+    state = "S" if row.state == "D" and ran else row.state
     return Process(
         pid=row.pid,
         parent=row.parent,

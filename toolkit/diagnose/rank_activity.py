@@ -82,7 +82,12 @@ class Doing:
 
 
 def lead(rank: RankSeen) -> Process | None:
-    """Return the process that represents a rank: its command, or the Python that the command started."""
+    """Return the process that represents a rank: its command, or the Python that the command started.
+
+    None if the rank has exited: a daemon that it has started does not represent it.
+    """
+    if rank.exit_code is not None:
+        return None
     alive = [process for process in rank.processes if process.state != "Z"]
     pids = {process.pid for process in alive}
     roots = [process for process in alive if process.parent not in pids]

@@ -16,7 +16,7 @@ from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of, read_answer
 from toolkit.core.causes import words_of
 from toolkit.core.command import TIMED_OUT, command, script
-from toolkit.diagnose.evidence import Evidence, parse_host
+from toolkit.diagnose.evidence import Evidence, parse_host, place_ranks
 from toolkit.diagnose.known_errors import KnownError, match
 from toolkit.diagnose.show import why_text
 from toolkit.diagnose.verdict import FINAL, Verdict, judge
@@ -112,8 +112,8 @@ def ask_why(session: Session, word: str = "") -> Answer:
     known = _known(_lines(job, reports), evidence)
     verdict, stalled = judge(evidence), ""
     kept = _kept(reports, "" if session.inventory.in_parts else main)
-    if kept and job.state in FINAL and job.state != "succeeded" and _lasted(kept, reports):
-        before = _evidence(replace(job, state="running"), {one.host: (one, "") for one in kept.hosts})
+    if kept and job.state in FINAL and job.state != "succeeded":
+        before = _before(job, kept)
         stalled = kept.why or ""
         earlier = judge(before)
         what = f"{verdict.what}; before the job ended ({stalled or 'the job stalled'}): {earlier.what}"
@@ -123,24 +123,22 @@ def ask_why(session: Session, word: str = "") -> Answer:
 
 
 def _kept(reports: Mapping[str, InspectedHost], main: str) -> Kept | None:
-    """Return the evidence that watchdogs have saved.
+    """Return the evidence that watchdogs have saved of a stall after which no rank has continued.
 
     Args:
         main: the host whose watchdog reports on all hosts; empty if each watchdog reports on its host only.
     """
-    if main:
-        return reports[main].seen.kept if main in reports else None
-    found = {name: one.seen.kept for name, one in reports.items() if one.seen.kept}
-    if not found:
-        return None
+    found = {name: kept for name, one in reports.items() if (kept := one.seen.kept) and not kept.over}
+    if main or not found:
+        return found.get(main)
     hosts = tuple(host for name, kept in found.items() for host in kept.hosts if host.host == name)
-    return replace(next(iter(found.values())), hosts=hosts)
+    return replace(next(iter(found.values())), hosts=hosts, slots=None)
 
 
-def _lasted(kept: Kept, reports: Mapping[str, InspectedHost]) -> bool:
-    """Return whether a rank printed no line after the inspection. Otherwise the stall was a different one."""
-    after = {rank.rank: rank.tail for one in reports.values() for rank in one.seen.ranks}
-    return any(rank.tail == after.get(rank.rank) for one in kept.hosts for rank in one.ranks)
+def _before(job: JobStatus, kept: Kept) -> Evidence:
+    """Return the evidence of the time at which a watchdog inspected the job."""
+    then = replace(job, state="running", hosts=tuple((kept.slots or dict(job.hosts)).items()))
+    return _evidence(then, {one.host: (one, "") for one in kept.hosts})
 
 
 def _runs(session: Session, host: str) -> bool:
@@ -277,10 +275,11 @@ def _evidence(job: JobStatus, inspected: Mapping[str, tuple[Inspected, str]]) ->
     about = next((seen.job for seen, _ in inspected.values() if seen.job), None)
     rows = (about.hosts if about else None) or ()
     addresses = {row.address: row.name for row in rows}
-    slots = [(row.name, row.slots) for row in rows]
-    slots = slots or [(name, len(taken)) for name, taken in job.hosts]
+    # The job first: an elastic job can continue on other hosts than those of its attempt.
+    slots = [(name, len(taken)) for name, taken in job.hosts] or [(row.name, row.slots) for row in rows]
     hosts = [parse_host(name, seen, addresses, container) for name, (seen, container) in inspected.items()]
-    placed = tuple(name for name, count in slots for _ in range(count))
+    planned = [name for name, count in slots for _ in range(count)]
+    placed = place_ranks(planned, hosts, job.state in FINAL)
     return Evidence(job.id, job.state, job.reason, placed, tuple(hosts), job.failed_rank, job.lost_host)
 
 

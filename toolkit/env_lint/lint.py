@@ -126,7 +126,7 @@ def _of_one(setting: Setting) -> Iterator[Complaint]:
         yield complaint
     if setting.name in _PER_HOST and not setting.host:
         own = _PER_HOST[setting.name]
-        what = f"{setting.name} replaces, on all hosts, the value {own} that toolkit sets for each host"
+        what = f"on all hosts, {setting.name} replaces the value {own} that toolkit sets for each host"
         yield Complaint("warning", what, f"remove {setting.name}, or set the variable in hosts/NAME/env")
 
 

@@ -103,7 +103,10 @@ def _provider(settings: Settings) -> Iterator[Conflict]:
     if provider and provider.value and names:
         value = provider.value.lower()
         if ("efa" in value) == value.startswith("^"):
-            yield _void(provider, "EFA", names)
+            # No table defines the format of this value, so no finding contains the value.
+            what = f"the value of {provider.name} disables EFA, so {_names(names)} {_has(names)} no effect"
+            fix = f"remove {provider.name}, or remove {_names(names)}"
+            yield _conflict("warning", what, fix, provider, *names)
 
 
 def _ranges(settings: Settings) -> Iterator[Conflict]:

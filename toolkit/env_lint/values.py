@@ -61,8 +61,8 @@ def _outside(variable: Variable, value: str) -> Complaint | None:
         return Complaint("warning", what, fix)
     step = int(variable.words[2]) if len(variable.words) > 2 else 1
     if number > 0 and number % step:
-        unused = f"{variable.library} does not use {variable.name}={shown(value)}"
-        what = f"{unused}, but the maximum {high}, because the value is not a multiple of {step}"
+        instead = f"{variable.library} uses the maximum {high} instead of {variable.name}={shown(value)}"
+        what = f"{instead}, because the value is not a multiple of {step}"
         return Complaint("warning", what, f"set {variable.name} to a multiple of {step}")
     return None
 

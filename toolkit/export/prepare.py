@@ -78,21 +78,25 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     if launcher not in _LAUNCHERS[target]:
         known = ", ".join(_LAUNCHERS[target])
         chosen = f"auto chose {launcher} because {start.why}; " if start.why else ""
-        what = f"{chosen}{_CALLED[target]} does not support {launcher}, only {known}"
+        what = f"{chosen}toolkit cannot export a job with {launcher} to {_CALLED[target]}, only with {known}"
         problems.append(Problem("--launcher", what))
         fixes.append(f"add --launcher NAME, where NAME is one of {known}")
     if target == KUBERNETES and batch.host_network and KIND_OF.get(launcher) == "TrainJob":
-        what = "a TrainJob cannot request the node's network; set hostNetwork in its TrainingRuntime instead"
+        what = "a TrainJob cannot request the node's network; set hostNetwork in its ClusterTrainingRuntime"
         problems.append(Problem("--host-network", what))
     for word in batch.request.words:
         if any("\udc80" <= letter <= "\udcff" for letter in word):
             problems.append(
-                Problem(shown(word), "contains bytes that are not UTF-8, and a rendered job must be UTF-8")
+                Problem(
+                    shown(word),
+                    "contains bytes that are not UTF-8, but a rendered job can contain only UTF-8",
+                )
             )
     found = _hindrances(inventory, batch, target)
     for path in batch.leave_out:
         if not any(_below(each.path, path) for each in found):
-            what = f"nothing to leave out: hosts.yaml does not set this key, or {_CALLED[target]} supports it"
+            exports = f"toolkit exports the key to {_CALLED[target]}"
+            what = f"nothing to leave out: hosts.yaml does not set this key, or {exports}"
             problems.append(Problem(f"--leave-out {path}", what))
     refused = [each for each in found if not any(_below(each.path, path) for path in batch.leave_out)]
     if refused:
@@ -139,8 +143,9 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
         if (made := _node(inventory.host(name), batch, facts, target)).slots
     )
     if not nodes:
-        fix = "in hosts.yaml: set slots: of a selected host to 1 or more"
+        fix = "set slots of a selected host to 1 or more in hosts.yaml"
         raise BadInput("command line", (Problem("", "none of the selected hosts has a slot"),), fix)
+    _refuse_too_few_gpus(inventory, nodes)
     if plain:
         _refuse_without_gpu(inventory, nodes)
     else:
@@ -187,6 +192,19 @@ def _declared(host: Host) -> int | None:
     return len(host.gpu_ids) or host.gpus
 
 
+def _refuse_too_few_gpus(inventory: Inventory, nodes: Sequence[BatchNode]) -> None:
+    """Refuse nodes with fewer GPUs than slots: a rank uses the GPU with the number of its slot."""
+    problems = tuple(
+        Problem(f"hosts/{node.name}", f"has {_size(node)}, but each slot needs one GPU")
+        for node in nodes
+        if 0 < node.gpus < node.slots
+    )
+    if problems:
+        least = min(node.gpus for node in nodes if node.gpus)
+        fix = f"add --slots {least} for all hosts with slots, or add --gpus 0 for ranks on the CPU"
+        raise BadInput(inventory.source or "hosts file", problems, fix)
+
+
 def _refuse_unequal(inventory: Inventory, nodes: Sequence[BatchNode], called: str) -> None:
     first = nodes[0]
     unequal = [node for node in nodes if (node.slots, node.gpus) != (first.slots, first.gpus)]
@@ -194,13 +212,14 @@ def _refuse_unequal(inventory: Inventory, nodes: Sequence[BatchNode], called: st
         problems = [
             Problem(
                 f"hosts/{node.name}",
-                f"has {_size(node)}, but {first.name} has {_size(first)}; {called} requires equal nodes",
+                f"has {_size(node)}, but {first.name} has {_size(first)}; "
+                f"a job for {called} requires equal nodes",
             )
             for node in unequal
         ]
         fix = (
-            "add --slots N --gpus N for all hosts with slots, or select hosts with equal slots and GPUs by "
-            "--only"
+            "add --slots N --gpus N for all hosts with slots, or use --only to select hosts with equal slots "
+            "and GPUs"
         )
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
 
@@ -225,7 +244,7 @@ def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[
     called = _CALLED[target] if target == KUBERNETES or batch.runtime == "docker" else batch.runtime
     chosen = [inventory.host(name) for name in chosen_hosts(inventory, batch.request)]
     found = [
-        Problem(f"services/{each.name}", "is a service, and a rendered job contains no services")
+        Problem(f"services/{each.name}", "is a service, but a rendered job cannot contain services")
         for each in inventory.services
     ]
     found += [

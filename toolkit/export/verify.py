@@ -81,7 +81,7 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
     two = replace(
         job, name=f"{job.name[:34]}-smoke", nodes=nodes, command=("python3", "-c", packed("bench.allreduce"))
     )
-    what = f"all-reduce over {counted(two.world_size, 'rank')} by {job.launcher} under Slurm"
+    what = f"all-reduce over {counted(two.world_size, 'rank')} with {job.launcher} under Slurm"
     log = Path(f"{two.name}-{os.getpid()}.log").absolute()
     number, state, code, printed = "", "", "", ""
     began = answered = time.monotonic()
@@ -95,7 +95,9 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[
             if time.monotonic() > began + _PATIENCE:
                 run_here(("scancel", number))
                 return Trial(
-                    "error", what, f"toolkit canceled job {number}, which was {state} after {_PATIENCE:.0f} s"
+                    "error",
+                    what,
+                    f"toolkit canceled job {number}, which was still {state} after {_PATIENCE:.0f} s",
                 )
             time.sleep(1)
             shown = run_here(("scontrol", "show", "job", number))
@@ -188,7 +190,7 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
     if cluster:
         tried = run_here(("kubectl", "create", "--dry-run=server", "-f", "-"), json.dumps(made))
         accepts = "accepts" if tried.ok else "refuses"
-        what = f"the cluster {accepts} the manifest (server dry run)"
+        what = f"the cluster {accepts} the manifest (server-side dry run)"
         yield Trial("ok" if tried.ok else "error", what, tried.output)
     else:
         yield Trial(

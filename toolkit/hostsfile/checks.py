@@ -23,7 +23,9 @@ def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
     main = data.get("main", next(iter(hosts), None))
     if data.get("hosts") in ({}, []):
         yield ("hosts",), "lists no host; write at least one host"
-    if hosts and isinstance(main, str) and main not in hosts:
+    if not isinstance(main, str):
+        main = None
+    if hosts and main is not None and main not in hosts:
         yield ("main",), f"no host is called {shown(main)}; {meant(main, hosts)}"
     yield from _spares(data.get("spares"), hosts, main)
     yield from _same_names(places)
@@ -81,7 +83,7 @@ def _spares(spares: Any, hosts: Mapping[str, Any], main: Any) -> Iterator[Fault]
             yield place, f"no host is called {shown(name)}; {meant(name, hosts)}"
         elif name == main:
             what = f"{shown(name)} is the main host, which every job needs"
-            yield place, f"{what}; remove the spare host, or set main: to a different host"
+            yield place, f"{what}; remove the host from spares, or set main to a different host"
         elif name in names[:index]:
             yield place, f"host {shown(name)} is listed twice; keep one entry"
     if hosts and set(hosts) <= {*names, main} and hosts.get(str(main), {}).get("slots") == 0:
@@ -141,7 +143,7 @@ def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]
                 f"should not be more than gpus, found {slots} slots and {counted(gpus, 'GPU')}; {most}",
             )
     if hosts and empty == len(hosts):
-        yield ("hosts",), "no host has a slot; set slots: 1 or more for at least one host"
+        yield ("hosts",), "no host has a slot; set slots to 1 or more for at least one host"
 
 
 def _gpu_list(place: Path, items: list[Any]) -> Iterator[Fault]:
@@ -171,7 +173,7 @@ def _limits(ulimits: Any) -> Iterator[Fault]:
     for name, item in ulimits.items() if isinstance(ulimits, dict) else ():
         ends = (item.get("soft"), item.get("hard")) if isinstance(item, dict) else (item, item)
         if name == "nofile" and fields.UNLIMITED in ends:
-            yield ("ulimits", name), "Linux has no unlimited number of open files; write a number"
+            yield ("ulimits", name), "Linux does not allow an unlimited number of open files; write a number"
             continue
         soft, hard = map(_limit, ends)
         if soft is not None and hard is not None and soft > hard:
@@ -214,9 +216,12 @@ def _services(data: Mapping[str, Any], hosts: Mapping[str, Any]) -> Iterator[Fau
         if hosts and isinstance(host, str) and host not in hosts:
             yield (*place, "host"), f"no host is called {shown(host)}; {meant(host, hosts)}"
         if "command" not in item and not item.get("image"):
-            yield place, "a service without its own image requires a command; write command or image"
+            yield place, "a service without its own image requires a command; set command or image"
         if item.get("health") and not ports:
-            yield (*place, "health"), "is queried on the first port of the service; also write ports"
+            yield (
+                (*place, "health"),
+                "requires ports, because toolkit queries the path on the first port; write ports",
+            )
         if isinstance(item.get("gpus"), list):
             yield from _gpu_list((*place, "gpus"), item["gpus"])
         numbers = [port for port in ports if type(port) is int] if isinstance(ports, list) else []

@@ -87,7 +87,7 @@ _REQUIRED = {
     "hosts": "write the hosts, as in 'hosts: [gpu1, gpu2]'",
     "name": "write the name of the image",
     "source": "write the absolute path of a folder or file on the hosts",
-    "data/source": "write the path of a folder or file on this machine",
+    "data/source": "write the path of a folder or file on your machine",
     "path": "write the absolute path of a folder on every host",
     "target": "write the absolute path in the containers",
     "soft": "write both soft and hard, or one number for both",
@@ -200,7 +200,7 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
     if sort == "model_type" and path[0] == "data":
         return f"should be a mapping with source, path and target, found {shown(value)}"
     if sort == "model_type":
-        return f"should be settings such as 'address: 10.0.0.1', or nothing, found {shown(value)}"
+        return f"should be empty or a mapping such as 'address: 10.0.0.1', found {shown(value)}"
     message = f"should be {_SORTS.get(sort, 'a value of another type')}, found {shown(value)}"
     if sort == "list_type" and isinstance(value, str) and value.startswith("-"):
         return f"{message}; write a space after '-'"

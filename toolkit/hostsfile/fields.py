@@ -66,6 +66,8 @@ _RANK_NAMES = frozenset(
     )
 )
 _RANK_PREFIXES = ("TOOLKIT_", "OMPI_COMM_WORLD_", "PMIX_", "TORCHELASTIC_")
+# Parameters of PMIx, such as PMIX_MCA_gds; ranks do not find each other by them.
+_PARAMETER_PREFIX = "PMIX_MCA_"
 # Read when a container is created, before any rank; toolkit sets them then.
 _CONTAINER_NAMES = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
 
@@ -90,7 +92,7 @@ def cluster(text: str) -> str:
 def host_name(text: str) -> str:
     if fits(HOST_NAME, text.lower()) and text != text.lower():
         raise ValueError(
-            f"a host name must be lower-case; write {text.lower()} and under it 'address: {text}'"
+            f"a host name must be lowercase; write {text.lower()} and under it 'address: {text}'"
         )
     name, at, place = text.rpartition("@")
     if (at or "." in text) and fits(ADDRESS, place) and (not at or fits(USER, name)):
@@ -140,7 +142,9 @@ def _ipv4(text: str) -> ipaddress.IPv4Address:
 def data_address(text: str) -> str:
     parsed = _ipv4(text)
     if parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast or parsed.is_reserved:
-        raise ValueError(f"ranks on other hosts cannot reach {text}; write an address that they can reach")
+        raise ValueError(
+            f"ranks on other hosts cannot reach {text}; write an address that other hosts can reach"
+        )
     return text
 
 
@@ -181,7 +185,7 @@ def secret_file(text: str) -> str:
 
 def image(text: str) -> str:
     if len(text) <= 512 and fits(IMAGE, text.lower()) and not fits(IMAGE, text):
-        raise ValueError(f"an image name must be lower-case, found {shown(text)}")
+        raise ValueError(f"an image name must be lowercase, found {shown(text)}")
     should = "an image such as trainer:1.2 or registry:5000/team/trainer:1.2"
     require(len(text) <= 512 and fits(IMAGE, text), should, text)
     return text
@@ -249,7 +253,8 @@ def env_name(text: str) -> str:
         raise ValueError(
             "a variable name consists of letters, digits and '_', and does not begin with a digit"
         )
-    if text in _RANK_NAMES or text.startswith(_RANK_PREFIXES):
+    is_reserved = text in _RANK_NAMES or text.startswith(_RANK_PREFIXES)
+    if is_reserved and not text.startswith(_PARAMETER_PREFIX):
         raise ValueError("is reserved for toolkit and the launchers; remove the variable")
     if text in _CONTAINER_NAMES:
         raise ValueError(
@@ -327,7 +332,7 @@ def label_name(text: str) -> str:
 
 
 def label_value(text: str) -> str:
-    require(text.isprintable(), "text in one line", text)
+    require(text.isprintable(), "text on one line", text)
     return text
 
 
@@ -388,7 +393,7 @@ def mount_source(text: str) -> str:
 
 def data_source(text: str) -> str:
     """Files on this machine, from the hosts file's folder on."""
-    require(bool(text.strip()) and "\0" not in text, "a folder or a file on this machine", text)
+    require(bool(text.strip()) and "\0" not in text, "a folder or a file on your machine", text)
     if text.startswith("$"):
         raise ValueError(f"should not begin with '$', found {shown(text)}")
     return text

@@ -21,6 +21,8 @@ from toolkit.remote.ssh_config import Target, resolve_target
 
 # Linux takes at most 128 KiB for one variable with its name.
 MAX_SECRET = 64 * 1024
+# A definition of Kubernetes has up to 1.5 MiB, and its indented form is several times as long.
+_MOST_YAML = 16 * MAX_BYTES
 
 
 def load_inventory(path: str | Path) -> Inventory:
@@ -34,7 +36,7 @@ def load_inventory(path: str | Path) -> Inventory:
     except (OSError, ValueError) as error:
         fix = "toolkit init  # or name an existing file with --hosts FILE or TOOLKIT_HOSTS"
         if not isinstance(error, FileNotFoundError):
-            fix = "name a readable hosts file with --hosts FILE or TOOLKIT_HOSTS"
+            fix = "name a readable hosts.yaml with --hosts FILE or TOOLKIT_HOSTS"
         if os.environ.get("TOOLKIT_HOSTS") == str(path):
             fix = "unset TOOLKIT_HOSTS  # toolkit then reads hosts.yaml in the current folder"
         raise BadInput(str(path), (unreadable(error),), fix) from error
@@ -48,7 +50,7 @@ def load_inventory(path: str | Path) -> Inventory:
         missing.append(
             Problem(
                 "known_hosts",
-                f"the home folder in {inventory.known_hosts} is not known; write an absolute path",
+                f"toolkit cannot resolve the home folder in {inventory.known_hosts}; write an absolute path",
             )
         )
     if missing:
@@ -96,7 +98,7 @@ def _secret(path: Path) -> str:
         if about.st_mode & stat.S_IRWXO:
             # The group is allowed: several users of one cluster share the file in this way.
             chmod = command("chmod", "o=", str(path)).line()
-            raise ValueError(f"other users of this machine can read or write {path}; run `{chmod}`")
+            raise ValueError(f"other users of your machine can read or write {path}; run `{chmod}`")
         if about.st_size > MAX_SECRET:
             raise ValueError(
                 f"{path} has {about.st_size} bytes, but a secret can have at most {MAX_SECRET} bytes"
@@ -109,7 +111,7 @@ def _secret(path: Path) -> str:
     try:
         text = data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text, and a variable must be text") from None
+        raise ValueError(f"{path} is not UTF-8 text, but a variable must be UTF-8 text") from None
     if not text:
         raise ValueError(f"{path} is empty")
     if "\0" in text:
@@ -152,11 +154,18 @@ def read_yaml(path: str | Path) -> Any:
         BadInput: it cannot be read, or is neither.
     """
     try:
-        return yaml.load(Path(path).read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except OSError as error:
+        with Path(path).open("rb") as file:
+            data = file.read(_MOST_YAML + 1)
+    except (OSError, ValueError) as error:
         raise BadInput(str(path), (unreadable(error),)) from error
-    except yaml.YAMLError as error:
-        first = str(error).splitlines()[0]
+    if len(data) > _MOST_YAML:
+        what = f"the file is longer than {_MOST_YAML} bytes, which is the maximum"
+        raise BadInput(str(path), (Problem("", what),))
+    try:
+        return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # PyYAML raises the others for values that do not fit their type, such as a date with month 99.
+        first = (str(error) or type(error).__name__).splitlines()[0]
         raise BadInput(str(path), (Problem("", f"the file is not valid YAML: {first}"),)) from error
 
 

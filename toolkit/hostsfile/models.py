@@ -140,14 +140,17 @@ class HostSettings(_Strict):
         str, "SSH address: name, IPv4 address or SSH alias (default: the host's name)."
     )
     data_address: DataAddress = _absent(
-        str, "IPv4 address at which ranks reach this host (default: automatic)."
+        str, "IPv4 address at which ranks reach this host (default: toolkit selects the address)."
     )
     user: User = _absent(str, "SSH user (default: as in the SSH configuration).")
     port: Port = _absent(int, "SSH port of the host (default: as in the SSH configuration).")
     identity_file: IdentityFile = _absent(
         str, "Private SSH key; '~' is the home folder on your machine (default: as in the SSH configuration)."
     )
-    jump: Jump = _absent(str, "Jump host for SSH: [user@]host[:port] (default: as in the SSH configuration).")
+    jump: Jump = _absent(
+        str,
+        "Jump hosts for SSH, separated by ',': [user@]host[:port] (default: as in the SSH configuration).",
+    )
     slots: Count = _absent(
         int, "Number of slots (default: one per GPU, or 1 without GPUs). Only the main host can have 0 slots."
     )
@@ -191,7 +194,7 @@ class LimitSettings(_Strict):
     """Soft and hard value of a limit."""
 
     soft: Limit = Field(description="Soft limit, which applies when a process starts.")
-    hard: Limit = Field(description="Hard limit, the maximum to which a process can raise the limit.")
+    hard: Limit = Field(description="Hard limit, the maximum to which a process can raise the soft limit.")
 
 
 Words = Annotated[list[str], Field(min_length=1)]
@@ -200,7 +203,7 @@ MountItem = Annotated[Annotated[MountText, _TEXT] | Annotated[MountSettings, _MA
 
 
 class ServiceSettings(_Strict):
-    """An additional container: TensorBoard, a notebook, an inference server."""
+    """An additional container, for example TensorBoard, a notebook or an inference server."""
 
     image: Image = _absent(str, "Image of the service (default: the image of the cluster).")
     command: CommandItem = _absent(
@@ -223,7 +226,8 @@ class ServiceSettings(_Strict):
     )
     env: Env | None = _absent(
         dict,
-        "Environment variables of the service, as text. The service does not get the variables of ranks.",
+        "Environment variables of the service; each value is text. The service does not receive the "
+        "variables of ranks.",
     )
     mounts: list[MountItem] | None = _absent(
         list, "Mounts of the service, in addition to the mounts of ranks: /source:/target[:ro]."
@@ -257,7 +261,8 @@ class HostsFile(_Strict):
     )
     worker_port: WorkerPort = Field(
         default=DEFAULT_WORKER_PORT,
-        description="Port of sshd in the worker containers. If you set the key, toolkit uses no other port.",
+        description="Port of sshd in the worker containers. If the key is not set and the port is busy, "
+        "toolkit uses another port.",
     )
     mounts: list[MountItem] | None = _absent(
         list, "Folders or files of the hosts that ranks can use: /source:/target[:ro]."
@@ -265,7 +270,7 @@ class HostsFile(_Strict):
     data: list[DataSettings] | None = _absent(
         list, "Data that `up` and `data send` copy from your machine to the hosts."
     )
-    env: Env | None = _absent(dict, "Environment variables of all ranks, as text.")
+    env: Env | None = _absent(dict, "Environment variables of all ranks; each value is text.")
     secrets: dict[EnvName, SecretFile] | None = _absent(
         dict,
         "Environment variables of all ranks, each with the content of a file on your machine. Paths are "
@@ -287,7 +292,7 @@ class HostsFile(_Strict):
     launcher: Launcher = Field(
         default="auto",
         description="Program that starts the ranks. auto selects the launcher by the imports of the script, "
-        "or python if no imported library connects ranks.",
+        "or python if the script imports no library for distributed training.",
     )
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
@@ -307,7 +312,9 @@ class HostsFile(_Strict):
         "on your machine.",
     )
     state_dir: StateDir = _absent(
-        str, "Folder on a local disk of the hosts for SSH keys and job records (default: in the home folder)."
+        str,
+        "Folder on a local disk of the hosts for SSH keys and job records (default: in the home folder of "
+        "the SSH user).",
     )
     known_hosts: LocalPath = _absent(
         str, "File with SSH host keys (default: the files of the SSH configuration)."

@@ -207,7 +207,7 @@ class _Reader:
             here = (*path, key)
             if key in entries:
                 first = self.lines[here]
-                self._say(here, event, f"is written twice, first in line {first}; keep one of the two keys")
+                self._say(here, event, f"is written twice, first on line {first}; keep one of the two keys")
                 self._node(value_event, here)
                 continue
             self.lines.setdefault(here, event.start_mark.line + 1)

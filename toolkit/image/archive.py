@@ -10,6 +10,7 @@ import tarfile
 import threading
 from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 
 from toolkit.errors import ImageError
 from toolkit.image.layers import (
@@ -63,7 +64,7 @@ def make_archive(parts: ImageLayers, group: Group, identity: str, token: str, fi
         first: number of its first chunk.
     """
     whole = group.stop == len(parts.layers)
-    config = parts.config if whole else part_config(parts, group.stop, identity)
+    config = parts.config if whole else part_config(parts, group.stop, identity, datetime.now(timezone.utc))
     name = part_name(identity, token, group.stop)
     layers = parts.unique_layers(group)
     about = metadata(config, parts.layers[: group.stop], name)

@@ -77,7 +77,7 @@ def exclusive_build(kind: str, notify: Callable[[str], None]) -> contextlib.Abst
         kind: see ``ImageRecipe.kind``; ``onto`` for a build on another image.
         notify: called with a line if another build is running.
     """
-    line = f"waiting for another build of an image ({kind}) on this machine"
+    line = f"waiting for another build of an image ({kind}) on your machine"
     return locked(Path(default_cache(os.environ)) / f"build-{kind}.lock", lambda: notify(line))
 
 
@@ -90,7 +90,8 @@ def _using_cache() -> Iterator[None]:
         cache = default_cache(os.environ)
         raise ImageError(
             f"cannot use the build cache {error.filename or cache}: {error.strerror or error}",
-            "export XDG_CACHE_HOME=FOLDER  # a writable folder with free space; or free space in " + cache,
+            "export XDG_CACHE_HOME=FOLDER  # FOLDER: a writable folder with free space; or remove files from "
+            + cache,
         ) from error
 
 
@@ -141,10 +142,13 @@ def _fix_of(build: ImageBuild, output: str) -> str:
         if given:
             base = quoted(given[-1].partition("=")[2])
             return f"docker pull {base}  # prints the reason; a private registry needs docker login first"
-        return "make base  # in the source folder of toolkit; creates the base image without a registry"
+        return (
+            "make base  # in the source folder of toolkit; pulls the base image, or, as root, creates the "
+            "image with debootstrap if the pull fails"
+        )
     if "exec format error" in output:
         return (
-            "install qemu-user-static and binfmt-support on this machine"
+            "install qemu-user-static and binfmt-support on your machine"
             "  # or build on a machine with the architecture of the base image"
         )
     return ""
@@ -223,8 +227,8 @@ def refuse_altered(build: ImageBuild, checked: frozenset[Path]) -> frozenset[Pat
     if wrong := [path for path, digests in expected.items() if digests and _digest(path) not in digests]:
         names = "".join(f"\n    {path}" for path in wrong)
         raise ImageError(
-            f"the SHA-256 of {counted(len(wrong), 'package file')} differs from {LOCK_FILE}, or from the "
-            f"file that pip found for --pip:{names}",
+            f"the SHA-256 of {counted(len(wrong), 'package file')} differs from the value in {LOCK_FILE}, or "
+            f"from the value that pip reported for --pip:{names}",
             f"rm {quoted(*map(str, wrong))}  # the next build downloads the packages again",
         )
     return frozenset(files)
@@ -296,7 +300,7 @@ def _stream(command: Command, sink: Callable[[str], None]) -> tuple[int, tuple[s
         )
     except FileNotFoundError as error:
         raise MissingTool(
-            f"{argv[0]} is not installed on this machine", f"install {argv[0]} and put it on PATH"
+            f"{argv[0]} is not installed on your machine", f"install {argv[0]} and put it on PATH"
         ) from error
     output = process.stdout
     assert output is not None

@@ -670,7 +670,7 @@ def _file(pin: Pin, info: Mapping[str, Any]) -> Locked:
         vcs = info.get("vcs_info")
         source = f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
         raise ImageError(
-            f"the requirement {pin.name} is the source {source}, but toolkit adds only wheels to the image",
+            f"pip would build {pin.name} from the source {source}, but toolkit adds only wheels to the image",
             f"python3 -m pip wheel --no-deps {quoted(source)}  # then require the path of the wheel instead",
         )
     archive = info["archive_info"]

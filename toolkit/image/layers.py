@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import takewhile
 
 from toolkit.core.command import Command, script
@@ -123,17 +124,18 @@ def groups_for(sizes: Sequence[int], firsts: Collection[int]) -> tuple[Group, ..
     return tuple(found)
 
 
-def part_config(parts: ImageLayers, stop: int, identity: str) -> bytes:
+def part_config(parts: ImageLayers, stop: int, identity: str, created: datetime) -> bytes:
     """Return the config of a temporary image that contains the first layers.
 
     Args:
         stop: the number of layers.
         identity: content digest of the complete image, for the label.
+        created: time of the transfer in UTC; overlay2 and Podman store no other time of a loaded image.
     """
     whole = load_json(parts.config)
     config = {
         **{key: whole[key] for key in ("architecture", "variant", "os") if key in whole},
-        "created": whole.get("created") or "1970-01-01T00:00:00Z",
+        "created": f"{created:%Y-%m-%dT%H:%M:%SZ}",
         "config": {"Labels": {LABEL_PART: identity}},
         "rootfs": {"type": "layers", "diff_ids": list(parts.diff_ids[:stop])},
         "history": [],

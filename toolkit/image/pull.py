@@ -17,12 +17,12 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"no basic auth credentials|unauthorized|authentication required|access denied|denied: |Forbidden",
         "the registry denies the SSH user access to the image",
-        "on {host}: {engine} login {registry}  # or in hosts.yaml: set image: to the correct image name",
+        "on {host}: {engine} login {registry}  # or set image: in hosts.yaml to the correct image name",
     ),
     (
         r"no matching manifest|no match for platform",
-        "the registry has the image, but not for the processor of the host",
-        "build and push an image for the processor of {host}; or in hosts.yaml: remove {host}",
+        "the registry has the image, but not for the processor architecture of the host",
+        "build and push an image for the architecture of {host}, or remove {host} from hosts.yaml",
     ),
     (
         r"toomanyrequests|Too Many Requests",
@@ -43,13 +43,13 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"dial tcp|no such host|connection refused|timeout|deadline exceeded|unreachable|EOF",
         "the host cannot reach the registry",
-        "check the registry name in hosts.yaml, and the network, proxy and firewall of {host}; or "
-        "in hosts.yaml: set pull: never, so that toolkit sends the image from this machine",
+        "check the registry name in hosts.yaml, and the network, proxy and firewall of {host}; or set "
+        "image: {{name: {image}, pull: never}} in hosts.yaml, so that your machine sends the image",
     ),
     (
         r"manifest unknown|no such manifest|not found|name unknown|does not exist",
         "the registry does not contain the image",
-        "in hosts.yaml: set image: to an image that the registry contains; or push the image to the registry",
+        "set image: in hosts.yaml to an image that the registry contains, or push the image to the registry",
     ),
 )
 
@@ -120,7 +120,7 @@ def plan_pull(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
     if to_pull and len(arches) > 1:
         who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in facts.values())
         fix = "in hosts.yaml: keep only hosts with the same processor architecture"
-        what = f"the hosts have different processors ({who}), but a cluster has only one image"
+        what = f"the hosts have different processor architectures ({who}), but a cluster has only one image"
         raise ImageError(what, fix)
     steps = tuple(
         PullImage(f.host, f"pull {tag}", tag, pull_failures(f.host, tag, inventory.engine)) for f in to_pull
@@ -130,5 +130,6 @@ def plan_pull(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
 
 def pull_failures(host: str, image: str, engine: str = DOCKER) -> tuple[Failure, ...]:
     """Return the known failures of an image pull on a host."""
-    about = {"host": host, "registry": registry_of(image), "engine": engine} | _SETTINGS[engine]
+    about = {"host": host, "image": image, "registry": registry_of(image), "engine": engine}
+    about |= _SETTINGS[engine]
     return tuple(Failure(says, what, fix.format(**about)) for says, what, fix in _FAILURES)

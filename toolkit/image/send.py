@@ -247,7 +247,7 @@ class Sending:
             fix=self.restart,
         )
         if isinstance(brought, Declined):
-            self.way = f", from this machine, not from other hosts: {brought.reason}"
+            self.way = f", from your machine, not from other hosts: {brought.reason}"
             return ""
         # Including refused archives: the containerd store keeps their names.
         self.made |= dict.fromkeys(one.name for one in payload.archives if one.group.start >= first)

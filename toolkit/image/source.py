@@ -66,7 +66,7 @@ class ImageSource:
             if image is not None and image.identity == identity:
                 return cls(engine, image, on)
         raise ImageError(
-            f"this machine no longer has the image {reference} that toolkit planned to send",
+            f"your machine no longer has the image {reference} that toolkit planned to send",
             "run the same command again",
         )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.core.container import Mount
 from toolkit.core.engines import DOCKER
+from toolkit.core.templates import yaml_text
 from toolkit.hostsfile import fields
 from toolkit.hostsfile.yaml import plain
 
@@ -169,7 +169,7 @@ def _host_lines(host: DraftHost) -> str:
 def _mounts(mounts: Sequence[Mount]) -> str:
     words = [f"{m.source}:{m.target}{':ro' if m.read_only else ''}" for m in mounts]
     # Always in quotes: bare, a path with a '#' or a blank in it would be read as another.
-    return "".join(["mounts:", *(f"\n  - {json.dumps(word)}" for word in words)]) if words else _NO_MOUNTS
+    return "".join(["mounts:", *(f"\n  - {yaml_text(word)}" for word in words)]) if words else _NO_MOUNTS
 
 
 def _comment(text: str) -> str:
@@ -180,7 +180,7 @@ def _comment(text: str) -> str:
 
 def _scalar(text: str) -> str:
     """The text as a YAML scalar: bare where every reader takes it for text, else in JSON's quotes."""
-    return text if _BARE.fullmatch(text) and plain(text) == (text, "") else json.dumps(text)
+    return text if _BARE.fullmatch(text) and plain(text) == (text, "") else yaml_text(text)
 
 
 _NO_MOUNTS = "# mounts: [/data:/data:ro]"
@@ -191,7 +191,7 @@ engine: {engine}
 """
 _TEXT = """\
 # The hosts of one cluster and the settings of their containers. Remove the '# ' from the settings you need.
-# `toolkit schema` prints a JSON schema of all keys, with which editors check this file.
+# `toolkit schema` prints a JSON Schema, which editors use to check this file.
 
 # Cluster name, part of container and folder names. Clusters on the same hosts need different names.
 cluster: {cluster}
@@ -235,7 +235,7 @@ hosts:
 # Other values: torchrun, horovodrun, horovodrun-gloo, mpirun, accelerate, deepspeed, ray, python.
 # launcher: auto
 
-# Method to start ranks on workers: ssh, or exec (no sshd and no SSH key in containers). auto selects
+# Method to start ranks on worker hosts: ssh, or exec (no sshd and no SSH key in containers). auto selects
 # ssh if the image contains sshd and ssh, otherwise exec.
 # transport: auto
 

@@ -72,7 +72,7 @@ def machine_text(surveyed: SurveyedHost) -> str:
 
 def _filled(host: DraftHost, surveyed: SurveyedHost | None, choice: Choice) -> DraftHost:
     if surveyed is None or not surveyed.usable:
-        why = () if surveyed is None else (f"init could not use this host: {surveyed.what}",)
+        why = () if surveyed is None else (f"toolkit init could not use this host: {surveyed.what}",)
         return replace(host, notes=(*host.notes, *why))
     parts = (gpus_text(surveyed), machine_text(surveyed), surveyed.engine)
     notes = [", ".join(part for part in parts if part)]
@@ -84,7 +84,8 @@ def _filled(host: DraftHost, surveyed: SurveyedHost | None, choice: Choice) -> D
         address = open_ones[0].address
         others = ", ".join(f"{c.address} ({c.interface})" for c in open_ones)
         notes.append(
-            f"init cannot verify which address the other hosts reach, and selected the first of: {others}"
+            "toolkit init could not verify which address the other hosts reach, and selected the first of: "
+            f"{others}"
         )
     # GPUs that are split by MIG are counted differently: their slots keep the default.
     slots = len(surveyed.gpus) if host.slots is None and surveyed.gpus and not surveyed.split else host.slots

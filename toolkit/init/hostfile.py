@@ -146,7 +146,7 @@ def _take(line: _Line, word: str, value: str) -> None:
         line.read(lambda text: fields.between(int(text), 1, 65535), value)
         line.port = int(value) if re.fullmatch("[0-9]{1,5}", value) else 0
     elif _PROCESSORS.fullmatch(key):
-        line.faults.append(f"{word} describes processors, which toolkit does not read; remove the word")
+        line.faults.append(f"{word} is a processor setting, which toolkit does not read; remove the setting")
     else:
         line.faults.append(f"unknown word {shown(word)}; {meant(key, _KEYS)}")
 
@@ -174,10 +174,10 @@ def _merge(lines: list[_Line]) -> tuple[list[DraftHost], list[_Line], list[tuple
             slots[key] = line.most if line.slots is None else line.slots
             continue
         if line.slots is not None or line.most is not None:
-            again = f"{line.address} is already in line {first.number}; write all slots in one line"
+            again = f"{line.address} is already on line {first.number}; write all slots on one line"
             faults.append((line.number, again))
         if (line.user or first.user, line.port or first.port) != (first.user, first.port):
-            faults.append((line.number, f"the user or port differs from that in line {first.number}"))
+            faults.append((line.number, f"the user or port differs from line {first.number}"))
         before = slots[key]
         slots[key] = (1 if before is None else before) + 1
     hosts = [

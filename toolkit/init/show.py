@@ -34,7 +34,7 @@ def survey_text(surveyed: Mapping[str, SurveyedHost]) -> str:
         parts = [part for part in (one.engine, gpus_text(one), machine_text(one)) if part]
         lines.append(f"  {name.ljust(wide)}  {', '.join(parts)}")
         for fault in one.faults:
-            lines += [f"  {' ' * wide}  to fix: {_more(fault.what)}", *_fix(fault.fix, wide)]
+            lines += [f"  {' ' * wide}  problem: {_more(fault.what)}", *_fix(fault.fix, wide)]
     return "\n".join(lines)
 
 
@@ -67,11 +67,14 @@ def variant_text(surveyed: Sequence[SurveyedHost], fits: CudaVariant | None) -> 
     if fits is newest or not any(one.gpus for one in surveyed):
         return ""
     if fits is None:
-        return "  no toolkit GPU image fits the drivers and GPUs of all hosts; toolkit check names the hosts"
+        return (
+            "  no toolkit GPU image fits the drivers and GPUs of all hosts; toolkit check reports each host"
+            " that does not fit"
+        )
     oldest = ".".join(map(str, newest.oldest))
     return (
-        f"  these hosts need the image {fits.image}: CUDA {newest.major} requires driver {newest.driver} or"
-        f" newer and compute capability {oldest} or higher on every host"
+        f"  these hosts need the image {fits.image}, because CUDA {newest.major} requires driver"
+        f" {newest.driver} or newer and compute capability {oldest} or higher on every host"
     )
 
 

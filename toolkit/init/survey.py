@@ -116,7 +116,8 @@ def _surveyed(seen: Seen, scene: Scene, errors: list[Finding]) -> SurveyedHost:
     if seen.error is not None:
         other = _engine(seen)
         if other and other != scene.inventory.engine:
-            what = f"{seen.error.what}; the host has {other}, but a cluster requires one engine"
+            rule = "all hosts of a cluster must use the same engine"
+            what = f"{seen.error.what}; the host has {other}, but {rule}"
             return replace(surveyed, what=what, fix=seen.error.fix)
         return replace(surveyed, what=seen.error.what, fix=seen.error.fix)
     shut = next((finding for finding in errors if finding.check in _SHUT), None)

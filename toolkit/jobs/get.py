@@ -282,7 +282,7 @@ def bring(session: Session, found: Found, tell: Tell, keep_modes: bool = False) 
         what = f"cannot write the downloaded files to {found.into.path}: {error.strerror or error}"
         raise ToolkitError(
             what,
-            "free disk space on this machine, or run the same command again with -o DIR, where DIR is "
+            "free disk space on your machine, or run the same command again with -o DIR, where DIR is "
             "another folder; complete files are kept",
         ) from error
     count = len(found.new) + len(found.skipped) - len(skipped)

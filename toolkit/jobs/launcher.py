@@ -61,7 +61,7 @@ class Start:
         command: the command that each rank executes.
         why: the reason for the launcher if ``auto`` chose it; otherwise empty.
         local_rank_word: see ``Job``.
-        unconnected: ``auto`` read the script and found no library that connects ranks.
+        unconnected: ``auto`` read the script and found no library for distributed training.
     """
 
     launcher: str
@@ -88,7 +88,9 @@ def how_to_start(
     command = rank_command(words, workdir)
     if tuple(words[:2]) == _ACCELERATE and (launcher in (AUTO, "accelerate") or not named):
         return Start(
-            "accelerate", command, "" if launcher == "accelerate" else "the command is accelerate launch"
+            "accelerate",
+            command,
+            "" if launcher == "accelerate" else "the command starts with accelerate launch",
         )
     if not alone:
         _refuse_nested(words)
@@ -114,7 +116,7 @@ def _reason(script: str, module: str) -> str:
     if module:
         return f"{script} imports {module}"
     return (
-        f"{script} imports no library that connects ranks"
+        f"{script} imports no library for distributed training"
         if script
         else "the command is not a Python script in the code folder"
     )
@@ -324,7 +326,7 @@ def launcher_findings(job: Job, start: Start | None = None) -> tuple[Finding, ..
     if start is not None and start.unconnected and job.world_size > 1:
         what = (
             f"{start.why}: each of the {job.world_size} ranks does the same work, "
-            "unless the script connects the ranks itself"
+            "unless the ranks communicate in another way"
         )
         found.append(Finding("launcher", "warning", what, _run_with(job, "--np 1"), "", "--launcher auto"))
     return tuple(found)

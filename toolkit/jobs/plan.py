@@ -44,7 +44,7 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
         what = f"no container of the cluster runs on {', '.join(words for words, _ in missing.values())}"
         fix = without_sshd(layout.inventory.image) if any(no_sshd for _, no_sshd in missing.values()) else UP
         if len(missing) < len(hosts):
-            fix += f"  # or run the job on the other hosts: --exclude {','.join(missing)}"
+            fix += f"  # or run the job on the other hosts: toolkit run --exclude {','.join(missing)}"
         raise NotReady(what, fix)
 
 

@@ -77,7 +77,7 @@ def take_slots(rooms: Sequence[Room], ranks: int | None, jobs: Sequence[Taken] =
         names = [room.name for room in rooms]
         what = f"{host_list(names)} {'has' if len(names) == 1 else 'have'} no slot for a rank"
         raise NotReady(
-            what, "run the same command again with other hosts; or in hosts.yaml: set slots: to 1 or more"
+            what, "run the same command again with other hosts, or set slots: to 1 or more in hosts.yaml"
         )
     wanted = total if ranks is None else ranks
     if wanted < 1:
@@ -100,7 +100,7 @@ def take_slots(rooms: Sequence[Room], ranks: int | None, jobs: Sequence[Taken] =
 
 
 def _too_few(rooms: Sequence[Room], jobs: Sequence[Taken], wanted: int, left: int) -> NotReady:
-    holding = []
+    holding, holders = [], []
     for job in jobs:
         if where := [
             f"{counted(len(slots), 'slot')} of {r.name}"
@@ -108,10 +108,13 @@ def _too_few(rooms: Sequence[Room], jobs: Sequence[Taken], wanted: int, left: in
             if (slots := job.slots.get(r.name, ()))
         ]:
             holding.append(f"job {job.job} of {job.owner} uses {', '.join(where)}")
+            holders.append(job.job)
     needs = f"the job needs {counted(wanted, 'slot')}, but the hosts have only {counted(left, 'free slot')}"
     what = f"{needs}: {'; '.join(holding)}"
-    free = f"use the free slots with --np {left}, or " if left else ""
-    return NotReady(what, f"toolkit stop {jobs[-1].job}  # or {free}share the slots with --share")
+    free = f"use the free slots (--np {left}), or " if left else ""
+    return NotReady(
+        what, f"toolkit stop {holders[-1]}  # or in `toolkit run`: {free}share the slots (--share)"
+    )
 
 
 def too_few_slots(ranks: int, slots: int) -> str:

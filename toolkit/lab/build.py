@@ -71,10 +71,10 @@ class Builder:
         self.book.note("files", "key pair", "", new, since)
         there = {}
         for name, container in before.hosts.items():
-            # Containers of a removed network can never start again. A container that never started, because
-            # its creation was interrupted, can miss a network card.
-            if fresh or container.status == "created":
-                container.remove(force=True, v=True)
+            if why := why_recreated(fresh, container.status):
+                since = time.monotonic()
+                self.engine.remove(container)
+                self.book.note("hosts", f"container removed, because {why}", name, True, since)
             else:
                 there[name] = container.status
         started = self._start(hosts, there, images)
@@ -166,7 +166,7 @@ class Builder:
     def _means(self, image: str) -> Means:
         """Try what the engine permits: this depends on the engine's machine, which can be a different one."""
         helper = self.engine.helper(self.spec.name)
-        privileged = self.engine.ask(cmd.try_privileged_command(self.spec.name, helper, image)).ok
+        privileged = self.engine.ask(cmd.try_privileged_command(self.spec, helper, image)).ok
         return Means(privileged, privileged and str(self.engine.info.get("CgroupVersion")) == "2")
 
     def _ready(self, hosts: tuple[LabHost, ...], started: set[str], public: str) -> dict[str, str]:
@@ -197,6 +197,14 @@ class Builder:
                 "\n  ".join([f"{len(errors)} practice hosts are not ready", *map(str, errors.values())])
             )
         return {host.name: key for host, key in keys.items()}
+
+
+def why_recreated(networks_missing: bool, status: str) -> str:
+    """Return why a host's container cannot be started again; empty if it can."""
+    if networks_missing:
+        return "a network of the practice cluster was removed"
+    # Its creation was interrupted, and it can miss a network card.
+    return "the container has never started" if status == "created" else ""
 
 
 def greet(host: LabHost, port: int = 22) -> None:

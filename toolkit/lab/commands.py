@@ -175,7 +175,7 @@ def sweep_command(name: str, helper: str, image: str) -> Command:
     )  # fmt: skip
 
 
-def try_privileged_command(name: str, helper: str, image: str) -> Command:
+def try_privileged_command(spec: LabSpec, helper: str, image: str) -> Command:
     """Return the command that succeeds if the engine can start privileged containers.
 
     Args:
@@ -184,6 +184,6 @@ def try_privileged_command(name: str, helper: str, image: str) -> Command:
     return Command(
         (
             "docker", "run", "--rm", "--network", "none", "--privileged",
-            "--name", helper, "--label", f"{LABEL_LAB}={name}", "--entrypoint", "true", image,
+            "--name", helper, *_labels(spec), "--entrypoint", "true", image,
         )
     )  # fmt: skip

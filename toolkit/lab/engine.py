@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from docker.errors import DockerException, NotFound
@@ -45,6 +45,19 @@ class Found:
         folders = [(a.get("Labels") or {}).get(LABEL_LAB_FOLDER, "") for a in attrs]
         return next((folder for folder in folders if folder), "")
 
+    def in_folder(self, folder: str) -> Found:
+        """Return only the objects of a lab whose files are in this folder."""
+
+        def labeled(labels: Mapping[str, str] | None) -> bool:
+            return (labels or {}).get(LABEL_LAB_FOLDER) == folder
+
+        return Found(
+            {name: c for name, c in self.hosts.items() if labeled(c.labels)},
+            tuple(c for c in self.helpers if labeled(c.labels)),
+            tuple(n for n in self.networks if labeled(n.attrs.get("Labels"))),
+            tuple(v for v in self.volumes if labeled(v.attrs.get("Labels"))),
+        )
+
 
 def _is_named_as_labeled(container: Container) -> bool:
     """Return whether a container has a name of the lab in its label: an image can set labels, but no name."""
@@ -74,7 +87,7 @@ class LabEngine:
     def __init__(self) -> None:
         self._runner = LocalRunner()
         if shutil.which("docker") is None:
-            raise MissingTool("the docker command is not installed on this machine", _NO_ENGINE)
+            raise MissingTool("the docker command is not installed on your machine", _NO_ENGINE)
         self.client = connect_client(120)
         with _asking("read the properties of the Docker engine"):
             self.info = self.client.info()
@@ -93,6 +106,11 @@ class LabEngine:
         if not result.ok:
             raise CommandFailed(line.line(), result.status, result.output)
         return result
+
+    def remove(self, container: Container) -> None:
+        """Remove a container with its anonymous volumes, unless another program has removed it."""
+        with _asking(f"remove container {container.name}"), suppress(NotFound):
+            container.remove(force=True, v=True)
 
     def has_image(self, reference: str) -> bool:
         with _asking(f"inspect image {reference}"):
@@ -131,7 +149,7 @@ class LabEngine:
     def labs(self) -> tuple[str, ...]:
         """Return the names of all labs that have any object."""
         filters: dict[str, str | list[str] | bool] = {"label": LABEL_LAB}
-        with _asking("list the practice clusters of this machine"):
+        with _asking("list the practice clusters of your machine"):
             containers = self.client.containers.list(all=True, filters=filters, ignore_removed=True)
             attrs = [n.attrs for n in self.client.networks.list(filters=filters)]
             attrs += [v.attrs for v in self.client.volumes.list(filters=filters)]
@@ -142,7 +160,7 @@ class LabEngine:
     def subnets(self) -> tuple[str, ...]:
         """Return the IPv4 networks of all docker networks, in CIDR form."""
         found = []
-        with _asking("list the networks of this machine's Docker engine"):
+        with _asking("list the networks of your machine's Docker engine"):
             networks = self.client.networks.list()
         for network in networks:
             for config in (network.attrs.get("IPAM") or {}).get("Config") or ():

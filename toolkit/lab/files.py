@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization as s
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from toolkit.core.files import write_whole
+from toolkit.core.templates import yaml_text
 from toolkit.errors import LabError
 from toolkit.lab.spec import LabSpec
 from toolkit.lab.topology import LabHost
@@ -20,59 +23,94 @@ _MARK = ".toolkit-lab"
 _HOSTS, _HOSTS_BESIDE = "hosts.yaml", "hosts.new.yaml"
 # SHA-256 digests of the hosts files that this lab wrote, one per line.
 _WRITTEN = ".toolkit-lab-written"
+_OTHER = "set --folder to another folder"
 _OURS = (_HOSTS, _HOSTS_BESIDE, _WRITTEN, "id_ed25519", "id_ed25519.pub", "known_hosts")
+
+
+@contextmanager
+def _using(folder: Path, fix: str) -> Iterator[None]:
+    """Report an error of the operating system about the folder or its files."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or folder
+        raise LabError(f"cannot use {place} for a practice cluster: {error.strerror}", fix) from error
+
+
+def foreign_owner(folder: str) -> str:
+    """Return the owner of a lab's folder if this is another user; otherwise, or without a folder, empty."""
+    for place in (Path(folder), *Path(folder).parents) if folder else ():
+        try:
+            owner = place.stat().st_uid
+        except PermissionError:
+            continue  # the folder above belongs to a user who keeps others out
+        except OSError:
+            return ""
+        if owner == os.geteuid():
+            return ""
+        try:
+            return place.owner()
+        except KeyError:
+            return str(owner)
+    return ""
 
 
 def claim(folder: Path, name: str) -> bool:
     """Claim the folder for this lab; return whether it was unclaimed before.
 
     Raises:
-        LabError: the folder contains other files. `lab down` deletes keys by name, so a folder such as ~/.ssh
-            must never become a lab's.
+        LabError: the folder contains other files, or cannot be used. `lab down` deletes keys by name, so a
+            folder such as ~/.ssh must never become a lab's.
+        ToolkitError: the folder's first file cannot be written.
     """
     mark = folder / _MARK
-    if mark.exists():
-        if mark.read_text().strip() != name:
+    with _using(folder, _OTHER):
+        claimed = mark.exists()
+        owner = mark.read_text().strip() if claimed else ""
+        if owner not in ("", name):
+            raise LabError(f"the folder {folder} belongs to practice cluster {owner}", _OTHER)
+        if not claimed and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise LabError(
-                f"the folder {folder} belongs to practice cluster {mark.read_text().strip()}",
-                "set --folder to another folder",
+                f"the folder {folder} is not empty and does not belong to a practice cluster", _OTHER
             )
-        return False
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise LabError(
-            f"the folder {folder} is not empty and does not belong to a practice cluster",
-            "set --folder to another folder",
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    mark.write_text(f"{name}\n")
-    return True
+        if not claimed:
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
+    if not owner:  # also if a full disk or a power failure left an empty file
+        write_whole(mark, f"{name}\n", sync=True)
+    return not claimed
 
 
 def ensure_key(folder: Path) -> tuple[str, bool]:
     """Create the ed25519 key pair if it is missing; return the public key line and whether it is new."""
     private, public = folder / "id_ed25519", folder / "id_ed25519.pub"
-    if private.exists() and public.exists():
-        return public.read_text(), False
-    key = Ed25519PrivateKey.generate()
-    line = key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH).decode()
-    text = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.OpenSSH, s.NoEncryption()).decode()
-    private.unlink(missing_ok=True)
-    # Set the mode at creation, so that other users can never read the key.
-    with os.fdopen(os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    public.write_text(f"{line} toolkit-lab\n")
-    return public.read_text(), True
+    with _using(folder, _OTHER):
+        data, shown = (file.read_bytes() if file.exists() else b"" for file in (private, public))
+        new = False
+        try:
+            key = s.load_ssh_private_key(data, None)
+        except (TypeError, ValueError, UnsupportedAlgorithm):
+            if data.strip(b"\0\n") and shown.strip():
+                return shown.decode(), False  # the user's key, with a passphrase or in another format
+            # Missing, or without its content after a full disk or a power failure.
+            key, new = Ed25519PrivateKey.generate(), True
+            text = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.OpenSSH, s.NoEncryption())
+            write_whole(private, text, 0o600, sync=True)
+        line = key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH)
+        if shown.split()[:2] != line.split():
+            shown, new = line + b" toolkit-lab\n", True
+            write_whole(public, shown)
+        return shown.decode(), new
 
 
 def render_hosts_yaml(spec: LabSpec, hosts: tuple[LabHost, ...]) -> str:
-    """Return the lab's hosts.yaml. Scalars are written as JSON, which YAML reads as they are."""
+    """Return the lab's hosts.yaml."""
     lines = [
         f"# Written by `toolkit lab up`; `toolkit lab down --name {spec.name}` removes this file.",
-        f"cluster: {json.dumps(spec.name)}",
-        f"image: {json.dumps(spec.image)}",
-        f"main: {json.dumps(hosts[0].name)}",
-        f"known_hosts: {json.dumps(f'{spec.folder}/known_hosts')}",
+        f"cluster: {yaml_text(spec.name)}",
+        f"image: {yaml_text(spec.image)}",
+        f"main: {yaml_text(hosts[0].name)}",
+        f"known_hosts: {yaml_text(f'{spec.folder}/known_hosts')}",
         "# These hosts share the cores of one machine, so a waiting MPI rank must yield to other ranks.",
         "env: {OMPI_MCA_mpi_yield_when_idle: '1'}",
         *(["engine: podman"] if spec.is_podman else []),
@@ -86,7 +124,7 @@ def render_hosts_yaml(spec: LabSpec, hosts: tuple[LabHost, ...]) -> str:
             "slots": spec.slots,
         }
         lines.append(f"  {host.name}:")
-        lines += [f"    {key}: {json.dumps(value)}" for key, value in fields.items()]
+        lines += [f"    {key}: {yaml_text(value)}" for key, value in fields.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -97,9 +135,9 @@ def render_known_hosts(keys: Iterable[tuple[str, str]]) -> str:
 
 def ensure_text(path: Path, text: str) -> bool:
     """Write this text to a file if it differs; return whether the file was written."""
-    if path.exists() and path.read_text() == text:
+    if path.exists() and path.read_bytes() == text.encode():
         return False
-    path.write_text(text)
+    write_whole(path, text)
     return True
 
 
@@ -120,11 +158,15 @@ class HostsFile:
 
 
 def is_edited(folder: Path, text: str = "") -> bool:
-    """Return whether ``hosts.yaml`` contains neither ``text`` nor a text that this lab wrote."""
+    """Return whether ``hosts.yaml`` contains neither ``text`` nor a text that this lab wrote.
+
+    An empty file counts as missing: a full disk or a power failure can leave it.
+    """
     path, written = folder / _HOSTS, folder / _WRITTEN
-    if not path.exists() or path.read_bytes() == text.encode():
+    data = path.read_bytes() if path.exists() else b""
+    if data in (b"", text.encode()):
         return False
-    return _digest(path.read_bytes()) not in (written.read_text().split() if written.exists() else ())
+    return _digest(data) not in (written.read_text().split() if written.exists() else ())
 
 
 def put_hosts_file(folder: Path, text: str) -> HostsFile:
@@ -140,7 +182,7 @@ def put_hosts_file(folder: Path, text: str) -> HostsFile:
     if digests[-1:] != [digest]:
         # Record the digest first: a text without a record would count as edited.
         last = (*(each for each in digests if each != digest), digest)
-        written.write_text("".join(f"{each}\n" for each in last))
+        write_whole(written, "".join(f"{each}\n" for each in last))
     elif edited and not path.exists():
         return HostsFile(folder / _HOSTS, True, False)
     changed = ensure_text(path, text)
@@ -157,18 +199,22 @@ def remove_files(folder: Path, name: str) -> bool:
     """Remove the files of lab ``name``, and its folder if it is empty then; return whether any existed.
 
     A folder with other files stays claimed, so that the next lab of this name can use it.
+
+    Raises:
+        LabError: the files cannot be removed.
     """
     mark = folder / _MARK
-    if not mark.exists() or mark.read_text().strip() != name:
-        return False
-    found = [file for file in folder.iterdir() if file.name in _OURS]
-    for file in found:
-        file.unlink()
-    if any(file != mark for file in folder.iterdir()):
-        return bool(found)
-    mark.unlink()
-    # Also the usual parent: no `.lab` folder must stay in the user's project.
-    for empty in (folder, folder.parent):
-        if (empty == folder or empty.name == ".lab") and not any(empty.iterdir()):
-            empty.rmdir()
+    with _using(folder, f"as the owner of {folder}: toolkit lab down --name {name}"):
+        if not mark.exists() or mark.read_text().strip() not in ("", name):
+            return False
+        found = [file for file in folder.iterdir() if file.name in _OURS]
+        for file in found:
+            file.unlink()
+        if any(file != mark for file in folder.iterdir()):
+            return bool(found)
+        mark.unlink()
+        # Also the usual parent: no `.lab` folder must stay in the user's project.
+        for empty in (folder, folder.parent):
+            if (empty == folder or empty.name == ".lab") and not any(empty.iterdir()):
+                empty.rmdir()
     return True

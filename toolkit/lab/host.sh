@@ -44,10 +44,16 @@ own_cgroup() {
     # its children only if it contains no processes.
     [ -z "${TOOLKIT_LAB_CGROUP:-}" ] && [ -f /sys/fs/cgroup/cgroup.controllers ] || return
     mkdir -p /sys/fs/cgroup/host
-    while read -r pid; do
-        echo "$pid" > /sys/fs/cgroup/host/cgroup.procs
-    done < /sys/fs/cgroup/cgroup.procs 2> /dev/null
-    sed -e 's/ / +/g' -e 's/^/+/' /sys/fs/cgroup/cgroup.controllers > /sys/fs/cgroup/cgroup.subtree_control
+    # Again until it is empty: the list changes while processes move, and `docker exec` starts processes in it.
+    for _ in $(seq 100); do
+        for pid in $(cat /sys/fs/cgroup/cgroup.procs); do
+            echo "$pid" > /sys/fs/cgroup/host/cgroup.procs
+        done 2> /dev/null
+        sed -e 's/ / +/g' -e 's/^/+/' /sys/fs/cgroup/cgroup.controllers 2> /dev/null \
+            > /sys/fs/cgroup/cgroup.subtree_control && return
+        sleep 0.1
+    done
+    echo "the engine cannot limit resources of containers: the root cgroup still contains processes"
 }
 
 start_sshd() {

@@ -15,25 +15,36 @@ from docker.models.networks import Network
 from docker.models.volumes import Volume
 from requests.exceptions import RequestException, Timeout
 
+from toolkit.core.command import quoted
 from toolkit.core.files import locked
 from toolkit.core.printable import counted
 from toolkit.core.report import Report
 from toolkit.errors import LabError, ToolkitError
 from toolkit.lab import commands as cmd
 from toolkit.lab import files
-from toolkit.lab.build import Book, Builder, Progress, silent
+from toolkit.lab.build import Book, Builder, Progress, silent, why_recreated
 from toolkit.lab.engine import Found, LabEngine
 from toolkit.lab.spec import LabSpec
 from toolkit.lab.status import lab_status
 from toolkit.lab.topology import LABEL_LAB_SETTINGS, host_settings, lab_hosts
-from toolkit.remote.local_image import default_cache
 
 _Object = Container | Network | Volume
 _PHASES = {"container": "hosts", "network": "network", "volume": "volumes"}
 # Docker 20.10 can count a connection of a removed container until the engine restarts.
 _STALE_ENDPOINT = "has active endpoints"
+# Common to all users, because names of containers and networks are.
+_LOCKS = Path("/tmp")
 
-__all__ = ["Progress", "lab_down", "lab_names", "lab_status", "lab_up", "preview_down", "preview_up"]
+__all__ = [
+    "Progress",
+    "lab_down",
+    "lab_names",
+    "lab_owner",
+    "lab_status",
+    "lab_up",
+    "preview_down",
+    "preview_up",
+]
 
 
 def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
@@ -69,11 +80,14 @@ def _up(spec: LabSpec, progress: Progress) -> Report:
         keep = {c.id for c in before.hosts.values()} | {n.id for n in before.networks}
         keep |= {v.name for v in before.volumes}
         try:
-            _remove(engine, spec.name, engine.find(spec.name), keep)
+            try:
+                # Without a common lock, another user can have created a lab of this name meanwhile.
+                _remove(engine, spec.name, engine.find(spec.name).in_folder(spec.folder), keep)
+            finally:
+                if claimed:
+                    files.remove_files(folder, spec.name)
         except ToolkitError as error:
-            progress(f"could not remove all containers, networks and volumes that this run created: {error}")
-        if claimed:
-            files.remove_files(folder, spec.name)
+            progress(f"could not remove everything that this run created: {error}")
         raise
 
 
@@ -85,7 +99,7 @@ def lab_down(name: str, keep_images: bool = False, folder: str = "", progress: P
         folder: folder of the lab's files if no container or network with a label is left.
 
     Raises:
-        LabError: an object could not be removed.
+        LabError: the lab belongs to another user, or an object could not be removed.
     """
     with _exclusive(name, progress):
         return _down(name, keep_images, folder, progress)
@@ -95,6 +109,7 @@ def _down(name: str, keep_images: bool, folder: str, progress: Progress) -> Repo
     engine = LabEngine()
     book = Book(progress)
     found = engine.find(name)
+    _refuse_foreign(name, found)
     kept = (v.name for v in found.volumes if v.name and not v.name.endswith("-shared"))
     keep = set(kept) if keep_images else set()
     _remove(engine, name, found, keep, book)
@@ -117,7 +132,15 @@ def _exclusive(name: str, progress: Progress) -> AbstractContextManager[None]:
     A failed ``lab_up`` removes everything that was created since it began.
     """
     line = f"waiting for another command that creates or removes practice cluster {name}"
-    return locked(Path(default_cache(os.environ)) / f"lab-{name}.lock", lambda: progress(line))
+    return locked(_LOCKS / f"toolkit-lab-{name}.lock", lambda: progress(line))
+
+
+def _refuse_foreign(name: str, found: Found) -> None:
+    if os.geteuid() != 0 and (owner := files.foreign_owner(found.folder)):
+        raise LabError(
+            f"practice cluster {name} belongs to user {owner}",
+            f"as user {owner}: toolkit lab down --name {name}",
+        )
 
 
 def lab_names() -> tuple[str, ...]:
@@ -127,6 +150,11 @@ def lab_names() -> tuple[str, ...]:
         MissingTool: no docker command or no engine.
     """
     return LabEngine().labs()
+
+
+def lab_owner(name: str) -> str:
+    """Return the owner of a lab that this user cannot remove; otherwise empty."""
+    return "" if os.geteuid() == 0 else files.foreign_owner(LabEngine().find(name).folder)
 
 
 def _remove(
@@ -188,12 +216,18 @@ def refuse_other_settings(spec: LabSpec, found: Found) -> None:
     """Raise LabError if a lab of this name exists with settings that cannot be changed to ``spec``."""
     fix = (
         f"toolkit lab down --name {spec.name}  # then run the same command again; to keep {spec.name}, "
-        "run the same command again with another --name instead"
+        "choose another --name instead"
     )
     if found.folder and found.folder != spec.folder:
+        if owner := files.foreign_owner(found.folder):
+            raise LabError(
+                f"practice cluster {spec.name} belongs to user {owner}",
+                "toolkit lab up --name NAME  # with another NAME, and the options of your command",
+            )
         raise LabError(
-            f"the files of practice cluster {spec.name} are in the folder {found.folder}",
-            f"toolkit lab up --name {spec.name} --folder {found.folder}\n{fix}",
+            f"the files of practice cluster {spec.name} are in the folder {found.folder}, "
+            f"not in {spec.folder}",
+            f"toolkit lab up --name {spec.name} --folder {quoted(found.folder)}\n{fix}",
         )
     wanted = {
         host.name: host_settings(spec, host) for host in lab_hosts(spec, "10.77.0.0/24", "10.77.1.0/24")
@@ -226,8 +260,10 @@ def preview_up(spec: LabSpec) -> tuple[str, ...]:
 
 
 def missing(spec: LabSpec, found: Found) -> tuple[str, ...]:
-    """Return a line for each missing object of the lab and for each container that is not running."""
-    lines = [] if found.networks else [f"create network {spec.network}"]
+    """Return a line for each missing object of the lab, and for each container to start or recreate."""
+    networks = {network.name for network in found.networks}
+    lines = [f"create network {name}" for name in spec.networks if name not in networks]
+    fresh = bool(lines)
     volumes = {volume.name for volume in found.volumes}
     # Names do not depend on the network, which the engine chooses.
     for host in lab_hosts(spec, "10.77.0.0/24"):
@@ -237,8 +273,11 @@ def missing(spec: LabSpec, found: Found) -> tuple[str, ...]:
         volumes.update(made)  # several hosts share one volume
         if there is None:
             lines.append(f"create {host.name}: container {host.container}, engine {host.engine}")
+        elif why := why_recreated(fresh, there.status):
+            lost = "this deletes the files of the host outside its volumes"
+            lines.append(f"recreate {host.name}: container {host.container}, because {why}; {lost}")
         elif there.status != "running":
-            lines.append(f"start {host.name}: container {host.container} is {there.status}")
+            lines.append(f"start {host.name}: container {host.container} (state: {there.status})")
     # A lab of an earlier version has no record of its files, so any text counts as edited.
     kept = files.is_edited(Path(spec.folder))
     name = "hosts.yaml, or hosts.new.yaml if you edited hosts.yaml" if kept else "hosts.yaml"
@@ -251,8 +290,10 @@ def preview_down(name: str, keep_images: bool) -> tuple[str, ...]:
 
     Raises:
         MissingTool: the docker command is missing, or no engine answers.
+        LabError: the lab belongs to another user.
     """
     found = LabEngine().find(name)
+    _refuse_foreign(name, found)
     containers = [*found.hosts.values(), *found.helpers]
     lines = [f"remove container {container.name}" for container in containers]
     lines += [f"remove network {network.name}" for network in found.networks]

@@ -111,8 +111,11 @@ class LabSpec:
             fields.image(self.image)
         except ValueError as error:
             yield Problem("image", str(error))
+        if not self.folder.isprintable():  # hosts.yaml cannot contain such a path
+            what = f"should contain only printable characters, found {self.folder!r}"
+            yield Problem("folder", f"{what}; set --folder to another folder")
         if not 1 <= self.hosts <= MOST_HOSTS:
-            yield Problem("hosts", f"should be 1 to {MOST_HOSTS}, found {self.hosts}")
+            yield Problem("count", f"should be 1 to {MOST_HOSTS}, found {self.hosts}")
         if not self.engines:
             yield Problem("engine", f"should be one or more of {', '.join(ENGINES)}")
         for engine in self.engines:

@@ -168,8 +168,8 @@ def free_subnet(taken: Iterable[str], barred: Iterable[str] = ()) -> str:
         subnet = ipaddress.IPv4Network(f"10.77.{third}.0/24")
         if str(subnet) not in refused and not any(subnet.overlaps(other) for other in used):
             return str(subnet)
-    problem = Problem("subnet", "every /24 network of 10.77.0.0/16 is in use")
-    raise BadInput("lab", (problem,), "docker network prune  # removes unused networks")
+    problem = Problem("subnet", "every /24 network of 10.77.0.0/16 overlaps with a Docker network or a route")
+    raise BadInput("lab", (problem,), "docker network prune  # removes unused Docker networks")
 
 
 def routed_networks(table: str) -> tuple[str, ...]:

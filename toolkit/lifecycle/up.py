@@ -274,7 +274,7 @@ def _wait_step(layout: Layout, place: Place) -> Step:
     if layout.inventory.worker_port_fixed:
         taken = (
             f"on {place.name}: sudo ss -ltnp 'sport = :{layout.port}'"
-            "  # prints the process that uses the port; or in hosts.yaml: remove worker_port"
+            "  # prints the process that uses the port; or remove worker_port from hosts.yaml"
         )
     return WaitFor(
         place.name,

@@ -99,6 +99,7 @@ class JobReport:
         steps: the number of the reached step.
         silent: hosts that did not report, each with the reason.
         network: job and text of the newest measurement of the network; both empty without one.
+        last: the last moment, since the job's start, at which a host or rank is known to have worked.
     """
 
     cluster: str
@@ -114,15 +115,17 @@ class JobReport:
     steps: Curve | None
     silent: tuple[tuple[str, str], ...] = ()
     network: tuple[str, str] = ("", "")
+    last: float = 0.0
 
     def __repr__(self) -> str:
         return f"JobReport({self.status.id!r}, {self.status.state!r}, {self.seconds:.1f} s)"
 
     @property
     def seconds(self) -> float:
-        """Duration of the job, until now if it runs."""
-        ended = self.status.ended
-        return self.queried if ended is None else ended - self.status.started
+        """Duration of the job, until now if it runs; until its last known moment if its end is not known."""
+        if self.status.ended is not None:
+            return self.status.ended - self.status.started
+        return self.last if self.status.final else self.queried
 
     @property
     def first_step(self) -> float | None:
@@ -192,6 +195,17 @@ def make_report(
     )
     source = next((host for host, one in accounts.items() if any(r.rank == 0 for r in one.ranks)), first)
     rows = [(since(source, row[0]) or 0.0, *row[1:]) for row in accounts[source].throughput]
+    attempts = _attempts(own.status.restarts if own.status else None, status)
+    gauges = {
+        host: [(since(host, row.at) or 0.0, row) for row in account.gauges]
+        for host, account in accounts.items()
+    }
+    moments = [
+        *(attempt.begin for attempt in attempts),
+        *(at for rank in ranks for at in (*rank.starts, rank.first_output, rank.first_step, rank.ended)),
+        *(at for at, *_ in rows),
+        *(at for found in gauges.values() for at, _ in found),
+    ]
     up = own.up or Phases()
     network = next((one.network for one in accounts.values() if one.network.job), own.network)
     return JobReport(
@@ -201,13 +215,9 @@ def make_report(
         parse_spans(own.preparation.spans if own.preparation else None),
         parse_spans(up.spans),
         status.started - up.at if up.at else None,
-        _attempts(own.status.restarts if own.status else None, status),
+        attempts,
         tuple(
-            HostReport(
-                host,
-                gauge_curves([(since(host, row.at) or 0.0, row) for row in account.gauges]),
-                tuple(account.versions.items()),
-            )
+            HostReport(host, gauge_curves(gauges[host]), tuple(account.versions.items()))
             for host, account in accounts.items()
             if account.ranks or account.gauges
         ),
@@ -216,6 +226,7 @@ def make_report(
         Curve("step", "", tuple((at, step) for at, step, *_ in rows)) if rows else None,
         tuple(silent.items()),
         (network.job, network.text),
+        max(at for at in moments if at is not None),
     )
 
 

@@ -27,6 +27,7 @@ Samples = list[tuple[tuple[tuple[str, str], ...], float]]
 
 _MIB = 2.0**20
 _OF_HOST = (
+    ("host_reading_timestamp_seconds", "Time of the measurement according to the clock of the host.", "at"),
     ("host_processors", "Number of processors of the host.", "cores"),
     ("host_processors_busy", "Number of processors in use on the host.", "busy"),
     ("host_memory_used_bytes", "Memory in use on the host.", "memory_used"),
@@ -39,7 +40,7 @@ _OF_HOST = (
         "Bytes per second written to all disks of the host.",
         "disk_written",
     ),
-    ("host_disk_free_bytes", "Free space of the disk with the job folders.", "disk_free"),
+    ("host_disk_free_bytes", "Free space on the disk that contains the job folders.", "disk_free"),
 )
 _OF_GPU = (
     (

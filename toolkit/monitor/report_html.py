@@ -78,7 +78,7 @@ def verdict(report: JobReport) -> str:
     >>> # "succeeded after 3:12; 12.3 steps/s on 4 ranks of 3 hosts; 1 restart"
     """
     status = report.status
-    text = f"{status.state} after {clock_text(report.seconds)}"
+    text = f"{status.state} after {clock_text(report.seconds)}" if report.seconds else status.state
     where = f"{count(status.ranks, 'rank')} of {count(len(status.hosts), 'host')}"
     throughput = report.typical("steps/s")
     text += f"; {throughput:.3g} steps/s on {where}" if throughput else f"; {where}"
@@ -96,7 +96,7 @@ def facts(report: JobReport) -> list[tuple[str, str]]:
     """Return the key figures of a job, each with its name first."""
     samples, steps = report.typical("samples/s"), report.typical("steps/s")
     rows = [
-        ("total time", clock_text(report.seconds)),
+        ("total time", clock_text(report.seconds) if report.seconds else "-"),
         ("time to the first step", "-" if report.first_step is None else clock_text(report.first_step)),
         ("steps/s", f"{steps:.3g}" if steps else "-"),
         *([("samples/s", f"{samples:.4g}")] if samples else []),
@@ -190,7 +190,7 @@ def _times(report: JobReport) -> list[tuple[str, Bars | None, Table | None]]:
     if report.up:
         before = report.up_before
         ago = f", {clock_text(before)} before this job" if before is not None and before >= 0 else ""
-        title = f"Last toolkit up with changes{ago}"
+        title = f"Last toolkit up that made changes{ago}"
         there = list(dict.fromkeys([*hosts, *(span.host for span in report.up)]))
         drawn = bars(report.up, there, _UP_PHASES, "phases of toolkit up on each host")
         parts.append((title, drawn, _numbers(report.up, there, _UP_PHASES)))
@@ -310,12 +310,12 @@ def comparison(one: JobReport, other: JobReport) -> str:
         first, second = one.typical(name), other.typical(name)
         if first and second:
             return f"job {other.status.id} has {second / first:.2f} times the {name} of job {one.status.id}"
-    if one.seconds > 0 and one.status.final and other.status.final:
+    if one.seconds > 0 and None not in (one.status.ended, other.status.ended):
         ratio = other.seconds / one.seconds
         return f"job {other.status.id} took {ratio:.2f} times as long as job {one.status.id}"
     return (
         "cannot compare the speed of the jobs: neither samples/s nor steps/s is known for both jobs, "
-        "and at least one job has not ended"
+        "and at least one job has no recorded end"
     )
 
 

@@ -30,6 +30,7 @@ class Candidate:
         twins: other hosts that have the same address, the first few of them.
         barred: the reason why ranks cannot use it; empty if they can.
         conflict: it is usable except for its twins.
+        secondary: see ``Interface``.
     """
 
     host: str
@@ -41,6 +42,7 @@ class Candidate:
     twins: tuple[str, ...] = ()
     barred: str = ""
     conflict: bool = False
+    secondary: bool = False
 
     @property
     def assumed_rate(self) -> float:
@@ -94,6 +96,7 @@ def _candidate(facts: Facts, interface: Interface, owners: Sequence[str]) -> Can
         twins=twins,
         barred="; ".join(bars),
         conflict=conflict,
+        secondary=interface.secondary,
     )
 
 
@@ -127,11 +130,11 @@ def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
         found.append("the bridge has no network card, so it reaches no other host")
     elif link and link.down:
         off = (
-            "switched off"
+            "is switched off"
             if link.carrier is None
-            else "without a carrier (no cable, or no device at the end of the cable)"
+            else "has no carrier (no cable, or no device at the end of the cable)"
         )
-        found.append(f"the interface is {off}")
+        found.append(f"the interface {off}")
     return found
 
 
@@ -141,5 +144,11 @@ def _made_by_engine(name: str, link: Link | None) -> bool:
 
 def _has_card(facts: Facts, link: Link) -> bool:
     """Return True if a network card is among the ports, or below a bond or VLAN among them."""
-    below = [found for name in link.lower if (found := facts.link(name)) and found != link]
-    return link.card or any(_has_card(facts, one) for one in below)
+    found = {link.name: link}
+    names = list(link.lower)
+    while names:
+        name = names.pop()
+        if name not in found and (below := facts.link(name)):
+            found[name] = below
+            names += below.lower
+    return any(one.card for one in found.values())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from toolkit.core.facts import Facts, leaves_by, rate_text
+from toolkit.core.facts import Facts, rate_text
 from toolkit.errors import NotReady
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.network.candidates import ASSUMED_RATE, Candidate, candidates, link_rate
@@ -61,7 +61,7 @@ class Evidence:
         """
         queried = self.routes.get((facts.host, address))
         if queried is None and facts.routes:
-            return leaves_by(facts.routes, address)
+            return facts.leaves_by(address)
         return queried
 
 
@@ -371,7 +371,7 @@ class Shared:
         if best.by_ssh and not self.by_ssh:
             other = f"{best.network}, the network of the SSH addresses,"
             return f"all hosts share the network, but {other} is as fast{because}"
-        return f"all hosts share the network, but {best.network} is as good{because}"
+        return f"all hosts share the network, but toolkit selected {best.network}, which is as good{because}"
 
 
 def shared_networks(
@@ -392,10 +392,13 @@ def shared_networks(
 
 
 def _order(facts: Facts, candidate: Candidate) -> tuple[object, ...]:
-    """Return a sort key of addresses in one network; the one whose interface the kernel uses is first."""
-    sends = leaves_by(facts.routes, candidate.network.partition("/")[0])
+    """Return a sort key of addresses in one network; the one whose interface the kernel uses is first.
+
+    Equal ones stay in the order of the kernel.
+    """
+    sends = facts.leaves_by(candidate.network.partition("/")[0])
     by_ssh = candidate.address == facts.ssh_address
-    return (sends not in ("", candidate.interface), -candidate.assumed_rate, not by_ssh, candidate.address)
+    return (sends not in ("", candidate.interface), -candidate.assumed_rate, candidate.secondary, not by_ssh)
 
 
 def _shared(

@@ -90,7 +90,7 @@ def choose_fabric(
             who = f"{host_list(lacking)} {'has' if len(lacking) == 1 else 'have'} no usable RDMA port"
         else:
             who = "some ports are InfiniBand, and others are RoCE"
-        reason = f"the hosts cannot all reach each other by RDMA ({who})"
+        reason = f"not all hosts can reach each other by RDMA ({who})"
         return Fabric("tcp only", reason, lacking=lacking, some_efa=some_efa)
     return Fabric("tcp", "no host has an active RDMA port")
 

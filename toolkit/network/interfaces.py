@@ -33,7 +33,7 @@ say rdma "$(cd /sys/class/infiniband 2>/dev/null && {
 })"
 """
 
-_MOST = 4096  # addresses of a host, which are compared with those of all others
+_MOST = 4096  # addresses of a host, which are compared with those of all others; and routes
 # Numbers of include/uapi/linux/if_arp.h; tunnels of all sorts have one of these.
 _LOOPBACK, _INFINIBAND = "772", "32"
 _TUNNELS = frozenset(("65534", "768", "769", "776", "778", "823"))
@@ -55,7 +55,9 @@ def parse_interfaces(listed: str, routes: str, trie: str) -> tuple[Interface, ..
         if len(words) > 3 and words[2] == "inet":
             with suppress(ValueError):
                 own = ipaddress.IPv4Interface(words[3])
-                found.append(Interface(words[1], str(own.ip), own.network.prefixlen))
+                found.append(
+                    Interface(words[1], str(own.ip), own.network.prefixlen, "secondary" in words[4:])
+                )
         if len(found) > _MOST:
             raise DecodeError("interfaces", f"more than {_MOST} addresses")
     return tuple(found) or _from_proc(routes, trie)
@@ -109,9 +111,13 @@ def parse_listeners(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def parse_routes(text: str) -> tuple[Route, ...]:
-    """Return the active routes in /proc/net/route."""
-    found = []
-    for line in lines_of(text)[1:]:
+    """Return the active routes in /proc/net/route; none if the table is too long.
+
+    A router can have a million routes. Without them, only the answers of ``ip route get`` count.
+    """
+    found: list[Route] = []
+    lines = lines_of(text)[1:]
+    for line in lines if len(lines) <= _MOST else ():
         words = line.split()
         # RTF_UP alone counts; RTF_REJECT (0x200) leads nowhere.
         if len(words) > 7 and (hexadecimal(words[3]) or 0) & 0x201 == 1:

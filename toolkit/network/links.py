@@ -57,7 +57,7 @@ class Network:
         latency: seconds one way.
         overhead: additional seconds per message.
         paths: measured bits of payload per second by (from, to); empty without measurements.
-        fits: rings fitted to measured all-reduces, by number of ranks.
+        fits: rings fitted to measured all-reduces, by numbers of hosts and ranks.
         share: the share of the narrowest link's payload rate that measured all-reduces reached.
     """
 
@@ -66,7 +66,7 @@ class Network:
     overhead: float
     inside: Wire = INSIDE
     paths: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    fits: Mapping[int, Fit] = field(default_factory=dict)
+    fits: Mapping[tuple[int, int], Fit] = field(default_factory=dict)
     share: float = 1.0
 
     def first(self, count: int) -> Network:
@@ -82,7 +82,7 @@ class Network:
         """The connection between hosts as seen by a ring through all of them."""
         if len(self.members) == 1:
             return self.inside  # there is no other host, so the value has no effect
-        if fit := self.fits.get(sum(self.slots)):
+        if fit := self.fits.get((len(self.members), sum(self.slots))):
             return fit.wire
         return Wire(self.neck().rate * self.share, self.latency, self.overhead)
 
@@ -197,13 +197,14 @@ def assemble(
             names = [name for name, _ in hosts]
             same = all(a == b for a, b in zip(names, measured.hosts, strict=False))
             if same and not changed:
-                network = replace(network, fits={ranks: fit for ranks, fit in made.items() if ranks})
+                rings = {(len(measured.hosts), ranks): fit for ranks, fit in made.items() if ranks}
+                network = replace(network, fits=rings)
     return network, _measured_text(measured, known.ring, sorted(changed))
 
 
 def _members(hosts: Sequence[tuple[str, int]], known: _Known) -> tuple[Member, ...]:
     names = [name for name, _ in hosts]
-    unknown = f"is not a host of the prediction, which has {host_list(names)}"
+    unknown = f"is not one of the predicted hosts: {host_list(names)}"
     problems = [
         Problem(f"--rate {path_text((name,))}", unknown) for name in known.given.rates if name not in names
     ]

@@ -105,7 +105,8 @@ class Measured:
         text = f"the slowest link, from {slowest.source} to {slowest.target}, has {shown_rate(slowest.rate)}"
         if slowest.rate < 0.8 * median:
             times = median / slowest.rate
-            text += f"; large all-reduces take {times:.1f} x as long as at the median of {shown_rate(median)}"
+            usual = f"the median rate of {shown_rate(median)}"
+            text += f"; large all-reduces take {times:.1f} times as long as at {usual}"
         return text
 
     def as_json(self) -> dict[str, Any]:
@@ -181,7 +182,8 @@ def parse_measured(text: str, source: str) -> Measured:
     hosts = reader.hosts(data.get("hosts"))
     pairs = tuple(reader.each(data, "pairs", lambda place, row: reader.pair(place, row, hosts)))
     points = tuple(reader.each(data, "allreduce", reader.point))
-    if not reader.problems and not pairs and not points:
+    # Between the ranks of one slot or host, or if every pair failed, nothing could be measured.
+    if not reader.problems and not pairs and not points and len(hosts) > 1 and not data.get("faults"):
         reader.problems.append(
             Problem("", "has no measurements: both pairs and allreduce are missing or empty")
         )
@@ -207,7 +209,7 @@ class _Reader:
         names = value if isinstance(value, list) else []
         right = [name for name in names if isinstance(name, str) and re.fullmatch(HOST_NAME, name)]
         if not names or len(set(right)) < len(names):
-            self._bad("hosts", "a list of different names of hosts", value)
+            self._bad("hosts", "a list of different host names", value)
             return ()
         return tuple(right)
 
@@ -240,7 +242,7 @@ class _Reader:
                 self._bad(f"{place}/{key}", f"one of {', '.join(hosts)}", name)
             ends.append(str(name))
         if ends[0] == ends[1]:
-            self._bad(f"{place}/to", "a different host than 'from'", ends[1])
+            self._bad(f"{place}/to", "a host other than 'from'", ends[1])
         latency = row.get("latency_us")
         seconds = 0.0 if latency == 0 else self.number(place, row, "latency_us") / 1e6
         return Pair(ends[0], ends[1], self.number(place, row, "mbit") * 1e6, seconds)

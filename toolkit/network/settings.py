@@ -101,7 +101,7 @@ def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Fact
             Setting("NCCL_NET", "IB", "hosts.yaml sets network: infiniband, so NCCL must not use TCP instead")
         )
     if fabric.kind == "roce" and (index := gid_index(ports, facts, fabric.networks)) is not None:
-        reason = "this GID is RoCE v2 over the IPv4 address of the host"
+        reason = "this GID selects RoCE v2 over the IPv4 address of the host"
         found.append(Setting("NCCL_IB_GID_INDEX", str(index), reason))
     if names and facts.gpus and all(gpu.name in NO_GPUDIRECT for gpu in facts.gpus):
         why = f"{facts.gpus[0].name} does not support GPUDirect RDMA"

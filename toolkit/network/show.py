@@ -53,7 +53,7 @@ def _tuned(tuning: Tuning) -> Iterator[str]:
     for name, value in tuning.env:
         yield f"    {name}={value}"
     for rule in tuning.rules:
-        yield f"    messages of {shown_bytes(rule.size)} and more: {rule.algorithm}"
+        yield f"    messages of {shown_bytes(rule.size)} or more: {rule.algorithm}"
     if not tuning.changes:
         yield "    none, so the defaults of the backend apply"
     yield from (f"  {reason}" for reason in tuning.why)

@@ -24,12 +24,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from toolkit.network.measured import shown_bytes, shown_time
 from toolkit.protocol.bench import AlgorithmTime, Tuned, TunedFile
-from toolkit.protocol.decode import DecodeError, decode_json
+from toolkit.protocol.decode import DecodeError, decode, decode_json
 
 # From coll_tuned_allreduce_decision.c of Open MPI 4.1; 5.0 has the same. 0 leaves the choice to Open MPI.
 ALGORITHM_NAMES = {
@@ -277,7 +278,7 @@ def _reasons(best: _Offer, usual: dict[int, float]) -> Iterable[str]:
             times = f"{shown_time(seconds)} instead of {shown_time(usual[size])}"
             yield f"{shown_bytes(size)}: {algorithm} takes {times} ({gain:.2f} x as fast)"
     if not best.trial.env and not best.rules:
-        yield "no trial was clearly faster for large messages without a loss for smaller messages"
+        yield "no trial was clearly faster for large messages without being slower for smaller messages"
 
 
 def tuned_for(hosts: Sequence[tuple[str, str, int]], kept: Iterable[Tuning]) -> tuple[Tuning, ...]:
@@ -323,11 +324,13 @@ def tunings_text(tunings: Iterable[Tuning]) -> str:
 
 
 def parse_tunings(text: str) -> tuple[Tuning, ...]:
-    """Return the tunings in the file; empty if it is missing or invalid."""
-    try:
-        return tuple(map(_tuning, decode_json(TunedFile, text).tuned))
-    except DecodeError:
-        return ()
+    """Return the valid tunings in the file; empty if it is missing or invalid."""
+    found = []
+    with suppress(DecodeError):
+        for item in decode_json(TunedFile, text).tuned:
+            with suppress(DecodeError):
+                found.append(_tuning(decode(Tuned, item)))
+    return tuple(found)
 
 
 def parse_timings(trial: str, rows: Sequence[AlgorithmTime]) -> tuple[Timing, ...]:

@@ -272,7 +272,7 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
         if progress.interrupted.is_set():
             return None
         # Errors of this machine: a full disk, a file that was removed.
-        verdict = Verdict("failed", f"an operation on this machine failed: {error}")
+        verdict = Verdict("failed", f"an operation on your machine failed: {error}")
     seconds = round(time.monotonic() - start, 3)
     if verdict.status in ("ok", "failed") or seconds > STALE_S:
         progress.prechecked = {}

@@ -39,7 +39,7 @@ def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
         raise ToolkitError(error.what, fix, step.host) from error
     except OSError as error:
         what = f"cannot write the downloaded files to {step.into}: {error.strerror or error}"
-        fix = f"free disk space on this machine, or make {step.into} writable\n{_WITHOUT}"
+        fix = f"free disk space on your machine, or make {step.into} writable\n{_WITHOUT}"
         raise ToolkitError(what, fix) from error
 
 
@@ -79,7 +79,7 @@ class JobFiles(IncomingFiles):
     def begin(self, line: bytes) -> tuple[IncomingFile | None, int]:
         try:
             if self.ended:
-                raise DecodeError("", "a line follows the end")
+                raise DecodeError("", "a line follows the end of the list")
             value = load_json(line, MOST_BYTES)
             keys = value if isinstance(value, dict) else {}
             if "end" in keys:

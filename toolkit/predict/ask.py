@@ -105,7 +105,7 @@ def parse_options(options: Options) -> Ask:
     if published and options.batch not in (None, published.batch):
         reader.bad(
             "--batch",
-            f"{options.batch} differs from the {published.batch} samples of the published step; "
+            f"the published step time is for {published.batch} samples, found {options.batch}; "
             "also set --step-time",
         )
     if reader.problems:
@@ -207,31 +207,34 @@ def hosts_of(
     """Return hosts with their ranks in the order of a job, and a note about assumed slots.
 
     The main host is first, as in a job. Hosts without slots are left out. If the hosts file declares no
-    slots for a host, the number is that of ``--slots``, the declared GPUs, or one.
+    slots for a host, the number is that of ``--slots``, the declared GPUs, or one. Spare hosts that were not
+    measured are last, and take part only if ``--up-to`` requests more hosts than the others.
     """
-    note = ""
     rows: list[tuple[str, int]] = []
+    unset: set[str] = set()
+    spares: set[str] = set()
     if inventory is not None:
-        ordered = sorted(inventory.hosts, key=lambda host: host.name != inventory.main)
-        unset = [h.name for h in ordered if h.slots is None and h.gpus is None and ask.slots is None]
-        if unset:
-            note = (
-                f"toolkit assumes one slot on {', '.join(unset[:4])}{' …' if len(unset) > 4 else ''}; "
-                "to change the number, set --slots"
-            )
-        for host in ordered:
-            declared = host.slots if host.slots is not None else host.gpus if ask.slots is None else ask.slots
-            rows.append((host.name, 1 if declared is None else declared))
+        spares = set(inventory.spares).difference(measured.hosts if measured else ())
+        ordered = sorted(inventory.hosts, key=lambda host: (host.name in spares, host.name != inventory.main))
+        unset = {h.name for h in ordered if h.slots is None and h.gpus is None and ask.slots is None}
+        # A host without GPUs has one slot, as in a job.
+        rows = [(h.name, (ask.slots or h.gpus or 1) if h.slots is None else h.slots) for h in ordered]
     elif measured is not None:
         rows = [(name, ask.slots or 1) for name in measured.hosts]
     rows = [(name, slots) for name, slots in rows if slots]
-    wanted = ask.up_to or len(rows) or _UP_TO
+    wanted = ask.up_to or sum(name not in spares for name, _ in rows) or _UP_TO
     taken = {name for name, _ in rows}
     like = rows[0][1] if rows else ask.slots or 1
     for number in range(len(rows) + 1, wanted + 1):
         name = f"host{number}"
         rows.append((f"more-{name}" if name in taken else name, like))
-    return tuple(rows[:wanted]), note
+    rows = rows[:wanted]
+    assumed = [name for name, _ in rows if name in unset]
+    note = (
+        f"toolkit assumes one slot on {', '.join(assumed[:4])}{' …' if len(assumed) > 4 else ''}; "
+        "to change the number, set --slots"
+    )
+    return tuple(rows), note if assumed else ""
 
 
 @dataclass(frozen=True)

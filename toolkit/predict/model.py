@@ -241,16 +241,17 @@ def verdict(rows: Sequence[Row]) -> str:
         nine = f" (90 % of the ideal speedup: more than {seconds_text(row.ninety)})" if row.ninety else ""
         return (
             f"{many} would be faster than 1 host if a step computes for more than "
-            f"{seconds_text(row.even)}{nine}, because {row.neck}"
+            f"{seconds_text(row.even)}{nine}; {row.neck}"
         )
     if row.speedup < 1 - _SAME:
-        return f"{many} would be {_times_text(1 / row.speedup)} × slower than 1 host, because {row.neck}"
+        longer = _times_text(1 / row.speedup)
+        return f"{many} would take {longer} × as long as 1 host for the same samples, because {row.neck}"
     if row.speedup < 1 + _SAME:
         return f"{many} would be as fast as 1 host, because {row.neck}"
     ideal = f"{row.efficiency:.0%}".replace("%", " %")
     why = f", because {row.neck}" if row.efficiency < 0.5 else ""
     return (
-        f"{many} would be {_times_text(row.speedup)} × faster than 1 host ({ideal} of the ideal speedup){why}"
+        f"{many} would be {_times_text(row.speedup)} × as fast as 1 host ({ideal} of the ideal speedup){why}"
     )
 
 
@@ -269,7 +270,7 @@ def _advice(network: Network, load: Load, rows: Sequence[Row], one: _Times) -> s
         if row.throughput is not None and row.throughput > best:
             best = row.throughput
             ratio = _times_text(best / alone)
-            text = f"the first {row.hosts} hosts alone would be {ratio} × faster than 1 host"
+            text = f"the first {row.hosts} hosts alone would be {ratio} × as fast as 1 host"
     for limit in sorted({member.rate for member in network.members})[:-1]:
         left = tuple(m for m in network.members if m.rate > limit)
         done = _times(replace(network, members=left, fits={}), load).throughput
@@ -280,7 +281,7 @@ def _advice(network: Network, load: Load, rows: Sequence[Row], one: _Times) -> s
             ratio = _times_text(best / alone)
             count = len(left)
             fast = "host with the fastest link" if count == 1 else f"{count} hosts with the fastest links"
-            text = f"the {fast} alone would be {ratio} × faster than 1 host: {options}"
+            text = f"the {fast} alone would be {ratio} × as fast as 1 host: {options}"
     return text
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,6 +12,30 @@ from toolkit.protocol.decode import Number, Text
 Algorithm = Annotated[str, Text(most=40, pattern="[0-9]{1,9}:[0-9]{1,15}")]  # NUMBER:SEGMENT
 Bytes = Annotated[int, Number(0)]
 Seconds = Annotated[float, Number(0, 1e9)]
+
+# Characters of a result in one line: longer lines of a rank are split at 4096 bytes, prefix included.
+_PIECE = 3000
+
+
+def result_lines(mark: str, text: str) -> list[str]:
+    """Return the lines that a rank prints for an ASCII text: ``MARK NUMBER/TOTAL PIECE``."""
+    pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+    return [f"{mark} {number}/{len(pieces)} {piece}" for number, piece in enumerate(pieces, 1)]
+
+
+def result_of(mark: str, lines: Iterable[str]) -> str:
+    """Return the last complete text in the output of a job; empty without one."""
+    result = ""
+    pieces: list[str] = []
+    for line in lines:
+        if found := re.search(rf"{mark} (\d{{1,9}})/(\d{{1,9}}) (.*)", line):
+            number, total = int(found[1]), int(found[2])
+            if number == 1:
+                pieces = []
+            pieces.append(found[3])
+            if number == total == len(pieces):
+                result = "".join(pieces)
+    return result
 
 
 @dataclass(frozen=True)
@@ -44,7 +70,9 @@ class Tuned:
 
 @dataclass(frozen=True)
 class TunedFile:
-    tuned: tuple[Tuned, ...]
+    """The file; each item is a ``Tuned``, and one that is not valid does not spoil the others."""
+
+    tuned: tuple[object, ...]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from toolkit.protocol.account import Rank
-from toolkit.protocol.decode import Number, Text
-from toolkit.protocol.jobs import Count, ExitCode, JobId, Line, Lines, Moment, Record
+from toolkit.protocol.decode import Items, Number, Text
+from toolkit.protocol.jobs import Count, ExitCode, JobId, Line, Lines, Moment, Record, check_slots
 
 MOST_BYTES = 1 << 26  # of an answer: dumps of NCCL's flight recorder are part of it
 Output = Annotated[str, Text(most=1 << 22, any=True)]
@@ -132,11 +132,21 @@ class Inspected:
 
 @dataclass(frozen=True)
 class Kept:
-    """An inspection that a watchdog saved: its time, its reason, and the result of each host."""
+    """An inspection that a watchdog saved: its time, its reason, and the result of each host.
+
+    Args:
+        slots: hosts of the job at that time in rank order, with their slots; None in older files.
+        over: whether the ranks have continued since.
+    """
 
     hosts: tuple[Inspected, ...]
     at: Moment = 0.0
     why: Line | None = ""
+    slots: dict[str, Annotated[tuple[Count, ...], Items(4096)]] | None = None
+    over: bool | None = False
+
+    def __post_init__(self) -> None:
+        check_slots(sum(len(slots) for slots in (self.slots or {}).values()))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ Count = Annotated[int, Number(0, 1 << 16)]  # of slots, and the number of one
 MOST_SLOTS = 1 << 16  # of a job on all its hosts
 
 
-def _check_slots(slots: int) -> None:
+def check_slots(slots: int) -> None:
+    """Refuse more slots than a job can have."""
     if slots > MOST_SLOTS:
         raise DecodeError("hosts", f"more than {MOST_SLOTS} slots")
 
@@ -43,7 +44,7 @@ class Record:
     transport: str | None = ""
 
     def __post_init__(self) -> None:
-        _check_slots(self.slots)
+        check_slots(self.slots)
 
     @property
     def slots(self) -> int:
@@ -92,7 +93,7 @@ class Status:
     lost_host: str | None = ""
 
     def __post_init__(self) -> None:
-        _check_slots(sum(max(1, len(slots)) for slots in (self.hosts or {}).values()))
+        check_slots(sum(max(1, len(slots)) for slots in (self.hosts or {}).values()))
 
 
 @dataclass(frozen=True)

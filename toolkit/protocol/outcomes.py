@@ -33,7 +33,7 @@ def next_state(state: str, then: str) -> str:
     """
     before, after = JobState(state), JobState(then)
     if after not in _NEXT.get(before, ()):
-        raise ValueError(f"a job that is {before.value} cannot become {after.value}")
+        raise ValueError(f"the state of a job cannot change from {before.value} to {after.value}")
     return after.value
 
 

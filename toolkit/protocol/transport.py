@@ -47,7 +47,7 @@ def without_sshd(image: str, launcher: str = "") -> str:
         launcher: a launcher that hosts.yaml must set for exec; empty if the present launcher works.
     """
     keys = f"transport: {EXEC}" + (f" and launcher: {launcher}" if launcher else "")
-    return f"in hosts.yaml: set {keys}; or add sshd to the image: toolkit image build --onto {image}"
+    return f"set {keys} in hosts.yaml, or add sshd to the image: toolkit image build --onto {image}"
 
 
 def transport_text(chosen: str) -> str:

@@ -58,7 +58,7 @@ def connect_client(timeout: float) -> docker.DockerClient:
         ) from error
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         raise MissingTool(
-            f"no Docker engine answers on this machine: {error}",
+            f"no Docker engine answers on your machine: {error}",
             "sudo systemctl start docker  # your user must be in the group docker; to install Docker on"
             " Debian or Ubuntu, run sudo scripts/engine.sh ensure in a toolkit checkout",
         ) from error
@@ -111,7 +111,7 @@ class Engine:
             return None
         except (docker.errors.DockerException, requests.exceptions.RequestException, DecodeError) as error:
             raise ImageError(
-                f"the Docker engine of this machine cannot inspect image {reference}: {error}",
+                f"the Docker engine of your machine cannot inspect image {reference}: {error}",
                 "docker images",
             ) from error
 
@@ -126,5 +126,5 @@ class Engine:
             yield from chunks
         except (docker.errors.APIError, requests.exceptions.RequestException) as error:
             raise ImageError(
-                f"the Docker engine of this machine cannot export image {reference}: {error}", "docker images"
+                f"the Docker engine of your machine cannot export image {reference}: {error}", "docker images"
             ) from error

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
 
 import paramiko
 
-from toolkit.errors import Unreachable
+from toolkit.core.files import locked, write_whole
+from toolkit.errors import ToolkitError, Unreachable
 from toolkit.protocol.frames import lines_of
 from toolkit.remote.known_hosts import (
     Entry,
@@ -20,6 +22,7 @@ from toolkit.remote.known_hosts import (
     parse_revoked_keys,
     record_of,
 )
+from toolkit.remote.local_image import default_cache
 from toolkit.remote.ssh_config import Target
 
 # The kinds of key behind the algorithms by which a host can prove that it has one (RFC 8332 for RSA).
@@ -73,10 +76,8 @@ def prefer_recorded(transport: paramiko.Transport, known: Record) -> None:
     security.key_types = (*first, *(k for k in security.key_types if k not in first))
 
 
-def save_key(target: Target, key: Any) -> Path:
-    """Record the key in the user's first known_hosts file, in place of another of its kind; return the file.
-
-    Lines with patterns stay: they are about other hosts too.
+def file_for_keys(target: Target) -> Path:
+    """Return the known_hosts file for a new key of the host.
 
     Raises:
         Unreachable: ssh's configuration names no file to record keys in.
@@ -84,17 +85,34 @@ def save_key(target: Target, key: Any) -> Path:
     if not target.known_hosts:
         what = "the SSH configuration sets UserKnownHostsFile none, so toolkit has no file for the host key"
         raise Unreachable(what, "set known_hosts: FILE in hosts.yaml", target.name)
-    shown = Path(target.known_hosts[0])
-    path = shown.resolve()  # a link, for example to dotfiles, stays a link
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # surrogateescape: comments in another encoding are preserved.
-    text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
-    kept = [line for line in lines_of(text) if not _is_replaced(line, target.known_as, key.get_name())]
-    entry = f"{target.known_as} {key.get_name()} {key.get_base64()}"
-    new = path.with_name(f"{path.name}.toolkit-new")
-    new.write_text("\n".join([*kept, entry]) + "\n", encoding="utf-8", errors="surrogateescape")
-    new.chmod(path.stat().st_mode & 0o777 if path.is_file() else 0o600)
-    new.replace(path)
+    return Path(target.known_hosts[0])
+
+
+def save_key(target: Target, key: Any) -> Path:
+    """Record the key in the user's first known_hosts file, in place of another of its kind; return the file.
+
+    Lines with patterns stay: they are about other hosts too.
+
+    Raises:
+        Unreachable: see ``file_for_keys``.
+        ToolkitError: the file cannot be read or written.
+    """
+    shown = file_for_keys(target)
+    # Another command of this user, for another cluster, can record keys in the same file at this moment.
+    with locked(Path(default_cache(os.environ)) / "known_hosts.lock", lambda: None):
+        try:
+            path = shown.resolve()  # a link, for example to dotfiles, stays a link
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            there = path.is_file()
+            # surrogateescape: comments in another encoding are preserved.
+            text = path.read_text(encoding="utf-8", errors="surrogateescape") if there else ""
+            mode = path.stat().st_mode & 0o777 if there else 0o600
+        except OSError as error:
+            what = f"cannot use {shown} as the file for SSH host keys: {error.strerror}"
+            raise ToolkitError(what, "set known_hosts: FILE in hosts.yaml", target.name) from error
+        kept = [line for line in lines_of(text) if not _is_replaced(line, target.known_as, key.get_name())]
+        entry = f"{target.known_as} {key.get_name()} {key.get_base64()}"
+        write_whole(path, "\n".join([*kept, entry, ""]).encode(errors="surrogateescape"), mode)
     return shown
 
 

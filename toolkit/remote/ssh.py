@@ -352,7 +352,7 @@ class SshRunner:
         try:
             channel = self._link.connection.create_session()
         except paramiko.ChannelException as error:
-            what = "the sshd of the host allows no further session on a connection"
+            what = "sshd on the host allows no more sessions on this connection"
             fix = f"on {self.name}: set MaxSessions 10 in /etc/ssh/sshd_config, then restart sshd"
             raise ToolkitError(what, fix, self.name) from error
         try:

@@ -212,8 +212,9 @@ def _ssh_g(name: str, address: str, user: str, port: int) -> Options:
     except FileNotFoundError:
         return {}
     except OSError as error:  # too many open files or processes
-        what = f"this machine cannot start ssh: {error.strerror}"
-        raise Unreachable(what, "ulimit -a  # then raise the limit, or use fewer hosts", name) from error
+        what = f"your machine cannot start ssh: {error.strerror}"
+        fix = "ulimit -a  # then raise the limit of open files or processes, or use fewer hosts"
+        raise Unreachable(what, fix, name) from error
     except subprocess.TimeoutExpired:
         what = "ssh needs more than 10 s to read its configuration; a Match exec command might hang"
         raise Unreachable(what, " ".join(line), name) from None

@@ -47,7 +47,7 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         cause = UnreachableCause.LOGIN_REFUSED if is_denied(words) else UnreachableCause.OTHER
         return Unreachable(what, target.proxy, name, cause)
     if isinstance(error, socket.gaierror):
-        what = f"the name {host} cannot be resolved on this machine"
+        what = f"the name {host} cannot be resolved on your machine"
         key, which = ("jump:", "jump host") if target.is_jump else ("address:", "host")
         fix = (
             f"in hosts.yaml: set {key} to the IPv4 address of the {which}, or to a name that ssh can resolve"
@@ -58,7 +58,7 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
     inner = getattr(error, "errors", None)  # paramiko's, one for each address of the name
     causes = list(inner.values()) if isinstance(inner, dict) else [error]
     if any(getattr(e, "errno", 0) == errno.ECONNREFUSED for e in causes):
-        what = f"nothing listens on {host} port {port}: connection refused"
+        what = f"{host} port {port} refuses the connection"
         fix = f"{by_hand}  # then check that sshd runs and that {its_port} is correct"
         return Unreachable(what, fix, name)
     gone = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
@@ -76,7 +76,7 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         return Unreachable(
             what,
             f"{by_hand}  # then check the console of the host; "
-            f"to continue without the host, add --exclude {named}",
+            f"to run a job without the host: toolkit run --exclude {named}",
             name,
         )
     if "banner" in str(error) or isinstance(error, EOFError):

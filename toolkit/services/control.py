@@ -24,6 +24,7 @@ from toolkit.services.status import (
 
 _HEALTH_SECONDS = 20.0
 _BEAT_S = 1.0
+_MOST_REASON = 1000  # bytes of the end of a log that can contain Docker's error
 # Both streams as one, in the order in which the service has written.
 _LOGS = 'exec docker logs "$@" 2>&1'
 
@@ -58,21 +59,30 @@ def show_log(session: Session, service: Service, sink: Callable[[bytes], None], 
     if container_of(session.inventory.cluster, service, session.facts[service.host]) is None:
         raise NotReady(f"service {service.name} has no container", "toolkit up", service.host)
     over = threading.Event()
+    last = b""
 
     def beats() -> Iterable[bytes]:
         while not over.wait(_BEAT_S):
             yield b"\n"
 
+    def copy(data: bytes) -> None:
+        nonlocal last
+        last = (last + data)[-_MOST_REASON:]
+        sink(data)
+
     name = service_container(session.inventory.cluster, service.name)
     try:
         result = session.runners[service.host].stream(
-            until_stdin_ends(script(_LOGS, *words, name)), sink, beats()
+            until_stdin_ends(script(_LOGS, *words, name)), copy, beats()
         )
     finally:
         over.set()
     if not result.ok:
+        # Docker's own error is the last line of the two streams.
+        line = last.decode(errors="replace").strip().rpartition("\n")[2]
+        reason = words_of(result.stderr) or words_of(line)
         raise ToolkitError(
-            f"cannot read the log of service {service.name}: {words_of(result.stderr)}",
+            f"cannot read the log of service {service.name}: {reason}",
             "toolkit status",
             service.host,
         )
@@ -88,14 +98,14 @@ def address_of(session: Session, service: Service) -> str:
         raise session.errors[service.host]
     # Queried now, not taken from the facts, because the container can have been recreated since.
     result = session.runners[service.host].run(address_command(session.inventory, service), _HEALTH_SECONDS)
-    state, _, address = result.stdout.strip().partition(" ")
+    state, *addresses = result.stdout.split() or [""]
     if not result.ok:
         what = f"the container of service {service.name} does not exist or cannot be inspected"
         raise NotReady(f"{what}: {words_of(result.stderr)}", "toolkit up", service.host)
-    if state != "running" or not address:
+    if state != "running" or not addresses:
         fix = f"toolkit logs --service {service.name}  # then toolkit up"
         what = f"the container of service {service.name} is not running: its state is {state}"
         if state == "running":
             what = f"the container of service {service.name} has no IP address"
         raise NotReady(what, fix, service.host)
-    return address
+    return addresses[0]

@@ -82,19 +82,28 @@ class Doors:
     def open(self, service: Service, wanted: int = 0) -> list[Door]:
         """Open a port here for each of the service's: of the same number, or another where that is taken.
 
+        A port that does not answer yet is reported and left out.
+
         Args:
             wanted: the number for its first port; 0 for none in particular.
 
         Raises:
-            ToolkitError: see ``Way.dial``; or the wanted port is taken.
+            ToolkitError: none of the ports answers, see ``Way.dial``; or the wanted port is taken.
         """
         way = Way(self._session, service, self._say)
-        doors = []
+        doors: list[Door] = []
+        failed: list[ToolkitError] = []
         for index, port in enumerate(service.ports):
-            way.dial(port).close()  # so that a host that forbids it is reported now
+            try:
+                way.dial(port).close()  # so that a host that forbids it is reported now
+            except ToolkitError as error:
+                failed.append(error)  # ``dial`` reports it
+                continue
             number = wanted if wanted and not index else port
             forward = self._forward(number, partial(way.dial, port), fixed=bool(wanted) and not index)
             doors.append(Door(service.name, service.host, forward.port, port))
+        if failed and not doors:
+            raise failed[0]
         return doors
 
     def _forward(self, port: int, dial: Callable[[], Stream], fixed: bool) -> Forward:

@@ -12,8 +12,9 @@ from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import services_of
 from toolkit.core.command import command, script
 from toolkit.core.container import Container, Mount
-from toolkit.core.engines import ENGINE_FAILED
+from toolkit.core.engines import ENGINE_FAILED, PODMAN
 from toolkit.core.image import pull_name
+from toolkit.errors import NotReady
 from toolkit.hostsfile.inventory import Inventory, Service
 from toolkit.plan.steps import Failure, Phase, Run, Step, WaitFor
 from toolkit.protocol.names import (
@@ -43,9 +44,17 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
     """Return the container of a service, with its digest among the labels.
 
     Raises:
-        NotReady: the host does not have the requested GPUs.
+        NotReady: the host does not have the requested GPUs, or its engine cannot run services.
     """
     inventory, facts = layout.inventory, place.facts
+    if facts.engine == PODMAN and facts.rootless:
+        # Its bridge is in a network namespace of its own, and its users need another mapping.
+        what = (
+            f"service {service.name} cannot run with rootless Podman, because the host cannot connect to "
+            "the containers on its bridge network"
+        )
+        fix = f"remove services/{service.name}, or set engine: docker, or set hosts/{place.name}/user to root"
+        raise NotReady(what, f"in hosts.yaml: {fix}", place.name)
     home = home_of(place.user, facts.uid)
     wanted = replace(inventory.host(place.name), gpus=service.gpus, gpu_ids=service.gpu_ids)
     given = given_gpus(wanted, facts, f"services/{service.name}/gpus")
@@ -127,7 +136,7 @@ def _stale_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     return tuple(
         Run(
             place.name,
-            f"remove {found.name}, because hosts.yaml does not set this service for the host",
+            f"remove {found.name}, because hosts.yaml does not assign this service to the host",
             script(REMOVE_SERVICE, found.name, place.facts.user),
             unless=script('! docker container inspect "$1" >/dev/null 2>&1', found.name),
             again=ENGINE_FAILED,

@@ -14,8 +14,9 @@ from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory, Service
 from toolkit.protocol.names import container_name, program, service_container
 
-# The address of the container on the engine's bridge, which changes with each start.
-_ADDRESS = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+# The addresses of the container, of which callers use the first. The address on the engine's bridge changes
+# with each start, and users can connect a container to further networks of the host.
+_ADDRESSES = "{{range .NetworkSettings.Networks}}{{with .IPAddress}}{{.}} {{end}}{{end}}"
 
 
 def health_command(inventory: Inventory, service: Service) -> Command:
@@ -26,7 +27,8 @@ def health_command(inventory: Inventory, service: Service) -> Command:
     role = inventory.role(service.host)
     ask = f"docker exec {container_name(inventory.cluster, role)} {' '.join(program('check.health'))}"
     return script(
-        f"""at=$(docker inspect --format '{_ADDRESS}' "$1") || exit; exec {ask} "http://$at:$2$3" """.strip(),
+        f"""at=$(docker inspect --format '{_ADDRESSES}' "$1") || exit; """
+        f"""exec {ask} "http://${{at%% *}}:$2$3" """.strip(),
         service_container(inventory.cluster, service.name),
         str(service.ports[0]),
         service.health,
@@ -34,9 +36,9 @@ def health_command(inventory: Inventory, service: Service) -> Command:
 
 
 def address_command(inventory: Inventory, service: Service) -> Command:
-    """Return the command that prints the status of a service's container and its address on the host."""
+    """Return the command that prints the status of a service's container and its addresses on the host."""
     name = service_container(inventory.cluster, service.name)
-    return command("docker", "inspect", "--format", f"{{{{.State.Status}}}} {_ADDRESS}", name)
+    return command("docker", "inspect", "--format", f"{{{{.State.Status}}}} {_ADDRESSES}", name)
 
 
 @dataclass(frozen=True)

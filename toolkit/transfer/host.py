@@ -227,7 +227,7 @@ class Member:
         bad = [load.output for _, load in sorted(self._loads.items()) if load.status]
         note = ""
         if self.host in line.direct:
-            note = f"received from this machine, not from another host: {line.direct[self.host]}"
+            note = f"received from your machine, not from another host: {line.direct[self.host]}"
         if self.host in line.passed:
             note = f"received after the other hosts: {line.passed[self.host]}"
         put_away = tuple(self.segments[number] for number in good)

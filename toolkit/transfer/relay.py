@@ -254,7 +254,7 @@ class Relay:
     def _silent(self, now: float) -> list[Order]:
         """Return orders that drop hosts which have received everything and no longer report."""
         return [
-            Drop(host, f"the host received all data but has not reported for {DROPPED_AFTER_S:.0f} s")
+            Drop(host, f"the host received all data but has sent no report for {DROPPED_AFTER_S:.0f} s")
             for host, member in self._members.items()
             if self._line.has_all(host)
             and not member.finished.is_set()

@@ -200,7 +200,7 @@ def test_what_leaves_is_that_of_the_verb(hosts: Path, run: Run, tmp_path: Path) 
     ):
         _, out, _ = run("render", target, *words, "--gpus", "2", "--slots", "2", "train.py")
         assert json.loads(out)["files"] == made
-    with pytest.raises(BadInput, match="Slurm does not support ray"):
+    with pytest.raises(BadInput, match="cannot export a job with ray to Slurm"):
         Cluster(hosts).render_slurm(BatchRequest(replace(request, launcher="ray"), gpus=0))
 
 
@@ -308,7 +308,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_contacted(hosts: Path)
     with pytest.raises(BadInput) as caught:
         Cluster(hosts).network.tune(backend="gloom", budget=1.0)
     assert {problem.path for problem in caught.value.problems} == {"--backend", "--budget"}
-    with pytest.raises(BadInput, match="each 1 or more"):
+    with pytest.raises(BadInput, match="should be 1 or more"):
         measure_all(Session(world.inventory()), Request(words=("true",)), (0,), (1.0, 1.0, 1.0), print, print)
 
 
@@ -322,7 +322,7 @@ def test_where_no_host_answers_the_cure_says_whose_it_is() -> None:
     session.errors["gpu2"] = NotReady("no key is accepted", "ssh-copy-id gpu2", "gpu2")
     with pytest.raises(ToolkitError) as caught:
         session.require_some()
-    assert caught.value.fix == "toolkit check  # lists the fix of each host; for gpu1: switch it on"
+    assert caught.value.fix == "toolkit check  # lists the fix for each host; for gpu1: switch it on"
     unknown = UnreachableCause.UNKNOWN_KEY
     session.errors = {n: Unreachable("not known", f"toolkit trust {n}", n, unknown) for n in ("gpu1", "gpu2")}
     with pytest.raises(ToolkitError) as caught:
@@ -339,7 +339,7 @@ def test_open_files_are_allowed_up_to_the_hard_limit() -> None:
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["100 500", "300 500", "500 500"]
-    assert "NotReady: this machine allows 500 open files per process" in done.stderr
+    assert "NotReady: your machine allows 500 open files per process" in done.stderr
 
 
 def test_a_job_on_a_host_that_the_hosts_file_does_not_name() -> None:

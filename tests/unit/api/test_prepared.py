@@ -130,7 +130,7 @@ def test_a_command_that_cannot_be_prepared_closes_its_connections(opened: list[S
             replace(REQUEST, only=("gpu1",)), check=False
         )
     assert opened[0].closed
-    with pytest.raises(BadInput, match="has no data set to stage"):
+    with pytest.raises(BadInput, match="data: contains no data set"):
         cluster().data.prepare_remove()
     assert len(opened) == 1, "no host was contacted"
 

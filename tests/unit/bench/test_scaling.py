@@ -139,11 +139,23 @@ def test_a_number_that_fails_does_not_keep_the_others_from_it_and_ctrl_c_ends_al
 Reports = tuple[HostGauges, ...]
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, job: Job, reports: Callable[[float], Reports]) -> Point:
+def running(*_: object) -> SimpleNamespace:
+    return SimpleNamespace(final=False)
+
+
+def watched(
+    monkeypatch: pytest.MonkeyPatch,
+    job: Job,
+    reports: Callable[[float], Reports],
+    seconds: float = 10.0,
+    status: Callable[..., SimpleNamespace] = running,
+    warm_up: float = 1.0,
+) -> Point:
     """Return what is measured in ten seconds, after one second of warming up.
 
     Args:
         reports: returns the reports of the hosts at a time, which begins at 100 s.
+        status: answers a query of the job's state.
     """
     now = 100.0
 
@@ -156,9 +168,9 @@ def watched(monkeypatch: pytest.MonkeyPatch, job: Job, reports: Callable[[float]
             return reports(now), {}
 
     monkeypatch.setattr(toolkit.bench.scaling, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(toolkit.bench.scaling, "job_status", lambda *_: SimpleNamespace(final=False))
+    monkeypatch.setattr(toolkit.bench.scaling, "job_status", status)
     session: Any = SimpleNamespace()
-    return toolkit.bench.scaling._watch(session, Readings(), job, 1.0, 10.0, 60.0)  # type: ignore[arg-type]
+    return toolkit.bench.scaling._watch(session, Readings(), job, warm_up, seconds, 60.0)  # type: ignore[arg-type]
 
 
 def test_the_steps_of_this_job_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +204,100 @@ def test_the_clocks_of_two_hosts_are_not_mixed(monkeypatch: pytest.MonkeyPatch) 
     assert watched(monkeypatch, job, reports).steps_per_s == pytest.approx(10.0)
     # The clock of the host was set back.
     assert _point(job, [(10.0, 100), (15.0, 150), (10.0, 200)], [9.0]).steps_per_s == 9.0
+
+
+def stepping(job: Job, step: Callable[[float], float]) -> Callable[[float], Reports]:
+    """Return the reports of one rank that has done as many steps at a time after its first one, at 103 s."""
+
+    def reports(now: float) -> Reports:
+        ranks = (RankGauge(job.id, 0, step=int(step(now - 103))),) if now >= 103 else ()
+        return (HostGauges("gpu1", now, ranks=ranks),)
+
+    return reports
+
+
+@pytest.mark.parametrize("period", [1.0, 3.0, 4.9, 5.2, 6.0, 8.0, 10.0, 12.0, 25.0, 45.0])
+def test_slow_steps_are_measured_from_their_first_change(
+    monkeypatch: pytest.MonkeyPatch, period: float
+) -> None:
+    """Gauges are read each 0.5 s, and each end of the measurement is as exact."""
+    job = world.job("torchrun")
+    point = watched(monkeypatch, job, stepping(job, lambda now: now / period), 20.0)
+    assert point.steps > 0 and point.seconds == pytest.approx(point.steps * period, abs=0.5)
+
+
+def test_the_first_step_that_is_seen_began_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.job("torchrun")
+    point = watched(monkeypatch, job, stepping(job, lambda now: (now + 7) / 8), warm_up=0.0)
+    assert (point.seconds, point.steps) == (8, 1)
+
+
+def test_a_stall_is_part_of_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step each second, and none between the fifth and the thirtieth."""
+    job = world.job("torchrun")
+    point = watched(monkeypatch, job, stepping(job, lambda now: min(now, 5) + max(0, now - 30)))
+    assert (point.seconds, point.steps) == (30, 5)
+
+
+def test_a_job_that_hangs_has_no_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.job("torchrun")
+    with pytest.raises(ToolkitError, match=f"job {job.id} printed no step for 60 s") as caught:
+        watched(monkeypatch, job, stepping(job, lambda now: min(now, 5)))
+    assert caught.value.fix == f"toolkit logs {job.id}"
+    with pytest.raises(ToolkitError, match="printed a step within 60 s"):
+        watched(monkeypatch, job, lambda now: ())
+
+
+@pytest.mark.parametrize(("failures", "measured"), [(4, True), (5, False)])
+def test_some_failed_queries_of_the_state_do_not_end_the_measurement(
+    monkeypatch: pytest.MonkeyPatch, failures: int, measured: bool
+) -> None:
+    job, left = world.job("torchrun"), iter([*[True] * failures, False, *[True] * 4])
+
+    def status(*_: object) -> SimpleNamespace:
+        if next(left, False):
+            raise ToolkitError("timed out after 30 s")
+        return running()
+
+    reports = stepping(job, lambda now: now)
+    if measured:
+        assert watched(monkeypatch, job, reports, 40.0, status).steps_per_s == pytest.approx(1.0)
+    else:
+        with pytest.raises(ToolkitError, match="timed out"):
+            watched(monkeypatch, job, reports, 40.0, status)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_job_with_an_unknown_state_is_stopped_and_ends_the_series_if_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    job, stopped, lines = world.job("torchrun"), list[str](), list[str]()
+
+    def fail(*_: object) -> SimpleNamespace:
+        raise ToolkitError("cannot list the jobs of gpu1: timed out after 30 s", "toolkit status -v")
+
+    def stop(_: object, name: str, grace: float) -> None:
+        stopped.append(name)
+        if not stops:
+            raise ToolkitError("gpu1 does not answer", "ping gpu1")
+
+    planned = SimpleNamespace(plan=None, job=job)
+    monkeypatch.setattr(toolkit.bench.scaling, "plan_request", lambda *_: planned)
+    for name in ("start", "_follow"):
+        monkeypatch.setattr(toolkit.bench.scaling, name, lambda *_: None)
+    monkeypatch.setattr(toolkit.bench.scaling, "Gauges", lambda *_: nullcontext())
+    for name in ("_watch", "job_status"):
+        monkeypatch.setattr(toolkit.bench.scaling, name, fail)
+    monkeypatch.setattr(toolkit.bench.scaling, "stop", stop)
+    session: Any = SimpleNamespace(inventory=world.inventory())
+    asked, times = Request(words=("train.py",)), (0.0, 1.0, 1.0)
+    found = toolkit.bench.scaling.measure_all(session, asked, (1, 2), times, print, lines.append)
+    if stops:
+        assert stopped == [job.id] * 2 and len(found.faults) == 2
+    else:
+        what = f"job {job.id} is possibly still running, because toolkit could not stop it"
+        assert stopped == [job.id] and found.faults == (f"1 host: {what}: gpu1 does not answer",)
+        assert lines[-1].endswith(f"fix: toolkit stop {job.id}")
 
 
 def test_the_line_of_a_started_job_names_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_smoke_follows_the_hosts_file(
     assert done.exit_code == 0 and f"start the job with {used}\n" in done.stdout
     said = [line for line in done.stderr.splitlines() if line.startswith("smoke uses ")]
     why = (
-        "ray starts one driver instead of one process per rank"
+        "ray starts one driver process instead of one process per rank"
         if why == "ray"
         else why and f"the image {why}"
     )

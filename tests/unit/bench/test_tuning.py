@@ -18,6 +18,7 @@ from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
 from tests.unit.each import for_each
+from tests.unit.hosts_here import HostHere
 from tests.unit.network.test_explain import HOSTS as EXPLAINED
 from tests.unit.test_invariants import Recorder, invoke
 from tests.unit.test_invariants import recorder as recorder
@@ -26,7 +27,8 @@ from toolkit.bench.tune import DEFAULT_BUDGET_S, check_tune, forget, forget_plan
 from toolkit.cli.network import tune as tune_verb
 from toolkit.cluster.session import Session
 from toolkit.container.bench import algorithms
-from toolkit.errors import BadInput, NotReady, Unreachable
+from toolkit.core.command import Command, Result
+from toolkit.errors import BadInput, NotReady, ToolkitError, Unreachable
 from toolkit.hostsfile.load import load_inventory
 from toolkit.jobs.make_job import PlannedJob, plan_request
 from toolkit.jobs.plan import job_file
@@ -128,7 +130,7 @@ def test_a_small_gain_changes_nothing() -> None:
     tuning = chosen(usual(), timed("4 sockets", DEFAULT, *(0.96 * one for one in USUAL)), engine="nccl")
     assert not tuning.changes
     assert tuning.why == (
-        "no trial was clearly faster for large messages without a loss for smaller messages",
+        "no trial was clearly faster for large messages without being slower for smaller messages",
     )
     assert len(tuning.timings) == 8
 
@@ -323,10 +325,19 @@ def test_a_file_that_cannot_be_understood_says_nothing(text: str) -> None:
     assert parse_tunings(text) == ()
 
 
+def test_an_entry_that_cannot_be_understood_does_not_spoil_the_others() -> None:
+    one, other = a_tuning(), a_tuning(engine="nccl", rules=())
+    items = json.loads(tunings_text((one, other)))["tuned"]
+    assert parse_tunings(json.dumps({"tuned": [items[0], {**items[0], "rules": [0]}, 1, items[1]]})) == (
+        one,
+        other,
+    )
+
+
 def test_an_algorithm_that_this_toolkit_does_not_try_has_a_name_nevertheless() -> None:
     kept = parse_tunings(spoiled(rules=[[0, 0, 0], [65536, 4, 0]], timings=[["streamed", "3:0", 65536, 0.1]]))
     text = tuning_text(kept[0])
-    assert "messages of 64 KiB and more: algorithm 4\n" in text and "algorithm 3" in text
+    assert "messages of 64 KiB or more: algorithm 4\n" in text and "algorithm 3" in text
 
 
 def test_what_the_measuring_program_prints() -> None:
@@ -406,9 +417,27 @@ def test_tune_reports_invalid_options_and_hosts_together(run: Run) -> None:
 # Measuring and keeping
 
 
+class Main(HostHere):
+    """The main host; its file of settings has the content that the last recorded plan writes."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__("gpu1")
+        self.recorder = recorder
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        assert command.argv[-1] == "/home/alice/.local/state/toolkit/demo/gpu1/conf/tuned.json"
+        return Result(0, tunings_text(kept_by(self.recorder.ran[-1])) if self.recorder.ran else "")
+
+
+def opened(recorder: Recorder) -> Session:
+    made = Session.open(load_inventory("hosts.yaml"))
+    made.runners["gpu1"] = Main(recorder)  # type: ignore[assignment]
+    return made
+
+
 @pytest.fixture
 def session(recorder: Recorder) -> Session:
-    return Session.open(load_inventory("hosts.yaml"))
+    return opened(recorder)
 
 
 class Measuring:
@@ -489,6 +518,40 @@ def test_a_session_knows_at_once_what_it_has_tuned(
     assert forget(session, unheard) == (whole, part)
     assert kept_by(recorder.ran[-1]) == ()
     assert plan_request(session, Request(words=("true",))).job.tuned == ()
+
+
+def test_tune_keeps_what_other_commands_stored_and_removed_while_it_measured(
+    session: Session, recorder: Recorder, measuring: Measuring
+) -> None:
+    """All sessions connected before the first of them stored its settings."""
+    second, third = opened(recorder), opened(recorder)
+    one = tune(session, "mpi", 8.0, unheard, ("gpu1", "gpu2"), clock=measuring.clock)
+    two = tune(second, "mpi", 8.0, unheard, ("gpu1", "cpu3"), clock=measuring.clock)
+    assert one.hosts != two.hosts and kept_by(recorder.ran[-1]) == (one, two)
+    assert forget(second, unheard) == (one, two)
+    three = tune(third, "mpi", 8.0, unheard, clock=measuring.clock)
+    assert kept_by(recorder.ran[-1]) == (three,)
+
+
+def test_tune_stores_nothing_if_it_cannot_read_what_is_stored(
+    recorder: Recorder, measuring: Measuring, tmp_path: Path
+) -> None:
+    session = Session.open(load_inventory("hosts.yaml"))
+    session.facts["gpu1"] = replace(session.facts["gpu1"], state_dir=str(tmp_path))
+    (tmp_path / "conf").mkdir()
+    tune(session, "mpi", 8.0, unheard, clock=measuring.clock)
+    file = tmp_path / "conf/tuned.json"
+    file.write_text(tunings_text((a_tuning(hosts=HOSTS[:1]),)))
+    tune(session, "mpi", 8.0, unheard, clock=measuring.clock)
+    (step,) = recorder.ran[-1].steps
+    assert isinstance(step, Upload)
+    assert [t.hosts for t in parse_tunings(str(step.files[0].content[0]))] == [HOSTS[:1], HOSTS]
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(ToolkitError, match="Is a directory") as caught:
+        tune(session, "mpi", 8.0, unheard, clock=measuring.clock)
+    assert caught.value.fix == f"on gpu1: ls -l {file}  # then make the file readable"
+    assert len(recorder.ran) == 2
 
 
 def test_auto_is_nccl_where_every_rank_has_a_gpu(session: Session, measuring: Measuring) -> None:

@@ -69,7 +69,7 @@ CASES = (
     Case("gpu-memory", "warning", _card(retired_pages__pending="Yes"), "bad memory pages"),
     Case("gpu-memory", "ok", _card(ecc__errors__uncorrected__volatile__total="[N/A]")),
     Case("gpu-memory", "error", _tail("rows:GPU-1, No, Yes\n"), "could not remap a bad memory row"),
-    Case("gpu-memory", "warning", _tail("rows:GPU-1, Yes, No\n"), "which its next reset remaps"),
+    Case("gpu-memory", "warning", _tail("rows:GPU-1, Yes, No\n"), "and remaps the row at its next reset"),
     Case(
         "gpu-xid",
         "warning",
@@ -80,6 +80,18 @@ CASES = (
     Case("gpu-xid", "warning", _tail(_xid(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 02")), "NVLink error"),
     Case("gpu-xid", "ok", _tail(_xid(31, "Ch 00000008, intr 00000000. MMU Fault"))),
     Case("gpu-xid", "not checked", scene(gpu_health=gpus(tail="")), "cannot read the kernel log"),
+    # As the probe counts equal errors.
+    Case("gpu-xid", "warning", _tail("log:      3 NVRM: Xid (PCI:0000:21:00): 79\n"), "at least 3 times"),
+    Case(
+        "gpu-xid",
+        "warning",
+        scene(gpu_health="log:\nlog:      1 NVRM: Xid (PCI:0000:21:00): 119\nno answer within 70 s\n"),
+        "Xid 119 (GSP does not respond)",
+    ),
+    *(
+        Case(f"gpu-{name}", "not checked", scene(gpu_health="no answer within 70 s\n"), "lists no GPU")
+        for name in ("memory", "throttle", "busy", "mode", "persistence", "link")
+    ),
     Case(
         "gpu-throttle",
         "warning",
@@ -116,7 +128,7 @@ CASES = (
         "gpu-persistence",
         "warning",
         scene(gpu_health=gpus(card(0, persistence_mode="Disabled"))),
-        "is reloaded for each job",
+        "is unloaded when no program uses the GPU",
     ),
     # The server of a screen, or another card's mode, keeps the driver loaded.
     Case("gpu-persistence", "ok", _card(persistence_mode="Disabled", display_active="Enabled")),

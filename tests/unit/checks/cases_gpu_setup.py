@@ -81,6 +81,10 @@ CASES = (
     Case("gpu-driver", "error", _says(_PCI + _NO_DRIVER), "the NVIDIA driver is not loaded"),
     Case("gpu-driver", "error", _says(gpus(card(0)) + _LOST), "has stopped responding"),
     Case("gpu-driver", "error", _says("no answer within 70 s\n"), "nvidia-smi is too slow or hangs"),
+    *(
+        Case(check, "not checked", _says(_PCI + _LOST), "nvidia-smi lists no GPU on this host [gpu-driver]")
+        for check in ("gpu-generation", "gpu-kept", "gpu-next-kernel")
+    ),
     Case("gpu-driver", "warning", _says(gpus() + _INFOROM), "infoROM is corrupted"),
     Case("gpu-driver", "warning", _says(gpus(card(0))), "lists 1 (missing: 0000:21:00.0)"),
     Case("gpu-driver", "warning", _NONE, "the PCI bus has 2 NVIDIA GPUs, but nvidia-smi is missing"),
@@ -102,7 +106,7 @@ CASES = (
             "gpu-count",
             "warning",
             with_file(_split(), **changes),
-            f"{words} by MIG devices, but NCCL before 2.30 refuses two ranks on one GPU",
+            f"{words} through MIG devices, but NCCL before 2.30 refuses two ranks on one GPU",
             fix="keep one MIG device of each GPU in hosts/gpu2/gpus",
         )
         for changes, words in (
@@ -152,7 +156,7 @@ CASES = (
         "gpu-cuda",
         "not checked",
         _asks(_driver("610.10"), NVIDIA_REQUIRE_CUDA="cuda>=13.9"),
-        "cannot evaluate the condition of the image",
+        "cannot evaluate NVIDIA_REQUIRE_CUDA of the image",
     ),
     Case("gpu-cuda", "ok", _asks(_driver("610.10"), NVIDIA_REQUIRE_CUDA="cuda>=13.0")),
     Case(
@@ -201,7 +205,7 @@ CASES = (
             NVIDIA_REQUIRE_CUDA="cuda>=12.0",
             TOOLKIT_WITH="",
         ),
-        "no code for RTX 5090 (compute capability 12.0): torch in the image supports 5.0 to 9.x",
+        "no code for RTX 5090 (compute capability 12.0): torch in the image supports capabilities 5.0 to 9.x",
         fix="toolkit image build --flavor gpu  # then in hosts.yaml: set image: toolkit:gpu",
     ),
     # The CUDA 12 of another image can have code for newer GPUs.

@@ -83,7 +83,7 @@ CASES = (
         _NOT_YET,
         "former name node 2",
         fix="toolkit down --hosts COPY  # COPY: a copy of hosts.yaml that contains only this host, with the "
-        "name node 2; downloads the job records, and removes the directory and the containers of the cluster",
+        "name node 2; the command downloads the job records, and removes the directory and the containers",
     ),
     # The container uses the directory, and `toolkit down` would end its jobs.
     *(

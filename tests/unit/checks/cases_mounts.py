@@ -78,7 +78,7 @@ CASES = (
         "/scratch/out does not respond",
         fix="findmnt -lo TARGET,SOURCE,FSTYPE  # then repair the server of /scratch/out, or the network",
     ),
-    Case("mount-there", "not checked", scene(places=""), "did not report the folder"),
+    Case("mount-there", "not checked", scene(places=""), "did not report the mount source"),
     Case("mount-access", "error", _told(_data(may="x"), _out()), "cannot read /data/digits"),
     Case(
         "mount-access",

@@ -15,6 +15,10 @@ from toolkit.core.facts import Interface, Mig
 from toolkit.protocol.probes import LookReport
 
 GOOD = scene()
+_NO_APPARMOR = (
+    "Error response from daemon: AppArmor enabled on system but the docker-default profile could not be"
+    " loaded: running `apparmor_parser apparmor_parser --version` failed with output: ."
+)
 _HOROVODRUN = replace(GOOD, inventory=replace(GOOD.inventory, launcher="horovodrun"))
 DROPPED = {"worker": {"answer": "timeout"}, "master": {"answer": "timeout"}, "any": {"answer": "timeout"}}
 REFUSED = {"worker": {"answer": "refused"}}
@@ -188,7 +192,7 @@ NETWORK_CASES = (
         "net-port-range",
         "warning",
         scene(**{"network-settings": kernel("31000 60999", "29500")}),
-        "port 29500-31547 (MASTER_PORT of jobs), because the kernel's ephemeral port range is 31000 to 60999",
+        "can use ports 29500-31547 (MASTER_PORT of jobs), because the kernel's ephemeral port range is 31000",
     ),
     Case("net-port-range", "not checked", scene(**{"network-settings": ""}), "not known"),
     Case("rdma", "ok", GOOD),
@@ -328,7 +332,7 @@ NETWORK_CASES = (
         "pair-open",
         "error",
         net.with_pair(GOOD, "gpu1", "gpu2", **DROPPED),
-        "connections to all ports are dropped without an answer within 1.5 s; gpu2 reaches gpu1",
+        "connections to all tested ports are dropped without an answer within 1.5 s; gpu2 reaches gpu1",
     ),
     Case(
         "pair-open",
@@ -340,13 +344,13 @@ NETWORK_CASES = (
         "pair-open",
         "error",
         all_into(GOOD, "gpu2"),
-        "no other host reaches gpu2 at 10.77.0.3: connections to all ports are dropped",
+        "no other host reaches gpu2 at 10.77.0.3: connections to all tested ports are dropped",
     ),
     Case(
         "pair-open",
         "error",
         all_out(GOOD, "gpu2"),
-        "the host reaches no other host: connections to all ports are dropped",
+        "the host reaches no other host: connections to all tested ports are dropped",
     ),
     Case(
         "pair-open",
@@ -379,7 +383,7 @@ NETWORK_CASES = (
         "pair-seen",
         "not checked",
         net.without_looks(GOOD),
-        "on two hosts (gpu1: --quick skips test containers)",
+        "on two hosts (gpu1: --quick skips the test programs)",
     ),
     Case("pair-large", "ok", GOOD),
     Case(
@@ -392,7 +396,7 @@ NETWORK_CASES = (
         "pair-large",
         "not checked",
         net.without_looks(GOOD),
-        "on two hosts (gpu1: --quick skips test containers)",
+        "on two hosts (gpu1: --quick skips the test programs)",
     ),
     Case("in-start", "ok", GOOD),
     Case("in-start", "error", net.with_looked(GOOD, "gpu2", Looked(error="no space left")), "no space left"),
@@ -402,7 +406,13 @@ NETWORK_CASES = (
         net.with_looked(GOOD, "gpu2", Looked(error="exec python3 failed", status=127)),
         "the image toolkit:cpu has no python3",
     ),
-    Case("in-start", "not checked", net.without_looks(GOOD), "--quick skips test containers"),
+    Case(
+        "in-start",
+        "error",
+        net.with_looked(GOOD, "gpu2", Looked(error=_NO_APPARMOR, status=127)),
+        "the test program failed: AppArmor is enabled on the host, but",
+    ),
+    Case("in-start", "not checked", net.without_looks(GOOD), "--quick skips the test programs"),
     # mount-there reports a missing source, and its fix creates the folder.
     Case(
         "in-start",
@@ -436,7 +446,7 @@ NETWORK_CASES = (
     ),
     # With launcher: auto the image needs no launcher's program.
     Case("in-programs", "ok", net.with_inside(GOOD, "gpu2", lacks=["mpirun", "horovodrun", "torchrun"])),
-    Case("in-programs", "not checked", net.without_looks(GOOD), "no test container"),
+    Case("in-programs", "not checked", net.without_looks(GOOD), "no test program"),
     Case("in-listen", "ok", GOOD),
     Case(
         "in-listen",
@@ -462,7 +472,7 @@ NETWORK_CASES = (
         "in-login",
         "not checked",
         net.without_looks(GOOD),
-        "toolkit tested no logins: --quick skips test containers",
+        "toolkit did not test logins between containers: --quick skips the test programs",
     ),
     Case("in-names", "ok", GOOD),
     Case(
@@ -491,7 +501,7 @@ NETWORK_CASES = (
         "error",
         net.with_inside(GOOD, "gpu1", logins={"gpu2": {"memlock": 65536, "nofile": 4096}}),
         "ranks can lock only 64 KiB",
-        fix="in hosts.yaml: set ulimits: {memlock: unlimited}, then: toolkit up",
+        fix="set ulimits: {memlock: unlimited} in hosts.yaml, then run toolkit up",
     ),
     Case("in-memlock", "not checked", net.without_looks(GOOD), "--quick"),
     Case("in-files", "ok", GOOD),
@@ -540,7 +550,7 @@ NETWORK_CASES = (
         net.with_inside(GOOD, "gpu2", versions={"python": "3.11.2", "torch": "2.12.0", "libmpi": "40.30.4"}),
         "torch differs: 2.13.0 on gpu1, cpu3; 2.12.0 on gpu2",
     ),
-    Case("in-versions", "not checked", net.without_looks(GOOD), "no test container"),
+    Case("in-versions", "not checked", net.without_looks(GOOD), "no test program"),
     Case("in-variables", "ok", GOOD),
     Case("in-variables", "ok", with_nccl("2.30.3", NCCL_IB_OOO_RQ="1")),
     Case(
@@ -557,7 +567,7 @@ NETWORK_CASES = (
         ),
         "but the image has NCCL 2.9.1",
     ),
-    Case("in-variables", "not checked", net.without_looks(GOOD), "no test container"),
+    Case("in-variables", "not checked", net.without_looks(GOOD), "no test program"),
     Case("in-mounts", "ok", GOOD),
     Case(
         "in-mounts",
@@ -577,7 +587,7 @@ NETWORK_CASES = (
         ),
         "/scratch/out is one shared folder on gpu1, cpu3, but a different folder on gpu2",
     ),
-    Case("in-shared", "not checked", net.without_looks(GOOD), "no test container"),
+    Case("in-shared", "not checked", net.without_looks(GOOD), "no test program"),
     Case("in-clock", "ok", GOOD),
     Case(
         "in-clock",

@@ -233,7 +233,7 @@ def with_pair(scene: Scene, source: str, target: str, **changes: Any) -> Scene:
     return with_inside(scene, source, pairs={**pairs, target: pair})
 
 
-def without_looks(scene: Scene, why: str = "--quick skips test containers") -> Scene:
+def without_looks(scene: Scene, why: str = "--quick skips the test programs") -> Scene:
     return replace(scene, inside={}, outside=dict.fromkeys(scene.facts, why))
 
 

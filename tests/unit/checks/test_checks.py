@@ -121,17 +121,20 @@ def test_a_mount_finding_from_a_container_has_the_same_severity_and_fix() -> Non
 @pytest.mark.parametrize(
     ("launcher", "lacks", "fixes"),
     [
-        ("horovodrun", "/usr/sbin/sshd", ("in hosts.yaml: set transport: exec and launcher: mpirun;",)),
-        ("mpirun", "ssh", ("in hosts.yaml: set transport: exec;",)),
+        ("horovodrun", "/usr/sbin/sshd", ("set transport: exec and launcher: mpirun in hosts.yaml,",)),
+        ("mpirun", "ssh", ("set transport: exec in hosts.yaml,",)),
         (
             "horovodrun",
             "ssh mpirun horovodrun",
-            ("transport: exec and launcher: torchrun;", "in hosts.yaml: set launcher: torchrun;"),
+            (
+                "transport: exec and launcher: torchrun in hosts.yaml,",
+                "set launcher: torchrun in hosts.yaml,",
+            ),
         ),
         (
             "mpirun",
             "/usr/sbin/sshd ssh mpirun horovodrun torchrun",
-            ("transport: exec and launcher: python;", "in hosts.yaml: set launcher: python;"),
+            ("transport: exec and launcher: python in hosts.yaml,", "set launcher: python in hosts.yaml,"),
         ),
     ],
 )

@@ -90,9 +90,9 @@ def test_warnings_are_printed_by_up_and_by_run(recorder: Recorder, saw: Any) -> 
     saw(_WARNINGS)
     status, _, err = call("up")
     assert (status, len(recorder.ran)) == (0, 1)
-    assert "gpu2: without persistence mode" in err and "gpu2: the clock of the host is" in err
+    assert "gpu2: persistence mode is off" in err and "gpu2: the clock of the host is" in err
     status, _, err = call("run", "--detach", "--np", "3", "train.py")
-    assert status == 0 and "gpu2: without persistence mode" in err and "gpu2: the clock of the host is" in err
+    assert status == 0 and "gpu2: persistence mode is off" in err and "gpu2: the clock of the host is" in err
     assert "toolkit check" not in err
 
 

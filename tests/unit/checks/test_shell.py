@@ -218,6 +218,33 @@ def test_the_error_message_of_a_driver_is_kept(smi: Path) -> None:
     assert told.cards == () and "version mismatch" in told.trouble
 
 
+def test_errors_of_a_program_do_not_hide_an_error_of_the_hardware(smi: Path) -> None:
+    (smi / "new").write_text(NEW_COLUMNS)
+    lost = "[  1.0] NVRM: Xid (PCI:0000:65:00): 79, pid=1, GPU has fallen off the bus."
+    crash = "[  2.0] NVRM: Xid (PCI:0000:17:00): 13, pid=2, Graphics SM Warp Exception on (GPC 0, TPC {})"
+    (smi / "log").write_text("\n".join((lost, lost, *(crash.format(number) for number in range(500)))))
+    (smi / "bin" / "dmesg").write_text(f"#!/bin/sh\ncat {smi}/log\n")
+    (smi / "bin" / "dmesg").chmod(0o755)
+    lines = answers(ask(GPUS, smi)).tagged("log")
+    assert [line.split(None, 1) for line in lines if line] == [
+        ["500", "NVRM: Xid (PCI:0000:17:00): 13"],
+        ["2", "NVRM: Xid (PCI:0000:65:00): 79"],
+    ]
+
+
+@pytest.mark.parametrize("begin", ["smi=hangs", "smi=; ask_gpus() { echo no answer; return 1; }"])
+def test_the_kernel_log_is_read_although_nvidia_smi_hangs(smi: Path, begin: str) -> None:
+    (smi / "bin" / "dmesg").write_text("#!/bin/sh\necho 'NVRM: Xid (PCI:0000:65:00): 119, pid=1'\n")
+    (smi / "bin" / "dmesg").chmod(0o755)
+    path = f"{smi}/bin:/usr/bin:/bin"
+    done = subprocess.run(
+        ["sh", "-c", f"{begin}\n{GPUS.text}"], env={"PATH": path}, capture_output=True, text=True
+    )
+    told = answers(Seen("gpu1", {GPUS.name: done.stdout}))
+    assert told.trouble.startswith("no answer")
+    assert [line.strip() for line in told.tagged("log")] == ["", "1 NVRM: Xid (PCI:0000:65:00): 119"]
+
+
 # Leftovers
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +31,7 @@ from toolkit.cli.progress import Progress
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import BadInput, Detached, MissingTool, NotReady, Problem, ToolkitError, Unreachable
 from toolkit.hostsfile.parse import parse_inventory
-from toolkit.lab.status import LabStatus
+from toolkit.lab.status import LabHostStatus, LabStatus
 from toolkit.network.measured import Measured
 from toolkit.plan.execute import PlanInterrupted, StepEnded
 
@@ -340,7 +341,7 @@ def test_hosts_file_without_an_end_and_homes_that_nobody_has(run: Run, hosts: Pa
     hosts.write_text(HOSTS.replace("{slots: 2}", "{identity_file: ~no-such-user/key}"))
     assert "hosts/gpu1/identity_file: there is no file ~no-such-user/key" in run("up")[2]
     hosts.write_text(HOSTS + "known_hosts: ~no-such-user/known_hosts\n")
-    assert "known_hosts: the home folder in ~no-such-user" in run("up")[2]
+    assert "known_hosts: toolkit cannot resolve the home folder in ~no-such-user" in run("up")[2]
 
 
 def test_trust_as_a_dry_run_records_nothing(
@@ -360,12 +361,45 @@ def test_trust_as_a_dry_run_records_nothing(
         toolkit.init.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:new", "SHA256:old", "changed")
     )
     assert run("trust", "--dry-run", "--yes")[0] == 1
+    none = replace(target, known_hosts=())
+    findings[:] = [toolkit.init.trust.ShownKey("gpu1", none, "ssh-ed25519", "SHA256:new")]
+    status, out, err = run("trust", "--dry-run", "--json")
+    assert status == 1 and "not recorded: the SSH configuration sets UserKnownHostsFile none" in err
+    assert json.loads(out)[0]["fix"] == "set known_hosts: FILE in hosts.yaml"
     findings[:] = [
         toolkit.init.trust.ShownKey("gpu2", target, failure=Unreachable("it is off", "ssh gpu2", "gpu2"))
     ]
     status, out, err = run("trust", "--json")
     assert (status, err) == (1, "gpu2: it is off\n    fix: ssh gpu2\n")
     assert [(row["error"], row["fix"]) for row in json.loads(out)] == [("it is off", "ssh gpu2")]
+
+
+def test_trust_reports_a_key_that_cannot_be_recorded_and_records_the_others(
+    run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    places = {"gpu1": tmp_path / "file" / "known", "gpu2": tmp_path / "folder", "cpu3": tmp_path / "known"}
+    key = SimpleNamespace(get_name=lambda: "ssh-ed25519", get_base64=lambda: "AAAA")
+    findings = [
+        toolkit.init.trust.ShownKey(
+            host,
+            toolkit.init.trust.Target(host, "10.0.0.1", known_hosts=(str(place),)),
+            "ssh-ed25519",
+            "SHA256:new",
+            key=key,
+        )
+        for host, place in places.items()
+    ]
+    monkeypatch.setattr("toolkit.cli.trust.shown_keys", lambda inventory, names: findings)
+    status, out, err = run("trust", "--yes", "--json")
+    assert status == 1 and "Traceback" not in err
+    assert f"not recorded: cannot use {places['gpu1']} as the file for SSH host keys: File exists" in err
+    assert f"not recorded: cannot write {places['gpu2']}: Is a directory" in err
+    assert f"recorded in {places['cpu3']}" in err
+    assert places["cpu3"].read_text() == "10.0.0.1 ssh-ed25519 AAAA\n"
+    assert [bool(row["error"]) for row in json.loads(out)] == [True, True, False]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "hosts.yaml", "known"]
 
 
 _INTERRUPTED_IMPORT = """
@@ -401,8 +435,20 @@ def test_the_state_of_a_missing_practice_cluster_is_an_error_as_json_too(
     monkeypatch.setattr("toolkit.cli.lab.lab_status", lambda name: LabStatus(name, "", ()))
     for words in ((), ("--json",)):
         status, out, err = run("lab", "status", "--name", "gone", *words)
-        assert status == 3 and "this machine has no practice cluster gone" in err
+        assert status == 3 and "your machine has no practice cluster gone" in err
     assert json.loads(out)["ok"] is False
+
+
+def test_the_line_for_the_shell_quotes_the_folder_of_a_practice_cluster(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("toolkit.cli.lab.lab_up", lambda spec, progress: Report("lab lab", ()))
+    out = run("lab", "up", "--folder", "my lab")[1]
+    assert out == f"export TOOLKIT_HOSTS='{tmp_path}/my lab/hosts.yaml'\n"
+    host = LabHostStatus("box1", "10.77.0.11", "eth0", "trainer", "running", "26.1", "overlay2", True)
+    lab = LabStatus("lab", f"{tmp_path}/my lab", (host,))
+    monkeypatch.setattr("toolkit.cli.lab.lab_status", lambda name: lab)
+    assert run("lab", "status")[1].endswith(out)
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -422,3 +468,18 @@ def test_a_variable_that_names_a_removed_practice_cluster_is_to_be_unset(
     monkeypatch.setenv("TOOLKIT_HOSTS", str(removed if named else other))
     status, _, err = run("lab", "down")
     assert status == 0 and ("unset TOOLKIT_HOSTS" in err) == named
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_kept_images_are_reported_only_if_something_else_was_removed(
+    there: bool, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = (Outcome("hosts", "container removed", "box1", "ok"),) if there else ()
+    monkeypatch.setattr("toolkit.cli.lab.lab_down", lambda name, *rest: Report(f"lab down {name}", outcomes))
+    status, _, err = run("lab", "down", "--keep-images")
+    done = (
+        "removed the hosts and files except the volumes with the hosts' images"
+        if there
+        else "nothing to remove"
+    )
+    assert (status, err) == (0, f"lab lab: {done} (0.0 s)\n")

@@ -33,5 +33,5 @@ def test_lines_without_a_terminal_have_rate_and_remaining_time(
         "     ...  gpu1: send toolkit:gpu: 2050 of 5300 MB, 0.0 MB/s",
         "     ...  gpu1: send toolkit:gpu: 4050 MB, 100.0 MB/s",
         "     ...  gpu1: send toolkit:gpu: 5300 of 5300 MB, 119.0 MB/s",
-        "     ...  gpu1: send toolkit:gpu: all 5300 MB sent; the host stores the data",
+        "     ...  gpu1: send toolkit:gpu: all 5300 MB sent; the host is storing the data",
     ]

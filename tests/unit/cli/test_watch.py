@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import typer
 
 from tests.unit.container_world import PATIENCE_S
 from toolkit.cli import watch
+from toolkit.cli.app import Toolkit
+from toolkit.cli.lazy import VerbGroup
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import _ask, _tell
 from toolkit.errors import Detached
@@ -52,6 +55,26 @@ def test_a_second_ctrl_c_while_the_question_is_written_stops_the_job(monkeypatch
     assert _ask("the-job", cast(Any, _Held()), signals) == "stop"
     assert "the-job is running" in screen.getvalue()
     assert not _Held.held.locked()
+
+
+@pytest.mark.parametrize("code", [0, 130])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_decides_the_exit_code_of_a_verb_that_ctrl_c_ends(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    """For Ctrl-C, `top` and `forward` exit with 0, and `logs` exits with 130 without an error message."""
+
+    def verb(group: object, ctx: object) -> None:
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            if code:
+                raise typer.Exit(code) from None
+
+    monkeypatch.setattr(VerbGroup, "invoke", verb)
+    with pytest.raises(typer.Exit) as end:
+        Toolkit().invoke(None)
+    assert end.value.exit_code == 128 + number
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -193,7 +216,8 @@ def test_a_job_without_output_yet_is_reported_once(
     monkeypatch.setattr(watch, "follow", follow)
     watch.watch(cast(Any, None), "the-job", signals, Excerpt(), "ask", lambda data: None, False, starting)
     said = screen.getvalue()
-    line = "no output yet; ranks are starting on gpu[1-2] (in another terminal: toolkit why the-job)\n"
+    why = "to see the reason, run in another terminal: toolkit why the-job"
+    line = f"no output yet; ranks are starting on gpu[1-2] ({why})\n"
     assert said.count(line) == lines == said.count("no output yet")
 
 

@@ -141,7 +141,7 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
         (host(number=4), PLAIN, "", "in hosts.yaml, but nvidia-smi on the host lists 2", "hosts/gpu1/gpus"),
         (host(number=2), said("gpu-lost-of-two")[0], said("gpu-lost-of-two")[1], "Unknown Error", "-L"),
         (host(number=1), (), said("no-driver")[1], "1 GPU is declared in hosts.yaml", "modprobe nvidia"),
-        (host("0"), (), said("mismatch-550")[1], "runs the old driver", "reboot  # or in hosts.yaml: set"),
+        (host("0"), (), said("mismatch-550")[1], "runs the old driver", "reboot  # or set hosts/"),
         (host(number=1), (), said("no-devices")[1], "the NVIDIA driver finds no GPU", "lspci"),
         (host(number=1), (), said("absent")[1], "nvidia-smi is not on the PATH", "install the NVIDIA driver"),
         (host(number=1), (), said("hangs")[1], "nvidia-smi is too slow or hangs", "nvidia-smi -pm 1  # "),
@@ -414,6 +414,11 @@ def test_a_driver_in_trouble_is_told_where_nobody_declared_gpus() -> None:
         text.startswith("gpu1: the host uses no GPU: the NVIDIA driver is not")
         and "set hosts/gpu1/gpus to 0" in text
     )
+    hosts["gpu1"] = replace(hosts["gpu1"], gpu_trouble=said("no-devices")[1])
+    _, problems = judge_gpus(make_layout(world.inventory(), Observed(hosts)), Report("smoke", ()))
+    (text,) = map(str, problems)
+    # A paste of the fix does not run the alternative.
+    assert "nvrm  # or, to run ranks on the CPU, set hosts/gpu1/gpus to 0 in hosts.yaml" in text
     quiet = world.inventory(world.HOSTS.replace("address: 10.77.0.2", "gpus: 0\n    address: 10.77.0.2"))
     assert judge_gpus(make_layout(quiet, Observed(hosts)), Report("smoke", ())) == ((), ())
 

@@ -30,19 +30,35 @@ def settings_of(command: Command) -> tuple[str, Any]:
     return command.stdin[:length].decode(), json.loads(command.stdin[length:])
 
 
+# Of an engine on Debian 12 without the package apparmor.
+_NO_APPARMOR = (
+    "docker: Error response from daemon: AppArmor enabled on system but the docker-default profile could not"
+    " be loaded: running `apparmor_parser apparmor_parser --version` failed with output: \nerror: exec:"
+    ' "apparmor_parser": executable file not found in $PATH.'
+)
+
+
 class Image:
     """A host that runs the probe: an engine with an image of these properties."""
 
     name = "gpu1"
 
-    def __init__(self, lacks: tuple[str, ...] = (), banner: str = "", status: int = 0, **report: Any) -> None:
+    def __init__(
+        self,
+        lacks: tuple[str, ...] = (),
+        banner: str = "",
+        status: int = 0,
+        said: str = "docker: the runtime failed.",
+        **report: Any,
+    ) -> None:
         self.report, self.banner, self.status = {**REPORT, "lacks": lacks, **report}, banner, status
+        self.said = said
         self.commands: list[Command] = []
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
         self.commands.append(command)
         if self.status:
-            return Result(self.status, "", "docker: the runtime failed.")
+            return Result(self.status, "", self.said)
         nonce, text = settings_of(command)[1]["nonce"], json.dumps(self.report)
         raw = f"{self.banner}\n{nonce} image {len(text)}\n{text}\n{nonce} end 0\n".encode()
         return Result(0, raw.decode(), raw=raw)
@@ -101,7 +117,7 @@ def test_no_docker_command_for_the_probe(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PATH", "/nonexistent")
     inventory, layout = made()
     nowhere = replace(layout, image=replace(layout.image, identity="0" * 16))
-    with pytest.raises(ImageError, match="this machine has no docker command"):
+    with pytest.raises(ImageError, match="your machine has no docker command"):
         choose_transport(inventory, nowhere, True, {})
 
 
@@ -134,13 +150,15 @@ def test_keys_that_need_ssh_are_refused_with_their_fix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("usable", "error", "what", "fix"),
+    ("image", "usable", "error", "what", "fix"),
     [
-        (True, ImageError, "this machine does not have the image lab:1: No such image", "docker pull lab:1"),
-        (False, MissingTool, "docker cannot be used on this machine: Cannot connect", "sudo systemctl start"),
+        ("lab:1", True, ImageError, "your machine does not have the image lab:1: No", "docker pull lab:1"),
+        ("toolkit:gpu", True, ImageError, "your machine does not", "toolkit image build --flavor gpu"),
+        ("lab:1", False, MissingTool, "docker cannot be used on your machine: ", "sudo systemctl start"),
     ],
 )
 def test_an_image_without_a_description(
+    image: str,
     usable: bool,
     error: type[ToolkitError],
     what: str,
@@ -149,14 +167,14 @@ def test_an_image_without_a_description(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A docker command that cannot reach an engine is no missing image, which a pull would bring."""
-    said = "No such image: lab:1" if usable else "Cannot connect to the Docker daemon at unix:///x."
+    said = f"No such image: {image}" if usable else "Cannot connect to the Docker daemon at unix:///x."
     text = f'#!/bin/sh\ncase $1 in image) echo "[]" ;; ps) {"exit 0" if usable else ":"} ;; esac\n'
     docker = tmp_path / "docker"
     docker.write_text(f'{text}echo "{said}" >&2\nexit 1\n')
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(error) as raised:
-        image_here("lab:1")
+        image_here(image)
     assert raised.value.what.startswith(what) and raised.value.fix.startswith(fix)
     assert "\n" not in raised.value.what
 
@@ -173,7 +191,11 @@ def test_a_banner_is_not_an_answer() -> None:
 @pytest.mark.parametrize(
     ("image", "words"),
     [
-        (Image(status=127), "has no python3 on its PATH"),
+        (Image(status=127, said="env: 'python3': No such file or directory"), "has no python3 on its PATH"),
+        (
+            Image(status=127, said=_NO_APPARMOR),
+            "probe of the image lab:1 failed: .*AppArmor enabled on system",
+        ),
         (Image(status=125), "the runtime failed"),
         (Image(python=[3, 9, 2]), "has the version 3.9.2, but toolkit needs 3.10"),
         (Image(python="3.12"), "no valid report"),
@@ -192,6 +214,9 @@ def test_a_probe_that_fails_on_a_host_names_the_host_and_its_engine() -> None:
         image_report("lab:1", "sha256:1", (), Image(status=125).run, "box1", "podman")
     assert caught.value.host == "box1"
     assert caught.value.fix == "on box1: podman run -it --rm --entrypoint sh lab:1"
+    with pytest.raises(ImageError, match="AppArmor is enabled on the host") as caught:
+        image_report("lab:1", "sha256:1", (), Image(status=127, said=_NO_APPARMOR).run, "box1")
+    assert caught.value.fix == "on box1: sudo apt-get install apparmor && sudo systemctl restart docker"
 
 
 @pytest.mark.parametrize("end", [Result(124), KeyboardInterrupt(), Unreachable("gone", "", "gpu1")])

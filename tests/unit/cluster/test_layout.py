@@ -212,7 +212,7 @@ def test_the_fix_of_a_missing_image_provides_this_image() -> None:
     """Without --flavor, the build chooses by the user's own machine, which often has no GPU."""
     known = [(CPU_IMAGE, CPU_BUILD), *((one.image, one.build) for one in CUDA_VARIANTS)]
     for image, build in known:
-        other = "or in hosts.yaml: set image: to an image that your machine has"
+        other = "or set image: in hosts.yaml to an image that your machine has"
         assert missing_fix(image) == f"{build}  # {other}"
     assert missing_fix("toolkit:mine").startswith("toolkit image build --tag toolkit:mine  #")
     assert missing_fix("lab/train:v3").startswith("docker pull lab/train:v3  #")

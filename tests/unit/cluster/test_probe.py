@@ -194,7 +194,7 @@ def test_everything_that_a_host_says() -> None:
     assert said.interfaces == (
         Interface("lo", "127.0.0.1", 8),
         Interface("enp3s0", "10.77.0.2", 24),
-        Interface("enp3s0", "10.77.0.99", 24),
+        Interface("enp3s0", "10.77.0.99", 24, secondary=True),
         Interface("docker0", "172.17.0.1", 16),
         Interface("tun0", "10.8.0.6", 32),
     )

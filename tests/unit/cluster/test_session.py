@@ -31,7 +31,7 @@ def test_the_output_of_a_command_is_kept_up_to_a_limit(monkeypatch: pytest.Monke
     assert (done.status, len(done.stdout)) == (3, MOST_OUTPUT)
     assert done.stderr == (
         "its own words\n"
-        "toolkit: gpu1 printed 2.1 MB more than toolkit keeps in memory; "
+        "toolkit: the command on gpu1 printed 2.1 MB more than toolkit keeps in memory; "
         "to print the complete output: toolkit exec gpu1 -- COMMAND\n"
     )
     passed: list[bytes] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -186,8 +187,75 @@ def test_a_rank_uses_the_only_mig_device_that_it_sees(
     torch.distributed.init_process_group.side_effect = _Stopped
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch.distributed", torch.distributed)
+    rendezvous = SimpleNamespace(rendezvous=lambda url: iter([("store", 2, 3)]))
+    monkeypatch.setitem(sys.modules, "torch.distributed.rendezvous", rendezvous)
+    monkeypatch.setattr(allreduce, "agree", lambda *_: True)
     for name, value in {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(_Stopped):
         start()
     torch.cuda.set_device.assert_called_once_with(("cuda", 0))
+
+
+class Store:
+    """The part of torch.distributed.Store that the ranks use, for threads."""
+
+    def __init__(self) -> None:
+        self.values, self.changed = dict[str, str](), threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self.changed:
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self.changed:
+            assert self.changed.wait_for(lambda: key in self.values, 20), f"no rank has set {key}"
+            return self.values[key].encode()
+
+    def add(self, key: str, number: int) -> int:
+        with self.changed:
+            self.values[key] = str(int(self.values.get(key, "0")) + number)
+            return int(self.values[key])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "without"),
+    [
+        ((True, True, True), []),
+        ((False, False), []),
+        ((False,), []),
+        ((True, False, True), [1]),
+        ((False, True), [0]),
+    ],
+)
+def test_ranks_with_different_backends_do_not_wait_for_each_other(
+    gpus: tuple[bool, ...], without: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, size, found = Store(), len(gpus), dict[int, bool]()
+
+    def agree(rank: int) -> None:
+        found[rank] = allreduce.agree(store, rank, size, gpus[rank])
+
+    threads = [threading.Thread(target=agree, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(size), not without)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" on ")[0] for line in lines] == [f"rank {rank}" for rank in without]
+    assert all(f"sees no GPU, but {sum(gpus)} of {size} ranks see a GPU" in line for line in lines)
+
+
+def test_ranks_that_see_different_devices_exit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = MagicMock()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", torch.distributed)
+    rendezvous = SimpleNamespace(rendezvous=lambda url: iter([("store", 0, 2)]))
+    monkeypatch.setitem(sys.modules, "torch.distributed.rendezvous", rendezvous)
+    monkeypatch.setattr(allreduce, "agree", lambda *_: False)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert allreduce.main() == 1
+    assert not torch.distributed.init_process_group.called

@@ -166,7 +166,7 @@ def test_what_is_laid_out_otherwise_is_said(tmp_path: Path) -> None:
     image = overlay2(tmp_path)
     (tmp_path / "layers" / "cache1" / "diff" / "big").write_bytes(b"short")
     status, _, err = run(tmp_path, "overlay2", "read", image, "1", *DIFF_IDS)
-    assert status == 3 and err == "Unreadable: big is shorter than the size that the layer records\n"
+    assert status == 3 and err == "Unreadable: big is shorter than its size in the layer's metadata\n"
     (tmp_path / "layers" / "cache0" / "diff" / "etc" / "passwd").unlink()
     (tmp_path / "layers" / "cache0" / "diff" / "etc" / "passwd").symlink_to("/etc/passwd")
     status, out, err = run(tmp_path, "overlay2", "read", image, "0", *DIFF_IDS)

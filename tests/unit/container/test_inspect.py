@@ -8,6 +8,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.unit.container_world import JOB, World, python, unkillable_smi, wait_for
+from toolkit.container.conventions import in_memory
 from toolkit.container.diagnose import collect, inspect_ranks, processes, stacks, watchdog
 from toolkit.protocol.decode import decode
 from toolkit.protocol.evidence import InspectedNow
@@ -122,6 +124,12 @@ def test_an_unkillable_nvidia_smi_does_not_hold_up_the_inspection(
     gpu = {"index": "0", "uuid": "GPU-1a", "busy": "97", "watts": "349.12", "mib": "20000"}
     monkeypatch.setattr(processes, "SMI_S", 20.0)
     assert processes.gpus() == {"gpus": [gpu], "gpu_error": ""}
+    with (tmp_path / "nvidia-smi").open("a") as smi:
+        smi.write("echo 'Unable to determine the device handle for GPU1: GPU is lost.'\nexit 15\n")
+    lost = "Unable to determine the device handle for GPU1: GPU is lost."
+    assert processes.gpus() == {"gpus": [gpu], "gpu_error": lost}
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    assert processes.gpus() == {"gpus": [], "gpu_error": "exit code 9"}
 
 
 def test_stacks_take_no_longer_than_their_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +224,23 @@ def test_after_a_restart_its_own_hosts_and_ends_count(world: World) -> None:
     own = {"attempt": 1, "hosts": [{"name": "gpu9", "address": "10.77.0.9", "slots": 1, "gpus": []}]}
     (folder / "attempt.json").write_text(json.dumps(own))
     said = inspect(world, JOB)
-    assert said["ranks"][0]["exit_code"] is None and said["job"]["hosts"][0]["name"] == "gpu9"
+    assert said["ranks"] == [], "the restart has not started it"
+    assert said["job"]["hosts"][0]["name"] == "gpu9"
+    run = {"rank": 0, "attempt": 1, "pid": 7}
+    (folder / "logs" / "rank-0.run").write_text(json.dumps(run))
+    assert inspect(world, JOB)["ranks"][0]["exit_code"] is None
+    # An elastic launcher has started the rank again.
+    (folder / "logs" / "rank-0.exit").write_text(json.dumps(ended | {"attempt": 1, "pid": 6}))
+    assert inspect(world, JOB)["ranks"][0]["exit_code"] is None
+    (folder / "logs" / "rank-0.exit").write_text(json.dumps(ended | {"attempt": 1, "pid": 7}))
+    assert inspect(world, JOB)["ranks"][0]["exit_code"] == 1
+    # The disk was full when the launcher started the rank once more.
+    memory = in_memory(folder, "rank-0.run")
+    try:
+        memory.write_text(json.dumps(run | {"pid": 8}))
+        assert inspect(world, JOB)["ranks"][0]["exit_code"] is None
+    finally:
+        memory.unlink()
 
 
 def test_everything_is_kept_by_collect(world: World) -> None:
@@ -242,13 +266,30 @@ def test_hosts_that_do_not_answer_are_not_among_those_that_collect_counts(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reports = [{"host": "gpu1", "ranks": []}, {"host": "gpu2", "error": "gone"}]
-    monkeypatch.setattr(collect, "load_job", lambda job: {})
+    monkeypatch.setattr(collect, "load_job", lambda job: {"hosts": []})
     monkeypatch.setattr(collect, "job_folder", lambda job: world.root)
-    monkeypatch.setattr(collect, "look_everywhere", lambda job: reports)
+    monkeypatch.setattr(collect, "look_everywhere", lambda job, names: reports)
     monkeypatch.setattr(sys, "argv", ["diagnose.collect", JOB])
     assert collect.main() == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["hosts"], said["silent"]) == (1, ["gpu2: gone"])
+
+
+def test_collect_keeps_only_the_newest_files_and_queries_the_current_hosts(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
+    folder = world.job()
+    (folder / "status.json").write_text(json.dumps({"state": "running", "hosts": {"gpu7": [0, 1]}}))
+    queried: list[str] = []
+    monkeypatch.setattr(collect, "look_on", lambda job, host: queried.append(host) or {"host": host})
+    monkeypatch.setattr(sys, "argv", ["diagnose.collect", JOB])
+    for _ in range(5):
+        assert collect.main() == 0
+    paths = [json.loads(line)["path"] for line in capsys.readouterr().out.splitlines()]
+    assert sorted(map(str, folder.glob("evidence/*"))) == paths[-3:]
+    assert set(queried) == {"gpu1", "gpu7"}
+    assert json.loads(Path(paths[-1]).read_text())["slots"] == {"gpu7": [0, 1]}
 
 
 def test_rows_of_the_table_of_connections() -> None:
@@ -334,6 +375,78 @@ def test_the_watchdog_looks_once_at_each_stall() -> None:
     assert (
         late is not None and "could not save the state of the ranks within 60 s" in late and started[1].killed
     )
+
+
+def test_the_watchdog_marks_the_evidence_of_a_stall_after_which_ranks_continue(tmp_path: Path) -> None:
+    number = 0
+
+    def start(job: str, why: str) -> Collector:
+        nonlocal number
+        number += 1
+        path = tmp_path / f"{number}.json"
+        path.touch()
+        collector = Collector(json.dumps({"path": str(path), "hosts": 1, "silent": []}).encode())
+        collector.over = True
+        return collector
+
+    def files() -> list[str]:
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    dog = watchdog.Watchdog("x", 10.0, 0.0, start)
+    dog.tick(10.0)
+    dog.tick(11.0)
+    for now in (20.0, 139.0):  # the errors that end a job
+        dog.heard(now)
+    assert files() == ["1.json"]
+    dog.heard(140.0)
+    assert files() == ["1.over.json"]
+    dog.tick(150.0)
+    dog.tick(151.0)
+    dog.heard(152.0)
+    assert files() == ["1.over.json", "2.json"]
+    dog.tick(162.0)
+    assert files() == ["1.over.json", "2.over.json", "3.json"], "another stall"
+    dog.tick(163.0)
+    dog.restart(164.0)
+    assert files() == ["1.over.json", "2.over.json", "3.over.json"]
+
+
+def test_a_stall_before_a_restart_is_not_the_cause_of_the_end(world: World) -> None:
+    code = (
+        "import os, pathlib, time; print('token', flush=True); evidence = pathlib.Path('../evidence')\n"
+        "while os.environ['TOOLKIT_RESTART'] == '0' and not list(evidence.glob('*.json')): time.sleep(0.1)\n"
+        "time.sleep(1 if os.environ['TOOLKIT_RESTART'] == '0' else 0); raise SystemExit(1)"
+    )
+    world.job(command=python(code), max_restarts=1, networks=[], stall_after=0.5)
+    world.start("job.supervisor", JOB, PATH=f"{world.mpirun_of_one_rank()}:{os.environ['PATH']}")
+    wait_for(lambda: world.status()["state"] == "failed")
+    assert len(world.status()["restarts"]) == 1
+    assert inspect(world, JOB)["kept"]["over"] is True
+
+
+# A server that sends a byte from time to time, and the report that is read from it; for a process of its own.
+RAS = """
+import os, socket, threading, time
+from toolkit.container.diagnose import processes
+processes.RAS_S = 1.0
+server = socket.create_server(("127.0.0.1", 0))
+def serve():
+    connection, _ = server.accept()
+    while True:
+        connection.sendall(b"x")
+        time.sleep(0.2)
+threading.Thread(target=serve, daemon=True).start()
+environ = {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
+print(repr(processes.ras(environ, [os.getppid()])))
+start = time.monotonic()
+print(set(processes.ras(environ, [os.getpid()])), time.monotonic() - start < 15)
+"""
+
+
+def test_ras_is_read_only_from_a_process_of_the_job_and_for_a_limited_time() -> None:
+    """Another job on the host can have the port."""
+    done = subprocess.run([sys.executable, "-c", RAS], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["''", "{'x'} True"], done.stderr
 
 
 def test_the_watchdog_says_what_failed() -> None:

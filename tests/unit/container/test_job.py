@@ -83,7 +83,11 @@ def test_a_sweep_that_is_not_the_last_leaves_the_variables(world: World) -> None
     [
         ("print('last'); raise SystemExit(7)", 7, "ended with exit code 7"),
         ("import os; print('last', flush=True); os.kill(os.getpid(), 11)", 139, "was killed by SIGSEGV"),
-        ("print('last'); raise SystemExit(139)", 139, "ended with exit code 139, as after SIGSEGV"),
+        (
+            "print('last'); raise SystemExit(139)",
+            139,
+            "ended with exit code 139, which usually means SIGSEGV",
+        ),
     ],
 )
 def test_a_job_that_fails_has_the_ranks_exit_code(world: World, code: str, expected: int, words: str) -> None:

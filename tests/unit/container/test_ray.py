@@ -116,8 +116,8 @@ class Ray:
     ("cpus", "status", "message"),
     [
         ({"gpu1": 2.0, "gpu2": 3.0}, 0, ""),
-        ({"gpu1": 2.0}, 69, "Ray on gpu2 did not join 10.77.0.2:29500 within 1 s"),
-        ({"gpu1": 2.0, "gpu2": 1.0}, 64, "gpu2: Ray has 1 x CPU, but the job requires 3"),
+        ({"gpu1": 2.0}, 69, "Ray on gpu2 did not join the Ray head at 10.77.0.2:29500 within 1 s"),
+        ({"gpu1": 2.0, "gpu2": 1.0}, 64, "gpu2: the number of CPUs in Ray is 1, but the job requires 3"),
     ],
 )
 def test_the_driver_waits_for_the_nodes_of_all_hosts(

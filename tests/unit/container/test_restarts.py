@@ -201,6 +201,17 @@ def test_a_restart_begins_only_if_its_hosts_have_stored_it(
     supervisor.log.close()
 
 
+def test_a_restart_by_the_launcher_ends_a_stall(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = world.job(**a_job(), world_size=2, launcher="torchrun", elastic=True, networks=[])
+    monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
+    supervisor = Supervisor(load_job(JOB), Log(folder / "output.log", 1 << 20))
+    ends: list[float] = []
+    monkeypatch.setattr(supervisor.watchdog, "restart", ends.append)
+    assert supervisor._may_go_on(failed("gpu2"), supervisor.job["hosts"][:1])
+    assert len(ends) == 1
+    supervisor.log.close()
+
+
 def test_a_job_that_says_nothing_is_looked_at_once(world: World) -> None:
     # Until the line is in the log: the evidence is there earlier, and the job would end before the line.
     log = str(world.folder() / "output.log")

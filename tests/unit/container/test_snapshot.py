@@ -460,7 +460,7 @@ def test_the_store_is_bounded(code: Code) -> None:
 def test_files_that_change_while_they_are_sent(code: Code) -> None:
     step = code.step()
     code.put(train="print(7)")
-    with pytest.raises(ToolkitError, match="train was changed while it was sent") as found:
+    with pytest.raises(ToolkitError, match="train changed while toolkit sent the file") as found:
         code.send(step)
     assert ".toolkitignore" in found.value.fix
     code.put(train="1")

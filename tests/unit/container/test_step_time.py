@@ -154,3 +154,58 @@ def test_a_script_that_fails_says_why(tmp_path: Path, capsys: pytest.CaptureFixt
     finally:
         sys.argv, sys.path[:] = argv, path
     assert "ValueError: no data" in capsys.readouterr().err
+
+
+# The part of PyTorch that the program uses, for an interpreter without it.
+_TORCH = {
+    "__init__.py": "from torch import cuda, optim\n",
+    "cuda.py": "def is_initialized():\n    return False\n",
+    "optim/__init__.py": "from torch.optim import optimizer\n",
+    "optim/optimizer.py": (
+        "before, after = [], []\n"
+        "register_optimizer_step_pre_hook, register_optimizer_step_post_hook = before.append, after.append\n"
+    ),
+}
+_STEPS = """
+import contextlib, sys
+from types import SimpleNamespace as New
+from torch.optim.optimizer import after, before
+weight = New(grad=True, dtype="torch.float32", numel=lambda: 5, element_size=lambda: 4)
+optimizer = New(param_groups=[{"params": [weight]}])
+def train(steps):
+    for step in range(steps):
+        before[0](optimizer, (), {})
+        after[0](optimizer, (), {})
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("train(100)", 0),
+        ("sys.stdout = open('own.log', 'w')\ntrain(100)", 0),
+        ("with open('own.log', 'w') as sys.stdout:\n    train(100)", 0),
+        ("sys.stdout = sys.stderr = None\ntrain(100)", 0),
+        ("sys.stdout.close(); sys.stderr.close()\ntrain(2)", 1),
+    ],
+)
+def test_the_result_does_not_depend_on_the_streams_of_the_script(
+    tmp_path: Path, script: str, code: int
+) -> None:
+    for name, text in _TORCH.items():
+        path = tmp_path / "torch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "train.py").write_text(_STEPS + script)
+    program = (
+        f"import sys; sys.path[:0] = [{str(INSIDE)!r}, {str(tmp_path)!r}]; sys.argv = ['x', 'train.py']\n"
+        "from toolkit.container.bench import step_time; sys.exit(step_time.main())"
+    )
+    argv = [sys.executable, "-c", program]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    if code:
+        assert "train.py made too few steps with an optimizer of torch.optim: 2" in done.stderr
+    else:
+        mark, _, result = done.stdout.partition(" ")
+        assert (mark, json.loads(result)["parameters"], done.stderr) == (steptime.MARK, 5, "")

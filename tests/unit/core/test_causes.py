@@ -46,7 +46,7 @@ CASES = [
         + 'invalid mount config for type "bind": bind source path does not exist: /data/my sets.'
         + HINT,
         "the source of a mount does not exist",
-        "on gpu1: mkdir -p '/data/my sets'  # or in hosts.yaml: correct the source under mounts:",
+        "on gpu1: mkdir -p '/data/my sets'  # or correct the source under mounts: in hosts.yaml",
     ),
     (
         DAEMON + 'invalid mount config for type "bind": stat /home/alice/.local/state: permission denied.',
@@ -76,6 +76,13 @@ CASES = [
         ' start container process: exec: "ssh-keygen": executable file not found in $PATH: unknown.',
         "the image does not contain ssh-keygen",
         "toolkit image build",
+    ),
+    (
+        DAEMON + "AppArmor enabled on system but the docker-default profile could not be loaded: running"
+        " `apparmor_parser apparmor_parser --version` failed with output: \nerror: exec:"
+        ' "apparmor_parser": executable file not found in $PATH.',
+        "AppArmor is enabled on the host, but the docker engine cannot run apparmor_parser",
+        "apt-get install apparmor",
     ),
     (
         DAEMON
@@ -149,7 +156,7 @@ def test_a_failure_keeps_the_words_and_names_host_and_cure() -> None:
     assert str(error) == (
         "gpu1: the source of a mount does not exist: "
         "bind source path does not exist: /data.\n"
-        "  fix: on gpu1: mkdir -p /data  # or in hosts.yaml: correct the source under mounts:"
+        "  fix: on gpu1: mkdir -p /data  # or correct the source under mounts: in hosts.yaml"
     )
     plain = failure(Result(1, "", "odd"), HostHere("gpu1"), "ask the administrator")
     assert (plain.what, plain.fix) == ("odd", "ask the administrator")
@@ -196,7 +203,7 @@ def test_the_named_file_system_before_the_one_with_least() -> None:
     assert tightest([full, fuller, roomy], ["/a"]) == full
     assert tightest([full, fuller, roomy], ["/c"]) == fuller
     assert tightest([roomy], ["/c"]) is None
-    assert Room("/d", "/d", 10**9, 2 * 10**9, 0).line() == "no inode free for another file on /d"
+    assert Room("/d", "/d", 10**9, 2 * 10**9, 0).line() == "no free inode for another file on /d"
     assert full.line() == "9 bytes free of 1.0 kB on /a"
 
 

@@ -8,10 +8,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from toolkit.core.files import locked, write_file
+from toolkit.core.files import locked, write_file, write_whole
 from toolkit.errors import BadInput
 
 # It cannot be encoded, so writing fails after the file was opened, as on a full disk.
@@ -66,6 +67,41 @@ def test_the_lock_of_a_process_that_died_is_free(tmp_path: Path) -> None:
             assert holder.wait() != 0
     with locked(file, pytest.fail):
         assert file.exists()
+
+
+def test_the_lock_file_of_another_user_excludes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other users can read the file, but not write it."""
+    file, real = tmp_path / "x.lock", Path.open
+
+    def readable(path: Path, mode: str = "r", *args: Any) -> Any:
+        if mode != "r":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, mode, *args)
+
+    called: list[bool] = []
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(file)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        monkeypatch.setattr(Path, "open", readable)
+
+        def waiting() -> None:
+            called.append(True)
+            holder.kill()
+
+        with locked(file, waiting):
+            pass
+        holder.kill()
+    assert called == [True]
+
+
+def test_a_file_is_replaced_by_text_or_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    file = tmp_path / "x"
+    write_whole(file, "é\n")
+    assert file.read_bytes() == b"\xc3\xa9\n" and synced == []
+    write_whole(file, b"\xfc\n", 0o600, sync=True)
+    assert file.read_bytes() == b"\xfc\n" and file.stat().st_mode & 0o777 == 0o600 and len(synced) == 1
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_file_system_without_locks_needs_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

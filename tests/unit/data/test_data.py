@@ -143,7 +143,7 @@ def test_sources_start_at_the_hosts_file_and_must_be_there(tmp_path: Path) -> No
     (tmp_path / "set").mkdir()
     ((one, source, content),) = read_data(inventory)
     assert (one.target, source, content.files) == ("/set", str(tmp_path / "set"), 0)
-    with pytest.raises(BadInput, match="has no data set to stage"):
+    with pytest.raises(BadInput, match="data: contains no data set"):
         require_data(world.inventory())
 
 
@@ -288,7 +288,7 @@ def test_rows_say_how_far_each_host_is() -> None:
     rows += data_rows(inventory, held(gpu1="other", gpu2=""), {"/scratch/set": content}, {})
     text = data_text((*rows, DataRow("x", "/p", "/t", "part", 5)))
     assert (
-        "complete, but differs from the copy on this machine" in text
+        "complete, but differs from the copy on your machine" in text
         and "absent" in text
         and "incomplete, 1" in text
         and "no answer" in text
@@ -389,7 +389,8 @@ def test_what_is_cut_short_is_not_whole_and_leaves_nothing_under_a_name(tmp_path
     assert (seen["missing"], seen["set"]) == ([0], "") and seen["free"] > 0
     assert sorted(path.name for path in (root / "a").iterdir() if path.name[0] != ".") == ["0", "1", "2", "3"]
     refused = ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1})
-    assert refused.returncode == 3 and refused.stderr == "1 of 1 shards are incomplete\n"
+    assert refused.returncode == 3
+    assert refused.stderr == "the data set is incomplete: 1 of 1 shards did not arrive completely\n"
     assert unpack(root, source) == [[0, 0, ""]]
     assert json.loads(ask("look", root, wanted=wanted).stdout)["missing"] == []
     assert ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1}).returncode == 0
@@ -710,7 +711,7 @@ def test_the_account_of_a_folder_that_is_gone_goes(tmp_path: Path, source: Path)
     assert (host.account / "mark").exists()
     done = remove(host)
     assert (done.status, host.account.exists()) == ("ok", False)
-    assert done.detail == f"there is no folder {host.path}; removed only the record of its files"
+    assert done.detail == f"the folder {host.path} does not exist; removed only the record of its files"
     assert remove(host).status == "skipped"
 
 

@@ -288,6 +288,30 @@ def test_a_collective_is_known_by_the_line_that_calls_it(text: str, op: str) -> 
     assert doing(seen(0, process(own(1, text)))).op == op
 
 
+def test_a_daemon_does_not_hide_that_its_rank_has_exited() -> None:
+    daemon = Process(77, 1, "monitor", call="futex")
+    verdict = judge(others(seen(1, daemon, exit_code=0)))
+    assert (verdict.kind, verdict.ranks) == ("ended", (1,))
+    assert judge(others(seen(1, replace(daemon, state="T"), exit_code=3))).kind == "failed"
+
+
+@for_each(
+    ("changes", "state"),
+    [
+        ({"states": "DD"}, "D"),
+        ({"states": "SD"}, "S"),
+        ({"states": "DD", "woken": 231}, "S"),
+        ({"states": "DD", "woken": 40, "call": "ioctl"}, "D"),
+        ({}, "D"),
+    ],
+)
+def test_a_disk_that_works_is_none_that_hangs(changes: dict[str, Any], state: str) -> None:
+    """Two samples of a process that writes all the time are both D by chance."""
+    row = {"pid": 7, "state": "D", "call": "write", **changes}
+    host = parse_host("box2", decode(Inspected, {"ranks": [{"rank": 1, "processes": [row]}]}), {})
+    assert host.ranks[0].processes[0].state == state
+
+
 def test_the_report_of_a_host_is_parsed() -> None:
     row = {"rank": 1, "age": 3.5, "lines": ["a"], "exit_code": None}
     one = {

@@ -111,6 +111,8 @@ def test_strings_of_python_and_of_shells() -> None:
 
 # Looking up an error
 
+REFUSED = "the SSH login of a@gpu1 was refused:"
+
 
 @for_each(("name", "way"), WAYS)
 def test_a_message_leads_to_its_entry(name: str, way: str) -> None:
@@ -139,6 +141,15 @@ def test_a_message_leads_to_its_entry(name: str, way: str) -> None:
         ),
         (ToolkitError("port 12345 on 192.0.2.1 is held by sshd"), "worker-port-in-use"),
         (ToolkitError("GPU 3 is held by alice"), "gpu-in-use"),
+        (Unreachable(f"{REFUSED} sshd refused /home/a/.ssh/id_rsa", "", "gpu1"), "ssh-login-refused"),
+        (Unreachable(f"{REFUSED} sshd accepts no keys, only password", "", "gpu1"), "ssh-no-key-login"),
+        (Unreachable(f"{REFUSED} /home/a/.ssh/k is not a usable private key", "", "gpu1"), "ssh-key-format"),
+        (ToolkitError("[gpu1 0] [toolkit] cannot start train: Permission denied"), "cannot-start"),
+        (ToolkitError("the main container cannot log in to gpu2: cannot start ssh: Permission denied"), ""),
+        (ToolkitError("your machine cannot start ssh: Too many open files"), "ssh-not-started"),
+        (ToolkitError("rank 1 on gpu2 ended with exit code 1"), "rank-failed"),
+        (ToolkitError("mpirun on gpu1 ended with exit code 1"), "rank-failed"),
+        (ToolkitError("gpu2 is lost: the lease process ended with exit code 255"), "host-lost"),
         (ToolkitError("withheld by nobody; this held bytes"), ""),
         (BadInput("", (Problem("--min-hosts", "has no effect, because the job has no restarts"),)), ""),
         (ToolkitError("a message without an entry"), ""),

@@ -262,9 +262,55 @@ def test_evidence_of_the_watchdog_explains_a_stopped_job() -> None:
         "; before the job ended (no rank has printed for 300 s): rank 1 on gpu2 sleeps" in answer.verdict.what
     )
     for one in gone:
-        one["ranks"][0]["tail"] = "step 3\nstep 4\n"
+        one["ranks"][0]["tail"] = "step 3\nWatchdog caught collective operation timeout\n"
     paper = Paper("stopped", gpu1=gone[0] | {"kept": kept}, gpu2=gone[1], cpu3=gone[2])
+    assert ask(paper).verdict.ranks == (1,), "the errors of the end do not end the stall"
+    paper = Paper("stopped", gpu1=gone[0] | {"kept": kept | {"over": True}}, gpu2=gone[1], cpu3=gone[2])
     assert ask(paper).stalled == "", "it went on after that stall"
+
+
+def test_evidence_of_the_watchdog_has_the_hosts_of_its_time() -> None:
+    """The restart on two hosts failed before a rank started, so the job has the hosts of the restart."""
+    before = hang()
+    reports = [host.said for host in before.runners.values()]
+    kept = {"why": "silence", "slots": {name: [0] for name in NAMES}, "hosts": reports}
+    gone = {"host": "gpu1", "job": ABOUT, "ranks": []}
+    paper = Paper("failed", gpu1=gone | {"kept": kept})
+    paper.rows[0]["status"] |= {"hosts": {"gpu1": [0], "cpu3": [0]}, "cause": {"rank": 2}}
+    answer = ask(paper)
+    assert (answer.evidence.placed, answer.verdict.hosts) == (NAMES, ("gpu2",))
+
+
+def test_an_elastic_job_is_where_it_continues() -> None:
+    paper = Paper(
+        gpu1=said("gpu1", 0, "dist.all_reduce(x)"), cpu3=said("cpu3", 1, "time.sleep(9)", "nanosleep")
+    )
+    paper.rows[0]["status"]["hosts"] = {"gpu1": [0], "cpu3": [0]}
+    answer = ask(paper)
+    assert (answer.verdict.kind, answer.verdict.hosts) == ("sleep", ("cpu3",))
+    assert not paper.runners["gpu2"].asked
+
+
+def test_an_elastic_launcher_can_number_ranks_in_another_order() -> None:
+    paper = Paper(
+        gpu1=said("gpu1", 2, "dist.all_reduce(x)"),
+        gpu2=said("gpu2", 0, "time.sleep(9)", "nanosleep"),
+        cpu3=said("cpu3", 1, "dist.all_reduce(x)"),
+    )
+    # What an earlier start of the rank has left.
+    paper.runners["gpu1"].said["ranks"].append(rank(0, "") | {"processes": [], "exit_code": None})
+    answer = ask(paper)
+    assert (answer.verdict.ranks, answer.verdict.hosts) == ((0,), ("gpu2",))
+    paper = Paper("failed", gpu1={"host": "gpu1", "job": ABOUT}, gpu2=said("gpu2", 0, ""))
+    paper.runners["gpu2"].said["ranks"][0] |= {"processes": [], "exit_code": 1, "lines": ["KeyError: 1"]}
+    paper.fail(0)
+    assert "the exception of rank 0 is: KeyError: 1" in ask(paper).verdict.what
+
+
+def test_a_rank_that_the_job_no_longer_has_is_no_error() -> None:
+    paper = Paper("failed", gpu1={"host": "gpu1", "job": ABOUT})
+    paper.fail(3)
+    assert ask(paper).verdict.what.startswith("the job failed")
 
 
 def test_evidence_of_one_watchdog_covers_only_its_host() -> None:

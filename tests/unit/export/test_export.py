@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gzip
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -309,6 +310,24 @@ def test_networks(network: str) -> None:
         assert ("FI_PROVIDER=efa" in text) == (network == "efa")
 
 
+def test_a_requeued_job_starts_on_a_node_with_the_folder_of_the_killed_attempt(tmp_path: Path) -> None:
+    text = script(JOB, "docker").replace("/tmp/", f"{tmp_path}/")
+    names = re.findall(r"^export (?:name|folder)=.*$", text, re.MULTILINE)
+    furnish = re.search(r"^furnish\(\) \{\n.*?^\}\n", text, re.MULTILINE | re.DOTALL)
+    assert furnish is not None and len(names) == 2
+    lines = [*names, "names=", 'fail() { echo "$1" >&2; exit 1; }', furnish[0], "furnish"]
+    for folder in ("toolkit-job-12-0", "toolkit-job-123-0", "toolkit-job-1-2"):
+        (tmp_path / folder / "home").mkdir(parents=True)
+    for attempt in ({}, {"SLURM_RESTART_COUNT": "1"}, {"SLURM_RESTART_COUNT": "1"}):
+        env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", **attempt}
+        ran = subprocess.run(["bash", "-uc", "\n".join(lines)], env=env, capture_output=True, text=True)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        own = f"toolkit-job-12-{attempt.get('SLURM_RESTART_COUNT', 0)}"
+        found = sorted(path.name for path in tmp_path.iterdir())
+        assert found == sorted([own, "toolkit-job-1-2", "toolkit-job-123-0"]), "of this job only"
+        assert (tmp_path / own / "rank").exists()
+
+
 HOSTS = """\
 cluster: demo
 image: toolkit:gpu
@@ -381,14 +400,19 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
     )
     job = batch_job(made, left, KUBERNETES, {})
     assert (job.labels, job.ulimits, job.nodes[1].env, job.slots) == ((), (), (), 2)
-    assert any("or Slurm supports it" in line for line in refused(made, left, SLURM))
+    assert any("or toolkit exports the key to Slurm" in line for line in refused(made, left, SLURM))
 
 
 @pytest.mark.parametrize(
     ("changes", "asked", "target", "message"),
     [
-        ({"launcher": "ray"}, {}, SLURM, "--launcher: Slurm does not support ray, only "),
-        ({"launcher": "python"}, {}, KUBERNETES, "--launcher: Kubernetes does not support python, only "),
+        ({"launcher": "ray"}, {}, SLURM, "--launcher: toolkit cannot export a job with ray to Slurm, only "),
+        (
+            {"launcher": "python"},
+            {},
+            KUBERNETES,
+            "--launcher: toolkit cannot export a job with python to Kubernetes, only ",
+        ),
         ({}, {"host_network": True}, KUBERNETES, "--host-network: a TrainJob cannot request"),
         ({"network": "efa"}, {}, KUBERNETES, "network: efa requires a resource of your device plugin"),
         (
@@ -420,7 +444,7 @@ def test_auto_without_a_known_import_names_the_option_that_helps(folder: Path) -
     with pytest.raises(BadInput) as raised:
         batch_job(inventory(), asked, KUBERNETES, {})
     (problem,) = map(str, raised.value.problems)
-    assert "auto chose python because plain.py imports no library that connects ranks" in problem
+    assert "auto chose python because plain.py imports no library for distributed training" in problem
     assert raised.value.fix == "add --launcher NAME, where NAME is one of horovodrun, mpirun, torchrun"
     for_slurm = batch(folder, "plain.py", launcher="auto", gpus=2)
     assert batch_job(inventory(), for_slurm, SLURM, {}).launcher == "python"
@@ -437,6 +461,22 @@ def test_nodes_that_differ_are_for_docker_alone(folder: Path) -> None:
             batch_job(inventory(), unlike, target, {"gpu3": facts_with(1)})
         alike = dataclasses.replace(asked, runtime=runtime, slots=1, gpus=1)
         assert batch_job(inventory(), alike, target, {}).slots == 1
+
+
+@pytest.mark.parametrize("target", [SLURM, KUBERNETES])
+def test_a_node_with_fewer_gpus_than_ranks_is_refused(folder: Path, target: str) -> None:
+    """The ranks without a GPU would fail with "invalid device ordinal", after the wait in the queue."""
+    made = inventory(HOSTS.replace("gpus: 2}", "slots: 8}", 1))
+    asked = batch(folder, only=("gpu1",), gpus=4)
+    with pytest.raises(BadInput, match="hosts/gpu1: has 8 slots and 4 GPUs, but each slot needs") as raised:
+        batch_job(made, asked, target, {})
+    assert raised.value.fix.startswith("add --slots 4 for all hosts with slots")
+    reported = batch(folder, only=("gpu1",))
+    with pytest.raises(BadInput, match="hosts/gpu1: has 8 slots and 3 GPUs"):
+        batch_job(made, reported, target, {"gpu1": facts_with(3)})
+    for fixed in (dataclasses.replace(asked, slots=4), dataclasses.replace(asked, gpus=0)):
+        (node,) = batch_job(made, fixed, target, {}).nodes
+        assert (node.slots, node.gpus) in ((4, 4), (8, 0))
 
 
 def test_a_node_without_gpus_beside_others_is_refused(folder: Path) -> None:
@@ -548,6 +588,30 @@ def test_a_manifest_that_is_not_let_in(run: Run, tmp_path: Path) -> None:
     assert (status, out) == (1, "") and "error: the manifest does not match the definition of TrainJob" in err
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "crd.yaml: 1 problem\n  contains no CustomResourceDefinition (the output of `kubectl get crd"),
+        (b"[]\n", "contains no CustomResourceDefinition"),
+        (b"when: 2024-99-99\n", "the file is not valid YAML: month must be in 1..12"),
+        (b"n: !!int ''\n", "the file is not valid YAML"),
+        (b"n: !!timestamp x\n", "the file is not valid YAML"),
+        (b"#" * (16 * 2**20 + 1), "the file is longer than 16777216 bytes"),
+        (b"a: \xff\n", "the file is not valid YAML"),
+    ],
+    ids=["empty", "list", "date", "integer", "time", "long", "bytes"],
+)
+def test_a_file_without_a_definition_is_refused(
+    run: Run, tmp_path: Path, content: bytes, message: str
+) -> None:
+    """Such as the empty file that a failed `kubectl get crd … > crd.yaml` leaves."""
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    (tmp_path / "crd.yaml").write_bytes(content)
+    words = ("--gpus", "2", "--leave-out", "hosts/gpu2/env", "--check", "--crd", "crd.yaml")
+    status, out, err = run("render", "kubernetes", *words, "true")
+    assert (status, out) == (2, "") and message in err
+
+
 SBATCH = """#!/bin/sh
 cat >/dev/null
 case "$*" in
@@ -646,6 +710,6 @@ def test_two_ranks_under_slurm(
     monkeypatch.setenv("SAYS", says)
     slurm_here(tmp_path, monkeypatch, scontrol=SCONTROL.replace("@state@", state))
     *_, trial = rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print)
-    assert (trial.verdict, trial.what) == (verdict, "all-reduce over 2 ranks by mpirun under Slurm")
+    assert (trial.verdict, trial.what) == (verdict, "all-reduce over 2 ranks with mpirun under Slurm")
     assert detail in trial.detail
     assert bool(list(tmp_path.glob("*.log"))) == (verdict == "error"), "the log of what failed stays"

@@ -45,6 +45,13 @@ def test_a_refused_variable_has_one_advice(where: str, value: str) -> None:
     assert problem.message == "is reserved for toolkit and the launchers; remove the variable"
 
 
+def test_parameters_of_pmix_are_accepted_but_not_its_addresses() -> None:
+    inventory = parse_inventory(f"{GOOD}env: {{PMIX_MCA_gds: hash}}\n", "hosts.yaml")
+    assert inventory.env == (("PMIX_MCA_gds", "hash"),)
+    (problem,) = refused(f"{GOOD}env: {{PMIX_RANK: '0'}}\n")
+    assert "is reserved for toolkit" in problem.message
+
+
 @pytest.mark.parametrize("name", ["yes", "2", '"A\\a"', "2ND"])
 def test_a_name_that_is_no_variable_is_reported(name: str) -> None:
     first = refused(f"{GOOD}env: {{{name}: 3}}\n")[0].message

@@ -6,7 +6,9 @@ import io
 import json
 import subprocess
 import tarfile
+import time
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,10 @@ import pytest
 from tests.golden import check_golden
 from tests.unit.each import for_each
 from tests.unit.frames_here import NONCE, framed
+from toolkit.core.engines import seconds_of
 from toolkit.core.image import config_identity
 from toolkit.errors import ImageError
-from toolkit.image.archive import archive, archive_size
+from toolkit.image.archive import archive, archive_size, make_archive
 from toolkit.image.layers import (
     JOINED,
     Group,
@@ -36,6 +39,7 @@ from toolkit.protocol.decode import DecodeError
 
 LAYERS = (b"base " * 300, b"", b"middle " * 2000, b"", b"top")
 CONFIG = {"architecture": "amd64", "os": "linux", "created": "2026-01-02T03:04:05Z", "config": {"User": "u"}}
+WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 
 def parts_of(layers: Sequence[bytes] = LAYERS) -> ImageLayers:
@@ -49,7 +53,7 @@ def packed(parts: ImageLayers, group: Group, name: str = "toolkit-part:x-1") -> 
     contents = {digest(layer): layer for layer in LAYERS}
     plain = b"".join(contents[layer.diff_id] for layer in layers)
     whole = group.stop == len(parts.layers)
-    config = parts.config if whole else part_config(parts, group.stop, "0123")
+    config = parts.config if whole else part_config(parts, group.stop, "0123", WHEN)
     about = metadata(config, parts.layers[: group.stop], name)
     data = b"".join(archive(layers, (plain[i : i + 999] for i in range(0, len(plain), 999)), about))
     assert len(data) == archive_size(layers, about)
@@ -74,10 +78,19 @@ def test_what_an_archive_holds_and_in_which_order() -> None:
 def test_every_part_names_all_layers_from_the_base_up() -> None:
     parts = parts_of()
     for stop in range(len(LAYERS) + 1):
-        config = json.loads(part_config(parts, stop, "0123"))
+        config = json.loads(part_config(parts, stop, "0123", WHEN))
         assert config["rootfs"]["diff_ids"] == list(parts.diff_ids[:stop])
         # Never taken for the image itself, which has the same layers at the end.
         assert config_identity(config) != config_identity(json.loads(parts.config))
+
+
+def test_a_partial_image_is_as_old_as_its_transfer() -> None:
+    """`gc` compares this time: with overlay2 and Podman, a loaded image has no other."""
+    start = int(time.time())
+    (part,) = (content for _, content in make_archive(parts_of(), Group(0, 2), "0123", "ab").about[1:2])
+    assert start <= seconds_of(json.loads(part)["created"]) <= time.time()
+    (last,) = (content for _, content in make_archive(parts_of(), Group(2, 5), "0123", "ab").about[1:2])
+    assert last == parts_of().config
 
 
 def test_bytes_that_do_not_fit_their_layers_make_no_image() -> None:

@@ -165,8 +165,8 @@ def test_an_altered_wheel_is_refused_by_name_before_anything_uses_it(tmp_path: P
     with pytest.raises(ImageError) as caught:
         build_image(build, quiet)
     file = tmp_path / "wheels/a_b-1.0-py3-none-any.whl"
-    what = "the SHA-256 of 1 package file differs from image/wheels.lock, or from the file that pip found for"
-    assert caught.value.what == f"{what} --pip:\n    {file}"
+    what = "the SHA-256 of 1 package file differs from the value in image/wheels.lock, or from the value that"
+    assert caught.value.what == f"{what} pip reported for --pip:\n    {file}"
     assert caught.value.fix.startswith(f"rm {file}  #")
     assert file.exists() and not mark.exists() and not Path(build.context).exists()
 
@@ -308,7 +308,7 @@ def test_builds_of_one_kind_follow_each_other(tmp_path: Path, monkeypatch: pytes
         assert said.wait(PATIENCE_S)
         events.append("first")
     thread.join(PATIENCE_S)
-    assert events == ["waiting for another build of an image (cpu) on this machine", "first", "second"]
+    assert events == ["waiting for another build of an image (cpu) on your machine", "first", "second"]
 
 
 def test_a_build_makes_its_plan_while_no_other_build_changes_the_wheelhouses(
@@ -360,7 +360,8 @@ def test_a_cache_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytes
         build_image(build_in(cache), quiet)
     assert caught.value.what == f"cannot use the build cache {cache / 'wheels'}: Not a directory"
     assert caught.value.fix == (
-        f"export XDG_CACHE_HOME=FOLDER  # a writable folder with free space; or free space in {cache}"
+        "export XDG_CACHE_HOME=FOLDER  # FOLDER: a writable folder with free space; "
+        f"or remove files from {cache}"
     )
 
 
@@ -396,7 +397,7 @@ def test_a_line_without_end_takes_no_memory(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingTool, match="no-such-program is not installed on this machine"):
+    with pytest.raises(MissingTool, match="no-such-program is not installed on your machine"):
         build_image(build_in(tmp_path, command=command("no-such-program")), quiet)
 
 

@@ -578,7 +578,7 @@ def test_a_requirement_that_is_no_wheel_is_refused(info: dict[str, Any], source:
     target = Target("3.11", "x86_64")
     report = json.loads(pip_report(target, ("topx", "1.0")))
     report["install"][0]["download_info"] = info
-    with pytest.raises(ImageError, match="topx is the source") as caught:
+    with pytest.raises(ImageError, match="pip would build topx from the source") as caught:
         resolved_pins(json.dumps(report), (), target, ())
     assert caught.value.fix.startswith(f"python3 -m pip wheel --no-deps {source}  # ")
 

@@ -264,7 +264,7 @@ def test_the_bytes_that_a_host_received_are_counted(tmp_path: Path) -> None:
         ('failed to resolve reference "reg/a:1": reg/a:1: not found', "not contain", "set image:"),
         ('Get "https://reg/v2/": dial tcp: lookup reg on 127.0.0.11:53: no such host', "reach", "of gpu1"),
         ('Get "http://reg/v2/": dial tcp 127.0.0.1:5000: connect: connection refused', "not reach", "proxy"),
-        ("context deadline exceeded", "not reach", "never"),
+        ("context deadline exceeded", "not reach", "image: {name: reg.example.com:5000/a:1, pull: never}"),
         ("net/http: TLS handshake timeout", "not reach", "proxy"),
         ('Get "https://reg/v2/": no basic auth credentials', "denies", "docker login reg.example.com:5000"),
         ("pull access denied for x, repository does not exist or may require login", "denies", "image name"),

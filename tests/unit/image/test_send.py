@@ -221,7 +221,7 @@ def test_a_tag_that_moves_meanwhile_changes_nothing(sender: Sender, make: Any) -
     (outcome,) = execute(
         Plan("p", (Phase("image", (replace(step, image=""),)),)), {"a": make("b", "overlay2")}
     ).outcomes
-    assert outcome.detail == "this machine no longer has the image toolkit:gone that toolkit planned to send"
+    assert outcome.detail == "your machine no longer has the image toolkit:gone that toolkit planned to send"
 
 
 def test_no_room_is_said_before_anything_travels(

@@ -58,7 +58,7 @@ def test_a_host_on_the_command_line() -> None:
         ("a@b@c", "should be [NAME=][USER@]ADDRESS[:SLOTS]"),
         ("=gpu1", "should be a host name"),
         ("@gpu1", "should be a user name"),
-        ("GPU1=10.0.0.1", "a host name must be lower-case"),
+        ("GPU1=10.0.0.1", "a host name must be lowercase"),
         ("-x", "should not begin with '-'"),
         ("10.0.0", "should be an IPv4 address"),
         ("gpu 1", "should be a host name"),
@@ -140,6 +140,8 @@ def test_init_writes_a_file_once(run: Run, tmp_path: Path) -> None:
     assert inventory.cluster == "mine" and {h.user for h in inventory.hosts} == {"alice"}
     status, out, err = run("init", "gpu3", "--output", "team.yaml")
     assert "next: toolkit trust --hosts team.yaml, then toolkit up --hosts team.yaml\n" in err
+    err = run("init", "gpu3", "--output", "my team.yaml")[2]
+    assert "next: toolkit trust --hosts 'my team.yaml', then toolkit up --hosts 'my team.yaml'\n" in err
     status, out, err = run("init", "gpu3")
     assert status == 2 and "hosts.yaml: 1 problem\n  the file exists already" in err and "--force" in err
     assert (tmp_path / "hosts.yaml").read_text() == text

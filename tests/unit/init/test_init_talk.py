@@ -112,7 +112,7 @@ def test_hosts_that_an_answer_picks() -> None:
         ("0 9-1", ["'0': should be a number", "'9-1': should be a number"]),
         ("gpu1 a b@c@d :", ["'b@c@d': should be [NAME=", "':': should be a host name"]),
         ("1 \x1b[A", ["should be a host name"]),
-        ("x GPU1=y X", ["listed twice", "lower-case"]),
+        ("x GPU1=y X", ["listed twice", "lowercase"]),
         (",", ["select at least one host"]),
     ],
 )
@@ -179,7 +179,7 @@ def test_the_image_fits_drivers_and_gpus_of_the_hosts_that_are_kept() -> None:
     older = survey.cuda_variant(hosts)
     assert older is not None and older.major == 12
     text = variant_text(list(survey.hosts.values()), older)
-    assert "the image toolkit:gpu-cuda12: CUDA 13 requires driver 580" in text
+    assert "the image toolkit:gpu-cuda12, because CUDA 13 requires driver 580" in text
     assert "no toolkit GPU image fits" in variant_text(list(survey.hosts.values()), None)
     assert survey.cuda_variant([]) is CUDA_VARIANTS[0]
     assert variant_text(list(survey.hosts.values()), CUDA_VARIANTS[0]) == ""
@@ -224,7 +224,7 @@ def test_docker_that_is_forbidden_shuts_a_host_and_missing_gpu_support_does_not(
     without = {"docker": scenes.info("gpu2", Runtimes={"runc": {}}), "gpu_health": recorded.gpus(tail="")}
     surveyed = survey_of(scene_of_hosts(**without)).hosts
     text = survey_text(surveyed)
-    assert surveyed["gpu2"].usable and "to fix: the container engine cannot give GPUs to containers" in text
+    assert surveyed["gpu2"].usable and "problem: the container engine cannot give GPUs to containers" in text
     assert "fix: on gpu2: install nvidia-container-toolkit" in text
 
 
@@ -238,7 +238,10 @@ def test_the_engine_that_more_hosts_have_is_the_cluster_s() -> None:
     assert engine_of(scene) == "podman"
     one = replace(scene, seen={n: s for n, s in scene.seen.items() if n != "cpu3"})
     assert engine_of(one) == "docker"
-    assert "the host has podman, but a cluster requires one engine" in survey_of(one).hosts["gpu2"].what
+    assert (
+        "the host has podman, but all hosts of a cluster must use the same engine"
+        in survey_of(one).hosts["gpu2"].what
+    )
 
 
 # Shared file systems
@@ -302,6 +305,12 @@ def test_the_file_that_comes_of_it() -> None:
     assert not any(host.data_address for host in inventory.hosts)
 
 
+@pytest.mark.parametrize("folder", ["/data/\U0001f680", "/da ta", "/data/é"])
+def test_any_path_of_a_mount_is_read_back(folder: str) -> None:
+    text = hosts_file(replace(draft(), mounts=(Mount(folder, folder, False),)))
+    assert parse_inventory(text, "hosts.yaml").mounts == (Mount(folder, folder, False),)
+
+
 def test_slots_that_somebody_wrote_stay_and_split_gpus_are_left_to_the_default() -> None:
     split = replace(survey_of(scene_of_hosts()).hosts["gpu2"], split=True)
     survey = survey_of(scene_of_hosts())
@@ -328,7 +337,7 @@ def test_an_address_that_the_toolkit_cannot_choose_becomes_a_setting() -> None:
     survey = survey_of(scene)
     made = filled(draft(), survey.hosts, choice_of(draft(), scene, survey.hosts, Evidence()))
     assert [host.data_address for host in made.hosts if host.name == "gpu2"] == ["198.51.100.7"]
-    assert "cannot verify" in hosts_file(made)
+    assert "could not verify" in hosts_file(made)
 
 
 def test_words_of_hosts_cannot_leave_their_comment() -> None:
@@ -444,7 +453,7 @@ def test_a_host_that_cannot_be_used_is_left_out_kept_or_tried_again(
     assert talk("--force", typed=["", "keep", "", "a", ""])[0] == 0
     text = (tmp_path / "hosts.yaml").read_text()
     assert parse_inventory(text, "x").names == ("gpu1", "gpu2", "cpu3")
-    assert "# init could not use this host: no answer from it" in text
+    assert "# toolkit init could not use this host: no answer from it" in text
 
 
 @NEEDS_SSH
@@ -502,7 +511,7 @@ def test_nothing_found_and_none_named_gives_a_file_to_fill_in(
 ) -> None:
     ssh_config.write_text("Host *\n  User alice\n")
     status, _, err = talk(typed=["", ""])
-    assert status == 0 and "trying" not in err and "add your hosts to the file" in err
+    assert status == 0 and "connecting" not in err and "add your hosts to the file" in err
     assert parse_inventory((tmp_path / "hosts.yaml").read_text(), "x").names == ("gpu1", "gpu2")
     seen: list[Draft] = []
 

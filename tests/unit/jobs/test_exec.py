@@ -820,4 +820,6 @@ def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(here: World
 
 def test_an_ask_that_nobody_hears_is_given_up(here: World) -> None:
     folder = exec_job(here)
-    assert "probably because the client has exited" in exec_mode.ask(folder, "gpu2", "orted", patience=0.05)
+    assert "probably because the toolkit command has exited" in exec_mode.ask(
+        folder, "gpu2", "orted", patience=0.05
+    )

@@ -283,7 +283,7 @@ def test_what_was_downloaded_is_not_sent_with_the_next_job(project: Path, run: R
     status, _, err = run("get", "out", *(["--all-hosts"] if all_hosts else []))
     folder = Path("runs", "one", *([HOST] if all_hosts else []))
     assert (project / folder / "out" / "model.pt").is_file(), err
-    assert f"of one in {folder}\n" in err and status == 0
+    assert f"of job one to {folder}\n" in err and status == 0
     assert list_files(project) == before
 
 

@@ -50,14 +50,18 @@ def start(
         (("ds.py",), "deepspeed", "ds.py imports deepspeed"),
         (("rt.py",), "ray", "rt.py imports ray"),
         (("mpi.py",), "mpirun", "mpi.py imports mpi4py"),
-        (("plain.py",), "python", "plain.py imports no library that connects ranks"),
+        (("plain.py",), "python", "plain.py imports no library for distributed training"),
         (("python", "-u", "-X", "dev", "ddp.py"), "torchrun", "ddp.py imports torch"),
         (("/usr/bin/python3.12", "-Werror", "hvd.py"), "horovodrun", "hvd.py imports horovod"),
         (("python", "-m", "ddp"), "torchrun", "ddp.py imports torch"),
         (("python", "-um", "pkg"), "torchrun", "pkg/__main__.py imports torch"),
         (("python", "-m", "pkg.hvd", "-c"), "horovodrun", "pkg/hvd.py imports horovod"),
         (("python", "-c", HVD), "horovodrun", "the code after -c imports horovod"),
-        (("python", "-uc", "print(1)"), "python", "the code after -c imports no library that connects ranks"),
+        (
+            ("python", "-uc", "print(1)"),
+            "python",
+            "the code after -c imports no library for distributed training",
+        ),
         *(
             (words, "python", "the command is not a Python script in the code folder")
             for words in (
@@ -147,7 +151,7 @@ def test_auto_is_asked_before_elastic_is_judged(code: Path) -> None:
     elastic = {"launcher": "auto", "elastic": True, "max_restarts": 1}
     assert refused(code, **elastic) == []
     (said,) = refused(code, words=("plain.py",), **elastic)
-    assert "python (plain.py imports no library that connects ranks) cannot restart ranks itself" in said
+    assert "python (plain.py imports no library for distributed training) cannot restart ranks itself" in said
     (said,) = refused(code, **elastic | {"max_restarts": 0, "launcher": ""})
     assert said == "--elastic: the limit of restarts is missing; add --max-restarts N"
 

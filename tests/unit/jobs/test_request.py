@@ -221,9 +221,9 @@ def test_everything_that_a_secret_may_not_be_is_named_at_once(tmp_path: Path) ->
     assert told == [
         "secrets/S0: there is no file gone",
         "secrets/S1: folder is not a regular file",
-        "secrets/S2: other users of this machine can read or write open to all; run `chmod o= 'open to all'`",
+        "secrets/S2: other users of your machine can read or write open to all; run `chmod o= 'open to all'`",
         "secrets/S3: large has 65537 bytes, but a secret can have at most 65536 bytes",
-        "secrets/S4: binary is not UTF-8 text, and a variable must be text",
+        "secrets/S4: binary is not UTF-8 text, but a variable must be UTF-8 text",
         "secrets/S5: nul contains a NUL byte, which a variable cannot contain",
         "secrets/S6: empty is empty",
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,34 +14,51 @@ import pytest
 from docker.errors import APIError, NotFound
 from requests.exceptions import ReadTimeout
 
+from tests.unit.conftest import Run
 from tests.unit.container_world import PATIENCE_S
+from toolkit.core.command import Result
+from toolkit.core.report import Report
 from toolkit.errors import LabError
-from toolkit.lab import lifecycle
-from toolkit.lab.build import Builder
+from toolkit.lab import files, lifecycle
+from toolkit.lab.build import Book, Builder
 from toolkit.lab.engine import Found, LabEngine
 from toolkit.lab.spec import LabSpec
+from toolkit.lab.topology import LABEL_LAB_FOLDER
 
 
 def engine() -> Any:
     return SimpleNamespace(lab_image=lambda: "", do=lambda command: None)
 
 
-def thing(name: str, error: Exception | None, removed: list[str]) -> Any:
+def thing(name: str, error: Exception | None, removed: list[str], folder: str = "") -> Any:
     def remove(**options: bool) -> None:
         if error:
             raise error
         removed.append(name)
 
-    return SimpleNamespace(id=name, name=name, remove=remove, attrs={"Image": ""})
+    labels = {LABEL_LAB_FOLDER: folder}
+    attrs = {"Image": "", "Labels": labels, "Config": {"Labels": labels}}
+    return SimpleNamespace(id=name, name=name, remove=remove, attrs=attrs, labels=labels, status="exited")
 
 
-def found(error: Exception | None, removed: list[str]) -> Found:
+def found(error: Exception | None, removed: list[str], folder: str = "") -> Found:
+    def made(name: str, error: Exception | None) -> Any:
+        return thing(name, error, removed, folder)
+
     return Found(
-        hosts={"box1": thing("box1", error, removed), "box2": thing("box2", None, removed)},
+        hosts={"box1": made("box1", error), "box2": made("box2", None)},
         helpers=(),
-        networks=(thing("net", error, removed),),
-        volumes=(thing("disk1", error, removed), thing("disk2", None, removed)),
+        networks=(made("net", error),),
+        volumes=(made("disk1", error), made("disk2", None)),
     )
+
+
+@pytest.fixture(autouse=True)
+def own_locks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Hold no lock that other processes of the machine could wait for."""
+    folder = tmp_path_factory.mktemp("locks")
+    monkeypatch.setattr(lifecycle, "_LOCKS", folder)
+    return folder
 
 
 def test_objects_that_another_removal_has_removed_are_no_error() -> None:
@@ -82,7 +100,6 @@ def test_a_second_up_waits_for_the_first_and_removes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one builds the image for minutes, so a user starts it again in another terminal."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     nothing = Found({}, (), (), ())
     world: dict[str, Any] = {"found": nothing}
     events: list[str] = []
@@ -91,9 +108,10 @@ def test_a_second_up_waits_for_the_first_and_removes_nothing(
     def go(builder: Builder, before: Found) -> Any:
         if before is not nothing:
             raise LabError("the second one fails")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache of another user"))
         thread.start()
         assert waits.wait(PATIENCE_S)
-        world["found"] = found(None, events)
+        world["found"] = found(None, events, spec.folder)
         events.append("first created its objects")
         return "report"
 
@@ -122,8 +140,124 @@ def test_a_second_up_waits_for_the_first_and_removes_nothing(
     assert (tmp_path / "lab").exists()
 
 
+def test_a_failed_up_removes_no_practice_cluster_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a common lock, both find no cluster of this name, and build the image for minutes."""
+    world = {"found": Found({}, (), (), ())}
+    removed: list[str] = []
+
+    def go(builder: Builder, before: Found) -> Any:
+        other, own = found(None, removed, "/home/alice/.lab/lab"), found(None, removed, spec.folder)
+        own_volume = thing("own disk", None, removed, spec.folder)
+        world["found"] = replace(other, helpers=own.networks, volumes=(*other.volumes, own_volume))
+        raise LabError("network with name toolkit-lab-lab already exists")
+
+    lab = SimpleNamespace(find=lambda name: world["found"], lab_image=lambda: "", do=removed.append)
+    monkeypatch.setattr(lifecycle, "LabEngine", lambda: lab)
+    monkeypatch.setattr(Builder, "go", go)
+    spec = LabSpec("lab", str(tmp_path / "lab"))
+    with pytest.raises(LabError, match="already exists"):
+        lifecycle.lab_up(spec)
+    assert sorted(removed) == ["net", "own disk"], "only the objects of this folder"
+    assert not (tmp_path / "lab").exists()
+
+
+@pytest.mark.parametrize("user", [1000, 0])
+def test_the_practice_cluster_of_another_user_is_neither_removed_nor_taken(
+    user: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    world = [found(None, removed, "/home/alice/.lab/lab"), Found({}, (), (), ())]
+    lab = SimpleNamespace(find=lambda name: world[0], lab_image=lambda: "", do=lambda line: None)
+    monkeypatch.setattr(lifecycle, "LabEngine", lambda: lab)
+    monkeypatch.setattr(files, "foreign_owner", lambda folder: "alice" if "alice" in folder else "")
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    with pytest.raises(LabError) as caught:
+        lifecycle.lab_up(LabSpec("lab", "/home/bob/.lab/lab"))
+    assert caught.value.what == "practice cluster lab belongs to user alice"
+    assert caught.value.fix.startswith("toolkit lab up --name NAME  #")
+    if user == 0:
+        assert lifecycle.lab_owner("lab") == "" and lifecycle.preview_down("lab", False)
+        return
+    assert lifecycle.lab_owner("lab") == "alice"
+    for call in (lifecycle.lab_down, lambda name: lifecycle.preview_down(name, False)):
+        with pytest.raises(LabError) as caught:
+            call("lab")
+        assert caught.value.what == "practice cluster lab belongs to user alice"
+        assert caught.value.fix == "as user alice: toolkit lab down --name lab"
+    assert removed == []
+
+
+def test_down_of_all_practice_clusters_leaves_those_of_other_users(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downs: list[str] = []
+
+    def down(name: str, *rest: Any) -> Report:
+        downs.append(name)
+        return Report(f"lab down {name}", ())
+
+    monkeypatch.setattr("toolkit.cli.lab.lab_names", lambda: ("lab", "mine"))
+    monkeypatch.setattr("toolkit.cli.lab.lab_owner", lambda name: "alice" if name == "lab" else "")
+    monkeypatch.setattr("toolkit.cli.lab.lab_down", down)
+    status, _, err = run("lab", "down", "--all")
+    assert (status, downs) == (0, ["mine"])
+    assert "lab lab: not removed, because it belongs to user alice" in err
+
+
+@pytest.mark.parametrize(
+    ("networks", "status", "line", "note"),
+    [
+        (("net", "net-management"), "exited", "start box1: container lab-box1 (state: exited)", ""),
+        (("net",), "exited", "recreate box1: ", "a network of the practice cluster was removed"),
+        (("net-management",), "running", "recreate box1: ", "a network of the practice cluster was removed"),
+        (("net", "net-management"), "created", "recreate box1: ", "the container has never started"),
+    ],
+)
+def test_a_dry_run_reports_hosts_that_are_recreated(
+    networks: tuple[str, ...], status: str, line: str, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's files outside its volumes are lost, such as the home of the SSH user."""
+    removed: list[str] = []
+    box = thing("lab-box1", None, removed)
+    box.status = status
+    here = [thing(name, None, removed) for name in networks]
+    for network in here:
+        network.attrs["IPAM"] = {"Config": [{"Subnet": "10.77.0.0/24"}]}
+    there = Found({"box1": box}, (), tuple(here), ())
+    host = SimpleNamespace(name="box1", container="lab-box1", engine="new", volumes=(), address="10.77.0.11")
+    spec = SimpleNamespace(
+        name="lab", hosts=1, networks=("net", "net-management"), folder="/nonexistent", engines=("new",)
+    )
+    monkeypatch.setattr(lifecycle, "lab_hosts", lambda *args: (host,))
+    lines = lifecycle.missing(spec, there)  # type: ignore[arg-type]
+    assert [each for each in lines if each.startswith("create network")] == [
+        f"create network {name}" for name in spec.networks if name not in networks
+    ]
+    (about,) = (each for each in lines if "box1" in each)
+    assert about.startswith(line) and note in about and ("deletes" in about) == bool(note)
+
+    def stop(*args: object) -> None:
+        raise LabError("far enough")
+
+    lab = object.__new__(LabEngine)
+    builder = Builder(lab, spec, Book(lambda line: None))  # type: ignore[arg-type]
+    monkeypatch.setattr(lab, "subnets", lambda: (), raising=False)
+    monkeypatch.setattr(lab, "ask", lambda line: Result(0), raising=False)
+    monkeypatch.setattr("toolkit.lab.commands.network_command", lambda *args: None)
+    monkeypatch.setattr("toolkit.lab.build.lab_hosts", lambda *args: (host,))
+    monkeypatch.setattr("toolkit.lab.files.ensure_key", lambda folder: ("", False))
+    monkeypatch.setattr(builder, "_images", dict)
+    monkeypatch.setattr(builder, "_start", stop)
+    with pytest.raises(LabError, match="far enough"):
+        builder.go(there)
+    notes = [outcome.step for outcome in builder.book.outcomes if outcome.host == "box1"]
+    assert notes == ([f"container removed, because {note}"] if note else [])
+    assert removed == (["lab-box1"] if note else [])
+
+
 def test_a_down_waits_for_an_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     events: list[str] = []
     waits = threading.Event()
     thread = threading.Thread(
@@ -145,17 +279,21 @@ def test_a_down_waits_for_an_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("request_", "what"),
     [
-        (lambda lab: lab.labs(), "cannot list the practice clusters of this machine"),
+        (lambda lab: lab.labs(), "cannot list the practice clusters of your machine"),
         (
             lambda lab: lab.find("lab"),
             "cannot list the containers, networks and volumes of practice cluster lab",
         ),
-        (lambda lab: lab.subnets(), "cannot list the networks of this machine's Docker engine"),
+        (lambda lab: lab.subnets(), "cannot list the networks of your machine's Docker engine"),
         (lambda lab: lab.lab_image(), "cannot list the images of practice hosts"),
         (lambda lab: lab.has_image("x:1"), "cannot inspect image x:1"),
         (lambda lab: LabEngine(), "cannot read the properties of the Docker engine"),
+        (
+            lambda lab: lab.remove(thing("box1", APIError("no space left on device"), [])),
+            "cannot remove container box1",
+        ),
     ],
-    ids=["labs", "find", "subnets", "lab_image", "has_image", "info"],
+    ids=["labs", "find", "subnets", "lab_image", "has_image", "info", "remove"],
 )
 def test_an_engine_that_answers_but_refuses_requests_is_reported(
     request_: Callable[[LabEngine], object], what: str, monkeypatch: pytest.MonkeyPatch

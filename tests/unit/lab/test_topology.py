@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization as s
 
 from tests.golden import check_golden
-from toolkit.errors import BadInput, LabError
+from toolkit.errors import BadInput, LabError, ToolkitError
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.lab import commands as cmd
 from toolkit.lab import files
@@ -118,6 +121,14 @@ def test_files() -> None:
     assert render_known_hosts([("10.0.0.1", "ssh-ed25519 A")]) == "10.0.0.1 ssh-ed25519 A\n"
 
 
+@pytest.mark.parametrize("folder", ["/home/\U0001f680 train/.lab/x", "/home/é/.lab/x", '/home/"a"\\b/$x'])
+def test_a_hosts_file_in_any_folder_is_read_back(folder: str) -> None:
+    lab = spec(folder=folder)
+    inventory = parse_inventory(render_hosts_yaml(lab, lab_hosts(lab, SUBNET)), "hosts.yaml")
+    assert inventory.known_hosts == f"{folder}/known_hosts"
+    assert {host.identity_file for host in inventory.hosts} == {f"{folder}/id_ed25519"}
+
+
 def changed_by(folder: Path, text: str) -> bool:
     return files.put_hosts_file(folder, text).changed
 
@@ -159,6 +170,117 @@ def test_a_hosts_file_that_is_as_written_again_is_replaced(tmp_path: Path) -> No
     (tmp_path / "hosts.new.yaml").replace(tmp_path / "hosts.yaml")
     assert changed_by(tmp_path, "c\n")
     assert (tmp_path / "hosts.yaml").read_text() == "c\n" and not (tmp_path / "hosts.new.yaml").exists()
+
+
+def _full(*args: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_breaks_no_file(tmp_path: Path) -> None:
+    files.claim(tmp_path, "x")
+    files.put_hosts_file(tmp_path, "a\n")
+    for write in (files.ensure_key, lambda folder: files.put_hosts_file(folder, "b\n")):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ToolkitError) as caught:
+            patch.setattr(Path, "replace", _full)
+            write(tmp_path)
+        assert "No space left on device" in caught.value.what and caught.value.fix.startswith("df -h ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".toolkit-lab",
+        ".toolkit-lab-written",
+        "hosts.yaml",
+    ]
+    assert (tmp_path / "hosts.yaml").read_text() == "a\n"
+    put = files.put_hosts_file(tmp_path, "b\n")
+    assert not put.edited and put.changed and put.path.read_text() == "b\n"
+
+
+def test_an_empty_hosts_file_counts_as_missing(tmp_path: Path) -> None:
+    files.put_hosts_file(tmp_path, "a\n")
+    (tmp_path / "hosts.yaml").write_text("")
+    put = files.put_hosts_file(tmp_path, "a\n")
+    assert not put.edited and put.changed and put.path.read_text() == "a\n"
+
+
+@pytest.mark.parametrize("empty", [("id_ed25519.pub",), ("id_ed25519",), ("id_ed25519", "id_ed25519.pub")])
+def test_keys_that_a_power_failure_emptied_are_repaired(tmp_path: Path, empty: tuple[str, ...]) -> None:
+    files.claim(tmp_path, "x")
+    before, _ = files.ensure_key(tmp_path)
+    for name in empty:
+        (tmp_path / name).write_text("")
+    line, new = files.ensure_key(tmp_path)
+    assert new and line.startswith("ssh-ed25519 ") and line.endswith(" toolkit-lab\n")
+    assert (line == before) == ("id_ed25519" not in empty)
+    private = s.load_ssh_private_key((tmp_path / "id_ed25519").read_bytes(), None)
+    derived = private.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH).decode()
+    assert line.startswith(f"{derived} ")
+    assert (tmp_path / "id_ed25519").stat().st_mode & 0o777 == 0o600
+    assert files.ensure_key(tmp_path) == (line, False)
+
+
+def test_a_key_of_the_user_is_kept(tmp_path: Path) -> None:
+    line, _ = files.ensure_key(tmp_path)
+    key = s.load_ssh_private_key((tmp_path / "id_ed25519").read_bytes(), None)
+    for form, secret in (
+        (s.PrivateFormat.OpenSSH, s.BestAvailableEncryption(b"x")),
+        (s.PrivateFormat.PKCS8, s.NoEncryption()),
+    ):
+        text = key.private_bytes(s.Encoding.PEM, form, secret)
+        (tmp_path / "id_ed25519").write_bytes(text)
+        assert files.ensure_key(tmp_path) == (line, False)
+        assert (tmp_path / "id_ed25519").read_bytes() == text
+
+
+def test_a_folder_with_an_empty_mark_is_used_and_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    files.claim(folder, "x")
+    files.ensure_key(folder)
+    (folder / ".toolkit-lab").write_text("")
+    assert not files.claim(folder, "x") and (folder / ".toolkit-lab").read_text() == "x\n"
+    (folder / ".toolkit-lab").write_text("")
+    assert files.remove_files(folder, "x") and not folder.exists()
+
+
+def test_a_folder_that_cannot_be_used_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LabError, match=r"cannot use .*/file/x.*: Not a directory") as caught:
+        files.claim(tmp_path / "file" / "x", "x")
+    assert caught.value.fix == "set --folder to another folder"
+
+    def refuse(path: Path, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    folder = tmp_path / "alice" / "lab"
+    files.claim(folder, "x")
+    for call in (files.claim, files.remove_files):
+        with monkeypatch.context() as patch, pytest.raises(LabError) as caught:
+            patch.setattr(Path, "exists", refuse)
+            call(folder, "x")
+        place = folder / ".toolkit-lab"
+        assert caught.value.what == f"cannot use {place} for a practice cluster: Permission denied"
+    assert caught.value.fix == f"as the owner of {folder}: toolkit lab down --name x"
+
+
+def test_the_owner_of_a_folder_is_found_also_above_a_closed_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "alice" / ".lab" / "lab"
+    folder.mkdir(parents=True)
+    assert files.foreign_owner(str(folder)) == "" and files.foreign_owner("") == ""
+    monkeypatch.setattr(Path, "owner", lambda path: f"owner of {path.name}")
+    own, real = os.geteuid(), Path.stat
+    monkeypatch.setattr("os.geteuid", lambda: own + 1)
+    assert files.foreign_owner(str(folder)) == "owner of lab"
+    assert files.foreign_owner(str(folder / "gone")) == "", "the files of the cluster were removed"
+
+    def stat(path: Path, **options: Any) -> os.stat_result:
+        if path.is_relative_to(folder.parent):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", stat)
+        owner = files.foreign_owner(str(folder))
+    assert owner == "owner of alice"
 
 
 def test_a_hosts_file_of_an_older_toolkit_counts_as_edited_unless_it_is_equal(tmp_path: Path) -> None:
@@ -215,12 +337,16 @@ def test_bad_specs_name_every_fault() -> None:
             interfaces="x", user="me", slots=0, cables=5,
         )  # fmt: skip
     assert [p.path for p in caught.value.problems] == [
-        "name", "hosts", "engine", "rate", "management", "interfaces", "user", "slots", "cables", "cables",
+        "name", "count", "engine", "rate", "management", "interfaces", "user", "slots", "cables", "cables",
     ]  # fmt: skip
     with pytest.raises(BadInput):
         spec(engines=())
     with pytest.raises(BadInput):
         spec(hosts=201)
+    for folder in ("/home/caf\udce9/.lab/x", "/home/a\nb/.lab/x"):
+        with pytest.raises(BadInput, match="should contain only printable characters") as caught:
+            spec(folder=folder)
+        assert caught.value.problems[0].path == "folder"
 
 
 def test_most_hosts_fit_into_the_subnet() -> None:

@@ -156,8 +156,16 @@ def test_too_few_free_slots_are_reported_with_the_jobs_that_have_them() -> None:
     holders = "job 20261120-digits-a1b2 of alice uses 1 slot of gpu1, 2 slots of gpu2"
     assert caught.value.what == f"the job needs 5 slots, but the hosts have only 2 free slots: {holders}"
     assert caught.value.fix.startswith(
-        "toolkit stop 20261120-digits-a1b2  # or use the free slots with --np 2"
+        "toolkit stop 20261120-digits-a1b2  # or in `toolkit run`: use the free slots (--np 2)"
     )
+
+
+def test_the_fix_for_too_few_free_slots_stops_a_job_on_these_hosts() -> None:
+    elsewhere = Taken("20261121-digits-c3d4", "bob", {"gpu2": (0,)})
+    with pytest.raises(NotReady) as caught:
+        take_slots(ROOMS[:1], 2, (OTHER, elsewhere))
+    assert elsewhere.job not in caught.value.what
+    assert caught.value.fix.startswith("toolkit stop 20261120-digits-a1b2  #")
 
 
 @pytest.mark.parametrize(

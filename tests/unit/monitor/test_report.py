@@ -35,6 +35,7 @@ from toolkit.jobs.status import parse_status
 from toolkit.monitor.charts import Line, chart, clock_text, ticks
 from toolkit.monitor.job_report import Curve, JobReport, make_report
 from toolkit.monitor.report_html import compare_html, comparison, report_html, verdict
+from toolkit.monitor.report_html import facts as facts_of
 from toolkit.network.measured import Measured, Pair, Point
 from toolkit.plan.execute import StepEnded, Stopwatch
 from toolkit.protocol.account import Account
@@ -163,7 +164,7 @@ def test_the_newest_measurement_of_the_network_is_found(world: World) -> None:
         record = {"command": ["python3", "/run/run.py", "bench.network"], "hosts": []}
         (folder / "record.json").write_text(json.dumps(record))
         (folder / "status.json").write_text(json.dumps({"state": "succeeded", "started": 100.0 + number}))
-        (folder / "output.log").write_text(f'[gpu1 0] @network {{"which": "{mark}"}}\n')
+        (folder / "output.log").write_text(f'[gpu1 0] @network 1/1 {{"which": "{mark}"}}\n')
     world.job(command=python("pass"))
     assert account(world)["network"] == {"job": "bench-1", "text": '{"which": "new"}'}
 
@@ -387,6 +388,18 @@ def test_two_jobs_beside_each_other() -> None:
     check_golden("report/compare.html", without_style(text))
     assert_self_contained(text)
     assert comparison(one, other) == "job j1 has 1.00 times the samples/s of job j1"
+
+
+def test_a_lost_job_lasted_until_its_last_known_moment() -> None:
+    """Its host was found three days later."""
+    lost = sample(state="running", ended=None, restarts=[])
+    lost = replace(lost, queried=3 * 86400.0)
+    assert (lost.status.state, lost.seconds) == ("lost", 60.0)
+    assert verdict(lost).startswith("lost after 1:00; ")
+    bare = replace(lost, throughput=(), last=0.0)
+    assert verdict(bare) == "lost; 2 ranks of 2 hosts" and ("total time", "-") in facts_of(bare)
+    said = comparison(replace(sample(), throughput=()), replace(lost, throughput=()))
+    assert said.endswith("at least one job has no recorded end")
 
 
 HOSTILE = "a'\" onload=x><script>alert(1)</script>&#39;"

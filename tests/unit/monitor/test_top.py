@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +22,13 @@ from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.container_world import JOB, PATIENCE_S, World, python, rank_env, unkillable_smi, wait_for
 from tests.unit.each import for_each
+from toolkit.cli.top import _go_on as go_on
 from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
 from toolkit.container.monitor import gauges
 from toolkit.container.monitor.steps import StepRate
 from toolkit.core.command import Command, Result
+from toolkit.core.files import write_whole
 from toolkit.core.gauges import HostGauges, job_gauges, parse_gauges
 from toolkit.errors import NotReady, ToolkitError, Unreachable, UnreachableCause, UnsafeState
 from toolkit.monitor.prometheus import prometheus_text
@@ -423,7 +427,7 @@ def test_a_host_that_is_not_read_in_time_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("toolkit.cluster.gauges._PATIENCE_S", 0.0)
     gauges = Gauges(session, 0.0)
     gauges.wait_for_rates()
-    assert gauges.now() == ((), {"gpu1": "the host sent no reading within 0 s"})
+    assert gauges.now() == ((), {"gpu1": "the host sent no measurements within 0 s"})
 
 
 def test_a_host_that_sends_nothing_more_over_a_connection_that_lives_is_silent(
@@ -442,7 +446,7 @@ def test_a_host_that_sends_nothing_more_over_a_connection_that_lives_is_silent(
         monkeypatch.setattr("toolkit.cluster.gauges._PATIENCE_S", 0.0)
         found, silent = gauges.now()
         assert found == () and list(silent) == ["gpu1", "gpu2"]
-        assert silent["gpu1"].startswith("the host sent no reading for ")
+        assert silent["gpu1"].startswith("the host has sent no measurements for ")
         streams.waits.release()
 
 
@@ -617,7 +621,7 @@ def test_who_holds_the_others_up() -> None:
     assert behind(RankGauge("j", 0, step=9), RankGauge("j", 1, step=8), RankGauge("j", 2, step=9)) == {}
     assert list(behind(*(RankGauge("j", n, step=5 if n == 2 else 9) for n in range(4)))) == [2]
     slow = behind(*(RankGauge("j", n, steps_per_s=1.0 if n == 1 else 2.0) for n in range(3)))
-    assert slow == {1: "1 steps/s, but the median of ranks is 2 steps/s"}
+    assert slow == {1: "1 steps/s, but the median of the ranks that print steps is 2 steps/s"}
     talking = [RankGauge("j", n, step=9, silent=200.0 if n == 1 else 2.0) for n in range(3)]
     assert list(behind(*talking)) == [1]
     alone = [RankGauge("j", n, step=9 if n == 0 else None, silent=300.0 * n) for n in range(3)]
@@ -636,6 +640,47 @@ def test_numbers_for_programs() -> None:
         assert line.startswith("# ") or names.match(line), line
     assert 'toolkit_host_up{cluster="demo",host="cpu3"} 0' in text
     assert prometheus_text("demo", (), {}) == ""
+
+
+class Readings:
+    """Gauges of one host; the disk is full at the readings ``full``, and Ctrl-C follows the last reading."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, last: int, *full: int) -> None:
+        self.number, self.last, self.full = 0, last, full
+        real = tempfile.mkstemp
+        monkeypatch.setattr(tempfile, "mkstemp", lambda **words: self._refuse() or real(**words))
+
+    def _refuse(self) -> None:
+        if self.number in self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
+        self.number += 1
+        if self.number > self.last:
+            raise KeyboardInterrupt
+        return (host("gpu1", busy=float(self.number)),), {}
+
+
+def test_a_disk_that_is_full_for_a_while_does_not_end_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.prom"
+    go_on(Readings(monkeypatch, 4, 2, 3), "demo", 0.0, False, str(file))  # type: ignore[arg-type]
+    assert 'toolkit_host_processors_busy{cluster="demo",host="gpu1"} 4' in file.read_text()
+    assert 'toolkit_host_reading_timestamp_seconds{cluster="demo",host="gpu1"} 1800000000' in file.read_text()
+    assert capsys.readouterr().err.count("cannot write") == 1
+    with pytest.raises(ToolkitError, match="cannot write"):
+        go_on(Readings(monkeypatch, 4, 1), "demo", 0.0, False, str(file))  # type: ignore[arg-type]
+
+
+def test_ctrl_c_within_a_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "chmod", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "t.prom", "x")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("line", ["", "null", "[1]", "Error response from daemon"])

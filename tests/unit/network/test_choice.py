@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView
+from collections.abc import ItemsView, Iterator
 from dataclasses import replace
 
 import pytest
@@ -183,6 +183,43 @@ def test_of_two_cards_in_one_network_the_one_that_the_kernel_sends_by() -> None:
     assert pick(*said).verdicts["gpu1", "10.0.0.11"] == "the data address 10.0.0.1 is in the same network"
 
 
+def test_of_two_addresses_of_one_interface_the_primary() -> None:
+    """A floating address moves to another host, and packets that the host sends have the primary one."""
+    one, other = host("gpu1", card("eth0", SLOW, 5)), host("gpu2", card("eth0", SLOW, 2))
+    moving = replace(one, interfaces=(*one.interfaces, Interface("eth0", "10.0.0.100", 24, secondary=True)))
+    assert pick(moving, other).paths["gpu1"].address == "10.0.0.5"
+    assert pick(replace(moving, ssh_address="10.0.0.100"), other).paths["gpu1"].address == "10.0.0.5"
+    # Without the word, as from /proc: the kernel lists the primary address first.
+    last = replace(one, interfaces=(*one.interfaces, Interface("eth0", "10.0.0.100", 24)))
+    assert pick(replace(last, ssh_address="192.168.0.1"), other).paths["gpu1"].address == "10.0.0.5"
+
+
+class CountedRoutes(tuple[Route, ...]):
+    """Routes that count how often all of them are read."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[Route]:
+        CountedRoutes.reads += 1
+        return super().__iter__()
+
+
+def test_the_routes_are_read_once_and_not_once_for_each_pair_of_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"gpu{number}" for number in range(1, 13)]
+    rows = "".join(f"  {name}: {{address: 10.0.0.{number}}}\n" for number, name in enumerate(names, 1))
+    said = [
+        replace(made, routes=CountedRoutes(made.routes))
+        for number, name in enumerate(names, 1)
+        for made in [host(name, card("eth0", SLOW, number), card("eth1", FAST, number, 10000))]
+    ]
+    monkeypatch.setattr(CountedRoutes, "reads", 0)
+    choice = pick(*said, text=f"cluster: demo\nimage: toolkit:cpu\nhosts:\n{rows}")
+    assert set(taken(choice).values()) == {"eth1"}
+    assert CountedRoutes.reads == len(names)
+
+
 def test_an_existing_cluster_stays_and_a_new_host_joins_it() -> None:
     one, other = two()
     old = Remembered(addresses=(("gpu1", "10.0.0.1"),))
@@ -234,7 +271,7 @@ def test_connections_are_tried_only_if_there_is_a_choice() -> None:
 @pytest.mark.parametrize(
     ("kind", "about", "words"),
     [
-        ("ethernet", {"carrier": False}, "without a carrier"),
+        ("ethernet", {"carrier": False}, "has no carrier"),
         ("ethernet", {"carrier": None, "state": "down"}, "switched off"),
         ("bridge", {"card": False}, "the bridge has no network card"),
         ("bridge", {"card": False, "lower": ("veth1",)}, "the bridge has no network card"),
@@ -267,6 +304,26 @@ def test_a_bridge_over_a_card_or_a_bond_of_cards_leads_out() -> None:
         return replace(base, links=(*base.links, *below))
 
     assert taken(pick(bridged("gpu1", 1), bridged("gpu2", 2))) == {"gpu1": "br0", "gpu2": "br0"}
+
+
+@pytest.mark.parametrize("card", [True, False])
+def test_a_loop_and_a_ladder_of_lower_interfaces_end(card: bool) -> None:
+    """Both are impossible in a kernel, but a host can report them; a ladder has 2**40 ways down."""
+    loop = (
+        Link("br0", "bridge", "up", lower=("x0", "y0")),
+        Link("x40", lower=("x0", "br0")),
+        Link("y40", card=card),
+    )
+    ladder = tuple(
+        Link(f"{side}{step}", lower=(f"x{step + 1}", f"y{step + 1}")) for step in range(40) for side in "xy"
+    )
+    said = [
+        replace(made, links=(*made.links, *loop[1:], *ladder))
+        for number in (1, 2)
+        for made in [host(f"gpu{number}", (Interface("br0", f"10.9.0.{number}", 24), loop[0]))]
+    ]
+    choice = pick(*said)
+    assert taken(choice) == ({"gpu1": "br0", "gpu2": "br0"} if card else {})
 
 
 def test_cables_come_before_radio_and_radio_before_tunnels() -> None:

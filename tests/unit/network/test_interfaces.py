@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.core.facts import Gid, Link, RdmaPort, Route, leaves_by, rate_text
+from tests.unit import cluster_world as world
+from toolkit.core.facts import Gid, Link, RdmaPort, Route, rate_text
 from toolkit.network import interfaces
 from toolkit.network.interfaces import parse_links, parse_rdma, parse_routes
 from toolkit.protocol.decode import DecodeError
@@ -124,8 +125,19 @@ def test_routes() -> None:
     [("10.77.0.2", "eth0"), ("10.77.0.3", "eth1"), ("8.8.8.8", "eth0"), ("10.10.0.1", "eth0")],
 )
 def test_the_longest_prefix_then_the_smallest_metric(address: str, interface: str) -> None:
-    assert leaves_by(parse_routes(ROUTES), address) == interface
-    assert leaves_by((), address) == ""
+    assert world.facts("gpu1", routes=parse_routes(ROUTES)).leaves_by(address) == interface
+    assert world.facts("gpu1").leaves_by(address) == ""
+
+
+def test_of_two_routes_to_one_network_the_smaller_metric_then_the_earlier_line() -> None:
+    routes = tuple(Route(f"eth{i}", "10.77.0.0/24", metric=metric) for i, metric in enumerate((9, 5, 5)))
+    assert world.facts("gpu1", routes=routes).leaves_by("10.77.0.9") == "eth1"
+
+
+def test_a_very_long_routing_table_counts_as_unknown() -> None:
+    header, row = ROUTES.splitlines(keepends=True)[0], ROUTES.splitlines(keepends=True)[3]
+    assert len(parse_routes(header + row * 4096)) == 4096
+    assert parse_routes(header + row * 4097) == ()
 
 
 # mlx5 with RoCE, its second port down; EFA beside it.

@@ -60,7 +60,7 @@ def test_the_slowest_link_and_its_cost() -> None:
             for x, y in itertools.permutations("abc", 2)
         ),
     )
-    assert "from a to b, has 9.4 Mb/s" in one_way.verdict() and "100.2 x as long" in one_way.verdict()
+    assert "from a to b, has 9.4 Mb/s" in one_way.verdict() and "100.2 times as long" in one_way.verdict()
     assert Measured(("a",), ()).verdict().startswith("the job ran on one host, so toolkit measured no link")
     failed = Measured(("a", "b"), (), faults=("a to b: refused", "b to a: refused"))
     assert failed.verdict() == "toolkit measured no link between hosts"

@@ -374,7 +374,8 @@ def test_a_job_needs_running_containers() -> None:
     del said["cpu3"]
     with pytest.raises(NotReady, match=r"runs on gpu2 \(the container never started\), cpu3") as caught:
         require_running(make_layout(world.inventory(), Observed(said)), ["gpu1", "gpu2", "cpu3"])
-    assert caught.value.fix == "toolkit up  # or run the job on the other hosts: --exclude gpu2,cpu3"
+    other = "or run the job on the other hosts: toolkit run --exclude gpu2,cpu3"
+    assert caught.value.fix == f"toolkit up  # {other}"
 
 
 def without_sshd() -> dict[str, Facts]:
@@ -396,7 +397,7 @@ def test_a_worker_without_sshd_is_not_answered_with_another_up() -> None:
         require_running(make_layout(world.inventory(), Observed(said)), ["gpu1", "gpu2"])
     (row,) = (r for r in host_states(world.inventory(), said, {}, container_programs()) if r.host == "gpu2")
     for fix in (caught.value.fix, row.fix):
-        assert fix.startswith(f"in hosts.yaml: set transport: exec; or add sshd to the image: {_ONTO}")
+        assert fix.startswith(f"set transport: exec in hosts.yaml, or add sshd to the image: {_ONTO}")
 
 
 def test_up_names_the_missing_sshd_by_the_status_of_the_container(

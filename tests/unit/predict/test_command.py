@@ -10,6 +10,7 @@ import pytest
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
+from tests.unit.each import for_each
 from toolkit.network.measured import Measured
 from toolkit.predict.ask import Options, hosts_of, load_of, parse_options
 from toolkit.predict.model import MODELS, Probed
@@ -45,7 +46,8 @@ def test_what_it_prints(call: Run, name: str, words: str) -> None:
 
 def test_the_verdict_is_the_last_line(call: Run) -> None:
     assert call(*SLOW_PORT, "--up-to", "2")[1].endswith(
-        "\n2 hosts would be 2.8 × slower than 1 host, because the link of host2 has 10 Mb/s\n"
+        "\n2 hosts would take 2.8 × as long as 1 host for the same samples, "
+        "because the link of host2 has 10 Mb/s\n"
     )
 
 
@@ -53,8 +55,9 @@ def test_json_says_the_same_and_more(call: Run) -> None:
     status, out, _ = call(*SLOW_PORT, "--up-to", "2", "--batch", "16", "--json")
     told = json.loads(out)
     assert status == 0
-    assert (
-        told["verdict"] == "2 hosts would be 2.8 × slower than 1 host, because the link of host2 has 10 Mb/s"
+    assert told["verdict"] == (
+        "2 hosts would take 2.8 × as long as 1 host for the same samples, "
+        "because the link of host2 has 10 Mb/s"
     )
     assert [row["hosts"] for row in told["rows"]] == [1, 2]
     assert told["rows"][0]["throughput"] == pytest.approx(20)
@@ -83,7 +86,7 @@ def test_the_hosts_file_says_who_takes_part(call: Run, tmp_path: Path) -> None:
     assert "(toolkit assumes one slot on gpu3; to change the number, set --slots)" in call(*words[:-1])[1]
     status, _, err = call("--params", "1M", "--rate", "1gbit", "--rate", "gpu9=1gbit")
     assert status == 2
-    assert "--rate gpu9: is not a host of the prediction, which has gpu2, gpu1, gpu3" in err
+    assert "--rate gpu9: is not one of the predicted hosts: gpu2, gpu1, gpu3" in err
 
 
 def test_a_main_without_slots_takes_no_part(call: Run, tmp_path: Path) -> None:
@@ -163,7 +166,10 @@ ENOUGH = "--params 1M --rate 1gbit"
             f"{ENOUGH} --up-to 0 --slots 65 --batch 0",
             ["--batch: should be 1", "--up-to: should be 1 to 4096, found 0", "--slots: should be 1 to 64"],
         ),
-        ("--model vgg16 --rate 1gbit --batch 32", ["--batch: 32 differs from the 64 samples"]),
+        (
+            "--model vgg16 --rate 1gbit --batch 32",
+            ["--batch: the published step time is for 64 samples, found 32"],
+        ),
         ("--probe x.py --rate 1gbit --step-time 1s", ["--step-time: cannot be combined with --probe"]),
         (f"{ENOUGH} extra", ["extra: is not an option; arguments of a script need"]),
     ],
@@ -202,6 +208,35 @@ def test_hosts_beyond_those_that_are_known() -> None:
     assert hosts_of(parse_options(options(up_to=1)), None, found)[0] == (("host2", 1),)
     inventory = world.inventory("cluster: demo\nimage: x\nhosts:\n  a: {slots: 3}\n  b: {gpus: 2}\n  c:\n")
     assert hosts_of(parse_options(options(slots=5)), inventory, None) == ((("a", 3), ("b", 5), ("c", 5)), "")
+
+
+def test_a_host_without_gpus_has_one_slot() -> None:
+    inventory = world.inventory("cluster: demo\nimage: x\nhosts:\n  a: {gpus: 0}\n  b: {gpus: 0, slots: 3}\n")
+    assert hosts_of(parse_options(options()), inventory, None) == ((("a", 1), ("b", 3)), "")
+    assert hosts_of(parse_options(options(slots=2)), inventory, None) == ((("a", 2), ("b", 3)), "")
+
+
+SPARE = "cluster: demo\nimage: x\nspares: [b]\nhosts:\n  a: {slots: 1}\n  b:\n  c: {slots: 2}\n"
+
+
+@for_each(
+    ("up_to", "measured", "names", "note"),
+    [
+        (None, None, "a c", False),
+        (None, ("a", "c"), "a c", False),
+        (None, ("a", "b"), "a b c", True),
+        (1, None, "a", False),
+        (3, None, "a c b", True),
+        (4, None, "a c b host4", True),
+    ],
+)
+def test_a_spare_host_takes_part_if_it_was_measured_or_if_more_hosts_are_requested(
+    up_to: int | None, measured: tuple[str, ...] | None, names: str, note: bool
+) -> None:
+    found = Measured(measured, (), ()) if measured else None
+    rows, text = hosts_of(parse_options(options(up_to=up_to)), world.inventory(SPARE), found)
+    assert [name for name, _ in rows] == names.split()
+    assert ("toolkit assumes one slot on b" in text) == bool(text) == note
 
 
 def test_a_models_published_step_is_used_unless_another_is_given() -> None:

@@ -107,7 +107,7 @@ def test_rates_that_are_lacking_or_for_nobody() -> None:
     with pytest.raises(BadInput) as caught:
         assemble(HOSTS3, Given(rates={"gpu1": 1e9, "gpu9": 1e9}))
     assert [str(problem) for problem in caught.value.problems] == [
-        "--rate gpu9: is not a host of the prediction, which has gpu1, gpu2, gpu3",
+        "--rate gpu9: is not one of the predicted hosts: gpu1, gpu2, gpu3",
         "gpu2, gpu3: the rate of the link is unknown; add --rate 1gbit or --rate gpu2=1gbit",
     ]
 
@@ -192,6 +192,19 @@ def test_a_part_of_the_measured_hosts() -> None:
     assert not assemble([("new", 1), *HOSTS3], Given(1e9), found)[0].fits
 
 
+def test_a_measured_ring_does_not_count_for_other_hosts_with_as_many_ranks() -> None:
+    """Two hosts with two ranks each were measured; four hosts with one rank each also have four ranks."""
+    pairs = all_pairs({"gpu1": 9400, "gpu2": 9400})
+    found = measured(hosts=["gpu1", "gpu2"], allreduce=rows_of(Wire(9.4e9, 1e-5), 4), pairs=pairs)
+    slow = {f"gpu{i}": 1e8 / wire_efficiency() for i in (3, 4, 5)}
+    made, _ = assemble([(f"gpu{i}", 1) for i in range(1, 6)], Given(rates=slow), found)
+    assert [made.first(count).link.rate for count in (2, 3, 4, 5)] == pytest.approx([9.4e9, 1e8, 1e8, 1e8])
+    # With their own ranks, the measured hosts have the measured ring, also as a part of more hosts.
+    made, _ = assemble([("gpu1", 2), ("gpu2", 2), ("gpu3", 2)], Given(rates={"gpu3": slow["gpu3"]}), found)
+    assert made.first(2).link == Wire(pytest.approx(9.4e9), pytest.approx(1e-5))
+    assert made.link.rate == pytest.approx(1e8)
+
+
 def test_all_reduces_alone_are_enough() -> None:
     made, _ = assemble(HOSTS3, Given(), measured(allreduce=rows_of(Wire(9e6, 1e-3), 3)))
     assert made.share == pytest.approx(1)
@@ -225,16 +238,16 @@ def test_a_file_of_measurements() -> None:
     [
         ("{", ["is not valid JSON"]),
         ("[]", ["should be a mapping, found a list"]),
-        ("{}", ["hosts: should be a list of different names of hosts, found nothing"]),
-        ('{"hosts": ["a", "a"]}', ["hosts: should be a list of different names of hosts"]),
+        ("{}", ["hosts: should be a list of different host names, found nothing"]),
+        ('{"hosts": ["a", "a"]}', ["hosts: should be a list of different host names"]),
         ("[" * 100_000, ["is not valid JSON"]),
         ("9" * 5000, ["is not valid JSON"]),
-        ('{"hosts": ["a", "-b"]}', ["hosts: should be a list of different names of hosts"]),
+        ('{"hosts": ["a", "-b"]}', ["hosts: should be a list of different host names"]),
         (
             '{"hosts": ["a"], "allreduce": [{"bytes": 1%s, "ranks": 2, "seconds": 1}]}' % ("0" * 400),
             ["is not valid JSON"],
         ),
-        ('{"hosts": ["a", 1]}', ["hosts: should be a list of different names of hosts"]),
+        ('{"hosts": ["a", 1]}', ["hosts: should be a list of different host names"]),
         ('{"hosts": ["a", "b"]}', ["has no measurements: both pairs and allreduce are missing or empty"]),
         (
             '{"hosts": ["a", "b"], "pairs": {}, "allreduce": 3}',
@@ -248,7 +261,7 @@ def test_a_file_of_measurements() -> None:
                 "pairs/0/to: should be one of a, b, found 'c'",
                 "pairs/0/latency_us: should be a number from 1e-9 to 1e15, found -1",
                 "pairs/0/mbit: should be a number from 1e-9 to 1e15, found 0",
-                "pairs/1/to: should be a different host than 'from', found 'b'",
+                "pairs/1/to: should be a host other than 'from', found 'b'",
                 "pairs/1/latency_us: should be a number from 1e-9 to 1e15, found nothing",
                 "pairs/1/mbit: should be a number from 1e-9 to 1e15, found nothing",
             ],
@@ -287,13 +300,13 @@ def test_thirty_seconds_on_one_box_and_ninety_on_two() -> None:
     assert row.step is not None
     assert 30 / 0.8 / 2 * row.step.most == pytest.approx(91.4, abs=0.5)
     assert 30 / 0.8 / 2 * row.step.likely == pytest.approx(84, abs=1)
-    assert (
-        predict(two, load()).verdict
-        == "2 hosts would be 2.8 × slower than 1 host, because the link of gpu2 has 10 Mb/s"
+    assert predict(two, load()).verdict == (
+        "2 hosts would take 2.8 × as long as 1 host for the same samples, "
+        "because the link of gpu2 has 10 Mb/s"
     )
     assert (
         predict(network(hosts=2), load()).verdict
-        == "2 hosts would be 1.9 × faster than 1 host (96 % of the ideal speedup)"
+        == "2 hosts would be 1.9 × as fast as 1 host (96 % of the ideal speedup)"
     )
 
 
@@ -365,16 +378,29 @@ def test_a_parameter_server_stands_where_its_link_is_fastest() -> None:
 @pytest.mark.parametrize(
     ("speedup", "efficiency", "line"),
     [
-        (6.08, 0.76, "8 hosts would be 6.1 × faster than 1 host (76 % of the ideal speedup)"),
+        (6.08, 0.76, "8 hosts would be 6.1 × as fast as 1 host (76 % of the ideal speedup)"),
         (
             1.5,
             0.19,
-            "8 hosts would be 1.5 × faster than 1 host (19 % of the ideal speedup), "
+            "8 hosts would be 1.5 × as fast as 1 host (19 % of the ideal speedup), "
             "because gpu2's link is 10 Mb/s",
         ),
-        (1 / 2.9, 0.04, "8 hosts would be 2.9 × slower than 1 host, because gpu2's link is 10 Mb/s"),
-        (1 / 290, 0.001, "8 hosts would be 290 × slower than 1 host, because gpu2's link is 10 Mb/s"),
-        (0.96, 0.12, "8 hosts would be 1.04 × slower than 1 host, because gpu2's link is 10 Mb/s"),
+        (
+            1 / 2.9,
+            0.04,
+            "8 hosts would take 2.9 × as long as 1 host for the same samples, because gpu2's link is 10 Mb/s",
+        ),
+        (
+            1 / 290,
+            0.001,
+            "8 hosts would take 290 × as long as 1 host for the same samples, because gpu2's link is 10 Mb/s",
+        ),
+        (
+            0.96,
+            0.12,
+            "8 hosts would take 1.04 × as long as 1 host for the same samples, "
+            "because gpu2's link is 10 Mb/s",
+        ),
         (1.01, 0.13, "8 hosts would be as fast as 1 host, because gpu2's link is 10 Mb/s"),
         (0.99, 0.12, "8 hosts would be as fast as 1 host, because gpu2's link is 10 Mb/s"),
     ],
@@ -388,7 +414,7 @@ def test_the_verdict_without_a_step_time() -> None:
     said = predict(network(hosts=2, gpu2=1e7), load(compute=None)).verdict
     assert said == (
         "2 hosts would be faster than 1 host if a step computes for more than 4.08 s (90 % of the ideal "
-        "speedup: more than 36.7 s), because the link of gpu2 has 10 Mb/s"
+        "speedup: more than 36.7 s); the link of gpu2 has 10 Mb/s"
     )
     assert predict(network(hosts=1), load()).verdict.startswith("1 host sends no gradients over the network")
     fast = assemble([("a", 8), ("b", 8)], Given(1e13, inside=1e9))[0]
@@ -400,12 +426,15 @@ def test_the_verdict_without_a_step_time() -> None:
 
 def test_a_part_of_the_hosts_that_would_do_more() -> None:
     said = predict(network(1e10, 4, gpu2=1e8), load(138e6, 0.4))
-    assert said.verdict == "4 hosts would be 44.1 × slower than 1 host, because the link of gpu2 has 100 Mb/s"
+    assert said.verdict == (
+        "4 hosts would take 44.1 × as long as 1 host for the same samples, "
+        "because the link of gpu2 has 100 Mb/s"
+    )
     assert said.advice == (
-        "the 3 hosts with the fastest links alone would be 1.5 × faster than 1 host: --exclude gpu2"
+        "the 3 hosts with the fastest links alone would be 1.5 × as fast as 1 host: --exclude gpu2"
     )
     assert predict(network(1e10, 4, gpu4=1e8), load(138e6, 0.4)).advice.startswith(
-        "the first 3 hosts alone would be 1.5 × faster than 1 host"
+        "the first 3 hosts alone would be 1.5 × as fast as 1 host"
     )
     # Where no part is worth more than one host, and where all of them are best, there is nothing to add.
     assert predict(network(1e9, 2, gpu2=1e7), load()).advice == ""

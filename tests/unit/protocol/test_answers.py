@@ -193,6 +193,8 @@ SEEN: dict[str, Any] = {
 SEEN["kept"] = {
     "at": 4.0,
     "why": "silent",
+    "slots": {HOST: [0, 1], "gpu2": [0]},
+    "over": False,
     "hosts": [{**SEEN, "kept": None}, {"host": "gpu2", "error": "gone"}],
 }
 SAMPLE = {
@@ -389,7 +391,7 @@ def ranks(text: str) -> object:
     verdict = judge(found)
     files = why.bundle_files(why.Answer(job, found, verdict, (), {HOST: said}), "", {})
     assert all(name.count("/") <= 2 and ".." not in name for name in files)
-    assert kept is None or why._lasted(kept, {HOST: said}) in (True, False)
+    assert kept is None or judge(why._before(job, kept))
     if said.seen.error:
         raise ToolkitError(said.seen.error, "", HOST)
     return why._lines(job, {HOST: said})

@@ -57,10 +57,8 @@ WRITES = {
     "core/local_writer.py": "the writer of what hosts send",
     "core/files.py": "a file that the user names, or a page of a job that replaces no link",
     "jobs/code.py": "the cache of checksums",
-    "lab/files.py": "keys and settings of practice hosts",
     "image/build.py": "the build context",
     "remote/local_image.py": "ids of images that toolkit built here",
-    "remote/host_keys.py": "known_hosts, after the user has agreed",
 }
 ARCHIVES = {
     "image/export_reader.py": "headers with limits; nothing gets a name of the archive",

@@ -22,7 +22,7 @@ def test_the_table_of_transitions() -> None:
         if then.value in NEXT.get(state.value, ()):
             assert next_state(state.value, then.value) == then.value
         else:
-            with pytest.raises(ValueError, match=f"a job that is {state.value} cannot become {then.value}"):
+            with pytest.raises(ValueError, match=f"cannot change from {state.value} to {then.value}"):
                 next_state(state.value, then.value)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import errno
+import os
 import re
 import shutil
 import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,11 @@ from typing import Any
 import paramiko
 import pytest
 
+from tests.unit.container_world import PATIENCE_S
 from tests.unit.each import for_each
-from toolkit.errors import Unreachable
+from toolkit.core import files
+from toolkit.errors import ToolkitError, Unreachable
+from toolkit.remote import host_keys
 from toolkit.remote.host_keys import judge, prefer_recorded, record, save_key
 from toolkit.remote.known_hosts import (
     Verdict,
@@ -218,6 +224,41 @@ def test_only_the_same_name_and_kind_is_replaced(tmp_path: Path) -> None:
     assert path.read_text().split("\n") == [*others, line("10.0.0.1", KEYS[1]), ""]
     assert path.stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_commands_that_record_keys_at_once_lose_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "known_hosts"
+    waits = threading.Event()
+    other = threading.Thread(target=save_key, args=(replace(at(path), host="10.0.0.2"), KEYS[1]))
+
+    def write_whole(*args: Any) -> None:
+        if not waits.is_set():
+            other.start()
+            assert waits.wait(PATIENCE_S), "the second command must wait for the first"
+        files.write_whole(*args)
+
+    monkeypatch.setattr(host_keys, "locked", lambda path, waiting: files.locked(path, waits.set))
+    monkeypatch.setattr(host_keys, "write_whole", write_whole)
+    save_key(at(path), KEYS[0])
+    other.join(PATIENCE_S)
+    assert path.read_text().splitlines() == [line("10.0.0.1", KEYS[0]), line("10.0.0.2", KEYS[1])]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_the_recorded_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "known_hosts"
+    save_key(at(path), KEYS[0])
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(ToolkitError) as caught:
+        save_key(at(path), KEYS[1])
+    assert caught.value.what == f"cannot write {path}: No space left on device"
+    assert caught.value.fix.startswith("df -h ")
+    assert path.read_text() == line("10.0.0.1", KEYS[0]) + "\n" and list(tmp_path.iterdir()) == [path]
 
 
 def test_recording_again_changes_nothing(tmp_path: Path) -> None:

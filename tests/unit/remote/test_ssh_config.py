@@ -207,7 +207,7 @@ def test_a_missing_process_or_open_file_for_ssh_is_an_error_of_the_host(
     monkeypatch.setattr("toolkit.remote.ssh_config.subprocess.run", run)
     with pytest.raises(Unreachable) as caught:
         resolve_target("gpu1", "x")
-    assert caught.value.what == "this machine cannot start ssh: Too many open files"
+    assert caught.value.what == "your machine cannot start ssh: Too many open files"
     assert caught.value.fix.startswith("ulimit -a  # ") and caught.value.host == "gpu1"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -25,7 +26,7 @@ from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Result
 from toolkit.core.engines import translate_engine
 from toolkit.core.facts import ContainerFacts, Facts, StateFile
-from toolkit.errors import NotReady, Unreachable
+from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.lifecycle.renderings import TARGETS
 from toolkit.lifecycle.up import plan_up
@@ -33,10 +34,16 @@ from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Phase, Plan
 from toolkit.plan.steps import Run as RunStep
 from toolkit.protocol.names import service_container
-from toolkit.services import control
+from toolkit.services import control, forward
 from toolkit.services.control import address_of
 from toolkit.services.plan import service_of
-from toolkit.services.status import service_states, services_text, to_ask
+from toolkit.services.status import (
+    address_command,
+    health_command,
+    service_states,
+    services_text,
+    to_ask,
+)
 
 HOSTS = (
     world.HOSTS
@@ -128,6 +135,23 @@ def test_podman_pulls_the_image_of_a_service_by_its_name_with_a_registry(
     assert isinstance(pull.unless, Command) and pull.unless.argv[-1] == image
 
 
+@pytest.mark.parametrize(("engine", "rootless"), [("podman", True), ("podman", False), ("docker", True)])
+def test_services_are_refused_with_rootless_podman(engine: str, rootless: bool) -> None:
+    """Neither the host nor a container on the host's network reaches the bridge of rootless Podman."""
+    said = {n: replace(f, engine=engine, rootless=rootless) for n, f in world.cluster_facts().items()}
+    made = make_layout(world.inventory(f"{HOSTS}engine: {engine}\n"), Observed(said))
+    if engine == "docker" or not rootless:
+        plan_up(made, world.INSIDE)
+        return
+    with pytest.raises(NotReady, match=r"service .* cannot run with rootless Podman") as caught:
+        plan_up(made, world.INSIDE)
+    assert caught.value.host and "set engine: docker" in caught.value.fix
+    for target in ("docker", "compose"):
+        with pytest.raises(NotReady, match="rootless Podman"):
+            TARGETS[target](made)
+    plan_up(make_layout(world.inventory(), Observed(said)), world.INSIDE)
+
+
 def test_a_service_gets_its_gpus_and_no_others() -> None:
     layout = world.layout(HOSTS)
     main = layout.main
@@ -153,7 +177,7 @@ def test_one_that_the_file_does_not_name_any_more_goes() -> None:
     said = facts(old=service("old", "gpu2"), board=service("board", "gpu1"))
     plan = plan_up(make_layout(inventory(), Observed(said)), world.INSIDE)
     titles = [(step.host, step.title) for step in plan.steps if step.title.startswith("remove ")]
-    title = "remove toolkit-demo-service-old, because hosts.yaml does not set this service for the host"
+    title = "remove toolkit-demo-service-old, because hosts.yaml does not assign this service to the host"
     assert titles == [("gpu2", title)]
 
 
@@ -264,7 +288,7 @@ def test_the_status_of_services() -> None:
         board=service("board", "gpu1"), triton=service("triton", "gpu1"), plain=service("plain", "gpu2")
     )
     assert [one.name for one in to_ask(inventory(), said)] == ["board", "triton"]
-    states = service_states(inventory(), said, {}, {"triton": "the service answers with status 503"})
+    states = service_states(inventory(), said, {}, {"triton": "the service answers with HTTP status 503"})
     assert [(s.service, s.state, s.ok) for s in states] == [
         ("board", "healthy", True),
         ("triton", "not healthy", False),
@@ -294,7 +318,22 @@ def address(status: int, output: str) -> str:
 
 
 def test_the_address_of_a_service_that_runs() -> None:
-    assert address(0, "running 172.17.0.5\n") == "172.17.0.5"
+    assert address(0, "running 172.17.0.5 \n") == "172.17.0.5"
+    assert address(0, "running 172.17.0.5 10.77.4.2 \n") == "172.17.0.5", "a user can connect more networks"
+
+
+def test_the_health_check_of_a_service_in_two_networks_uses_one_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = '#!/bin/sh\n[ "$1" = exec ] && echo "$@" || echo "172.17.0.5 10.77.4.2 "\n'
+    (tmp_path / "docker").write_text(docker)
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    asking = health_command(inventory(), inventory().service("board"))
+    found = subprocess.run([str(word) for word in asking.argv], capture_output=True, text=True, check=True)
+    assert found.stdout.endswith(" http://172.17.0.5:6006/\n")
+    for each in (asking, address_command(inventory(), inventory().service("board"))):
+        assert "{{with .IPAddress}}{{.}} {{end}}" in each.line()
 
 
 @pytest.mark.parametrize(
@@ -337,10 +376,71 @@ def test_the_log_of_a_service_is_followed_until_the_connection_ends(
 
 
 @pytest.mark.parametrize(
+    ("printed", "error", "reason"),
+    [
+        (b"step 1\nError response from daemon: no logs for driver none\n", "", "no logs for driver none"),
+        (b"step 1\n", "Connection reset", "Connection reset"),
+    ],
+)
+def test_a_log_that_docker_does_not_print_is_reported_with_the_reason(
+    printed: bytes, error: str, reason: str
+) -> None:
+    def stream(command: Command, sink: Callable[[bytes], None], source: object) -> Result:
+        sink(printed[:9])
+        sink(printed[9:])
+        return Result(1, "", error, 0.0)
+
+    seen: list[bytes] = []
+    session = Session(inventory())
+    session.facts = facts(board=service("board", "gpu1"))
+    session.runners = {"gpu1": SimpleNamespace(stream=stream)}  # type: ignore[dict-item]
+    with pytest.raises(ToolkitError) as caught:
+        control.show_log(session, session.inventory.service("board"), seen.append, [])
+    assert caught.value.what == f"cannot read the log of service board: {reason}"
+    assert b"".join(seen) == printed
+
+
+class _Forward:
+    """A port of this machine without a socket."""
+
+    open: ClassVar[list[int]] = []
+
+    def __init__(self, port: int, dial: object) -> None:
+        self.port = port
+        self.open.append(port)
+
+
+@pytest.mark.parametrize(("refused", "opened"), [([8001], [8000]), ([8000], [8001]), ([8000, 8001], [])])
+def test_a_port_that_does_not_listen_hides_no_other_port(
+    monkeypatch: pytest.MonkeyPatch, refused: list[int], opened: list[int]
+) -> None:
+    def dial(place: tuple[str, int]) -> Any:
+        if place[1] in refused:
+            raise NotReady(f"the host cannot connect to {place[0]}:{place[1]}", "toolkit status", "gpu1")
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(forward, "Forward", _Forward)
+    monkeypatch.setattr(forward, "address_of", lambda session, wanted: "172.17.0.5")
+    monkeypatch.setattr(_Forward, "open", [])
+    session = Session(inventory())
+    session.runners = {"gpu1": SimpleNamespace(dial=dial, is_open=True)}  # type: ignore[dict-item]
+    told: list[str] = []
+    doors = forward.Doors(session, told.append)
+    triton = inventory().service("triton")
+    if opened:
+        assert [door.leads_to for door in doors.open(triton)] == opened
+    else:
+        with pytest.raises(NotReady, match=r"172\.17\.0\.5:8000"):
+            doors.open(triton)
+    assert _Forward.open == opened, "a port that is not in the result must not listen"
+    assert len(told) == len(refused) and all(line.startswith("triton: gpu1: the host") for line in told)
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (("forward", "bord"), "bord: is not a service in hosts.yaml; the services are board, triton, plain"),
-        (("forward", "plain"), "plain: has no ports; add ports to hosts.yaml at services/plain/ports"),
+        (("forward", "plain"), "plain: has no ports; set services/plain/ports in hosts.yaml"),
         (("forward", "--port", "7000"), "--port: requires the name of one service"),
         (("forward", "board", "--port", "0"), "--port: should be a whole number from 1 to 65535"),
         (("logs", "--service", "bord"), "--service: bord is not a service in hosts.yaml"),

@@ -255,7 +255,7 @@ def test_a_host_that_has_all_and_falls_silent_is_given_up() -> None:
     line.at |= {"box1": 1, "box2": 1}
     assert relay._silent(159.0) == []
     (order,) = relay._silent(161.0)
-    assert order == Drop("box1", "the host received all data but has not reported for 60 s")
+    assert order == Drop("box1", "the host received all data but has sent no report for 60 s")
     members["box1"].finished.set()
     assert relay._silent(161.0) == []
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import math
 import time
 from collections.abc import Callable
 from typing import Any
 
-from toolkit.container.bench.network import mpi_allreduce, torch_allreduce
+from toolkit.container.bench.network import ending_all, mpi_allreduce, print_result, torch_allreduce
 
-RESULT = "@algorithms "  # prefix of the line that the command reads from the job's output
+RESULT = "@algorithms"  # mark of the lines that the command reads from the job's output
 DEFAULT = "0:0"
 ROUNDS, MOST_ROUNDS = 3, 25
 LEAST_S = 0.1  # minimum of one algorithm at one size: short calls are repeated more often
@@ -115,7 +114,13 @@ def main() -> int:
     asked = parser.parse_args()
     from mpi4py import MPI
 
-    comm = MPI.COMM_WORLD
+    with ending_all(MPI.COMM_WORLD):
+        run(MPI.COMM_WORLD, asked)
+    return 0
+
+
+def run(comm: Any, asked: argparse.Namespace) -> None:
+    """Measure what was requested; rank 0 prints the result."""
     ways: dict[str, Callable[[int], Callable[[], None]]] = {}
     if asked.engine == "mpi":
         ctypes.CDLL(None).MPI_T_init_thread(0, ctypes.byref(ctypes.c_int()))
@@ -126,5 +131,4 @@ def main() -> int:
         ways[DEFAULT](asked.sizes[0])()
     rows = time_all(comm, ways, asked.sizes, asked.budget)
     if comm.rank == 0:
-        print(RESULT + json.dumps(rows))
-    return 0
+        print_result(RESULT, rows)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Any
 
 ELEMENTS = 2**22  # 16 MiB of float32: long enough to measure the link, short enough for a slow one
 ROUNDS = 5
+LEAVE_S = 10.0  # rank 0 waits at most this time until the other ranks know that they must exit
 
 
 def result_line(size: int, total: float, seconds: float, backend: str) -> str:
@@ -25,18 +27,45 @@ def result_line(size: int, total: float, seconds: float, backend: str) -> str:
     )
 
 
+def agree(store: Any, rank: int, size: int, gpu: bool) -> bool:
+    """Return whether all ranks see a GPU, or none: ranks with different backends wait for each other.
+
+    Gloo cannot be used for it: without ``GLOO_SOCKET_IFNAME``, Gloo needs a name of the host that can be
+    resolved, which NCCL does not need.
+    """
+    store.set(f"gpu/{rank}", str(int(gpu)))
+    if rank == 0:
+        store.set("gpus", str(sum(int(store.get(f"gpu/{other}")) for other in range(size))))
+    gpus = int(store.get("gpus"))
+    if gpus in (0, size):
+        return True
+    if not gpu:
+        where = f"rank {rank} on {os.uname().nodename}"
+        print(f"{where} sees no GPU, but {gpus} of {size} ranks see a GPU", file=sys.stderr, flush=True)
+    until = time.monotonic() + LEAVE_S
+    left = store.add("left", 1)
+    while rank == 0 and left < size and time.monotonic() < until:  # the store ends with rank 0
+        time.sleep(0.05)
+        left = store.add("left", 0)
+    return False
+
+
 def main() -> int:
     import torch
     import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     gpu = torch.cuda.is_available()
+    store = next(rendezvous("env://"))[0]
+    if not agree(store, rank, size, gpu):
+        return 1
     device = torch.device("cpu")
     if gpu:
         # Each rank sees only its own MIG device.
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if gpu else "gloo")
+    dist.init_process_group("nccl" if gpu else "gloo", store=store, rank=rank, world_size=size)
     expected = size * (size + 1) / 2
     fastest = float("inf")
     for _ in range(ROUNDS):

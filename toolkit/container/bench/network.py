@@ -10,18 +10,23 @@ import json
 import os
 import socket
 import struct
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from toolkit.container.job_file import load_host
+from toolkit.protocol.bench import result_lines
 
 PINGS = 200
 PING_BYTES = 64
 BUFFER = bytes(1 << 20)
 WARM_S = 0.1  # TCP's slow start and a shaper's bucket distort the first moments
 LIMIT_S = 30.0  # a peer that is silent for this time is gone
+HELLO_S = 5.0  # a client that is silent for this time after it has connected is not the peer
 HELLO = struct.Struct("!i")
 
 
@@ -61,8 +66,13 @@ def accept(listener: socket.socket, peer: int, streams: int) -> list[socket.sock
         if time.monotonic() > deadline:
             raise TimeoutError(f"the peer did not connect within {LIMIT_S:.0f} s")
         connection, _ = listener.accept()
-        _prepare(connection)
-        if HELLO.unpack(exactly(connection, HELLO.size))[0] == peer:
+        connection.settimeout(HELLO_S)
+        try:
+            is_peer = HELLO.unpack(exactly(connection, HELLO.size))[0] == peer
+        except OSError:  # a port scanner, for example
+            is_peer = False
+        if is_peer:
+            _prepare(connection)
             found.append(connection)
         else:
             connection.close()
@@ -114,11 +124,12 @@ def pong(connection: socket.socket) -> None:
 
 def send(connections: Sequence[socket.socket], seconds: float) -> None:
     """Send on all connections for this time, then close each direction."""
-    until = time.monotonic() + seconds
 
     def push(connection: socket.socket) -> None:
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
-            connection.sendall(BUFFER)
+            # Not sendall: its time limit is for the complete buffer, which a slow link can exceed.
+            connection.send(BUFFER)
         connection.shutdown(socket.SHUT_WR)
 
     _together(push, connections)
@@ -207,8 +218,29 @@ def measure(
                 connection.close()
 
 
-RESULT = "@network "  # prefix of the line that the command reads from the job's output
+RESULT = "@network"  # mark of the lines that the command reads from the job's output
 LEAST_S, MOST_ROUNDS = 0.2, 50
+LEAST_RATE = 1000.0  # bit/s
+
+
+@contextmanager
+def ending_all(comm: Any) -> Iterator[None]:
+    """Print an exception and end all ranks: mpi4py waits for the others when the interpreter exits."""
+    try:
+        yield
+    except BaseException:
+        traceback.print_exc()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        comm.Abort(1)
+        raise
+
+
+def print_result(mark: str, result: object) -> None:
+    """Print a result for the command."""
+    for line in result_lines(mark, json.dumps(result)):
+        print(line)
+    sys.stdout.flush()
 
 
 def wait_for_all(comm: Any) -> None:
@@ -241,6 +273,9 @@ def measure_pairs(comm: Any, seconds: float, streams: int) -> dict[str, Any]:
         try:
             rate, latency = measure(me, peer, addresses, listener, seconds, streams)
             found.append((peer, me, rate, latency))
+            if rate < LEAST_RATE:
+                too_little = f"{names[me]} received too little data from {names[peer]} to measure the rate"
+                faults.append(too_little)
         except OSError as error:
             faults.append(f"{names[me]} with {names[peer]}: {error}")
     wait_for_all(comm)
@@ -258,6 +293,7 @@ def measure_pairs(comm: Any, seconds: float, streams: int) -> dict[str, Any]:
                 "latency_us": round(latencies.get(frozenset((a, b)), 0.0) * 1e6, 1),
             }
             for a, b, rate, _ in sorted(gathered)
+            if rate >= LEAST_RATE
         ],
         "faults": [fault for some in comm.allgather(faults) for fault in some],
     }
@@ -356,14 +392,22 @@ def main() -> int:
     asked = parser.parse_args()
     from mpi4py import MPI
 
-    comm = MPI.COMM_WORLD
+    with ending_all(MPI.COMM_WORLD):
+        run(MPI.COMM_WORLD, asked)
+    return 0
+
+
+def run(comm: Any, asked: argparse.Namespace) -> None:
+    """Measure what was requested; rank 0 prints the result."""
     names = dict.fromkeys(comm.allgather(load_host()["host"]))
     result: dict[str, Any] = {"hosts": list(names), "pairs": [], "faults": []}
     if asked.seconds:
         result = measure_pairs(comm, asked.seconds, asked.streams)
+        if comm.rank == 0:
+            print_result(RESULT, result)  # in case the all-reduce fails
     engine = asked.engine
     if engine == "auto":
-        engine = "nccl" if comm.allreduce(int(_gpu()), op=MPI.MIN) else "mpi"
+        engine = "nccl" if min(comm.allgather(_gpu())) else "mpi"
     result |= {"engine": engine, "allreduce": []}
     if asked.sizes and comm.size > 1:
         prepare = mpi_allreduce(comm) if engine == "mpi" else torch_allreduce(engine)
@@ -374,8 +418,7 @@ def main() -> int:
             # The threads of a Gloo group abort about one in ten ranks that exit with the group.
             dist.destroy_process_group()
     if comm.rank == 0:
-        print(RESULT + json.dumps(result))
-    return 0
+        print_result(RESULT, result)
 
 
 def _gpu() -> bool:

@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def leave_mpi() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="measure a step of a training script on one slot")
+    parser = argparse.ArgumentParser(description="measure the step time of a training script on one slot")
     parser.add_argument("--steps", type=int, default=10, help="steps to measure")
     parser.add_argument("--warm-up", type=int, default=3, help="warm-up steps before the measured steps")
     parser.add_argument(
@@ -161,6 +162,9 @@ def main() -> int:
     import torch
     from torch.optim import optimizer as hooks
 
+    # The script can replace or close its streams.
+    output, errors = os.dup(1), os.dup(2)
+
     def now() -> float:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()  # the GPU continues after the step's call has returned
@@ -169,17 +173,18 @@ def main() -> int:
     def finish(code: int) -> int:
         gpu = torch.cuda.get_device_name() if torch.cuda.is_initialized() else "cpu"
         result = meter.result(gpu) if code == 0 else None
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # the script can have closed the stream
+                stream.flush()
         if result is not None:
-            print(f"{MARK} {json.dumps(result)}")
+            os.write(output, f"{MARK} {json.dumps(result)}\n".encode())
         elif code == 0:
-            print(
+            why = (
                 f"{options.script} made too few steps with an optimizer of torch.optim: "
-                f"{len(meter.marks)}, but the measurement needs at least {LEAST_STEPS + 1}",
-                file=sys.stderr,
+                f"{len(meter.marks)}, but the measurement needs at least {LEAST_STEPS + 1}\n"
             )
+            os.write(errors, os.fsencode(why))
             code = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
         if code == 0:
             leave_mpi()
         return code

@@ -154,7 +154,7 @@ class Snapshot:
                 continue  # contents lost with a pack are requested again
         if lacks:
             raise Refused(
-                f"{jobs_folder()}/.code differs from the data that was written",
+                f"{jobs_folder()}/.code differs from the data that toolkit wrote",
                 "on the host: sudo dmesg  # shows disk errors",
             )
 
@@ -183,7 +183,7 @@ class Snapshot:
                     "run the same command again; if files change during every transfer, list "
                     "them in .toolkitignore"
                 )
-                raise Refused(f"{path} was changed while it was sent", fix)
+                raise Refused(f"{path} changed while toolkit sent the file", fix)
             writer.added(content)
         writer.keep(self.store.root + "/packs")
 

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,8 +18,10 @@ from toolkit.container.conventions import JOB_TAG, job_folder, program, ssh_args
 from toolkit.container.diagnose.inspect_ranks import EVIDENCE
 from toolkit.container.files import write_json
 from toolkit.container.job_file import Job, load_job
+from toolkit.container.job_list import kept_status
 
 LOOK_S = 30.0  # for one host, the connection included
+MOST_FILES = 3  # of a job: a script that prints rarely stalls often, and a file contains stacks and dumps
 
 
 def look_on(job: Job, host: str) -> dict[str, Any]:
@@ -43,9 +46,9 @@ def look_on(job: Job, host: str) -> dict[str, Any]:
         return {"host": host, "error": str(error)}
 
 
-def look_everywhere(job: Job) -> list[dict[str, Any]]:
-    """Return the reports of all hosts of the job, queried in parallel."""
-    hosts = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
+def look_everywhere(job: Job, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the reports of main and of these hosts, queried in parallel."""
+    hosts = list(dict.fromkeys([job["main"], *names]))
     with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
         return list(pool.map(lambda host: look_on(job, host), hosts))
 
@@ -53,15 +56,19 @@ def look_everywhere(job: Job) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
-    parser.add_argument("--why", default="", help="the reason for saving the stacks, for users")
+    parser.add_argument("--why", default="", help="the reason that `toolkit why` prints")
     args = parser.parse_args()
     job = load_job(args.job_id)
     folder = job_folder(args.job_id) / EVIDENCE
     folder.mkdir(mode=0o700, exist_ok=True)
     at = time.time()
-    hosts = look_everywhere(job)
+    # The hosts of an elastic job can have changed since its attempt began.
+    slots = (kept_status(folder.parent) or {}).get("hosts") or {h["name"]: h["taken"] for h in job["hosts"]}
+    hosts = look_everywhere(job, slots)
     path = folder / f"{at:017.3f}.json"
-    write_json(path, {"at": at, "why": args.why, "hosts": hosts})
+    write_json(path, {"at": at, "why": args.why, "slots": slots, "hosts": hosts})
+    for old in sorted(folder.glob("*.json"))[:-MOST_FILES]:
+        old.unlink(missing_ok=True)
     silent = [f"{host['host']}: {host['error']}" for host in hosts if host.get("error")]
     reported = len(hosts) - len(silent)
     sys.stdout.write(json.dumps({"path": str(path), "hosts": reported, "silent": silent}) + "\n")

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.conventions import ATTEMPT, fail, job_folder, root
+from toolkit.container.conventions import ATTEMPT, fail, in_memory, job_folder, root
 from toolkit.container.diagnose.processes import (
     environ_of,
     flight_dumps,
@@ -28,6 +28,7 @@ from toolkit.container.diagnose.processes import (
     sockets_of,
 )
 from toolkit.container.diagnose.stacks import finder, is_python, stack_of
+from toolkit.container.diagnose.watchdog import OVER
 from toolkit.container.job.variables import kept
 from toolkit.container.job_file import load_host
 from toolkit.container.job_list import kept_status
@@ -77,28 +78,36 @@ def output_start(folder: Path) -> int:
     return int(restarts[-1].get("from", 0))
 
 
-def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str, Any]:
-    """Return the state of one rank, without its processes."""
+def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str, Any] | None:
+    """Return the state of one rank, without its processes; None if this attempt has not started the rank."""
     log = folder / "logs" / f"rank-{rank}.log"
-    run = read(log.with_suffix(".run")) or {}
-    record = read(log.with_suffix(".exit"))
+    run, record = (record_of(folder, f"rank-{rank}.{kind}") or {} for kind in ("run", "exit"))
     attempt = (read(folder / ATTEMPT) or {}).get("attempt", 0)
-    if record and record.get("attempt", attempt) != attempt:
-        record = None  # the rank ended before the restart of the job
+    started = (run or record).get("attempt", attempt) == attempt
+    if not started and not pids:
+        return None
+    # The rank ended before the restart of the job, or its launcher has started it again.
+    if record.get("attempt", attempt) != attempt or record.get("pid") != run.get("pid"):
+        record = {}
     # A rank that this attempt has not started yet has printed nothing in it.
-    start = run.get("from", 0) if run.get("attempt", attempt) == attempt else size_of(log)
+    start = run.get("from", 0) if started else size_of(log)
     text = tail(log, TAIL_BYTES, start)
     return {
         "rank": rank,
         "age": age(log, now),
         "lines": [line for line in text.splitlines() if line.strip()][-LINES:],
         "tail": text,
-        "exit_code": record["exit_code"] if record else None,
+        "exit_code": record.get("exit_code"),
         "ended": max(0.0, now - record["ended"]) if record else None,
         "pids": pids,
         "processes": [],
         "dumps": {},
     }
+
+
+def record_of(folder: Path, name: str) -> Any:
+    """Return a file of a rank, which is in memory if the disk was full: see `keep_record`."""
+    return read(in_memory(folder, name)) or read(folder / "logs" / name)
 
 
 def look_twice(pids: list[int]) -> dict[int, dict[str, Any]]:
@@ -179,6 +188,13 @@ def about(folder: Path) -> dict[str, Any]:
     return {"id": folder.name, "hosts": hosts, **{name: job.get(name) for name in kept}}
 
 
+def saved(folder: Path) -> Any:
+    """Return the newest file of collect.py, and as `over` whether the ranks have continued since."""
+    newest = max(folder.glob(f"{EVIDENCE}/*.json"), default=folder / "none")
+    found = read(newest)
+    return found and {**found, "over": newest.name.endswith(OVER)}
+
+
 def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
     """Return all facts about the job on this host."""
     folder = job_folder(job_id)
@@ -187,7 +203,8 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
     now = time.time()
     found = ranks_of(job_id)
     logged = {int(path.stem[5:]) for path in folder.glob("logs/rank-*.log") if path.stem[5:].isdigit()}
-    ranks = [rank_seen(folder, rank, found.get(rank, []), now) for rank in sorted({*found, *logged})]
+    each = (rank_seen(folder, rank, found.get(rank, []), now) for rank in sorted({*found, *logged}))
+    ranks = [rank for rank in each if rank is not None]
     environs = {rank: environ_of(pids[0]) for rank, pids in found.items() if pids}
     processes = look_twice([pid for pids in found.values() for pid in pids])
     connections = sockets_of(processes)
@@ -197,7 +214,7 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
     # Each needs several seconds on a host that hangs, and toolkit waits for the complete result.
     with ThreadPoolExecutor(2) as beside:
         smi = beside.submit(gpus)
-        nccl = beside.submit(ras, next(iter(environs.values()))) if environs else None
+        nccl = beside.submit(ras, next(iter(environs.values())), list(processes)) if environs else None
         add_stacks(spy, order)
     for rank in ranks:
         rank["processes"] = [processes[pid] for pid in rank.pop("pids") if pid in processes]
@@ -215,7 +232,7 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
         "status": kept_status(folder),
         "output": tail(folder / "output.log", OUTPUT_BYTES, output_start(folder)),
         "lease": tail(folder / "logs" / "lease.log", TAIL_BYTES),
-        "kept": read(max(folder.glob(f"{EVIDENCE}/*.json"), default=folder / "none")),
+        "kept": saved(folder),
     }
     hidden: dict[str, Any] = masked(whole, secrets_of(folder, list(environs.values()), secrets))
     return hidden

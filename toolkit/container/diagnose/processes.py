@@ -11,6 +11,7 @@ import platform
 import socket
 import stat
 import subprocess
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -43,6 +44,7 @@ _STATES = {
     1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2", 7: "CLOSE",
     8: "CLOSE_WAIT", 9: "LAST_ACK", 11: "CLOSING",
 }  # fmt: skip
+_LISTEN = "0A"
 
 
 def ranks_of(job_id: str) -> dict[int, list[int]]:
@@ -154,8 +156,8 @@ def _text(path: str) -> str:
         return ""
 
 
-def sockets_of(pids: Iterable[int]) -> list[dict[str, Any]]:
-    """Return TCP connections of these processes to other hosts: state, queues, retransmissions."""
+def socket_owners(pids: Iterable[int]) -> dict[str, int]:
+    """Return inode -> process of the open sockets of these processes."""
     owners: dict[str, int] = {}
     for pid in pids:
         with suppress(OSError):
@@ -164,7 +166,12 @@ def sockets_of(pids: Iterable[int]) -> list[dict[str, Any]]:
                     link = os.readlink(entry)  # noqa: PTH115
                     if link.startswith("socket:["):
                         owners[link[8:-1]] = pid
-    found = []
+    return owners
+
+
+def sockets_of(pids: Iterable[int]) -> list[dict[str, Any]]:
+    """Return TCP connections of these processes to other hosts: state, queues, retransmissions."""
+    owners, found = socket_owners(pids), []
     for name in ("tcp", "tcp6"):
         for row in _text(f"/proc/net/{name}").splitlines()[1:]:
             with suppress(ValueError, IndexError):
@@ -207,13 +214,14 @@ DUMP_BYTES = 1 << 20
 SMI_S = 5.0
 GPU_QUERY = "index,uuid,utilization.gpu,power.draw,memory.used"
 RAS_ADDRESS = "localhost:28028"  # NCCL's own status server, since 2.24
+RAS_S = 4.0  # for its complete report
 
 
 def gpus() -> dict[str, Any]:
     """Return utilization, power and memory of this host's GPUs, and the reason if they are not known."""
     ask = ["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"]
     found: list[dict[str, str]] = []
-    error = ""
+    error = other = ""
     with suppress(OSError):
         process = subprocess.Popen(
             ask, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -223,6 +231,10 @@ def gpus() -> dict[str, Any]:
                 cells = [cell.strip() for cell in row.split(",")]
                 if len(cells) == 5:
                     found.append(dict(zip(("index", "uuid", "busy", "watts", "mib"), cells)))  # noqa: B905
+                else:
+                    other = row.strip() or other
+            if process.returncode:
+                error = other or f"exit code {process.returncode}"
         except subprocess.TimeoutExpired:
             # Do not wait for its end, as subprocess.run does: if the driver hangs, no signal ends nvidia-smi.
             process.kill()
@@ -241,16 +253,37 @@ def oom_kills() -> int:
     return total
 
 
-def ras(environ: dict[str, str]) -> str:
-    """Return NCCL's own report about its communicators, if it answers."""
+def ras(environ: dict[str, str], pids: Iterable[int]) -> str:
+    """Return NCCL's own report about its communicators, if it answers and is that of these processes."""
     host, _, port = environ.get("NCCL_RAS_ADDR", RAS_ADDRESS).rpartition(":")
     report = b""
-    with suppress(OSError, ValueError), socket.create_connection((host, int(port)), 1) as talk:
-        talk.settimeout(2)
-        talk.sendall(b"verbose status\n")
-        while len(report) < DUMP_BYTES and (data := talk.recv(65536)):
-            report += data
+    # The port belongs to the first job on the host, which can be that of another user.
+    with suppress(OSError, ValueError):
+        if not listens(int(port), pids):
+            return ""
+        until = time.monotonic() + RAS_S
+        with socket.create_connection((host, int(port)), 1) as talk:
+            talk.settimeout(2)
+            talk.sendall(b"verbose status\n")
+            while len(report) < DUMP_BYTES and (left := until - time.monotonic()) > 0:
+                talk.settimeout(min(2, left))
+                if not (data := talk.recv(65536)):
+                    break
+                report += data
     return report.decode(errors="replace")
+
+
+def listens(port: int, pids: Iterable[int]) -> bool:
+    """Return whether one of these processes accepts connections to this TCP port."""
+    owners = socket_owners(pids)
+    for name in ("tcp", "tcp6"):
+        for row in _text(f"/proc/net/{name}").splitlines()[1:]:
+            fields = row.split()
+            with suppress(ValueError, IndexError):
+                is_there = fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port
+                if is_there and fields[9] in owners:
+                    return True
+    return False
 
 
 def flight_dumps(folder: Path, rank: int, environ: dict[str, str]) -> dict[str, str]:

@@ -8,11 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from toolkit.container.conventions import JOB_TAG, SUPERVISOR_TAG, program
 
 COLLECT_S = 60.0  # hosts are queried in parallel, each for at most half of this time
+# If a rank still prints this time after a stall, the ranks have continued. Ranks print the errors that end a
+# stalled job within this time: PyTorch waits up to 60 s for dumps, torchrun up to 30 s for its ranks.
+OVER_S = 120.0
+OVER = ".over.json"  # the end of the name of a file about a stall after which the ranks have continued
 
 
 def start_collecting(job_id: str, why: str) -> subprocess.Popen[bytes]:
@@ -45,11 +50,23 @@ class Watchdog:
         self._job_id, self._stall_after, self._start = job_id, stall_after, start
         self._heard = now
         self._looked = False  # whether this stall was inspected
+        self._resumed = now  # the first output after the last inspected stall
+        self._saved: Path | None = None  # about a stall after which the ranks have perhaps not continued
         self._process: Any = None
         self._began = 0.0
 
     def heard(self, now: float) -> None:
         """Record output of a rank: it ends a stall."""
+        if self._looked:
+            self._resumed = now
+        elif now >= self._resumed + OVER_S:
+            self._mark_over()
+        self._heard, self._looked = now, False
+
+    def restart(self, now: float) -> None:
+        """Record the start of ranks: no earlier stall is the cause of their end."""
+        self.close()
+        self._mark_over()
         self._heard, self._looked = now, False
 
     def tick(self, now: float) -> str | None:
@@ -58,6 +75,7 @@ class Watchdog:
             return self._finish(now)
         if self._looked or now < self._heard + self._stall_after:
             return None
+        self._mark_over()  # ranks have printed since an earlier stall
         self._looked, self._began = True, now
         try:
             self._process = self._start(self._job_id, self._why(now))
@@ -71,6 +89,13 @@ class Watchdog:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+    def _mark_over(self) -> None:
+        """Mark the saved state of the ranks as that of a stall after which they have continued."""
+        if self._saved is not None:
+            with suppress(OSError):
+                self._saved.rename(self._saved.with_suffix(OVER))
+            self._saved = None
 
     def _why(self, now: float) -> str:
         return f"no rank has printed for {now - self._heard:.0f} s"
@@ -87,6 +112,7 @@ class Watchdog:
             summary = json.loads(output.splitlines()[-1]) if output else {}
             silent = "".join(f"; {host}" for host in summary["silent"])
             hosts = f"{summary['hosts']} host{'s' if summary['hosts'] != 1 else ''}"
+            self._saved = Path(summary["path"])
             saved = f"toolkit saved the state of the ranks on {hosts} (see `toolkit why {self._job_id}`)"
             return f"{self._why(now)}; {saved}{silent}"
         last = output.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]

@@ -70,8 +70,8 @@ def ask(job: Path, host: str, command: str, patience: float = PATIENCE_S) -> str
     while not answer.exists():
         if time.monotonic() > until:
             return (
-                f"the client that started the job has not started the command within {patience:.0f} s, "
-                "probably because the client has exited"
+                f"the toolkit command that started the job did not start the daemon within {patience:.0f} s, "
+                "probably because the toolkit command has exited"
             )
         time.sleep(POLL_S)
     return str(read(answer).get("error", ""))

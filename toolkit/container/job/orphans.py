@@ -230,7 +230,7 @@ def main() -> int:
     parser.add_argument("job_id")
     parser.add_argument("--signal", choices=["TERM", "KILL"], default="TERM")
     parser.add_argument("--interrupt", action="store_true", help="first send SIGINT to the job's supervisor")
-    parser.add_argument("--list", action="store_true", help="list the processes without a signal to them")
+    parser.add_argument("--list", action="store_true", help="list the processes, and send no signal")
     parser.add_argument("--keep", action="store_true", help="keep the job's variables for another attempt")
     parser.add_argument("--ranks", action="store_true", help="do not end the launcher and its daemons")
     parser.add_argument(

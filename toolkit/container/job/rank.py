@@ -231,7 +231,7 @@ def _place_in(job: Job, host: str) -> Place:
     """Return the place of this rank; exit if the launcher set none, or one that the job does not have."""
     place = find_place(os.environ)
     if place is None:
-        fail(EXIT_USAGE, f"{host}: the launcher has set no rank or no world size")
+        fail(EXIT_USAGE, f"{host}: the launcher did not set the rank or the world size")
     name = f"{host} {place.rank}"
     least, most = job["world_sizes"]
     if not least <= place.size <= most:

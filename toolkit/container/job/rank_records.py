@@ -155,7 +155,7 @@ def words(record: Record) -> str:
         return f"{who} was killed by {signal_name(record['signal'])}"
     code = record["exit_code"]
     # A shell between rank.py and the program reports a signal as an exit code.
-    like = f", as after {signal_name(code - 128)}" if 128 < code < 128 + 32 else ""
+    like = f", which usually means {signal_name(code - 128)}" if 128 < code < 128 + 32 else ""
     return f"{who} ended with exit code {code}{like}"
 
 

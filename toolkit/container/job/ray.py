@@ -159,9 +159,11 @@ def wait_for_nodes(job: Job) -> None:
         time.sleep(LOOK_S)
     ray.shutdown()
     if late := [host["name"] for address, host in wanted.items() if address not in there]:
-        fail(EXIT_LOST, f"Ray on {', '.join(late)} did not join {head_of(job)} within {READY_S:.0f} s")
+        who, head = ", ".join(late), head_of(job)
+        fail(EXIT_LOST, f"Ray on {who} did not join the Ray head at {head} within {READY_S:.0f} s")
     for address, host in wanted.items():
         what, slots = ("GPU", len(host["gpus"])) if host["gpus"] else ("CPU", host["slots"])
         has = there[address].get(what, 0)
         if has != slots:
-            fail(EXIT_USAGE, f"{host['name']}: Ray has {has:g} x {what}, but the job requires {slots}")
+            about = f"the number of {what}s in Ray is {has:g}, but the job requires {slots}"
+            fail(EXIT_USAGE, f"{host['name']}: {about}")

@@ -175,7 +175,7 @@ class Supervisor:
                 self.job, self.leases, self._take_output, self._tell, self._beat, self._may_go_on
             )
             self.attempt.start()
-            self.watchdog.heard(time.monotonic())
+            self.watchdog.restart(time.monotonic())
             self._enter(JobState.RUNNING)
             end, left = self.attempt.run(self.restarts.may_follow)
             self._swept(left)
@@ -262,7 +262,7 @@ class Supervisor:
         names = host_list(host["name"] for host in hosts)
         self.say(f"{end.reason}; restart {number} of {most} by {self.job['launcher']} on {names}")
         self._mark_output()
-        self.watchdog.heard(time.monotonic())
+        self.watchdog.restart(time.monotonic())
         return True
 
     def _beat(self) -> End | None:
@@ -383,7 +383,7 @@ def main() -> int:
             supervisor.variables = receive()
         except ValueError:
             supervisor.refuse(
-                "the job's variables did not arrive, because the client that started the job has exited"
+                "the job's variables did not arrive, because the toolkit command that started the job exited"
             )
             return EXIT_STARTED
     if reason := too_few_descriptors(job, raise_limit()):

@@ -168,7 +168,7 @@ def _follow(words: Sequence[str] | None) -> int:
     parser.add_argument("--ago", type=float, metavar="SECONDS")
     parser.add_argument("--since", type=float, metavar="EPOCH")
     parser.add_argument("--tail", type=int, metavar="LINES")
-    parser.add_argument("--rank", type=int, help="print the log of this rank, on the host where it runs")
+    parser.add_argument("--rank", type=int, help="print the log of this rank (only on the host of the rank)")
     parser.add_argument("--host", default="", help="print only lines of this host")
     parser.add_argument(
         "--fold", action="store_true", help="collapse identical lines, hide torchrun's traceback"

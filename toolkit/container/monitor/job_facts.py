@@ -23,10 +23,11 @@ from toolkit.container.job_list import is_alive, kept_status, list_jobs
 from toolkit.container.logs.log import Reader, last_lines, pieces, size_of, times
 from toolkit.container.monitor.gauge_log import GAUGES, read_rows
 from toolkit.container.monitor.steps import StepRate
+from toolkit.protocol.bench import result_of
 from toolkit.protocol.outcomes import EXIT_USAGE
 
 UP = "up.json"  # in main's conf: the record of the last `up` with changes
-BENCH, BENCH_MARK = "bench.network", "@network "
+BENCH, BENCH_MARK = "bench.network", "@network"
 # Most points of a curve; more are not visible.
 MOST_POINTS = 300
 # Bytes to read: the end of the output between two points for the throughput, its beginning for the first
@@ -137,9 +138,8 @@ def network() -> dict[str, str]:
         while data := reader.read():
             text += data
         reader.close()
-        for line in text.decode(errors="replace").splitlines():
-            if BENCH_MARK in line:
-                return {"job": row["id"], "text": line.partition(BENCH_MARK)[2]}
+        if result := result_of(BENCH_MARK, text.decode(errors="replace").splitlines()):
+            return {"job": row["id"], "text": result}
     return {}
 
 

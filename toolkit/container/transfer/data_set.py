@@ -73,7 +73,9 @@ def finish(folder: Folder, wanted: list[str], mark: dict[str, object]) -> dict[s
     """Rename large files to their final names, remove what is no longer wanted, write the mark."""
     lacking = sum(not folder.holds(shard) for shard in wanted)
     if lacking:
-        raise Fault(f"{lacking} of {len(wanted)} shards are incomplete")
+        raise Fault(
+            f"the data set is incomplete: {lacking} of {len(wanted)} shards did not arrive completely"
+        )
     entries = [entry for shard in wanted for entry in folder.begun[shard]]
     for entry in entries:
         if entry[0] == "p" and (folder.stat(folder.part_of(entry)) or not folder.written(entry)):

@@ -90,7 +90,7 @@ class Overlay2:
                 data = os.read(file, min(left, CHUNK))
                 if not data:
                     raise Unreadable(
-                        f"{name.decode(errors='replace')} is shorter than the size that the layer records"
+                        f"{name.decode(errors='replace')} is shorter than its size in the layer's metadata"
                     )
                 left -= len(data)
                 out.write(data)

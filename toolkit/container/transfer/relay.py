@@ -71,7 +71,7 @@ class Inflater:
 def frame(read: Callable[[int], bytes], most: int) -> tuple[bytes, int, int, bytes]:
     kind, flags, number, size = HEAD.unpack(read(HEAD.size))
     if size > most:
-        raise Fault("the received data is not a frame of the transfer")
+        raise Fault("the received data is not part of the transfer")
     return kind, flags, number, read(size)
 
 

@@ -19,7 +19,8 @@
 set -u -o pipefail
 
 export code=${CODE:-$SLURM_SUBMIT_DIR}
-export name=toolkit-job-$SLURM_JOB_ID
+# After a requeue, the container of the attempt before can still be stopping.
+export name=toolkit-job-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
 export folder=/tmp/$name
 # Below the ports that Linux assigns to connections automatically.
 export port=$((20000 + SLURM_JOB_ID % 10000))
@@ -52,6 +53,8 @@ address_of() {
 # Files that are equal on all nodes, written on each.
 furnish() {
     umask 077
+    # Folders of attempts that Slurm or a crash of the node killed.
+    rm -rf "/tmp/toolkit-job-$SLURM_JOB_ID-"* 2> /dev/null
     mkdir "$folder" || fail "cannot create the folder $folder"
     mkdir "$folder/home" "$folder/ask"
     mkfifo "$folder/life"
