@@ -125,7 +125,8 @@ def document(found: list[Row], outer: dict[str, Any], version: str, command: str
         f"`{command}` generated this page on {when:%Y-%m-%d} with toolkit {version}.",
         f"The hosts were practice hosts on one machine ({system}, {outer['Architecture']}).",
         "",
-        "A cluster has two hosts with the same engine, or three hosts with different engines.",
+        "A cluster has two hosts with the same Docker version and image store, "
+        "or three hosts that differ in Docker version or image store.",
         "Each host has one rank.",
         "Compose and `docker run` scripts use files from `toolkit up --prepare` and `toolkit render`.",
         "Each row lists the SSH users with the same result. The tests are:",

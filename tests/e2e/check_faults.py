@@ -104,7 +104,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
         Fault("docker-storage", _BAD_ENGINE, _GOOD_ENGINE, "vfs", "warning"),
         Fault("docker-users", "", "", "userns-remap"),
         Fault("docker-logs", "", "", "keeps no container logs"),
-        Fault("docker-runtime", "", "", "run under the runtime other", "warning"),
+        Fault("docker-runtime", "", "", "with the container runtime other", "warning"),
         Fault("disk-image", "", "", "the image needs up to"),
         Fault("disk-inodes", "", "", "more files, so containers can fail to start"),
     ),

@@ -128,7 +128,7 @@ class Cluster(Connection):
 
         Args:
             only: ids of checks, all by default.
-            quick: start no test containers.
+            quick: run no test program in a container.
         """
         return run_checks(self.inventory, choose_checks(only), self.trace, quick)
 

@@ -23,13 +23,15 @@ class ServicesPart(Part):
     def forward(self, service: str, port: int = 0) -> Iterator[list[Door]]:
         """Forward a service to 127.0.0.1 within a ``with``; each `Door` contains a local address.
 
-        Ports of the service that refuse connections get no `Door`, unless all its ports refuse connections.
+        Ports of the service that refuse connections get no `Door`. If all ports refuse connections, or if the
+        first port does and ``port`` is not 0, this is an error.
 
         Args:
             port: local port; 0 means the port of the service or, if this port is not available, a free port.
 
         Raises:
             KeyError: the file has no such service.
+            ToolkitError: see above; or the local port is not available.
         """
         found = {one.name: one for one in self._cluster.inventory.services}[service]
         with self._cluster.connect([found.host]) as session:

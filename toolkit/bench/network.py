@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.cluster.session import Session
+from toolkit.core.printable import printable_line, without_color
 from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.jobs.control import run_to_completion
 from toolkit.jobs.make_job import PlannedJob, plan_request
@@ -29,6 +30,7 @@ _LEAST_S = 0.05
 # Time limit in seconds of a job, in addition to the time that it measures: pairs that fail take longer.
 _HANGS_AFTER = 3600.0
 _LAST_LINES = 5
+_MOST_FAULT = 2000  # characters
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,9 @@ def run_bench(
         raise failed
     measured = parse_measured(text, f"output of {planned.job.id}")
     if failed:
-        return replace(measured, faults=(*measured.faults, f"all-reduce: {failed.what}"))
+        # `predict --from` limits the characters of a fault.
+        fault = printable_line(without_color(f"all-reduce: {failed.what}"))[:_MOST_FAULT]
+        return replace(measured, faults=(*measured.faults, fault))
     return measured
 
 
@@ -138,10 +142,13 @@ def _run(
 def failed_job(job: Job, ended: JobStatus, lines: Sequence[str]) -> ToolkitError:
     """Return the error of a job without a result, with the last lines of its output.
 
-    Launchers print many lines about a failed rank. They are used only if ranks and toolkit print no lines.
+    Launchers print many lines about a failed rank. They are used only if ranks print no lines; toolkit prints
+    a line about every failed attempt.
     """
-    own = ("[toolkit] ", *(f"[{host.name} " for host in job.hosts))
-    shown = [line for line in lines if line.startswith(own)] or lines
+    ranks = tuple(f"[{host.name} " for host in job.hosts)
+    shown = [line for line in lines if line.startswith(("[toolkit] ", *ranks))]
+    if not any(line.startswith(ranks) for line in shown):
+        shown = list(lines)
     tail = " | ".join(shown[-_LAST_LINES:])
     code = "" if ended.exit_code is None else f" and exit code {ended.exit_code}"
     what = f"job {job.id} ended with the state {ended.state}{code}; end of the log: {tail or 'no output'}"

@@ -183,13 +183,16 @@ def _watch(
                     seen.append(step)
                     if found is not None and found.steps_per_s:
                         printed.append(found.steps_per_s)
-        if first and now >= first + warm_up + seconds and step is not None and _is_steady(seen, step[0]):
+        if first and now >= first + warm_up + seconds and _is_steady(seen, now - changed):
             return _point(job, seen, printed)
         if now > changed + patience:
-            if first:
-                raise ToolkitError(
-                    f"job {job.id} printed no step for {patience:.0f} s", f"toolkit logs {job.id}"
+            if step is not None:
+                what = f"job {job.id} printed no step for {patience:.0f} s after step {step[1]}"
+                fix = (
+                    f"toolkit logs {job.id}  # if the script evaluates or saves then, use a smaller "
+                    "--seconds or a larger --patience"
                 )
+                raise ToolkitError(what, fix)
             what = f"no rank of job {job.id} printed a step within {patience:.0f} s"
             fix = "print lines such as `step 120` in the script, or wait longer with --patience SECONDS"
             raise ToolkitError(what, fix)
@@ -209,14 +212,15 @@ def _watch(
                 raise _early(session, ended)
 
 
-def _is_steady(seen: Sequence[tuple[float, int]], now: float) -> bool:
+def _is_steady(seen: Sequence[tuple[float, int]], silent: float) -> bool:
     """Return whether several steps were seen, and no next step is late; a stall is part of the measurement.
 
     Args:
-        now: by the clock of the host, as the times of the steps.
+        silent: seconds since the last change of the step by this machine's clock, because a host that stops
+            reporting does not send its own.
     """
     gaps = [later - earlier for (earlier, _), (later, _) in pairwise(seen)]
-    return bool(gaps) and now - seen[-1][0] <= _STALLED * median(gaps)
+    return bool(gaps) and silent <= _STALLED * (median(gaps) + _EACH)
 
 
 def _step(found: JobGauges | None, source: int | None) -> tuple[int, tuple[float, int]] | None:

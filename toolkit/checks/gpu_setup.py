@@ -26,7 +26,7 @@ from toolkit.image.cuda import (
     cuda_variant,
     fitting_cuda,
 )
-from toolkit.jobs.slots import Room
+from toolkit.jobs.slots import SEVERAL_RANKS, Room
 from toolkit.network.settings import without_imex
 from toolkit.protocol.host_list import host_list
 
@@ -44,7 +44,6 @@ FIRST_DRIVER: Mapping[int, int] = {11: 450, **{variant.major: variant.driver for
 # The oldest GPUs (compute capability) that a CUDA major version makes programs for: its release notes.
 OLDEST_GPU: Mapping[int, Version] = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
 
-_SEVERAL_RANKS = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 _TERM = re.compile(r"(cuda|driver|brand|arch)(>=|<=|!=|>|<|=)(.+)")
 
@@ -173,20 +172,19 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
     room = Room(seen.host, "", slots, usable_groups(given, seen.facts))
     gpu_of = {uuid: gpu for gpu in seen.facts.gpus for uuid in gpu.usable}
     used = {gpu_of[room.gpus_of((slot,))[0]] for slot in range(slots if given else 0)}
-    # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-multi-rank-gpu-enable
-    allowed = {**dict(scene.inventory.env), **dict(host.env)}.get(_SEVERAL_RANKS) == "1"
+    allowed = {**dict(scene.inventory.env), **dict(host.env)}.get(SEVERAL_RANKS) == "1"
     if allowed or not 0 < len(used) < slots:
         return
     what = f"{slots} slots share {counted(len(used), 'GPU')}"
     if any(gpu.migs for gpu in used):
         what += (
             " through MIG devices, but NCCL before 2.30 refuses two ranks on one GPU, and NCCL 2.30 or newer "
-            f"accepts them only with {_SEVERAL_RANKS}=1"
+            f"accepts them only with {SEVERAL_RANKS}=1"
         )
         fix = (
             f"in hosts.yaml: keep one MIG device of each GPU in hosts/{seen.host}/gpus"
             "  # or train with the backend gloo; or, with NCCL 2.30 or newer, "
-            f'set env: {{{_SEVERAL_RANKS}: "1"}}'
+            f'set env: {{{SEVERAL_RANKS}: "1"}}'
         )
     else:
         what += ", but by default, NCCL refuses two ranks on one GPU"

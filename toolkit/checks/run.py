@@ -60,7 +60,7 @@ def run_checks(
 ) -> tuple[Finding, ...]:
     """Query all hosts at once and return the findings of the checks, errors first.
 
-    Changes no file and no setting of the hosts. Starts short-lived test containers unless ``quick`` is set.
+    Changes no file and no setting of the hosts. Starts no test program or container if ``quick`` is set.
     The reason why a host does not answer is a finding too.
 
     Args:

@@ -53,7 +53,9 @@ def check(
             "--dry-run", hidden=True, help="With --fix, print the plan of `toolkit gc` and remove nothing"
         ),
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Skip the checks that need test containers")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Skip the checks that run a test program in a container")
+    ] = False,
     as_json: Json = False,
     verbose: Annotated[
         bool,

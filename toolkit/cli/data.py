@@ -29,10 +29,10 @@ def send(
 ) -> None:
     """Copy the data sets in hosts.yaml to every host.
 
-    Each host receives only missing and changed files, and hosts send files to each other. If you delete a
-    local file, the next `toolkit data send` deletes the copies that toolkit sent. An interrupted transfer
-    resumes at the next `toolkit data send` or `toolkit up`. Without --no-data, `toolkit up` also copies the
-    data sets.
+    toolkit sends only the parts of a data set that contain missing or changed files (usually 8 to 32 MiB
+    each), and hosts forward these parts to each other. If you delete a local file, the next
+    `toolkit data send` deletes the copies that toolkit sent. An interrupted transfer resumes at the next
+    `toolkit data send` or `toolkit up`. Without --no-data, `toolkit up` also copies the data sets.
 
     Examples:
         toolkit data send

@@ -74,8 +74,10 @@ def forward(
             for door in opened:
                 say(f"{door.service} on {door.host}, port {door.leads_to}: http://{door.address}/")
             say("to close the " + ("connection" if len(opened) == 1 else "connections") + ": Ctrl-C")
-            if browser:
-                webbrowser.open(f"http://{opened[0].address}/")
+            # Further ports of a service are often no web pages.
+            pages = [door for door in opened if door.leads_to == inventory.service(door.service).ports[0]]
+            if browser and pages:
+                webbrowser.open(f"http://{pages[0].address}/")
             threading.Event().wait()
         except KeyboardInterrupt:
             pass  # the normal end of this command

@@ -96,8 +96,9 @@ def _settle_keys(
         while new := [f for f in shown if f.verdict == "unknown" and not f.error and f.host not in queried]:
             queried |= {found.host for found in new}
             settled = [settle(found, dry_run=dry_run) for found in new]
-            # Some hosts are reached through a jump host whose key was only just recorded.
-            behind = [f.host for f in shown if f.error and f.target and f.target.jump]
+            # Some hosts are reached through a jump host whose key was only just recorded. `shown` can also
+            # contain jump hosts, which are queried again together with their host.
+            behind = [f.host for f in shown if f.host in names and f.error and f.target and f.target.jump]
             if not behind or dry_run or not any(found.trusted for found in settled):
                 break
             shown = [

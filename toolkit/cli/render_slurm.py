@@ -79,8 +79,8 @@ def slurm(
 ) -> None:
     """Print an sbatch script that runs the job on Slurm.
 
-    By default, the script uses the image in hosts.yaml and one node per host with slots. toolkit queries the
-    hosts only if neither hosts.yaml nor --gpus sets the number of GPUs.
+    By default, the script uses the image in hosts.yaml, and one node for each host that has slots and is not
+    a spare host. toolkit queries the hosts only if neither hosts.yaml nor --gpus sets the number of GPUs.
 
     Examples:
         toolkit render slurm --gpus 8 train.py --epochs 10

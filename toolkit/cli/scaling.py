@@ -89,8 +89,8 @@ def scaling(
     """Measure how throughput grows with the number of hosts.
 
     toolkit runs the script on different numbers of hosts (see --on), measures the steps per second of each
-    run, and prints speedup and efficiency. toolkit stops each run after the measurement. The ranks must print
-    the number of each step, as for `toolkit top`.
+    run, and prints speedup and efficiency. toolkit stops each run after the measurement. At least one rank
+    must print step numbers in a format that `toolkit top` reads, for example `step 120`.
 
     Examples:
         toolkit bench scaling train.py

@@ -136,7 +136,7 @@ def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
     split = ""
     lines = lines_of(text)
     if len(lines) > _MOST_LINES:
-        raise DecodeError("gpus", f"more than {_MOST_LINES} lines")
+        raise DecodeError("gpus", f"contains more than {_MOST_LINES} lines")
     for line in map(str.strip, lines):
         cells = [cell.strip() for cell in line.split(",")]
         # UUIDs become arguments of commands that `render` prints.

@@ -75,6 +75,11 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         "toolkit up  # restores the image; then run the same command again",
     ),
     (
+        r"exec: \"?(?P<program>catatonit|docker-init)\"?: executable file not found",
+        "the host does not have {program}, the first process of a container",
+        "on HOST: sudo apt-get install catatonit tini  # or the package of your system with {program}",
+    ),
+    (
         r"docker-default profile could not be loaded",
         "AppArmor is enabled on the host, but the docker engine cannot run apparmor_parser",
         "on HOST: sudo apt-get install apparmor && sudo systemctl restart docker",

@@ -9,6 +9,7 @@ import os
 import stat
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ from toolkit.core.command import quoted
 from toolkit.core.local_writer import Destination, LocalWriter, split_name
 from toolkit.errors import BadInput, Problem, ToolkitError
 
+# For how long, and in which intervals, to wait for a lock that another process holds.
+LOCK_S, _RETRY_S = 900.0, 0.1
 _WRITABLE = "choose a file in an existing folder that you can write to"
 
 
@@ -94,31 +97,58 @@ def _exchange(path: Path, text: str | bytes, mode: int, sync: bool = False) -> N
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
+def locked(path: Path, waiting: Callable[[], None], patience: float = LOCK_S) -> Iterator[None]:
     """Hold the lock of a file; wait while another process holds it.
 
     The kernel releases the lock if this process dies. The file remains. It can belong to another user. If the
-    file cannot be created or read, or if its file system has no locks, there is no lock.
+    file cannot be created or read, is no regular file, or if its file system has no locks, there is no lock.
 
     Args:
         waiting: called once if another process holds the lock.
+        patience: seconds to wait for the other process.
+
+    Raises:
+        ToolkitError: another process holds the lock for longer.
     """
-    busy = False
     with ExitStack() as stack:
+        file = -1
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                file = stack.enter_context(path.open("a"))
-            except PermissionError:
-                file = stack.enter_context(path.open())
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                busy = True
-        if busy:
+            file = _open_lock(path)
+            stack.callback(os.close, file)
+        if not _take(file):
             waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
+            end = time.monotonic() + patience
+            while not _take(file):
+                if time.monotonic() > end:
+                    what = f"another process has held the lock of {path} for {patience / 60:.0f} minutes"
+                    fix = f"sudo fuser -v {quoted(str(path))}"
+                    fix += "  # prints the process; end it, then run the same command again"
+                    raise ToolkitError(what, fix)
+                time.sleep(_RETRY_S)
         yield
+
+
+def _open_lock(path: Path) -> int:
+    """Open a lock file. Its folder can be /tmp, where other users can create links and FIFOs."""
+    safe = os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        # On NFS, a lock requires a file that is open for writing.
+        return os.open(path, os.O_RDWR | os.O_CREAT | safe, 0o644)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | safe)
+
+
+def _take(file: int) -> bool:
+    """Take the lock of an open file, if the file can have one; return False if another process holds it."""
+    try:
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def write_page(name: str, text: str) -> Path:

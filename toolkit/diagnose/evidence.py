@@ -9,6 +9,10 @@ from toolkit.protocol.evidence import Inspected, SeenProcess, SeenRank, ThreadSt
 
 # A thread that waits for one event wakes at most this number of times within half a second.
 _WAKES = 3
+# A process that wakes in these calls waits for a disk that works.
+_DISK_CALLS = frozenset(
+    ("read", "write", "open", "openat", "readv", "writev", "pread64", "pwrite64", "fsync", "fdatasync")
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class RankSeen:
         lines: the last lines of the rank's output.
         exit_code: None while the rank runs, or if its exit code was not recorded.
         processes: the rank's command and its child processes.
+        started: the last start of the rank on its host, in seconds since the epoch; 0 if it is not known.
     """
 
     rank: int
@@ -70,6 +75,7 @@ class RankSeen:
     lines: tuple[str, ...] = ()
     exit_code: int | None = None
     processes: tuple[Process, ...] = ()
+    started: float = 0.0
 
     @property
     def last_line(self) -> str:
@@ -170,17 +176,22 @@ def place_ranks(planned: Sequence[str], hosts: Sequence[HostSeen], ended: bool) 
 
     Args:
         planned: the host of each rank by the record of the job.
-        ended: whether the job has ended; otherwise only the processes of a rank show its host.
+        ended: whether the job has ended; then a rank without processes has a host as well.
     """
-    found: dict[int, list[str]] = {}
+    found: dict[int, list[RankSeen]] = {}
     for host in hosts:
         for seen in host.ranks:
-            if ended or seen.alive:
-                found.setdefault(seen.rank, []).append(host.name)
-    return tuple(
-        name if name in (places := found.get(rank, [name])) else places[0]
-        for rank, name in enumerate(planned)
-    )
+            found.setdefault(seen.rank, []).append(seen)
+
+    def place(rank: int, name: str) -> str:
+        reports = found.get(rank, [])
+        # Without a report of its planned host, the rank of a running job can be one that has not started yet.
+        if not ended and all(seen.host != name for seen in reports):
+            reports = [seen for seen in reports if seen.alive]
+        newest = max(reports, key=lambda seen: (seen.alive, seen.started, seen.host == name), default=None)
+        return newest.host if newest else name
+
+    return tuple(place(rank, name) for rank, name in enumerate(planned))
 
 
 def _not_queried(name: str) -> HostSeen:
@@ -238,6 +249,7 @@ def _rank(host: str, row: SeenRank) -> RankSeen:
         lines=row.lines,
         exit_code=row.exit_code,
         processes=tuple(map(_process, row.processes)),
+        started=row.started or 0.0,
     )
 
 
@@ -245,8 +257,8 @@ def _process(row: SeenProcess) -> Process:
     threads = row.threads_seen or ()
     first = next((one for one in threads if one.first), threads[0] if threads else ThreadStack())
     # A process that ran between the two samples waits for a working disk, not for a hung one. A driver, by
-    # contrast, can wake a process that hangs in `ioctl` again and again.
-    ran = row.states not in (None, "DD") or (row.woken > 0 and row.call != "ioctl")
+    # contrast, can wake a process that hangs in `ioctl` again and again, and the call is not always readable.
+    ran = row.states not in (None, "DD") or (row.woken > 0 and row.call in _DISK_CALLS)
     state = "S" if row.state == "D" and ran else row.state
     return Process(
         pid=row.pid,

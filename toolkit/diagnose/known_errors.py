@@ -38,6 +38,7 @@ class KnownError:
         what: the meaning of the error, in one sentence.
         fix: a command or an instruction.
         follows: whether another error causes this error, so that an exception explains more.
+        timeout: whether a rank waited too long for another rank, so that a stall can precede this error.
     """
 
     name: str
@@ -45,6 +46,7 @@ class KnownError:
     what: str
     fix: str
     follows: bool = False
+    timeout: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,13 @@ class _Row:
     what: str
     fix: str
     follows: bool = False
+    timeout: bool = False
 
 
 def _read(text: str) -> Iterator[KnownError]:
     groups = decode(dict[str, tuple[_Row, ...]], yaml.load(text, Loader=LOADER))
     for row in (row for rows in groups.values() for row in rows):
-        yield KnownError(row.name, OR.join(row.says), row.what, row.fix, row.follows)
+        yield KnownError(row.name, OR.join(row.says), row.what, row.fix, row.follows, row.timeout)
 
 
 @cache

@@ -38,6 +38,11 @@ _LOOK_SECONDS, _STATE_SECONDS = 25.0, 5.0
 _CANNOT_OPEN, _MISSING = 2, 66
 _PROGRAM = "run.py"
 _REPR_WIDTH = 120
+# Watchdogs of several hosts save one stall within this time, which includes differences between clocks.
+_APART_S = 120.0
+_BY_SIGNAL = 128  # exit codes of ranks that a signal ended are greater
+_TRACEBACK = "Traceback (most recent call last)"
+_OVERLAP = 1024  # number of characters that identify the earlier end of a log
 # Characters that are not allowed in file names of the bundle, so that no name leads to another folder.
 _FILE = re.compile(r"^\.+|[^A-Za-z0-9._-]")
 
@@ -111,8 +116,8 @@ def ask_why(session: Session, word: str = "") -> Answer:
     evidence = _evidence(job, {name: (one.seen, one.container) for name, one in reports.items()})
     known = _known(_lines(job, reports), evidence)
     verdict, stalled = judge(evidence), ""
-    kept = _kept(reports, "" if session.inventory.in_parts else main)
-    if kept and job.state in FINAL and job.state != "succeeded":
+    kept = _kept(reports, [name for name, _ in job.hosts] if session.inventory.in_parts else [main])
+    if kept and job.state in FINAL and job.state != "succeeded" and _lasted(kept, evidence, reports):
         before = _before(job, kept)
         stalled = kept.why or ""
         earlier = judge(before)
@@ -122,17 +127,57 @@ def ask_why(session: Session, word: str = "") -> Answer:
     return Answer(masked_job(job, secrets), evidence, verdict, known, reports, stalled)
 
 
-def _kept(reports: Mapping[str, InspectedHost], main: str) -> Kept | None:
-    """Return the evidence that watchdogs have saved of a stall after which no rank has continued.
+def _kept(reports: Mapping[str, InspectedHost], names: Sequence[str]) -> Kept | None:
+    """Return the evidence that watchdogs have saved of a stall of the job.
 
     Args:
-        main: the host whose watchdog reports on all hosts; empty if each watchdog reports on its host only.
+        names: the hosts with a watchdog: main, or all hosts if each watchdog reports on its host only.
     """
-    found = {name: kept for name, one in reports.items() if (kept := one.seen.kept) and not kept.over}
-    if main or not found:
-        return found.get(main)
+    found = {name: kept for name in names if name in reports and (kept := reports[name].seen.kept)}
+    # The ranks of all hosts must have stalled, and at the same time.
+    if not found or len(found) < len(names) or any(kept.over for kept in found.values()):
+        return None
+    times = [kept.at for kept in found.values()]
+    if max(times) - min(times) > _APART_S:
+        return None
+    first = found[names[0]]
+    if len(names) == 1:
+        return first
     hosts = tuple(host for name, kept in found.items() for host in kept.hosts if host.host == name)
-    return replace(next(iter(found.values())), hosts=hosts, slots=None)
+    return replace(first, hosts=hosts, slots=None)
+
+
+def _lasted(kept: Kept, evidence: Evidence, reports: Mapping[str, InspectedHost]) -> bool:
+    """Return whether the stall lasted until the end of the job.
+
+    Since the stall, no rank has failed, except by a time-out, and no rank has printed, except its errors.
+    """
+    failed = evidence.rank(evidence.failed_rank) if evidence.failed_rank is not None else None
+    raised = exception_of(failed.lines) if failed else ""
+    if raised and not any(error.timeout or error.follows for error in match([raised])):
+        return False
+    before = {(one.host, rank.rank): rank.tail for one in kept.hosts for rank in one.ranks}
+    printed = [
+        lines
+        for name, one in reports.items()
+        for rank in one.seen.ranks
+        if (name, rank.rank) in before and (lines := _after(before[name, rank.rank], rank.tail))
+    ]
+    if any(error.timeout for error in match(line for lines in printed for line in lines)):
+        return True
+    if failed and not raised and 0 < (failed.exit_code or 0) < _BY_SIGNAL:
+        return False
+    # The end of a job can cause errors on its other ranks.
+    return all(_TRACEBACK in lines[0] or match(lines[:1]) for lines in printed)
+
+
+def _after(before: str, tail: str) -> list[str]:
+    """Return the lines that follow an earlier end of the same log."""
+    if tail == before:
+        return []
+    end = before[-_OVERLAP:]
+    after = tail.partition(end)[2] if end and end in tail else tail
+    return [line for line in after.splitlines() if line.strip()]
 
 
 def _before(job: JobStatus, kept: Kept) -> Evidence:

@@ -1,7 +1,7 @@
 """Environment lint: variables of communication libraries that do not have their intended effect.
 
 Only names with a prefix that belongs to one of these libraries are checked.
-A value is shown only if the tables define how it is read, so that no finding contains a secret.
+To keep secrets out of findings, a value is shown only if a table defines its format or it is a known word.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from toolkit.export.slurm import SLURM_LAUNCHES
 from toolkit.hostsfile.errors import shown
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.jobs.request import Request, check_request, chosen_hosts, start_of
+from toolkit.jobs.slots import SEVERAL_RANKS
 
 SLURM, KUBERNETES = "slurm", "kubernetes"
 _CALLED = {SLURM: "Slurm", KUBERNETES: "Kubernetes"}
@@ -145,7 +146,7 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
     if not nodes:
         fix = "set slots of a selected host to 1 or more in hosts.yaml"
         raise BadInput("command line", (Problem("", "none of the selected hosts has a slot"),), fix)
-    _refuse_too_few_gpus(inventory, nodes)
+    _refuse_too_few_gpus(inventory, nodes, dict(batch.request.env))
     if plain:
         _refuse_without_gpu(inventory, nodes)
     else:
@@ -192,16 +193,20 @@ def _declared(host: Host) -> int | None:
     return len(host.gpu_ids) or host.gpus
 
 
-def _refuse_too_few_gpus(inventory: Inventory, nodes: Sequence[BatchNode]) -> None:
-    """Refuse nodes with fewer GPUs than slots: a rank uses the GPU with the number of its slot."""
+def _refuse_too_few_gpus(inventory: Inventory, nodes: Sequence[BatchNode], env: Mapping[str, str]) -> None:
+    """Refuse nodes with fewer GPUs than slots, unless a variable declares that ranks share GPUs."""
     problems = tuple(
         Problem(f"hosts/{node.name}", f"has {_size(node)}, but each slot needs one GPU")
         for node in nodes
         if 0 < node.gpus < node.slots
+        and {**dict(inventory.env), **dict(node.env), **env}.get(SEVERAL_RANKS) != "1"
     )
     if problems:
         least = min(node.gpus for node in nodes if node.gpus)
-        fix = f"add --slots {least} for all hosts with slots, or add --gpus 0 for ranks on the CPU"
+        fix = (
+            f"add --slots {least} for all hosts with slots, or add --gpus 0 for ranks on the CPU, or, for "
+            f"ranks that share GPUs (backend gloo, or NCCL 2.30 or newer), add --env {SEVERAL_RANKS}=1"
+        )
         raise BadInput(inventory.source or "hosts file", problems, fix)
 
 

@@ -91,17 +91,15 @@ def cluster(text: str) -> str:
 
 def host_name(text: str) -> str:
     if fits(HOST_NAME, text.lower()) and text != text.lower():
-        raise ValueError(
-            f"a host name must be lowercase; write {text.lower()} and under it 'address: {text}'"
-        )
+        fix = f"rename the host to {text.lower()} and set its key 'address: {text}'"
+        raise ValueError(f"a host name must be lowercase; {fix}")
     name, at, place = text.rpartition("@")
     if (at or "." in text) and fits(ADDRESS, place) and (not at or fits(USER, name)):
-        user = f" and 'user: {name}'" if at else ""
-        what = f"{shown(text)} is an address; write a name such as gpu1 and under it 'address: {place}'{user}"
-        raise ValueError(what)
+        keys = f"keys 'address: {place}' and 'user: {name}'" if at else f"key 'address: {place}'"
+        raise ValueError(f"{shown(text)} is an address; write a name such as gpu1 and set its {keys}")
     if fits(HOST_NAME, text.replace("_", "-")) and "_" in text:
-        other = text.replace("_", "-")
-        raise ValueError(f"a host name must not contain '_'; write {other} and under it 'address: {text}'")
+        fix = f"rename the host to {text.replace('_', '-')} and set its key 'address: {text}'"
+        raise ValueError(f"a host name must not contain '_'; {fix}")
     require(
         fits(HOST_NAME, text),
         "a host name: 1 to 63 characters of a-z, 0-9 and '-', with a letter or digit at both ends",

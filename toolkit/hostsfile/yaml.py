@@ -350,9 +350,9 @@ _SYNTAX: tuple[tuple[str, bool, str], ...] = (
     ("',' or ']'", True, "this '[' has no matching ']', or a comma is missing"),
     ("',' or '}'", True, "this '{' has no matching '}', or a comma is missing"),
     ("escape", False, "this backslash sequence is unknown; use single quotes for text with backslashes"),
-    ("block end", False, "the indentation does not fit the lines above"),
-    ("'-' indicator", False, "the indentation does not fit the lines above"),
-    ("expected key", False, "the indentation does not fit the lines above"),
+    ("block end", False, "the indentation does not match the lines above"),
+    ("'-' indicator", False, "the indentation does not match the lines above"),
+    ("expected key", False, "the indentation does not match the lines above"),
     ("sequence entries are not allowed", False, "a list item ('- ') needs its own line"),
     ("expected alphabetic or numeric", False, "'*' and '&' have a special meaning; put the value in quotes"),
     # libyaml's limit is 1,000.

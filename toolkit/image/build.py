@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import math
 import os
 import re
 import shutil
@@ -78,7 +79,8 @@ def exclusive_build(kind: str, notify: Callable[[str], None]) -> contextlib.Abst
         notify: called with a line if another build is running.
     """
     line = f"waiting for another build of an image ({kind}) on your machine"
-    return locked(Path(default_cache(os.environ)) / f"build-{kind}.lock", lambda: notify(line))
+    file = Path(default_cache(os.environ)) / f"build-{kind}.lock"
+    return locked(file, lambda: notify(line), math.inf)  # a build can take hours on a slow connection
 
 
 @contextlib.contextmanager

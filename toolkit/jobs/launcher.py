@@ -193,7 +193,7 @@ def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
             return ("python", f"./{relative}" if relative.startswith("-") else relative, *rest)
         if not local.stat().st_mode & 0o111:
             run = f"run chmod +x {quoted(str(local))}"
-            what = f"is not executable; {run}, or name an interpreter before the file"
+            what = f"is not executable; {run}, or put an interpreter such as bash before the file name"
             raise BadInput("command line", (Problem(first, what),))
         return (f"./{relative}", *rest)
     # A word without a slash can be a program of the image.

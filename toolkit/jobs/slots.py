@@ -10,6 +10,10 @@ from toolkit.errors import NotReady
 from toolkit.launchers.job import JobHost
 from toolkit.protocol.host_list import host_list
 
+# With the value 1, NCCL 2.30 or newer accepts several ranks on one GPU:
+# https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-multi-rank-gpu-enable
+SEVERAL_RANKS = "NCCL_MULTI_RANK_GPU_ENABLE"
+
 
 @dataclass(frozen=True)
 class Room:

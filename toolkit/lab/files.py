@@ -38,7 +38,13 @@ def _using(folder: Path, fix: str) -> Iterator[None]:
 
 
 def foreign_owner(folder: str) -> str:
-    """Return the owner of a lab's folder if this is another user; otherwise, or without a folder, empty."""
+    """Return the owner of a lab's folder if this is another user; otherwise, or without a folder, empty.
+
+    File systems such as CIFS and 9p can report another owner for a user's own folder. Therefore a folder that
+    the user can write counts as the user's: ``claim`` lets only the owner write. Root can write anywhere.
+    """
+    if folder and os.geteuid() != 0 and os.access(folder, os.W_OK | os.X_OK):
+        return ""
     for place in (Path(folder), *Path(folder).parents) if folder else ():
         try:
             owner = place.stat().st_uid

@@ -130,6 +130,9 @@ def _exclusive(name: str, progress: Progress) -> AbstractContextManager[None]:
     """Wait until no other process creates or removes the lab, and let other processes wait meanwhile.
 
     A failed ``lab_up`` removes everything that was created since it began.
+
+    Raises:
+        ToolkitError: another process holds the lock for too long.
     """
     line = f"waiting for another command that creates or removes practice cluster {name}"
     return locked(_LOCKS / f"toolkit-lab-{name}.lock", lambda: progress(line))

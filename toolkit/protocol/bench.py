@@ -35,6 +35,8 @@ def result_of(mark: str, lines: Iterable[str]) -> str:
             pieces.append(found[3])
             if number == total == len(pieces):
                 result = "".join(pieces)
+        elif found := re.search(rf"{mark} (\{{.*)", line):
+            result = found[1]  # as earlier versions of toolkit printed it
     return result
 
 

@@ -118,7 +118,7 @@ def load_json(data: bytes | str, most: int = MOST_BYTES) -> Any:
         DecodeError: it is too long or too deep, is not JSON, or contains a number that is out of range.
     """
     if len(data) > most:
-        raise TooLarge("", f"{len(data)} bytes, more than {most}")
+        raise TooLarge("", f"has {len(data)} bytes, but the limit is {most}")
     _check_items(data)
     with _json_errors():
         return json.loads(data, parse_int=_integer, parse_float=_real, parse_constant=_constant)
@@ -132,7 +132,7 @@ def _check_items(data: bytes | str, start: int = 0) -> None:
     else:
         count = sum(data.count(sign, start) for sign in b",[{")
     if count > _MOST_ITEMS:
-        raise TooLarge("", f"more than {_MOST_ITEMS} items")
+        raise TooLarge("", f"contains more than {_MOST_ITEMS} items")
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def load_first(text: str, start: int = 0) -> tuple[Any, int]:
         DecodeError: see :func:`load_json`.
     """
     if len(text) - start > MOST_BYTES:
-        raise TooLarge("", f"{len(text) - start} characters, more than {MOST_BYTES}")
+        raise TooLarge("", f"has {len(text) - start} characters, but the limit is {MOST_BYTES}")
     _check_items(text, start)
     decoder = json.JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_constant)
     with _json_errors():
@@ -310,7 +310,7 @@ def _check_depth(value: object, path: str) -> None:
 
 def _text(value: str, path: str, limit: Text) -> str:
     if len(value) > limit.most:
-        raise DecodeError(path, f"{len(value)} characters, more than {limit.most}")
+        raise DecodeError(path, f"has {len(value)} characters, but the limit is {limit.most}")
     if limit.path:
         _check_path(value, path, limit.most)
     elif limit.any:
@@ -328,7 +328,7 @@ def _check_path(value: str, path: str, most: int) -> None:
     except UnicodeEncodeError as error:
         raise DecodeError(path, f"contains the surrogate {value[error.start]!a}") from None
     if length > most:
-        raise DecodeError(path, f"{length} bytes, more than {most}")
+        raise DecodeError(path, f"has {length} bytes, but the limit is {most}")
     if "\0" in value:
         raise DecodeError(path, "contains the control character '\\x00'")
 
@@ -336,7 +336,7 @@ def _check_path(value: str, path: str, most: int) -> None:
 def _count(value: list[Any] | dict[Any, Any], path: str, limits: tuple[object, ...]) -> None:
     limit = _limit(limits, _ITEMS)
     if len(value) > limit.most:
-        raise DecodeError(path, f"{len(value)} items, more than {limit.most}")
+        raise DecodeError(path, f"contains {len(value)} items, but the limit is {limit.most}")
 
 
 def _limit(limits: tuple[object, ...], default: T) -> T:

@@ -54,9 +54,14 @@ class SeenProcess:
 
 @dataclass(frozen=True)
 class SeenRank:
-    """A rank; ``age``: seconds since its last output, ``dumps``: files in base64."""
+    """A rank; ``age``: seconds since its last output, ``dumps``: files in base64.
+
+    Args:
+        started: its last start on this host, in seconds since the epoch; None in older reports.
+    """
 
     rank: Rank
+    started: Moment | None = None
     age: float | None = None
     lines: Lines = ()
     tail: Output = ""

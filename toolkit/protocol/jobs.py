@@ -21,7 +21,7 @@ MOST_SLOTS = 1 << 16  # of a job on all its hosts
 def check_slots(slots: int) -> None:
     """Refuse more slots than a job can have."""
     if slots > MOST_SLOTS:
-        raise DecodeError("hosts", f"more than {MOST_SLOTS} slots")
+        raise DecodeError("hosts", f"contains more than {MOST_SLOTS} slots")
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,8 @@ class Doors:
             wanted: the number for its first port; 0 for none in particular.
 
         Raises:
-            ToolkitError: none of the ports answers, see ``Way.dial``; or the wanted port is taken.
+            ToolkitError: none of the ports answers, see ``Way.dial``; or with ``wanted``, the first port does
+                not answer, or the wanted port is taken.
         """
         way = Way(self._session, service, self._say)
         doors: list[Door] = []
@@ -97,6 +98,8 @@ class Doors:
             try:
                 way.dial(port).close()  # so that a host that forbids it is reported now
             except ToolkitError as error:
+                if wanted and not index:
+                    raise
                 failed.append(error)  # ``dial`` reports it
                 continue
             number = wanted if wanted and not index else port

@@ -14,9 +14,15 @@ from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory, Service
 from toolkit.protocol.names import container_name, program, service_container
 
-# The addresses of the container, of which callers use the first. The address on the engine's bridge changes
-# with each start, and users can connect a container to further networks of the host.
-_ADDRESSES = "{{range .NetworkSettings.Networks}}{{with .IPAddress}}{{.}} {{end}}{{end}}"
+# The addresses of the container, of which callers use the first: the address on the bridge of Docker or
+# Podman, which changes with each start. Users can connect a container to further networks. A host cannot
+# reach its containers on a macvlan, and the engine sorts networks by name.
+_ADDRESS = "{{with .IPAddress}}{{.}} {{end}}{{end}}"
+_ADDRESSES = (
+    f'{{{{with index .NetworkSettings.Networks "bridge"}}}}{_ADDRESS}'
+    f'{{{{with index .NetworkSettings.Networks "podman"}}}}{_ADDRESS}'
+    f"{{{{range .NetworkSettings.Networks}}}}{_ADDRESS}"
+)
 
 
 def health_command(inventory: Inventory, service: Service) -> Command:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -70,7 +71,7 @@ def test_only_a_complete_result_counts() -> None:
     # A later result was not printed completely.
     assert result_of("@x", ["[gpu1 0] @x 1/1 [3]", first]) == "[3]"
     # The format before numbered pieces.
-    assert result_of("@network", ['[gpu1 0] @network {"hosts": []}']) == ""
+    assert result_of("@network", ['[gpu1 0] @network {"hosts": []}']) == '{"hosts": []}'
 
 
 def test_pairs_of_a_job_whose_all_reduce_fails_are_kept(ran: Any) -> None:
@@ -86,9 +87,18 @@ def test_pairs_of_a_job_whose_all_reduce_fails_are_kept(ran: Any) -> None:
     assert f"not measured: {fault}" in _text(measured)
 
 
+@pytest.mark.parametrize("line", ["\tat \x1b[31mfoo\x1b[0m\r\x00", "x" * 4000, "\x07" * 4000])
+def test_the_fault_of_a_failed_all_reduce_is_accepted_by_predict(ran: Any, line: str) -> None:
+    measured = ran(log(result()) + f"[gpu2 1] {line}\n" * 3, 1, "failed")
+    assert parse_measured(json.dumps(measured.as_json()), "file") == measured
+
+
 def test_a_job_without_a_result_is_an_error(ran: Any) -> None:
-    with pytest.raises(ToolkitError, match="exit code 1; end of the log: mpirun was not found") as caught:
-        ran("mpirun was not found\n", 1, "failed")
+    blame = "[toolkit] mpirun ended with exit code 1"
+    launcher = "ssh: connect to host 10.77.0.3 port 12345: Connection refused"
+    with pytest.raises(ToolkitError) as caught:
+        ran(f"{launcher}\n{blame}\n", 1, "failed")
+    assert caught.value.what.endswith(f"exit code 1; end of the log: {launcher} | {blame}")
     assert caught.value.fix == f"toolkit logs {world.JOB_ID}"
     with pytest.raises(ToolkitError, match="the state succeeded and exit code 0; end of the log: no output"):
         ran("")
@@ -164,6 +174,15 @@ def test_a_slow_link_is_no_silent_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     connection.sendall.side_effect = TimeoutError("timed out")
     network.send([connection], 0.05)
     assert connection.send.call_count > 1 and connection.shutdown.call_count == 1
+
+
+def test_a_slow_link_has_little_to_send_after_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer waits until it has received what is buffered, and its wait has a time limit."""
+    connection = MagicMock()
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: connection)
+    network.connect("10.77.0.3", 4000, 0, 1)
+    option = (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, network.MOST_UNSENT)
+    assert option in [call.args for call in connection.setsockopt.call_args_list]
 
 
 def test_other_clients_do_not_end_a_pair() -> None:

@@ -191,7 +191,7 @@ def test_the_steps_of_this_job_are_measured(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_clocks_of_two_hosts_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of gpu2 is 5 s behind; gpu1, with rank 0, does not report for the last seconds."""
+    """The clock of gpu2 is 5 s behind; gpu1, with rank 0, does not report for some seconds."""
     job = world.job("torchrun")
 
     def reports(now: float) -> Reports:
@@ -199,7 +199,7 @@ def test_the_clocks_of_two_hosts_are_not_mixed(monkeypatch: pytest.MonkeyPatch) 
             return HostGauges(name, at, ranks=(RankGauge(job.id, rank, step=int(10 * now)),))
 
         second = host("gpu2", 1, now - 5)
-        return (host("gpu1", 0, now), second) if now < 106 else (second,)
+        return (second,) if 106 <= now < 112 else (host("gpu1", 0, now), second)
 
     assert watched(monkeypatch, job, reports).steps_per_s == pytest.approx(10.0)
     # The clock of the host was set back.
@@ -241,11 +241,25 @@ def test_a_stall_is_part_of_the_measurement(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_job_that_hangs_has_no_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
     job = world.job("torchrun")
-    with pytest.raises(ToolkitError, match=f"job {job.id} printed no step for 60 s") as caught:
+    with pytest.raises(ToolkitError, match=f"job {job.id} printed no step for 60 s after step 5") as caught:
         watched(monkeypatch, job, stepping(job, lambda now: min(now, 5)))
-    assert caught.value.fix == f"toolkit logs {job.id}"
+    hint = "if the script evaluates or saves then, use a smaller --seconds or a larger --patience"
+    assert caught.value.fix == f"toolkit logs {job.id}  # {hint}"
     with pytest.raises(ToolkitError, match="printed a step within 60 s"):
         watched(monkeypatch, job, lambda now: ())
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_host_that_stops_reporting_is_not_steady(monkeypatch: pytest.MonkeyPatch, repeated: bool) -> None:
+    """`Gauges` repeats the last report of a silent host for a while, then omits it."""
+    job = world.job("torchrun")
+    step = stepping(job, lambda now: now)
+
+    def reports(now: float) -> Reports:
+        return step(now) if now <= 108 else step(108) if repeated else ()
+
+    with pytest.raises(ToolkitError, match="printed no step for 60 s after step 5"):
+        watched(monkeypatch, job, reports)
 
 
 @pytest.mark.parametrize(("failures", "measured"), [(4, True), (5, False)])

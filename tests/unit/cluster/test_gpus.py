@@ -430,5 +430,5 @@ def test_a_mig_is_a_part() -> None:
 def test_a_list_of_very_many_gpus_is_refused() -> None:
     """To read it would take hours."""
     assert len(parse_smi("".join(f"{number}, GPU-{number}, x, 1, 1\n" for number in range(64)))[0]) == 64
-    with pytest.raises(DecodeError, match="gpus: more than 4096 lines"):
+    with pytest.raises(DecodeError, match="gpus: contains more than 4096 lines"):
         parse_smi("x\n" * 4097)

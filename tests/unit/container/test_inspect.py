@@ -234,6 +234,13 @@ def test_after_a_restart_its_own_hosts_and_ends_count(world: World) -> None:
     assert inspect(world, JOB)["ranks"][0]["exit_code"] is None
     (folder / "logs" / "rank-0.exit").write_text(json.dumps(ended | {"attempt": 1, "pid": 7}))
     assert inspect(world, JOB)["ranks"][0]["exit_code"] == 1
+    # The disk was full, and the file of the start is of an earlier attempt or missing.
+    (folder / "logs" / "rank-0.run").write_text(json.dumps(run | {"attempt": 0, "pid": 5}))
+    assert inspect(world, JOB)["ranks"][0]["exit_code"] == 1
+    (folder / "logs" / "rank-0.run").unlink()
+    assert inspect(world, JOB)["ranks"][0]["exit_code"] == 1
+    (folder / "logs" / "rank-0.run").write_text(json.dumps(run | {"starts": [5.0, 9.0]}))
+    assert inspect(world, JOB)["ranks"][0]["started"] == 9.0
     # The disk was full when the launcher started the rank once more.
     memory = in_memory(folder, "rank-0.run")
     try:
@@ -377,20 +384,25 @@ def test_the_watchdog_looks_once_at_each_stall() -> None:
     )
 
 
-def test_the_watchdog_marks_the_evidence_of_a_stall_after_which_ranks_continue(tmp_path: Path) -> None:
+def test_the_watchdog_marks_the_evidence_of_a_stall_after_which_ranks_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLKIT_ROOT", str(tmp_path))
+    evidence = tmp_path / "jobs" / "x" / "evidence"
+    evidence.mkdir(parents=True)
     number = 0
 
     def start(job: str, why: str) -> Collector:
         nonlocal number
         number += 1
-        path = tmp_path / f"{number}.json"
+        path = evidence / f"{number}.json"
         path.touch()
         collector = Collector(json.dumps({"path": str(path), "hosts": 1, "silent": []}).encode())
         collector.over = True
         return collector
 
     def files() -> list[str]:
-        return sorted(path.name for path in tmp_path.iterdir())
+        return sorted(path.name for path in evidence.iterdir())
 
     dog = watchdog.Watchdog("x", 10.0, 0.0, start)
     dog.tick(10.0)
@@ -409,6 +421,9 @@ def test_the_watchdog_marks_the_evidence_of_a_stall_after_which_ranks_continue(t
     dog.tick(163.0)
     dog.restart(164.0)
     assert files() == ["1.over.json", "2.over.json", "3.over.json"]
+    dog.tick(174.0)
+    dog.restart(174.5)  # before the watchdog has read the result
+    assert files()[3:] == ["4.over.json"]
 
 
 def test_a_stall_before_a_restart_is_not_the_cause_of_the_end(world: World) -> None:

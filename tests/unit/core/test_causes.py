@@ -78,6 +78,11 @@ CASES = [
         "toolkit image build",
     ),
     (
+        'Error: lookup init binary: exec: "catatonit": executable file not found in $PATH',
+        "the host does not have catatonit, the first process of a container",
+        "apt-get install catatonit",
+    ),
+    (
         DAEMON + "AppArmor enabled on system but the docker-default profile could not be loaded: running"
         " `apparmor_parser apparmor_parser --version` failed with output: \nerror: exec:"
         ' "apparmor_parser": executable file not found in $PATH.',

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from toolkit.core import files
 from toolkit.core.files import locked, write_file, write_whole
-from toolkit.errors import BadInput
+from toolkit.errors import BadInput, ToolkitError
 
 # It cannot be encoded, so writing fails after the file was opened, as on a full disk.
 TOO_LATE = "x" * 100_000 + "\ud800"
@@ -71,17 +72,17 @@ def test_the_lock_of_a_process_that_died_is_free(tmp_path: Path) -> None:
 
 def test_the_lock_file_of_another_user_excludes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other users can read the file, but not write it."""
-    file, real = tmp_path / "x.lock", Path.open
+    file, real = tmp_path / "x.lock", os.open
 
-    def readable(path: Path, mode: str = "r", *args: Any) -> Any:
-        if mode != "r":
+    def readable(path: Path, flags: int, *args: Any) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
             raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path, mode, *args)
+        return real(path, flags, *args)
 
     called: list[bool] = []
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(file)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-        monkeypatch.setattr(Path, "open", readable)
+        monkeypatch.setattr(os, "open", readable)
 
         def waiting() -> None:
             called.append(True)
@@ -91,6 +92,41 @@ def test_the_lock_file_of_another_user_excludes_too(tmp_path: Path, monkeypatch:
             pass
         holder.kill()
     assert called == [True]
+
+
+def test_the_wait_for_a_lock_ends_with_an_error_that_names_the_file(tmp_path: Path) -> None:
+    """Any user who can read a file can hold its lock."""
+    file, called = tmp_path / "x.lock", list[bool]()
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(file)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(ToolkitError) as caught, locked(file, lambda: called.append(True), 0.3):
+            pytest.fail("the other process holds the lock")
+        holder.kill()
+    assert called == [True] and files.LOCK_S == 900
+    assert caught.value.what.startswith(f"another process has held the lock of {file} for ")
+    assert caught.value.fix.startswith(f"sudo fuser -v {file}  # ")
+
+
+@pytest.mark.parametrize("readable_only", [False, True])
+def test_a_fifo_and_a_link_give_no_lock_and_no_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readable_only: bool
+) -> None:
+    """The lock of practice clusters is in /tmp, where any user can create them first."""
+    real = os.open
+
+    def protected(path: Path, flags: int, *args: Any) -> int:
+        assert flags & os.O_NONBLOCK, "this would block"
+        if readable_only and flags & os.O_CREAT:  # fs.protected_fifos
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, flags, *args)
+
+    monkeypatch.setattr(os, "open", protected)
+    os.mkfifo(tmp_path / "fifo.lock")
+    (tmp_path / "link.lock").symlink_to(tmp_path / "target")
+    for name in ("fifo.lock", "link.lock"):
+        with locked(tmp_path / name, pytest.fail), locked(tmp_path / name, pytest.fail):
+            pass
+    assert not (tmp_path / "target").exists()
 
 
 def test_a_file_is_replaced_by_text_or_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

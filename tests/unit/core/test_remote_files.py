@@ -100,7 +100,7 @@ def test_what_give_lists_and_sends() -> None:
         ({**MISSING, "names": ["a", "\ud800"]}, "names[1]: contains the surrogate"),
         ({**MISSING, "more": -1}, "more: not in the range"),
         ([], "not an object"),
-        ("x" * MOST_BYTES, "more than 65536"),
+        ("x" * MOST_BYTES, "but the limit is 65536"),
     ],
 )
 def test_answers_that_are_not_valid(value: Any, field: str) -> None:

@@ -302,6 +302,7 @@ def test_a_daemon_does_not_hide_that_its_rank_has_exited() -> None:
         ({"states": "SD"}, "S"),
         ({"states": "DD", "woken": 231}, "S"),
         ({"states": "DD", "woken": 40, "call": "ioctl"}, "D"),
+        ({"states": "DD", "woken": 2, "call": ""}, "D"),  # the call cannot be read
         ({}, "D"),
     ],
 )

@@ -62,6 +62,7 @@ ENTRY = {
         "what": {"type": "string", "pattern": r"^\S.*\.$"},
         "fix": {"type": "string", "pattern": r"^\S.*[^.\s]$"},
         "follows": {"const": True},
+        "timeout": {"const": True},
     },
     "required": ["name", "says", "what", "fix"],
     "additionalProperties": False,

@@ -307,6 +307,30 @@ def test_an_elastic_launcher_can_number_ranks_in_another_order() -> None:
     assert "the exception of rank 0 is: KeyError: 1" in ask(paper).verdict.what
 
 
+def test_the_newest_start_of_a_rank_counts() -> None:
+    """An elastic launcher has started rank 0 first on gpu1, and then on cpu3."""
+    old = rank(0, "") | {"processes": [], "exit_code": 1, "lines": ["OldError: old"], "started": 100.0}
+    new = old | {"lines": ["KeyError: 1"], "started": 200.0}
+    paper = Paper(
+        "failed",
+        gpu1={"host": "gpu1", "job": ABOUT, "ranks": [old]},
+        cpu3={"host": "cpu3", "job": ABOUT, "ranks": [new]},
+    )
+    paper.fail(0)
+    answer = ask(paper)
+    assert answer.verdict.hosts == ("cpu3",)
+    assert "the exception of rank 0 is: KeyError: 1" in answer.verdict.what
+    # Something killed the rank on cpu3.
+    paper = Paper(
+        gpu1=said("gpu1", 1, "dist.all_reduce(x)"),
+        gpu2=said("gpu2", 2, "dist.all_reduce(x)"),
+        cpu3={"host": "cpu3", "job": ABOUT, "ranks": [new | {"exit_code": None}]},
+    )
+    paper.runners["gpu1"].said["ranks"].append(old)
+    answer = ask(paper)
+    assert (answer.verdict.kind, answer.verdict.hosts) == ("gone", ("cpu3",))
+
+
 def test_a_rank_that_the_job_no_longer_has_is_no_error() -> None:
     paper = Paper("failed", gpu1={"host": "gpu1", "job": ABOUT})
     paper.fail(3)
@@ -314,17 +338,65 @@ def test_a_rank_that_the_job_no_longer_has_is_no_error() -> None:
 
 
 def test_evidence_of_one_watchdog_covers_only_its_host() -> None:
-    """Main's speaks for all hosts; with a part of the job on each host, each for its own."""
+    """Main's covers all hosts; with a part of the job on each host, each covers its own host."""
 
-    def said(*hosts: str, of: str) -> InspectedHost:
-        kept = Kept(tuple(Inspected(name) for name in hosts), why=of)
+    def said(*hosts: str, of: str, **more: Any) -> InspectedHost:
+        kept = Kept(tuple(Inspected(name) for name in hosts), why=of, **more)
         return InspectedHost(InspectedNow(of, kept=kept))
 
     told = {"gpu1": said("gpu1", of="gpu1"), "gpu2": said("gpu2", "gpu1", "cpu3", of="gpu2")}
-    for main, hosts in (("gpu1", ["gpu1"]), ("", ["gpu1", "gpu2"])):
-        kept = _kept(told, main)
+    for names, hosts in ((["gpu1"], ["gpu1"]), (["gpu1", "gpu2"], ["gpu1", "gpu2"])):
+        kept = _kept(told, names)
         assert kept is not None and [host.host for host in kept.hosts] == hosts
-    assert _kept({"gpu2": told["gpu2"]}, "gpu1") is None
+    assert _kept({"gpu2": told["gpu2"]}, ["gpu1"]) is None
+    # A stall of the job is a stall of all its hosts.
+    assert _kept(told, ["gpu1", "gpu2", "cpu3"]) is None
+    assert _kept(told | {"gpu1": said("gpu1", of="gpu1", over=True)}, ["gpu1", "gpu2"]) is None
+    assert _kept(told | {"gpu1": said("gpu1", of="gpu1", at=900.0)}, ["gpu1", "gpu2"]) is None
+    assert _kept(told | {"gpu1": said("gpu1", of="gpu1", at=60.0)}, ["gpu1", "gpu2"]) is not None
+
+
+@for_each(
+    ("state", "code", "printed", "lasted"),
+    [
+        ("stopped", 143, "", True),
+        ("stopped", 143, "step 4\n", False),
+        ("stopped", 1, "Traceback (most recent call last):\nRuntimeError: Connection closed by peer\n", True),
+        ("stopped", 1, "step 4\nRuntimeError: gloo/pair.cc: Connection closed by peer\n", False),
+        ("failed", 134, "", True),
+        ("failed", 3, "", False),
+        ("failed", 1, "step 4\nValueError: bad\n", False),
+        ("failed", 1, "RuntimeError: gloo/pair.cc: Timed out waiting 1800000ms for recv\n", True),
+        ("failed", 134, "Watchdog caught collective operation timeout\n", True),
+    ],
+)
+def test_a_stall_explains_the_end_only_if_it_lasted(
+    state: str, code: int, printed: str, lasted: bool
+) -> None:
+    """Ranks that print less often than --stall-after leave evidence of a stall at any time."""
+    kept: dict[str, Any] = {"why": "silence", "hosts": [h.said for h in hang().runners.values()]}
+    reports: dict[str, Any] = {
+        name: {"host": name, "job": ABOUT, "ranks": [rank(n, "") | {"processes": [], "exit_code": 143}]}
+        for n, name in enumerate(NAMES)
+    }
+    tail = "step 3\n" + printed
+    reports["gpu1"]["ranks"][0] |= {"exit_code": code, "tail": tail, "lines": tail.splitlines()}
+    reports["gpu1"]["kept"] = kept
+    paper = Paper(state, **reports)
+    if state == "failed":
+        paper.fail(0)
+    answer = ask(paper)
+    assert (answer.stalled, answer.verdict.hosts == ("gpu2",)) == (
+        ("silence", True) if lasted else ("", False)
+    )
+    # The end of the log of a rank that has printed much.
+    more = "".join(f"step {number}\n" for number in range(4000))
+    for said in kept["hosts"]:
+        said["ranks"][0]["tail"] = more[-16384:]
+    for report in reports.values():
+        report["ranks"][0]["tail"] = more[-16384:]
+    reports["gpu1"]["ranks"][0]["tail"] = (more + printed)[-16384:]
+    assert bool(ask(paper).stalled) == lasted
 
 
 def test_known_errors_come_with_their_fixes() -> None:

@@ -479,6 +479,32 @@ def test_a_node_with_fewer_gpus_than_ranks_is_refused(folder: Path, target: str)
         assert (node.slots, node.gpus) in ((4, 4), (8, 0))
 
 
+@pytest.mark.parametrize("target", [SLURM, KUBERNETES])
+def test_ranks_can_share_gpus_if_a_variable_declares_it(folder: Path, target: str) -> None:
+    """As docs/how-to/share-hosts.md recommends for NCCL 2.30 or newer; `toolkit check` accepts it too."""
+    name = "NCCL_MULTI_RANK_GPU_ENABLE"
+    made = inventory(HOSTS.replace("gpus: 2}", "slots: 8}", 1))
+    asked = batch(folder, only=("gpu1",))
+    reported = {"gpu1": facts_with(2)}
+    with pytest.raises(BadInput) as raised:
+        batch_job(made, asked, target, reported)
+    assert raised.value.fix.endswith(f"add --env {name}=1")
+    for inventory_env, env in ((((name, "1"),), ()), ((), ((name, "1"),))):
+        job = batch_job(
+            dataclasses.replace(made, env=inventory_env),
+            batch(folder, only=("gpu1",), env=env),
+            target,
+            reported,
+        )
+        assert [(node.slots, node.gpus) for node in job.nodes] == [(8, 2)]
+    with pytest.raises(BadInput):
+        batch_job(dataclasses.replace(made, env=((name, "0"),)), asked, target, reported)
+    if target == SLURM:
+        own = dataclasses.replace(made.host("gpu1"), env=((name, "1"),))
+        made = dataclasses.replace(made, hosts=(own, *(h for h in made.hosts if h.name != "gpu1")))
+        assert batch_job(made, asked, target, reported).nodes[0].gpus == 2
+
+
 def test_a_node_without_gpus_beside_others_is_refused(folder: Path) -> None:
     """Slurm allocates at least one GPU of each node, or none at all."""
     asked = batch(folder, exclude=("gpu2",))

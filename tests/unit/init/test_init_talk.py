@@ -39,6 +39,8 @@ from toolkit.init.ssh_aliases import find_aliases, parse_aliases
 from toolkit.init.survey import PODMAN_INFO, SurveyedHost, engine_of, summarize
 from toolkit.init.trust import ShownKey
 from toolkit.network.choose import Evidence
+from toolkit.remote.known_hosts import Verdict
+from toolkit.remote.ssh_config import Target
 
 NEEDS_SSH = pytest.mark.skipif(not shutil.which("ssh"), reason="there is no ssh program on this machine")
 NFS = "share|nfs4|nas:/export/data|rwx|128|1048576:1000|/data\n"
@@ -529,7 +531,7 @@ def test_nothing_found_and_none_named_gives_a_file_to_fill_in(
 def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
     talk: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = toolkit.init.trust.Target("gate", "10.0.0.1", known_hosts=(str(tmp_path / "known"),))
+    target = Target("gate", "10.0.0.1", known_hosts=(str(tmp_path / "known"),))
     behind = replace(target, name="gpu2", jump=(target,))
     shown = [
         ShownKey("gate", target, "ssh-ed25519", "SHA256:gate"),
@@ -568,6 +570,38 @@ def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
     asked.clear()
     status, _, err = talk("gpu1", "gpu2", "cpu3", "--yes", "--force")
     assert status == 0 and len(asked) == 1 and recorded == ["gate", "gpu2"] and "SHA256" not in err
+
+
+def test_keys_of_two_jump_hosts_in_a_chain_are_asked_about_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("gpu1 (jump host outer)", "gpu1 (jump host inner)", "gpu1")
+    outer = Target(names[0], "outer", is_jump=True)
+    inner = Target(names[1], "inner", jump=(outer,), is_jump=True)
+    target = Target("gpu1", "10.0.0.5", jump=(outer, inner))
+    recorded: list[str] = []
+
+    def look_at(target: Target, gateways: object) -> ShownKey:
+        if any(hop.name not in recorded for hop in target.jump):
+            raise Unreachable("the jump host is not trusted", "x", target.name)
+        verdict: Verdict = "good" if target.name in recorded else "unknown"
+        return ShownKey(target.name, target, "ssh-ed25519", f"SHA256:{target.name}", verdict=verdict)
+
+    def settle(found: ShownKey, dry_run: bool) -> ShownKey:
+        recorded.append(found.host)
+        return replace(found, verdict="good")
+
+    def target_of(inventory: Inventory, name: str) -> Target:
+        assert inventory.host(name)
+        return target
+
+    monkeypatch.setattr(toolkit.init.trust, "target_of", target_of)
+    monkeypatch.setattr(toolkit.init.trust, "_look_at", look_at)
+    monkeypatch.setattr(toolkit.cli.init_questions, "on_terminal", lambda: True)
+    monkeypatch.setattr(toolkit.cli.init_questions, "settle", settle)
+    inventory = parse_inventory("cluster: demo\nimage: x:1\nhosts: [gpu1]\n", "hosts.yaml")
+    assert toolkit.cli.init_questions._settle_keys(inventory, ["gpu1"], False, False) == {}
+    assert recorded == list(names)
 
 
 def test_nobody_to_ask_and_nothing_found(run: Run, tmp_path: Path) -> None:

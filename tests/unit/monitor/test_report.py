@@ -169,6 +169,21 @@ def test_the_newest_measurement_of_the_network_is_found(world: World) -> None:
     assert account(world)["network"] == {"job": "bench-1", "text": '{"which": "new"}'}
 
 
+def test_a_partial_measurement_of_the_network_does_not_replace_a_complete_one(world: World) -> None:
+    for number, state in enumerate(("failed", "succeeded", "failed", "running")):
+        folder = world.job(f"bench-{number}", command=["bench.network"])
+        (folder / "record.json").write_text(json.dumps({"command": ["bench.network"], "hosts": []}))
+        (folder / "status.json").write_text(json.dumps({"state": state, "started": 100.0 + number}))
+        (folder / "output.log").write_text(f'[gpu1 0] @network 1/1 {{"which": {number}}}\n')
+    assert account(world)["network"] == {"job": "bench-1", "text": '{"which": 1}'}
+    # The format of earlier versions.
+    (world.root / "jobs" / "bench-1" / "output.log").write_text('[gpu1 0] @network {"which": 9}\n')
+    assert account(world)["network"] == {"job": "bench-1", "text": '{"which": 9}'}
+    # Without a complete one, the last partial one.
+    (world.root / "jobs" / "bench-1" / "output.log").write_text("")
+    assert account(world)["network"]["job"] == "bench-3"
+
+
 def test_gauges_of_a_long_job_are_thinned(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import subprocess
@@ -27,7 +29,7 @@ from toolkit.core.command import Command, Result
 from toolkit.core.engines import translate_engine
 from toolkit.core.facts import ContainerFacts, Facts, StateFile
 from toolkit.errors import NotReady, ToolkitError, Unreachable
-from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.inventory import Inventory, Service
 from toolkit.lifecycle.renderings import TARGETS
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import plan_text
@@ -333,7 +335,10 @@ def test_the_health_check_of_a_service_in_two_networks_uses_one_address(
     found = subprocess.run([str(word) for word in asking.argv], capture_output=True, text=True, check=True)
     assert found.stdout.endswith(" http://172.17.0.5:6006/\n")
     for each in (asking, address_command(inventory(), inventory().service("board"))):
-        assert "{{with .IPAddress}}{{.}} {{end}}" in each.line()
+        text = each.line()
+        assert "{{with .IPAddress}}{{.}} {{end}}" in text
+        places = [text.index(f'index .NetworkSettings.Networks "{name}"') for name in ("bridge", "podman")]
+        assert max(places) < text.index("range"), "the range is sorted by name: a-macvlan before bridge"
 
 
 @pytest.mark.parametrize(
@@ -434,6 +439,40 @@ def test_a_port_that_does_not_listen_hides_no_other_port(
             doors.open(triton)
     assert _Forward.open == opened, "a port that is not in the result must not listen"
     assert len(told) == len(refused) and all(line.startswith("triton: gpu1: the host") for line in told)
+    monkeypatch.setattr(_Forward, "open", [])
+    if 8000 in refused:
+        with pytest.raises(NotReady, match=r"172\.17\.0\.5:8000"):
+            doors.open(triton, wanted=18000)
+        assert _Forward.open == [], "the wanted port is the reason for the command"
+    else:
+        assert [door.port for door in doors.open(triton, wanted=18000)] == [18000]
+
+
+@pytest.mark.parametrize(("ports", "pages"), [([8001], []), ([8000, 8001], ["http://127.0.0.1:8000/"])])
+def test_only_the_first_port_of_a_service_is_opened_in_the_browser(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ports: list[int], pages: list[str]
+) -> None:
+    class Doors:
+        def __init__(self, *args: object) -> None: ...
+
+        def open(self, service: Service, wanted: int) -> list[forward.Door]:
+            return [forward.Door(service.name, service.host, port, port) for port in ports]
+
+        def close(self) -> None: ...
+
+    class Event:
+        def wait(self) -> None:
+            raise KeyboardInterrupt
+
+    opened: list[str] = []
+    command = importlib.import_module("toolkit.cli.forward")
+    monkeypatch.setattr(command, "connect", lambda *args: contextlib.nullcontext())
+    monkeypatch.setattr(command, "Doors", Doors)
+    monkeypatch.setattr(command, "threading", SimpleNamespace(Event=Event))
+    monkeypatch.setattr(command, "webbrowser", SimpleNamespace(open=opened.append))
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    assert run("forward", "triton", "--open")[0] == 0
+    assert opened == pages
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from toolkit.protocol.bench import result_lines
 PINGS = 200
 PING_BYTES = 64
 BUFFER = bytes(1 << 20)
+MOST_UNSENT = 1 << 17  # bytes that a connection buffers and has not sent
 WARM_S = 0.1  # TCP's slow start and a shaper's bucket distort the first moments
 LIMIT_S = 30.0  # a peer that is silent for this time is gone
 HELLO_S = 5.0  # a client that is silent for this time after it has connected is not the peer
@@ -93,6 +94,8 @@ def connect(address: str, port: int, me: int, streams: int) -> list[socket.socke
 def _prepare(connection: socket.socket) -> None:
     connection.settimeout(LIMIT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A slow link must send what is buffered within LIMIT_S: meanwhile the peer sends nothing.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MOST_UNSENT)
 
 
 def exactly(connection: socket.socket, size: int) -> bytes:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from toolkit.container.conventions import JOB_TAG, job_folder, program, ssh_args
-from toolkit.container.diagnose.inspect_ranks import EVIDENCE
+from toolkit.container.diagnose.watchdog import EVIDENCE
 from toolkit.container.files import write_json
 from toolkit.container.job_file import Job, load_job
 from toolkit.container.job_list import kept_status

@@ -28,7 +28,7 @@ from toolkit.container.diagnose.processes import (
     sockets_of,
 )
 from toolkit.container.diagnose.stacks import finder, is_python, stack_of
-from toolkit.container.diagnose.watchdog import OVER
+from toolkit.container.diagnose.watchdog import EVIDENCE, OVER
 from toolkit.container.job.variables import kept
 from toolkit.container.job_file import load_host
 from toolkit.container.job_list import kept_status
@@ -41,7 +41,6 @@ SPIES = 4
 TAIL_BYTES = 16384
 OUTPUT_BYTES = 131072
 LINES = 5
-EVIDENCE = "evidence"  # in the job's folder on main: the files of collect.py
 
 
 def newest_job() -> str:
@@ -83,17 +82,21 @@ def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str,
     log = folder / "logs" / f"rank-{rank}.log"
     run, record = (record_of(folder, f"rank-{rank}.{kind}") or {} for kind in ("run", "exit"))
     attempt = (read(folder / ATTEMPT) or {}).get("attempt", 0)
-    started = (run or record).get("attempt", attempt) == attempt
+    attempts = [one.get("attempt", attempt) for one in (run, record) if one] or [attempt]
+    started = attempt in attempts
     if not started and not pids:
         return None
+    if run.get("attempt", attempt) != attempt:
+        run = {}  # with a full disk, the file of this attempt can be missing
     # The rank ended before the restart of the job, or its launcher has started it again.
-    if record.get("attempt", attempt) != attempt or record.get("pid") != run.get("pid"):
+    if record.get("attempt", attempt) != attempt or (run and record.get("pid") != run.get("pid")):
         record = {}
     # A rank that this attempt has not started yet has printed nothing in it.
     start = run.get("from", 0) if started else size_of(log)
     text = tail(log, TAIL_BYTES, start)
     return {
         "rank": rank,
+        "started": (run.get("starts") or [None])[-1],
         "age": age(log, now),
         "lines": [line for line in text.splitlines() if line.strip()][-LINES:],
         "tail": text,

@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from toolkit.container.conventions import JOB_TAG, SUPERVISOR_TAG, program
+from toolkit.container.conventions import JOB_TAG, SUPERVISOR_TAG, job_folder, program
 
+EVIDENCE = "evidence"  # in the job's folder on main: the files of collect.py
 COLLECT_S = 60.0  # hosts are queried in parallel, each for at most half of this time
 # If a rank still prints this time after a stall, the ranks have continued. Ranks print the errors that end a
 # stalled job within this time: PyTorch waits up to 60 s for dumps, torchrun up to 30 s for its ranks.
@@ -51,7 +51,7 @@ class Watchdog:
         self._heard = now
         self._looked = False  # whether this stall was inspected
         self._resumed = now  # the first output after the last inspected stall
-        self._saved: Path | None = None  # about a stall after which the ranks have perhaps not continued
+        self._unmarked = False  # whether a file can exist that has no mark
         self._process: Any = None
         self._began = 0.0
 
@@ -76,7 +76,7 @@ class Watchdog:
         if self._looked or now < self._heard + self._stall_after:
             return None
         self._mark_over()  # ranks have printed since an earlier stall
-        self._looked, self._began = True, now
+        self._looked, self._began, self._unmarked = True, now, True
         try:
             self._process = self._start(self._job_id, self._why(now))
         except OSError as error:
@@ -91,11 +91,15 @@ class Watchdog:
         self._process = None
 
     def _mark_over(self) -> None:
-        """Mark the saved state of the ranks as that of a stall after which they have continued."""
-        if self._saved is not None:
-            with suppress(OSError):
-                self._saved.rename(self._saved.with_suffix(OVER))
-            self._saved = None
+        """Mark each saved state of the ranks as that of a stall after which they have continued."""
+        if not self._unmarked:
+            return
+        self._unmarked = False
+        # Also a file whose collection was stopped before `tick` has read its result.
+        for path in (job_folder(self._job_id) / EVIDENCE).glob("*.json"):
+            if not path.name.endswith(OVER):
+                with suppress(OSError):
+                    path.rename(path.with_suffix(OVER))
 
     def _why(self, now: float) -> str:
         return f"no rank has printed for {now - self._heard:.0f} s"
@@ -112,7 +116,6 @@ class Watchdog:
             summary = json.loads(output.splitlines()[-1]) if output else {}
             silent = "".join(f"; {host}" for host in summary["silent"])
             hosts = f"{summary['hosts']} host{'s' if summary['hosts'] != 1 else ''}"
-            self._saved = Path(summary["path"])
             saved = f"toolkit saved the state of the ranks on {hosts} (see `toolkit why {self._job_id}`)"
             return f"{self._why(now)}; {saved}{silent}"
         last = output.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]

@@ -130,9 +130,16 @@ def versions() -> dict[str, str]:
 
 
 def network() -> dict[str, str]:
-    """Return the last result of `toolkit bench network`; empty if there is none."""
+    """Return the last result of `toolkit bench network`; empty if there is none.
+
+    Jobs that did not succeed can have a partial result, which is used only without a complete one.
+    """
     rows = [row for row in list_jobs(root() / "jobs") if BENCH in str((row["record"] or {}).get("command"))]
-    for row in sorted(rows, key=lambda row: float(row["status"].get("started") or 0), reverse=True):
+
+    def rating(row: dict[str, Any]) -> tuple[bool, float]:
+        return row["status"].get("state") == "succeeded", float(row["status"].get("started") or 0)
+
+    for row in sorted(rows, key=rating, reverse=True):
         reader = Reader(job_folder(row["id"]) / "output.log")
         text = b""
         while data := reader.read():
