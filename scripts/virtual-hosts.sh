@@ -27,7 +27,7 @@ build() {
     packages="systemd-sysv,dbus,udev,kmod,linux-image-cloud-amd64,openssh-server,python3,iproute2,iptables,procps"
     debootstrap --variant=minbase --include="$packages,$(echo "${PACKAGES:-docker.io apparmor}" | tr ' ' ,)" \
         "${SUITE:-bookworm}" "$root" > "$folder/debootstrap.log" ||
-        fail "debootstrap failed, see $folder/debootstrap.log" "check the network and the mirror of this machine"
+        fail "debootstrap failed, see $folder/debootstrap.log" "check the network and the mirror of your machine"
     [ -f "$folder/key" ] || ssh-keygen -q -t ed25519 -N '' -f "$folder/key"
     chroot "$root" useradd -m -s /bin/bash trainer
     ! chroot "$root" getent group docker > /dev/null || chroot "$root" usermod -aG docker trainer
