@@ -225,6 +225,7 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> N
         checkpoint.save(tmp_path, step, b"small")
 
     def work() -> None:
+        sys.dont_write_bytecode = True  # Python 3.11 would keep the first 10,000 bytes
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
         checkpoint.save(tmp_path, 3, b"x" * 100_000)
 
