@@ -135,7 +135,7 @@ def _kept(reports: Mapping[str, InspectedHost], names: Sequence[str]) -> Kept | 
     """
     found = {name: kept for name in names if name in reports and (kept := reports[name].seen.kept)}
     # The ranks of all hosts must have stalled, and at the same time.
-    if not found or len(found) < len(names) or any(kept.over for kept in found.values()):
+    if not found or len(found) < len(names):
         return None
     times = [kept.at for kept in found.values()]
     if max(times) - min(times) > _APART_S:

@@ -13,6 +13,9 @@ from toolkit.protocol.transport import openmpi_network
 # toolkit/container/kubexec.sh.
 AGENT = "/etc/mpi/kubexec.sh"
 
+# With an SSH user root, mpirun runs as root in the containers. Without these variables it refuses to.
+_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
 
 def hosts_argument(job: Job) -> str:
     """Return the hosts and slots as ``gpu1:2,gpu2:4``."""
@@ -21,7 +24,7 @@ def hosts_argument(job: Job) -> str:
 
 def openmpi_env(job: Job) -> tuple[tuple[str, str], ...]:
     """Return the environment of Open MPI's launcher."""
-    env = {**openmpi_network(job.networks), **openmpi_daemons(AGENT, max(len(job.hosts), 1))}
+    env = {**openmpi_network(job.networks), **openmpi_daemons(AGENT, max(len(job.hosts), 1)), **_ROOT}
     return tuple(sorted(env.items()))
 
 
