@@ -25,6 +25,13 @@ edit setup.py "'RelWithDebInfo'" "'Release'"
 file=horovod/tensorflow/CMakeLists.txt
 grep -qF xla_mpi_ops.cc "$file" || { echo "edit-horovod: $file names no xla_mpi_ops.cc: this edit no longer applies" >&2; exit 1; }
 sed -i '/xla_mpi_ops[.]cc/d' "$file"
+# GCC 13 and 14 (Ubuntu 24.04, Debian 13) refuse headers that use a name without its header, and an assignment
+# to a constant, in an operator that nothing calls.
+for pair in group_table.h:string common.h:stdexcept nvtx_op_range.h:cstdint; do
+    sed -i "1i #include <${pair#*:}>" "horovod/common/${pair%:*}"
+done
+file=third_party/flatbuffers/include/flatbuffers/stl_emulation.h
+edit "$file" 'count_ = other.count_;' 'static_cast<void>(other);'
 # This constant is on horovodrun's own ssh command lines and beats every ssh_config: host keys
 # would not be checked.
 edit horovod/runner/util/remote.py 'StrictHostKeyChecking=no' 'StrictHostKeyChecking=yes'

@@ -33,6 +33,7 @@ from toolkit.container.monitor.gauges import GPU_FIELDS, Gpus
 from toolkit.core.command import Command
 from toolkit.core.facts import Facts, Gpu
 from toolkit.core.finding import Finding
+from toolkit.core.printable import counted
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.protocol.frames import read_frames
 
@@ -173,8 +174,9 @@ def probed(machine: Machine) -> str:
     gives = (
         "NVIDIA runtime" if facts.nvidia_runtime else f"CDI {', '.join(facts.cdi)}" if facts.cdi else "none"
     )
-    rdma = f", {len(facts.infiniband)} RDMA devices" if facts.infiniband else ""
-    return f"{len(facts.gpus)} GPUs, {facts.arch}, {engine}, GPUs in containers: {gives}{rdma}"
+    rdma = f", {counted(len(facts.rdma), 'RDMA port')}" if facts.rdma else ""
+    gpus = counted(len(facts.gpus), "GPU")
+    return f"{gpus}, {facts.arch}, {engine}, GPUs in containers: {gives}{rdma}"
 
 
 def checks(machine: Machine) -> str:
@@ -447,6 +449,12 @@ ITEMS = (
         on_cpu=True,
     ),
     Item("assert", "A device-side assert, recognized by `why`", lambda m: fault("assert", "cuda-assert"), 60),
+    Item(
+        "illegal",
+        "An access outside of a buffer, recognized by `why`",
+        lambda m: fault("illegal", "cuda-illegal-access"),
+        60,
+    ),
     Item("memory", "A full GPU, recognized by `why`", lambda m: fault("memory", "cuda-memory"), 60),
     Item("docker", "`up`, `smoke`, `run`, `down` in containers", docker, 300, on_cpu=True, torch=False),
 )

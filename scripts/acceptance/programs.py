@@ -87,6 +87,26 @@ def asserts() -> None:
     print(table[torch.tensor([9], device="cuda")].cpu())
 
 
+def strays() -> None:
+    """Write outside of a buffer on the GPU, where no memory is mapped."""
+    import torch
+
+    held = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+
+    class Longer:
+        """The buffer with a false length, which PyTorch does not check."""
+
+        __cuda_array_interface__ = {  # noqa: RUF012
+            "shape": (1 << 36,),
+            "typestr": "|u1",
+            "data": (held.data_ptr(), False),
+            "version": 3,
+        }
+
+    torch.as_tensor(Longer(), device="cuda")[(1 << 36) - 16 :].fill_(1)
+    torch.cuda.synchronize()
+
+
 def fills() -> None:
     """Allocate more memory than the GPU has."""
     import torch
@@ -101,6 +121,7 @@ PROGRAMS = {
     "compile": compiles,
     "load": load,
     "assert": asserts,
+    "illegal": strays,
     "memory": fills,
 }
 

@@ -285,17 +285,18 @@ _STAY = {"toolkit-gone-mallory", "toolkit-kept-worker", "toolkit-checked-worker"
 LEFT_BEFORE = (frozenset(_STAY | {"toolkit-gone-worker"}), ("2", "1", "1"))
 LEFT_AFTER = (frozenset(_STAY), ("0", "1", "0"))
 
-# In place of nvidia-smi: two cards of a driver before 535, which does not know the newer columns.
+# In place of nvidia-smi: two cards of a driver that does not know the newer columns.
 
 _FAKE = r"""#!/bin/sh
 case $1 in
 --query-gpu=index,uuid,name,driver_version,memory.total)
   echo '0, GPU-a, Tesla V100-SXM2-16GB, 470.256.02, 16160'
   echo '1, GPU-b, Tesla V100-SXM2-16GB, 470.256.02, 16160' ;;
---query-gpu=*reset_status*)
-  echo 'Field "clocks_event_reasons.active" is not a valid field to query.'; exit 2 ;;
 --query-gpu=*)
   columns=${1#*=}
+  for unknown in compute_cap gpu_recovery_action reset_status.reset_required; do
+    case ,$columns, in *,$unknown,*) echo "Field \"$unknown\" is not a valid field to query."; exit 2 ;; esac
+  done
   echo "$columns" | sed 's/,/, /g; s/memory.used/memory.used [MiB]/'
   for i in 0 1; do
     echo "$i, GPU-$(echo $i | tr 01 ab), 00000000:$i.0, Tesla V100-SXM2-16GB, 470.256.02, Enabled, Default," \

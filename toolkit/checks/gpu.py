@@ -31,15 +31,15 @@ from toolkit.core.printable import counted
 from toolkit.protocol.decode import hexadecimal, whole
 from toolkit.protocol.frames import CELL, lines_of, rows
 
-# nvidia-smi prints no row at all if it does not know one of the columns. It knows these since 418.
+# These columns exist since driver 418 (with 580, the last one has two names).
 _ALWAYS = (
     "index,uuid,pci.bus_id,name,driver_version,persistence_mode,compute_mode,display_active,memory.used,"
     "pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,"
-    "ecc.errors.uncorrected.volatile.total,retired_pages.pending"
+    "ecc.errors.uncorrected.volatile.total,retired_pages.pending,clocks_throttle_reasons.active"
 )
-# The columns since driver 535, and those of older drivers.
-_NEW = f"{_ALWAYS},clocks_event_reasons.active,compute_cap,reset_status.reset_required"
-_OLD = f"{_ALWAYS},clocks_throttle_reasons.active"
+# Some drivers lack one or more of these: 580 has no reset_status, and old drivers have none of the three.
+# nvidia-smi then prints only an error that names its first unknown column; the probe asks again without it.
+_SOMETIMES = ("compute_cap", "gpu_recovery_action", "reset_status.reset_required")
 
 # A faulty driver can make nvidia-smi hang: after a time-out the probe does not call it again. ``USES`` of
 # ``toolkit.cluster.probe`` sets $smi and defines `ask_gpus`. The kernel log, which can contain the reason, is
@@ -62,8 +62,15 @@ log=dmesg; $log >/dev/null || log='journalctl -k -b -q --no-pager -o cat'
 [ -z "$($log | head -n 1)" ] || echo log:
 $log | sed -n 's/.*\(NVRM: Xid (PCI:[^)]*): [0-9]*\).*/\1/p' | sort | uniq -c | head -n 400 | named log
 [ "$smi" != hangs ] || {{ echo "no answer within {SMI_SECONDS} s"; exit; }}
-told=$(ask_gpus 'out=$(nvidia-smi --query-gpu={_NEW} --format=csv,nounits 2>&1)
-case $out in *"not a valid field"*) out=$(nvidia-smi --query-gpu={_OLD} --format=csv,nounits 2>&1) ;; esac
+told=$(ask_gpus 'columns={",".join((_ALWAYS, *_SOMETIMES))}
+for again in 1 2 3 4; do
+  out=$(nvidia-smi --query-gpu=$columns --format=csv,nounits 2>&1)
+  case $out in *"not a valid field"*) ;; *) break ;; esac
+  unknown=${{out#*\"}}; unknown=,${{unknown%%\"*}},
+  case ,$columns, in *"$unknown"*) ;; *) break ;; esac
+  columns=,$columns,; columns=${{columns%%"$unknown"*}},${{columns#*"$unknown"}}
+  columns=${{columns#,}}; columns=${{columns%,}}
+done
 printf "%s\n" "$out"
 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv,noheader,nounits |
 sed -n "s/^GPU-/uses:&/p"
@@ -236,7 +243,7 @@ def xid_of(line: str) -> tuple[str, int] | None:
     return (found[1], code) if found and code is not None else None
 
 
-# Reasons for a reduced clock, as bits of clocks_event_reasons.active (nvml.h). Idling, a configured power
+# Reasons for a reduced clock, as bits of clocks_throttle_reasons.active (nvml.h). Idling, a configured power
 # limit and the request of an application are no faults.
 _SLOWED = ((0x80, "by the power supply"), (0x60, "because of the temperature"), (0x8, "by the hardware"))
 
@@ -244,6 +251,12 @@ _SLOWED = ((0x80, "by the power supply"), (0x60, "because of the temperature"), 
 def _index(card: Mapping[str, str]) -> str:
     """Return the number of a GPU as a word of a command line."""
     return quoted(str(card.get("index")))
+
+
+def _requires_reset(card: Mapping[str, str]) -> bool:
+    # https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html
+    action = card.get("gpu_recovery_action") in ("Reset", "Drain and Reset")
+    return action or card.get("reset_status.reset_required") in ("Yes", "1")
 
 
 @of_cards
@@ -256,7 +269,10 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for card in report.cards:
         who, fix = label(card), f"on {seen.host}: {reset.format(_index(card))}"
         errors = number(card, "ecc.errors.uncorrected.volatile.total") or 0
-        if card.get("reset_status.reset_required") in ("Yes", "1"):
+        if card.get("gpu_recovery_action") == "Reboot":
+            what, reboot = "the GPU reports an error that requires a reboot of the host", "sudo reboot"
+            yield error(what, f"on {seen.host}: {reboot}", subject=who)
+        elif _requires_reset(card):
             yield error("the GPU reports an error that requires a reset", fix, subject=who)
         elif errors:
             count = counted(errors, "uncorrectable memory error")

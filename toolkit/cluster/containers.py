@@ -32,7 +32,12 @@ from toolkit.protocol.names import (
 
 # Capabilities that sshd as root needs to become the session's user and to confine its unprivileged part.
 _SSHD_AS_ROOT = ("SETGID", "SETUID", "SYS_CHROOT")
+# The folder to which sshd as root confines that part. Images with Debian's package have none: on hosts, the
+# service creates the folder.
+_CONFINED = "/run/sshd"
 
+# A folder of the cluster on a host that stays empty.
+EMPTY = "empty"
 _SSH_CONFIG = "/etc/ssh/ssh_config.d/10-toolkit.conf"
 IDLE_ARGV = ("sleep", "infinity")
 SSHD_ARGV = ("/usr/sbin/sshd", "-D", "-e", "-f", str(CONF / "sshd_config"))
@@ -43,6 +48,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
     inventory, facts, state = layout.inventory, place.facts, place.state
     home = home_of(place.user, facts.uid)
     sshd = layout.has_sshd(place)
+    as_root = runs_sshd_as_root(layout, place)
     gpus, cdi = gpu_access(place.gpus, facts)
     labels = dict(inventory.labels) | {
         LABEL_CLUSTER: inventory.cluster,
@@ -65,6 +71,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         Mount(f"{state}/etc/group", "/etc/group", read_only=True),
         *((Mount(f"{state}/etc/ssh_config", _SSH_CONFIG, read_only=True),) if layout.port else ()),
         Mount(f"{state}/inside/kubexec.sh", "/etc/mpi/kubexec.sh", read_only=True),
+        *((Mount(f"{state}/{EMPTY}", _CONFINED, read_only=True),) if as_root else ()),
     )
     return Container(
         name=container_name(inventory.cluster, place.role),
@@ -91,10 +98,15 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         devices=(*facts.infiniband, *(facts.imex if place.gpus else ())),
         shm_bytes=inventory.shm_bytes,
         ulimits=_ulimits(layout, place),
-        cap_add=_SSHD_AS_ROOT if sshd and facts.uid == 0 else (),
+        cap_add=_SSHD_AS_ROOT if as_root else (),
         security=gpu_security(place.gpus, facts),
         pids=65536,
     ).labelled()
+
+
+def runs_sshd_as_root(layout: Layout, place: Place) -> bool:
+    """Return True if the container of this host runs sshd, and the SSH user is root."""
+    return layout.has_sshd(place) and place.facts.uid == 0
 
 
 def gpu_env(given: Sequence[str], facts: Facts) -> tuple[tuple[str, str], ...]:

@@ -37,7 +37,8 @@ while [ "$1" != -- ]; do routes="${routes}route get $1
 "; shift; done
 shift
 PATH="$PATH:/usr/sbin:/sbin"
-if command -v ip >/dev/null 2>&1; then
+# Without an answer, `ip` of BusyBox, or one that cannot load its libraries, would look like a missing route.
+if ip -V >/dev/null 2>&1; then
   echo asked
   printf %s "$routes" | ip -4 -o -force -batch - 2>/dev/null | sed 's/^/route /'
 fi

@@ -36,7 +36,7 @@ printf '\nended %s\n' "$status"
 """
 ENDED = "ended "
 # The programs of every launcher: if one is missing, `check` names a launcher that the image has.
-_PROGRAMS = sorted({*needs_of(SSH, 2), *(name for names in NEEDS.values() for name in names)})
+_PROGRAMS = sorted({*needs_of(SSH, 2), *(name for names in NEEDS.values() for name in names), "py-spy"})
 
 
 @dataclass(frozen=True)

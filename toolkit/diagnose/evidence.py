@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolkit.protocol.evidence import Inspected, SeenProcess, SeenRank, ThreadStack
+from toolkit.protocol.names import OWN_LINE
 
 # A thread that waits for one event wakes at most this number of times within half a second.
 _WAKES = 3
@@ -79,7 +80,9 @@ class RankSeen:
 
     @property
     def last_line(self) -> str:
-        return self.lines[-1] if self.lines else ""
+        """The last line of the rank; a line of toolkit only if the rank has printed no other line."""
+        printed = [line for line in self.lines if not line.startswith(OWN_LINE)]
+        return (printed or self.lines or ("",))[-1]
 
     @property
     def alive(self) -> bool:
@@ -117,6 +120,7 @@ class HostSeen:
         oom_kills: number of processes of the container that the kernel killed because memory ran out.
         gpus: one line for each GPU: utilization, power, memory.
         gpu_error: the reason why nvidia-smi did not report its GPUs; empty without an error.
+        busy: for each GPU, whether a kernel ran all the time, as while NCCL waits for other ranks.
         py_spy: whether the image on the host has py-spy.
     """
 
@@ -126,6 +130,7 @@ class HostSeen:
     oom_kills: int = 0
     gpus: tuple[str, ...] = ()
     gpu_error: str = ""
+    busy: tuple[bool, ...] = ()
     py_spy: bool = True
     ranks: tuple[RankSeen, ...] = ()
     connections: tuple[Connection, ...] = ()
@@ -135,6 +140,13 @@ class HostSeen:
     def silence(self) -> str:
         """The reason why the host could not be queried, to follow its name in a sentence."""
         return self.error if self.is_predicate else f"does not answer: {self.error}"
+
+    def is_gpu_busy(self, rank: int) -> bool:
+        """Return whether the GPU of a rank is 100 % busy; if that GPU is unknown, whether all GPUs are."""
+        ranks = sorted(seen.rank for seen in self.ranks)
+        if len(ranks) == len(self.busy) and rank in ranks:
+            return self.busy[ranks.index(rank)]
+        return bool(self.busy) and all(self.busy)
 
 
 @dataclass(frozen=True)
@@ -219,6 +231,7 @@ def parse_host(name: str, report: Inspected, addresses: Mapping[str, str], conta
             for row in report.gpus
         ),
         gpu_error=report.gpu_error or "",
+        busy=tuple(row.busy == "100" for row in report.gpus),
         py_spy=bool(report.py_spy),
         ranks=ranks,
         connections=tuple(

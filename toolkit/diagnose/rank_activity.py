@@ -37,6 +37,8 @@ _MPI_CALL = re.compile(rf"\.(I?(?:{'|'.join(_MPI_NAMES)}))\(", re.IGNORECASE)
 _COMMON = ("wait", "get", "recv", "send", "reduce", "gather", "scatter", "probe")
 _TORCH_CALL = re.compile(rf"\b({'|'.join(sorted(_TORCH_COLLECTIVES.difference(_COMMON)))})\(")
 _GPU_CALL = re.compile(r"\.(item|tolist|cpu|numpy|synchronize)\(")
+# The operation of a rank that waits for its GPU in a line without such a call, for example `float(x)`.
+GPU_WORK = "a GPU operation"
 _LOCK_FILES = ("/threading.py", "/queue.py", "/multiprocessing/synchronize.py", "/concurrent/futures/")
 _QUEUE_FILES = ("/multiprocessing/queues.py", "/multiprocessing/connection.py", "/utils/data/dataloader.py")
 _CHILD_FILES = ("/subprocess.py", "/multiprocessing/popen_fork.py", "/multiprocessing/process.py")
@@ -66,7 +68,7 @@ class Doing:
         kind: collective, gpu, handler, sleep, lock, child, file, network, spin, code; stopped, disk;
             ended, failed, gone, absent, silent.
         what: a predicate that follows the name of the rank: ``sleeps at train.py:12``.
-        op: the name of the collective if the kind is ``collective``.
+        op: the name of the collective or, if the kind is ``gpu``, of the call that waits.
         place: file and line of the user's code, empty if unknown.
     """
 
@@ -94,8 +96,12 @@ def lead(rank: RankSeen) -> Process | None:
     return next((p for p in (*roots, *alive) if p.frames), next(iter(roots), None))
 
 
-def doing(rank: RankSeen) -> Doing:
-    """Return the activity of a rank of a running job."""
+def doing(rank: RankSeen, is_gpu_busy: bool = False) -> Doing:
+    """Return the activity of a rank of a running job.
+
+    Args:
+        is_gpu_busy: see ``HostSeen``.
+    """
     process = lead(rank)
     if process is None:
         return _without_process(rank)
@@ -113,7 +119,7 @@ def doing(rank: RankSeen) -> Doing:
         return Doing(
             "disk", f"hangs in the kernel{call} (state D, process {hung.pid}){_at(place)}", "", place
         )
-    return _of_process(process, rank, place)
+    return _of_process(process, rank, place, is_gpu_busy)
 
 
 def _without_process(rank: RankSeen) -> Doing:
@@ -124,7 +130,7 @@ def _without_process(rank: RankSeen) -> Doing:
     return Doing("gone", "exited without an exit record (probably killed)")
 
 
-def _of_process(process: Process, rank: RankSeen, place: str) -> Doing:
+def _of_process(process: Process, rank: RankSeen, place: str, is_gpu_busy: bool) -> Doing:
     segment = _segment(process.frames)
     op = _collective(segment)
     if op == "backward" and process.cpu > _COMPUTES:
@@ -139,7 +145,12 @@ def _of_process(process: Process, rank: RankSeen, place: str) -> Doing:
         if found := rule(process, rank, segment, place):
             return found
     if process.state == "R" or process.cpu >= _BUSY:
-        return Doing("spin", f"computes{_at(place)} ({process.cpu:.0%} of a CPU core)", "", place)
+        used = f"{process.cpu:.0%} of a CPU core"
+        if not process.frames:  # a rank that waits for its GPU uses the processor as well
+            return Doing("spin", f"uses {used}")
+        if is_gpu_busy:
+            return Doing("gpu", f"waits for its GPU{_at(place)}", GPU_WORK, place)
+        return Doing("spin", f"computes{_at(place)} ({used})", "", place)
     if process.call in _NET_CALLS:
         return Doing(
             "network", f"waits for a network connection or a file ({process.call}){_at(place)}", "", place
@@ -257,9 +268,12 @@ def _lock(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: s
 
 def _gpu(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: str) -> Doing | None:
     own = segment[-1].text if segment else ""
-    if match := _GPU_CALL.search(own):
-        return Doing("gpu", f"waits for its GPU in {match[1]}(){_at(place)}", match[1], place)
-    return None
+    match = _GPU_CALL.search(own)
+    name = match[1] if match else ""
+    # A library can call it: torch.cuda.synchronize, Stream.synchronize, Event.synchronize.
+    if any("/torch/" in f.file and f.name.rpartition(".")[2] == "synchronize" for f in segment):
+        name = "synchronize"
+    return Doing("gpu", f"waits for its GPU in {name}(){_at(place)}", name, place) if name else None
 
 
 def _in_files(segment: tuple[Frame, ...], files: tuple[str, ...]) -> bool:

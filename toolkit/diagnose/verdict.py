@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolkit.diagnose.evidence import Connection, Evidence
-from toolkit.diagnose.rank_activity import Doing, doing, lead
-from toolkit.jobs.status import exception_of
+from toolkit.diagnose.rank_activity import GPU_WORK, Doing, doing, lead
+from toolkit.jobs.status import exception_of, last_line_of
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.outcomes import FINAL_STATES
 
@@ -71,7 +71,7 @@ def doings(evidence: Evidence) -> dict[int, Doing]:
             what = "did not start" if evidence.state in FINAL else "has not started yet"
             found[rank] = Doing("absent", what)
         else:
-            found[rank] = doing(seen)
+            found[rank] = doing(seen, host.is_gpu_busy(rank))
     return found
 
 
@@ -191,7 +191,15 @@ def _all_wait(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
         places.setdefault(one.place, []).append(rank)
     op = next(iter(ops))
     if len(places) > 1:
-        return _apart(evidence, found, places, f"{op} at different lines", f"{op} at a different line than")
+        apart = _apart(evidence, found, places, f"{op} at different lines", f"{op} at a different line than")
+        if op != GPU_WORK:
+            return apart
+        # Ranks that compute on their GPUs look the same.
+        fix = (
+            "toolkit why  # run this command again after a minute; if the output is the same, check whether "
+            "all ranks call the same collectives"
+        )
+        return replace(apart, kind="unclear", fix=fix, ranks=(), hosts=())
     if len(found) == 1:
         return Verdict(
             "runs",
@@ -249,10 +257,43 @@ def _no_rank_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
             return _one(evidence, found, blamed)
     ages = [seen.age for rank in found if (seen := evidence.rank(rank)) and seen.age is not None]
     last = f"; the newest line of output is {min(ages):.0f} s old" if ages else ""
+    unread = [rank for rank in found if _lacks_stack(evidence, rank)]
+    if unread and len(found) > 1:
+        return _without_stacks(evidence, found, unread, last)
     first = next((rank for rank, one in found.items() if one.kind != "ended"), 0)
     what = f"no rank waits for another rank: {where_text(evidence, [first])} {found[first].what}{last}"
     fix = "toolkit why  # run this command again after a minute; a rank at the same line probably hangs"
     return Verdict("runs", what, fix)
+
+
+def _lacks_stack(evidence: Evidence, rank: int) -> bool:
+    seen = evidence.rank(rank)
+    process = lead(seen) if seen else None
+    return process is not None and not process.frames
+
+
+def _without_stacks(
+    evidence: Evidence, found: Mapping[int, Doing], unread: Sequence[int], last: str
+) -> Verdict:
+    """Return the verdict about ranks whose stacks are unknown: a wait for a rank can look like any activity.
+
+    Args:
+        last: words about the newest line of output.
+    """
+    alike: dict[tuple[str, str], list[int]] = {}
+    for rank, one in found.items():
+        alike.setdefault((one.kind, one.place), []).append(rank)
+    known = []
+    for ranks in list(alike.values())[:3]:
+        does = found[ranks[0]].what
+        known.append(f"{where_text(evidence, ranks)} {of_several(does) if len(ranks) > 1 else does}")
+    what = "toolkit cannot determine whether a rank waits for another rank, because toolkit could not read "
+    what += f"the {'stack' if len(unread) == 1 else 'stacks'} of {ranks_text(unread)}: {'; '.join(known)}"
+    fix = "toolkit why  # run this command again after a minute, and compare the two outputs"
+    without = [host for host in evidence.hosts if not host.py_spy]
+    if any(process.no_stack for host in without for rank in host.ranks for process in rank.processes):
+        fix = "RUN pip install py-spy  # add this line to the Dockerfile of the image, then: toolkit up"
+    return Verdict("unclear", what + last, fix)
 
 
 def _end(evidence: Evidence) -> Verdict:
@@ -279,8 +320,8 @@ def _end(evidence: Evidence) -> Verdict:
             )
         elif raised := exception_of(named.lines):
             words.append(f"the exception of rank {named.rank} is: {raised}")
-        elif named.last_line:
-            words.append(f"the last line of rank {named.rank} is: {named.last_line}")
+        elif last := last_line_of(named.lines):
+            words.append(f"the last line of rank {named.rank} is: {last}")
     words += [f"{h.name}: {h.container}" for h in evidence.hosts if h.container]
     words += [f"{h.name} {h.silence}" for h in evidence.hosts if h.error and not h.container][:2]
     return Verdict("end", "; ".join(words), fix, (named.rank,) if named else (), hosts)

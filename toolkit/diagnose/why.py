@@ -114,7 +114,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
     reports = _look(session, job.id, names, secrets)
     _refuse_older(reports)
     evidence = _evidence(job, {name: (one.seen, one.container) for name, one in reports.items()})
-    known = _known(_lines(job, reports), evidence)
+    known = _known(job, reports, evidence)
     verdict, stalled = judge(evidence), ""
     kept = _kept(reports, [name for name, _ in job.hosts] if session.inventory.in_parts else [main])
     if kept and job.state in FINAL and job.state != "succeeded" and _lasted(kept, evidence, reports):
@@ -328,20 +328,26 @@ def _evidence(job: JobStatus, inspected: Mapping[str, tuple[Inspected, str]]) ->
     return Evidence(job.id, job.state, job.reason, placed, tuple(hosts), job.failed_rank, job.lost_host)
 
 
-def _known(lines: Sequence[str], evidence: Evidence) -> tuple[KnownError, ...]:
-    """Return the known errors in these lines, without those that only follow from the exception of a rank."""
+def _known(
+    job: JobStatus, reports: Mapping[str, InspectedHost], evidence: Evidence
+) -> tuple[KnownError, ...]:
+    """Return the known errors in the output, those of the rank that failed first before the others.
+
+    Errors that only follow from other errors are left out if the rank raised an exception, or if the output
+    contains a known error that names a cause.
+    """
     failed = evidence.rank(evidence.failed_rank) if evidence.failed_rank is not None else None
     raised = exception_of(failed.lines) if failed else ""
-    own = match([raised])
-    return tuple(error for error in match(lines) if error in own or not (raised and error.follows))
-
-
-def _lines(job: JobStatus, reports: Mapping[str, InspectedHost]) -> list[str]:
-    """Return the recent output of the ranks and the launcher."""
-    texts = [job.reason]
+    first = [] if failed is None else reports[failed.host].seen.ranks
+    texts = [rank.tail for rank in first if failed and rank.rank == failed.rank] + [job.reason]
     for one in reports.values():
         texts += [one.seen.output or "", *(rank.tail for rank in one.seen.ranks)]
-    return [line for text in texts for line in text.splitlines()]
+    own = match([raised])
+    found = sorted(
+        match(line for text in texts for line in text.splitlines()), key=lambda error: error.follows
+    )
+    is_explained = bool(raised) or any(not error.follows for error in found)
+    return tuple(error for error in found if error in own or not (is_explained and error.follows))
 
 
 def bundle_files(answer: Answer, report: str, result: Mapping[str, Any]) -> dict[str, bytes]:

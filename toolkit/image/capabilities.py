@@ -13,12 +13,13 @@ from toolkit.protocol.transport import EXEC, WITHOUT_SSH, transport_for, transpo
 
 _APT = "RUN apt-get update && apt-get install -y --no-install-recommends"
 # Lines of a Dockerfile, or a command, that add a part to an image, by its name in ``NEEDS``.
-_ADDED_BY = {
+ADDED_BY = {
     "horovodrun": "toolkit image build --onto {image} --with horovod",
     "mpirun": f"{_APT} openmpi-bin",
     "torchrun": "RUN pip install torch",
     "python:accelerate": "RUN pip install accelerate",
     "python:deepspeed": "RUN pip install deepspeed",
+    "python:mpi4py": "RUN pip install mpi4py",
     "python:ray": "RUN pip install ray",
 }
 
@@ -52,6 +53,10 @@ def capabilities(name: str, report: ImageReport) -> tuple[Capability, ...]:
         Capability("python", True, f"{_python(report)} ({report.executable})"),
         Capability("transport", True, transport_text(transport), add_ssh if transport == EXEC else ""),
         *(_launcher(name, launcher, report, transport, add_ssh) for launcher in NEEDS),
+        _optional("mpi4py", report.versions.get("mpi4py", ""), ADDED_BY["python:mpi4py"]),
+        _optional(
+            "py-spy for toolkit why", "" if "py-spy" in report.lacks else "found", "RUN pip install py-spy"
+        ),
         _optional("torch", report.versions.get("torch", ""), "RUN pip install torch"),
         _optional("CUDA of torch", report.cuda, ""),
         _optional("NCCL", report.nccl, ""),
@@ -107,7 +112,7 @@ def _launcher(image: str, launcher: str, report: ImageReport, transport: str, ad
     missing = [need for need in NEEDS[launcher] if need in report.lacks]
     if missing:
         names = ", ".join(need.removeprefix("python:") for need in missing)
-        return Capability(part, False, f"{names} not found", _ADDED_BY[missing[0]].format(image=image))
+        return Capability(part, False, f"{names} not found", ADDED_BY[missing[0]].format(image=image))
     if transport == EXEC and launcher not in WITHOUT_SSH:
         return Capability(part, False, "needs ssh and sshd", add_ssh)
     return Capability(part, True, report.mpirun if launcher == "mpirun" else "")

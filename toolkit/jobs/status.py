@@ -17,9 +17,14 @@ from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Record, Status
 from toolkit.protocol.outcomes import FINAL_STATES
 
-# PyTorch's prefix of a traceback, and the last line of a traceback.
+# PyTorch's prefix of a line, its warnings, and the last line of a traceback.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
+_WARNING = re.compile(r"\[W\d* ")
+# The exception that ended a C++ thread, such as PyTorch's NCCL watchdog.
+_CPP = re.compile(r"what\(\):\s+(?:.*thread terminated with exception: )?(?:\[Rank \d+\] )?(.+)")
+# The watchdog aborts the communicator after an error, and Python then raises this exception.
+_ABORTED = "NCCL communicator was aborted on rank"
 
 # lost: no process was left to record its end. unknown: a host of the job does not report.
 FINAL = (*FINAL_STATES, "lost", "unknown")
@@ -73,8 +78,7 @@ class JobStatus:
     @property
     def error(self) -> str:
         """The last line of the exception of the rank that failed first, or its last line of output."""
-        lines = [_RANK.sub("", line).strip() for line in self.last_lines]
-        return exception_of(lines) or next((line for line in reversed(lines) if line), "")
+        return exception_of(self.last_lines) or last_line_of(self.last_lines)
 
     @property
     def final(self) -> bool:
@@ -103,11 +107,31 @@ class JobStatus:
 def exception_of(lines: Sequence[str]) -> str:
     """Return the last line that names an exception, without the rank that PyTorch puts before it.
 
+    The message of a C++ exception counts only without another exception of Python.
+
     >>> exception_of(["[rank1]: KeyError: 'b'", "terminate called without an active exception"])
     "KeyError: 'b'"
     """
-    bare = (_RANK.sub("", line).strip() for line in reversed(lines))
-    return next((line for line in bare if _EXCEPTION.match(line)), "")
+    bare = _bare(lines)
+    raised = [line for line in bare if _EXCEPTION.match(line)]
+    own = [line for line in raised if _ABORTED not in line]
+    thrown = [found[1] for line in bare if (found := _CPP.match(line))]
+    return next(iter((*own, *thrown, *raised)), "")
+
+
+def last_line_of(lines: Sequence[str]) -> str:
+    """Return the last line that is no warning of PyTorch, or the last line.
+
+    >>> last_line_of(["[rank1]: bye", "[rank1]:[W1126 22:29:30.914 ProcessGroupNCCL.cpp:1575] Warning: …"])
+    'bye'
+    """
+    bare = _bare(lines)
+    return next(iter((*(line for line in bare if not _WARNING.match(line)), *bare)), "")
+
+
+def _bare(lines: Sequence[str]) -> list[str]:
+    """Return the non-empty lines in reverse order, without the rank that PyTorch puts before a line."""
+    return [bare for line in reversed(lines) if (bare := _RANK.sub("", line).strip())]
 
 
 @functools.cache

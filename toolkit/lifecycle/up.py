@@ -14,11 +14,13 @@ from toolkit.cluster.applied import FILE as APPLIED
 from toolkit.cluster.applied import applied_text
 from toolkit.cluster.container_status import REMOVE_OWN, lost_steps, runs_already, start_step
 from toolkit.cluster.containers import (
+    EMPTY,
     SSHD_ARGV,
     cluster_container,
     group_file,
     hosts_file,
     passwd_file,
+    runs_sshd_as_root,
     ssh_config,
     worker_sshd_config,
 )
@@ -188,7 +190,8 @@ def _file_steps(
 ) -> tuple[Step, ...]:
     state, facts = place.state, place.facts
     own = sorted({"inside", *(f"inside/{folder}" for file in programs for folder in _parents(file.path))})
-    others = (*_FOLDERS, *service_folders(layout.inventory, place.name))
+    empty = (EMPTY,) if runs_sshd_as_root(layout, place) else ()
+    others = (*_FOLDERS, *empty, *service_folders(layout.inventory, place.name))
     folders = [f"{state}/{name}" for name in ("conf", *own, *others)]
     # What the host had in its other role: a worker keeps no key that opens workers, main accepts no login.
     role = WORKER if place.role == MAIN else MAIN

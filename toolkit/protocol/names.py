@@ -39,6 +39,8 @@ UP_TIMES = "up.json"
 RUNS = "runs"
 
 DEFAULT_WORKER_PORT = 12345
+# Begins each line that toolkit adds to the output of ranks and launchers.
+OWN_LINE = "[toolkit] "
 # The most that one log of a job takes on a host's disk.
 DEFAULT_LOG_BYTES = 64 * 1024**2
 

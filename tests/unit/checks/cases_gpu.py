@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.checks.recorded import OLD_COLUMNS, TAIL, card, gpus, marks, process
+from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, TAIL, card, gpus, marks, process
 from tests.unit.checks.scenes import Case, scene, with_file, with_host
 from tests.unit.cluster_world import JOB_ID, gpu
 from toolkit.checks.model import Scene
@@ -13,6 +13,12 @@ from toolkit.core.facts import Gpu
 
 def _card(**changes: str) -> Scene:
     return scene(gpu_health=gpus(card(0), card(1, **changes)))
+
+
+def _older(**changes: str) -> Scene:
+    """The GPUs of a driver that has reset_status in place of gpu_recovery_action."""
+    columns = NEW_COLUMNS.replace("gpu_recovery_action", "reset_status.reset_required")
+    return scene(gpu_health=gpus(card(0, columns), card(1, columns, **changes), columns=columns))
 
 
 def _tail(more: str, *cards: str) -> Scene:
@@ -65,7 +71,10 @@ CASES = (
         _card(ecc__errors__uncorrected__volatile__total="2"),
         "2 uncorrectable memory errors",
     ),
-    Case("gpu-memory", "error", _card(reset_status__reset_required="Yes"), "that requires a reset"),
+    Case("gpu-memory", "error", _card(gpu_recovery_action="Reset"), "that requires a reset"),
+    Case("gpu-memory", "error", _card(gpu_recovery_action="Drain and Reset"), "that requires a reset"),
+    Case("gpu-memory", "error", _card(gpu_recovery_action="Reboot"), "that requires a reboot of the host"),
+    Case("gpu-memory", "error", _older(reset_status__reset_required="Yes"), "that requires a reset"),
     Case("gpu-memory", "warning", _card(retired_pages__pending="Yes"), "bad memory pages"),
     Case("gpu-memory", "ok", _card(ecc__errors__uncorrected__volatile__total="[N/A]")),
     Case("gpu-memory", "error", _tail("rows:GPU-1, No, Yes\n"), "could not remap a bad memory row"),

@@ -107,7 +107,8 @@ _COLUMNS = (
     " memory.used [MiB], pcie.link.gen.current, pcie.link.gen.max, pcie.link.width.current,"
     " pcie.link.width.max, ecc.errors.uncorrected.volatile.total, retired_pages.pending,"
 )
-NEW_COLUMNS = f"{_COLUMNS} clocks_event_reasons.active, compute_cap, reset_status.reset_required"
+# As nvidia-smi 580 prints them; it has the second name of clocks_throttle_reasons.active in its header.
+NEW_COLUMNS = f"{_COLUMNS} clocks_event_reasons.active, compute_cap, gpu_recovery_action"
 OLD_COLUMNS = f"{_COLUMNS} clocks_throttle_reasons.active"
 _CARD: Mapping[str, str] = {
     "name": "NVIDIA GeForce RTX 3090",
@@ -125,6 +126,7 @@ _CARD: Mapping[str, str] = {
     "clocks_event_reasons.active": "0x0000000000000001",
     "clocks_throttle_reasons.active": "0x0000000000000001",
     "compute_cap": "8.6",
+    "gpu_recovery_action": "None",
     "reset_status.reset_required": "No",
 }
 

@@ -29,7 +29,7 @@ from toolkit.core.finding import Finding
 from toolkit.core.image import ImageFacts
 from toolkit.errors import NotReady
 
-_ERROR = scene(gpu_health=gpus(card(0, reset_status__reset_required="Yes"), card(1)))
+_ERROR = scene(gpu_health=gpus(card(0, gpu_recovery_action="Reset"), card(1)))
 _WARNINGS = with_host(
     scene(gpu_health=gpus(card(0, persistence_mode="Disabled"), card(1, persistence_mode="Disabled"))),
     "gpu2",

@@ -176,6 +176,14 @@ def test_the_summary_comes_last_with_the_error_of_the_rank(capsys: pytest.Captur
         (("KeyError: 1", "During handling", "ValueError: 2", "Exception ignored in: <f>"), "ValueError: 2"),
         (("KeyboardInterrupt", "0 leaked"), "KeyboardInterrupt"),
         (("no Error: here",), "no Error: here"),
+        (("  what():  [Rank 1] Watchdog caught x", "bye"), "Watchdog caught x"),
+        (("KeyError: 1", "  what():  CUDA error: x"), "KeyError: 1"),
+        (
+            ("X.DistBackendError: NCCL communicator was aborted on rank 0. ", "bye"),
+            "X.DistBackendError: NCCL",
+        ),
+        (("bye", "[rank1]:[W1126 22:29:30.9 x.cpp:1] Warning: y"), "bye"),
+        (("[W x.cpp:1] Warning: y",), "[W x.cpp:1] Warning: y"),
     ],
 )
 def test_the_error_of_a_rank(last: tuple[str, ...], error: str) -> None:

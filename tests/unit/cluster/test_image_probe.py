@@ -239,6 +239,7 @@ def test_the_container_of_a_probe_that_does_not_end_is_removed(end: Result | Bas
 
 def test_the_program_reports_this_python() -> None:
     def run(command: Command, seconds: float) -> Result:
+        assert "py-spy" in settings_of(command)[1]["programs"]
         argv = [str(token) for token in command.argv]
         done = subprocess.run(
             argv[argv.index("python3") :],
@@ -255,6 +256,7 @@ def test_the_program_reports_this_python() -> None:
         "/usr/sbin/sshd",
         "horovodrun",
         "mpirun",
+        "py-spy",
         "python:accelerate",
         "python:deepspeed",
         "python:ray",

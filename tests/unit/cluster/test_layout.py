@@ -61,6 +61,9 @@ def test_sshd_as_root_gets_what_it_needs_and_main_nothing() -> None:
     made = place(said)
     caps = {p.name: cluster_container(made, p).cap_add for p in made.places}
     assert caps == {"gpu1": (), **dict.fromkeys(("gpu2", "cpu3"), ("SETGID", "SETUID", "SYS_CHROOT"))}
+    # Images with Debian's sshd lack this folder, and sshd as root does not start without it.
+    mounts = {p.name: {m.target for m in cluster_container(made, p).mounts} for p in made.places}
+    assert [name for name, targets in mounts.items() if "/run/sshd" in targets] == ["gpu2", "cpu3"]
 
 
 def busy(

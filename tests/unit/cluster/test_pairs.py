@@ -137,7 +137,7 @@ def run_text(programs: str, *targets: str, seconds: float = 1.5) -> str:
     text = str(ways_command(Ways()).argv[2])
     for name in ("bash", "python3", "ip"):
         if name not in programs.split():
-            text = text.replace(f"command -v {name} ", "false ")
+            text = text.replace(f"command -v {name} ", "false ").replace(f"if {name} -V ", "if false ")
     argv = ["sh", "-c", text, "sh", str(seconds), "--", *targets]
     return subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
 
@@ -150,6 +150,19 @@ def test_nothing_to_try_takes_no_time(programs: str) -> None:
 
 def test_a_host_without_bash_and_python_says_that_nothing_was_tried() -> None:
     assert "tried" not in run_text("", "10.0.0.1:1") and run_text("") == ""
+
+
+@pytest.mark.parametrize("status", ["1", "127"])  # `ip` of BusyBox; an `ip` whose libraries are missing
+def test_an_ip_that_cannot_answer_is_no_missing_route(tmp_path: Path, status: str) -> None:
+    (tmp_path / "ip").write_text(f"#!/bin/sh\nexit {status}\n")
+    (tmp_path / "ip").chmod(0o755)
+    asked = ways_command(Ways(("10.77.0.3",)))
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    argv = [str(word) for word in asked.argv]
+    said = subprocess.run(
+        argv, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    ).stdout
+    assert parse_ways("gpu1", Ways(("10.77.0.3",)), said).routes == {}
 
 
 # The programs in containers

@@ -479,3 +479,11 @@ def test_the_last_lines_are_complete_when_a_log_has_begun_a_new_piece(tmp_path: 
     assert inspect_ranks.tail(path, 1000, 610) == "  File x\nKeyError: 1\n"
     assert inspect_ranks.tail(path, 1000, 625) == "or: 1\n"
     assert inspect_ranks.tail(path, 1000, 631) == inspect_ranks.tail(tmp_path / "none", 9) == ""
+
+
+def test_the_last_lines_of_a_rank_are_those_before_a_backtrace(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    text = "KeyError: 1\n\n" + "frame #0: __clone + 0x44 (0x7fc3)\n" * 20
+    (tmp_path / "logs" / "rank-0.log").write_text(text)
+    found = inspect_ranks.rank_seen(tmp_path, 0, [1], time.time())
+    assert found is not None and (found["lines"], found["tail"]) == (["KeyError: 1"], text)

@@ -214,6 +214,22 @@ def test_a_line_without_an_end_is_the_last_one(tmp_path: Path) -> None:
     assert b"".join(logs.read_all(path, logs.offset_of_last_lines(path, 2))) == b"b\nhalf"
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1\n2\n3\n4\n" + "frame #0: __clone + 0x44 (0x7fc3)\n\n" * 200, ["2", "3", "4"]),
+        ("5\nException raised from run at /x.cpp:1 (most recent call first):\nframe #0: x\n", ["5"]),
+        ("[rank1]: 6\n[rank1]: For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n", ["[rank1]: 6"]),
+        ("frame #0: x\nframe #1: y\n", ["frame #0: x", "frame #1: y"]),
+        ("my frame #0: x\n", ["my frame #0: x"]),
+    ],
+)
+def test_a_backtrace_does_not_count_as_last_lines(tmp_path: Path, text: str, expected: list[str]) -> None:
+    path = tmp_path / "rank-0.log"
+    path.write_text(text)
+    assert logs.last_lines(path, 3) == expected
+
+
 TRACEBACK = (
     b"Traceback (most recent call last):\n    ^^^^\n  File x\n    ^^^^\nRuntimeError: rank %d has no memory\n"
 )

@@ -26,6 +26,24 @@ CASES = {
         ("NET/IB : No device found.", "NET/Socket : Using [0]ens7:10.128.0.31<0>", "Using network Socket"),
         "NCCL uses TCP on ens7, because NCCL found no usable RDMA device",
     ),
+    # Recorded on an H200 with NCCL 2.28.9; the other cases are published lines.
+    "recorded": (
+        (
+            "ENV/Plugin: Could not find: libnccl-env.so",
+            "NCCL_SOCKET_IFNAME set by environment to =eth0",
+            "Bootstrap: Using eth0:10.90.0.11<0>",
+            "NCCL version 2.28.9+cuda13.0",
+            "NET/Plugin: Could not find: libnccl-net.so",
+            "NET/IB : No device found.",
+            "NET/IB : Using [RO]; OOB eth0:10.90.0.11<0>",
+            "Failed to initialize NET plugin IB",
+            "NET/Socket : Using [0]eth0:10.90.0.11<0>",
+            "Initialized NET plugin Socket",
+            "Assigned NET plugin Socket to comm",
+            "Using network Socket",
+        ),
+        "NCCL uses TCP on eth0, because NCCL found no usable RDMA device",
+    ),
     "two interfaces": (
         ("NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1.5:fe80::1%eth1<0>", "Using network Socket"),
         "NCCL uses TCP on eth0, eth1.5",

@@ -243,6 +243,92 @@ def test_without_stacks_the_rank_that_differs_is_named() -> None:
     assert verdict.ranks == (1,) and "sleeps" in verdict.what
 
 
+NO_SPY = "the image has no py-spy"
+SPINS = process(cpu=2.0, state="R", no_stack=NO_SPY)
+
+
+def without_py_spy(whole: Evidence) -> Evidence:
+    return replace(whole, hosts=tuple(replace(host, py_spy=False) for host in whole.hosts))
+
+
+def test_without_stacks_a_rank_that_spins_can_wait() -> None:
+    """Recorded on an H200: rank 0 waits in an all-reduce of NCCL, and rank 1 does not take part."""
+    sleeps = process(call="clock_nanosleep", no_stack=NO_SPY)
+    verdict = judge(without_py_spy(evidence(seen(0, SPINS), seen(1, sleeps, age=28.0))))
+    assert (verdict.kind, verdict.ranks) == ("unclear", ())
+    assert verdict.what == (
+        "toolkit cannot determine whether a rank waits for another rank, because toolkit could not read the"
+        " stacks of ranks 0, 1: rank 0 on box1 uses 200% of a CPU core; rank 1 on box2 sleeps; the newest"
+        " line of output is 12 s old"
+    )
+    assert verdict.fix.startswith("RUN pip install py-spy  #")
+    alike = judge(without_py_spy(evidence(seen(0, SPINS), seen(1, SPINS), seen(2, SPINS))))
+    assert "ranks 0–2: ranks 0–2 on box1, box2, box3 use 200% of a CPU core" in alike.what
+    one = judge(evidence(seen(0, replace(SPINS, no_stack="py-spy failed")), seen(1, LOOP)))
+    assert "the stack of rank 0: " in one.what and one.fix.startswith("toolkit why")
+    program = process(cpu=1.0, state="R")  # no Python
+    assert judge(without_py_spy(evidence(seen(0, program), seen(1, program)))).fix.startswith("toolkit why")
+    assert judge(without_py_spy(evidence(seen(0, SPINS)))).kind == "runs", "the only rank waits for no rank"
+
+
+FLOAT = process(own(21, 'print("step", float(x.sum()))'), cpu=2.0, state="R")
+CUDA = "/opt/venv/lib/python3.12/site-packages/torch/cuda/__init__.py"
+
+
+@for_each(
+    ("frames", "op"),
+    [
+        ((Frame("synchronize", CUDA, 1040), own(23, "torch.cuda.synchronize()")), "synchronize"),
+        ((own(23, "done.synchronize()"),), "synchronize"),
+        (
+            (
+                Frame("Stream.synchronize", CUDA.replace("__init__", "streams"), 105),
+                Frame("step", CUDA.replace("torch/cuda", "lightning"), 5),
+                own(23, "trainer.fit(model)"),
+            ),
+            "synchronize",
+        ),
+        ((own(23, "loss = float(x.sum())"),), "a GPU operation"),
+        ((own(23, "loss = x.sum().item()"),), "item"),
+    ],
+)
+def test_a_rank_that_spins_until_its_gpu_is_ready_waits(frames: tuple[Frame, ...], op: str) -> None:
+    whole = evidence(seen(0, process(*frames, cpu=2.0, state="R")), seen(1, SLEEP))
+    busy = replace(whole, hosts=(replace(whole.hosts[0], busy=(True,)), whole.hosts[1]))
+    verdict = judge(busy)
+    assert (verdict.kind, verdict.ranks) == ("sleep", (1,))
+    assert verdict.what.endswith(f"; rank 0 waits for rank 1 in {op}")
+    assert judge(whole).ranks == (() if op == "a GPU operation" else (1,)), "its GPU is idle"
+
+
+def test_the_gpu_of_a_rank_counts() -> None:
+    """With as many GPUs as ranks, GPU 1 belongs to the second rank."""
+    ranks = (replace(seen(0, FLOAT), rank=0), replace(seen(0, LOOP), rank=1))
+    host = HostSeen("box1", ranks=ranks, busy=(True, False))
+    verdict = judge(Evidence("job", "running", "", ("box1", "box1"), (host,)))
+    assert (verdict.kind, verdict.ranks) == ("spin", (1,))
+    assert not replace(host, busy=(True, False, True)).is_gpu_busy(0)
+    assert not replace(host, busy=()).is_gpu_busy(0)
+
+
+def test_ranks_that_compute_on_their_gpus_are_not_blamed() -> None:
+    later = process(own(25, "y = x @ x"), cpu=1.0, state="R")
+    whole = evidence(seen(0, FLOAT), seen(1, later))
+    verdict = judge(replace(whole, hosts=tuple(replace(host, busy=(True,)) for host in whole.hosts)))
+    assert (verdict.kind, verdict.ranks, verdict.hosts) == ("unclear", (), ())
+    assert verdict.what.startswith(
+        "the ranks called a GPU operation at different lines: rank 0 on box1 waits"
+    )
+    assert verdict.fix.startswith("toolkit why")
+
+
+def test_a_line_of_toolkit_is_not_the_last_line_of_a_rank() -> None:
+    own_line = "[toolkit] NCCL uses TCP on eth0"
+    assert seen(0, lines=("step 10", own_line)).last_line == "step 10"
+    assert seen(0, lines=(own_line,)).last_line == own_line
+    assert seen(0, lines=()).last_line == ""
+
+
 def test_the_end_of_a_job() -> None:
     ended = replace(
         others(seen(1, exit_code=137, lines=("Killed",))),
@@ -337,9 +423,11 @@ def test_the_report_of_a_host_is_parsed() -> None:
         "ranks": [{**row, "processes": [{**one, "threads_seen": threads}]}],
         "sockets": sockets,
         "py_spy": True,
+        "gpus": [{"index": "0", "busy": "100"}, {"index": "1", "busy": "99"}],
     }
     host = parse_host("box2", decode(Inspected, said), {"10.77.0.3": "box2", "10.77.0.4": "box3"})
     assert host.connections == (Connection(1, "box2", "box3", "ESTABLISHED", 1, 0, 2),)
+    assert host.busy == (True, False)
     (rank,) = host.ranks
     assert rank.last_line == "a" and rank.processes[0].frames[0].line == 3
     assert rank.processes[0].state == "S", "a disk that works is none that hangs"

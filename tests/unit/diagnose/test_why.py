@@ -15,12 +15,17 @@ from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.api.job import ClusterJob
 from toolkit.cluster.session import Session
+from toolkit.container.logs.log import last_lines, last_useful
 from toolkit.core.command import Command, Result
+from toolkit.diagnose.known_errors import end_text, known_errors
 from toolkit.diagnose.show import why_json, why_text
 from toolkit.diagnose.why import InspectedHost, _kept, ask_why, bundle_files
 from toolkit.errors import NotReady, ToolkitError
+from toolkit.jobs.status import JobStatus
 from toolkit.protocol.evidence import Inspected, InspectedNow, Kept
 
+# The output of ranks on NVIDIA H200, with torch 2.11 and NCCL 2.28.9.
+RECORDED = Path(__file__).parents[1] / "known_lines"
 JOB = "20261120-211300-digits-a1b2"
 NAMES = ("gpu1", "gpu2", "cpu3")
 FILE = """\
@@ -431,6 +436,71 @@ def test_an_exception_hides_the_known_errors_that_follow_from_it(last: str, name
     answer = ask(paper)
     assert [known.name for known in answer.known] == names
     assert f"the exception of rank 1 is: {last}" in answer.verdict.what
+
+
+@for_each(
+    ("name", "code", "cause", "known"),
+    [
+        ("assert", 134, "torch.AcceleratorError: CUDA error: device-side assert triggered", "cuda-assert"),
+        (
+            "illegal",
+            1,
+            "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+            "cuda-illegal-access",
+        ),
+        (
+            "timeout",
+            134,
+            "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=21, OpType=ALLREDUCE, "
+            "NumelIn=1048576, NumelOut=1048576, Timeout(ms)=12000) ran for 12048 milliseconds before "
+            "timing out.",
+            "nccl-watchdog",
+        ),
+    ],
+)
+def test_run_and_why_name_the_same_cause_before_a_backtrace(
+    name: str, code: int, cause: str, known: str
+) -> None:
+    path = RECORDED / f"rank_{name}.txt"
+    job = JobStatus(JOB, "failed", code, 0.0, 2.0, "x", last_lines=tuple(last_lines(path)))
+    fix = next(error.fix for error in known_errors() if error.name == known)
+    assert end_text(job).endswith(f"exit code {code}: x: {cause}\n  fix: {fix}\n")
+    paper = hang()
+    paper.fail(1)
+    (failed,) = paper.runners["gpu2"].said["ranks"]
+    tail = path.read_text()
+    failed |= {"exit_code": code, "lines": last_useful(tail), "tail": tail}
+    paper.runners["gpu1"].said["ranks"][0]["tail"] = (RECORDED / "rank_peer.txt").read_text()
+    paper.runners["gpu1"].said["output"] = "torch.distributed.elastic.ChildFailedError:\n"
+    answer = ask(paper)
+    assert f"the exception of rank 1 is: {cause}" in answer.verdict.what
+    assert [error.name for error in answer.known] == [known]
+
+
+def test_a_warning_of_pytorch_is_not_the_last_line_of_a_failed_rank() -> None:
+    paper = hang()
+    paper.fail(1)
+    lines = ["bad input", (RECORDED / "rank_illegal.txt").read_text().splitlines()[-1]]
+    paper.runners["gpu2"].said["ranks"][0] |= {"exit_code": 1, "lines": lines}
+    assert ask(paper).verdict.what.endswith("the last line of rank 1 is: bad input")
+
+
+def test_known_errors_of_the_rank_that_failed_first_come_first() -> None:
+    """Without a known cause, the errors that follow from other errors are listed."""
+    paper = hang()
+    paper.fail(1)
+    paper.runners["gpu2"].said["ranks"][0] |= {"exit_code": 1, "lines": ["x"], "tail": "x\n"}
+    peer = (RECORDED / "rank_peer.txt").read_text()
+    paper.runners["gpu1"].said["ranks"][0]["tail"] = peer
+    paper.runners["gpu1"].said["output"] = "torch.distributed.elastic.ChildFailedError:\n"
+    assert [error.name for error in ask(paper).known] == ["torchrun-child", "nccl-peer-gone"]
+    failed = paper.runners["gpu2"].said["ranks"][0]
+    failed["tail"] = peer
+    assert [error.name for error in ask(paper).known] == ["nccl-peer-gone", "torchrun-child"]
+    paper.runners["gpu1"].said["ranks"][0]["tail"] = "OSError: [Errno 28] No space left on device\n"
+    assert [error.name for error in ask(paper).known] == ["disk-full"]
+    failed["tail"] += "NCCL WARN no socket interface found\n"
+    assert [error.name for error in ask(paper).known] == ["nccl-no-interface", "disk-full"]
 
 
 def test_the_table_lists_missing_evidence() -> None:

@@ -23,6 +23,13 @@ def test_without_ssh_the_launchers_that_need_it_do_not_work() -> None:
     assert parts["launcher horovodrun"] == parts["launcher deepspeed"] == (False, onto)
     assert parts["launcher ray"] == (False, "RUN pip install ray")
     assert parts["launcher mpirun"] == parts["launcher torchrun"] == (True, "")
+    assert parts["py-spy for toolkit why"] == (True, "")
+    assert parts["mpi4py"] == (False, "RUN pip install mpi4py")
+
+
+def test_without_py_spy_the_fix_adds_it() -> None:
+    parts = by_part(ImageReport(FULL.executable, FULL.python, lacks=("py-spy",)))
+    assert parts["py-spy for toolkit why"] == (False, "RUN pip install py-spy")
 
 
 def test_every_missing_part_of_a_launcher_has_a_fix() -> None:

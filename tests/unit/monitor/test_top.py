@@ -120,6 +120,12 @@ def test_the_pace_that_a_line_tells(
     assert throughput.line == re.sub("\x1b[^m]*m", "", line).strip()
 
 
+def test_a_line_of_toolkit_is_not_a_line_of_the_rank() -> None:
+    throughput = StepRate()
+    throughput.feed(b"step 10 1048576.0\n[toolkit] NCCL uses TCP on eth0\n", 0.0)
+    assert (throughput.step, throughput.line) == (10, "step 10 1048576.0")
+
+
 def test_a_pace_that_nobody_prints_is_taken_from_the_steps() -> None:
     throughput = StepRate()
     for second in range(60):

@@ -394,7 +394,7 @@ def ranks(text: str) -> object:
     assert kept is None or judge(why._before(job, kept))
     if said.seen.error:
         raise ToolkitError(said.seen.error, "", HOST)
-    return why._lines(job, {HOST: said})
+    return why._known(job, {HOST: said}, found)
 
 
 def account(text: str) -> object:

@@ -31,15 +31,13 @@ from toolkit.container.diagnose.stacks import finder, is_python, stack_of
 from toolkit.container.job.variables import kept
 from toolkit.container.job_file import load_host
 from toolkit.container.job_list import kept_status
-from toolkit.container.logs.log import age, pieces, size_of
+from toolkit.container.logs.log import LAST_BYTES, age, last_useful, pieces, size_of
 from toolkit.protocol.redact import masked, secret_pairs, secret_values
 
 CPU_S = 0.4  # window of the CPU measurement
 STACKS_S = 12.0  # for all stacks of this host
 SPIES = 4
-TAIL_BYTES = 16384
 OUTPUT_BYTES = 131072
-LINES = 5
 EVIDENCE = "evidence"  # in the job's folder on main: the files of collect.py
 
 
@@ -93,12 +91,12 @@ def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str,
         record = {}
     # A rank that this attempt has not started yet has printed nothing in it.
     start = run.get("from", 0) if started else size_of(log)
-    text = tail(log, TAIL_BYTES, start)
+    text = tail(log, LAST_BYTES, start)
     return {
         "rank": rank,
         "started": (run.get("starts") or [None])[-1],
         "age": age(log, now),
-        "lines": [line for line in text.splitlines() if line.strip()][-LINES:],
+        "lines": last_useful(text),
         "tail": text,
         "exit_code": record.get("exit_code"),
         "ended": max(0.0, now - record["ended"]) if record else None,
@@ -234,7 +232,7 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
         "py_spy": bool(spy),
         "status": kept_status(folder),
         "output": tail(folder / "output.log", OUTPUT_BYTES, output_start(folder)),
-        "lease": tail(folder / "logs" / "lease.log", TAIL_BYTES),
+        "lease": tail(folder / "logs" / "lease.log", LAST_BYTES),
         "kept": saved(folder),
     }
     hidden: dict[str, Any] = masked(whole, secrets_of(folder, list(environs.values()), secrets))

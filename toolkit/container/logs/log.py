@@ -8,6 +8,7 @@ the set-up of a run is at the beginning, and the reason of its end at the end.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -18,6 +19,15 @@ PIECES = 8  # files of one log at most, the first one and the newest
 TIMES_S = 2.0  # interval of the rows of times
 APART = "apart"  # precedes the interval if it is a different one
 MOST_ROWS = 8192  # beyond it every second row is removed, and the interval doubles
+LAST_LINES = 8
+LAST_BYTES = 16384  # of the end of a log; several C++ backtraces can follow the error
+# Lines that name no error: a C++ backtrace of PyTorch, and its advice after each CUDA error.
+_BACKTRACE = re.compile(
+    r"(?:\[rank\d+\]: ?)?\s*"
+    r"(?:$|frame #\d+: |Exception raised from .+ \(most recent call first\):|Search for `cuda"
+    r"|CUDA kernel errors might be asynchronously|For debugging consider passing CUDA_LAUNCH_BLOCKING"
+    r"|Compile with `TORCH_USE_CUDA_DSA)"
+)
 
 
 def pieces(path: Path) -> list[tuple[int, Path]]:
@@ -204,15 +214,24 @@ def offset_of_last_lines(path: Path, lines: int, prefixes: tuple[bytes, ...] = (
     return begins[0] if begins else offset
 
 
-def last_lines(path: Path, lines: int = 8, width: int = 300) -> list[str]:
-    """Return the last non-empty lines of a log, cut to a width."""
+def last_lines(path: Path, lines: int = LAST_LINES, width: int = 300) -> list[str]:
+    """Return the last lines of a log, cut to a width, see `last_useful`."""
     text = b""
     for _, piece in pieces(path)[-2:]:
         with suppress(FileNotFoundError), piece.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - lines * width))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
             text += file.read()
-    shown = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
-    return [line[:width] for line in shown[-lines:]]
+    return [line[:width] for line in last_useful(text.decode(errors="replace"), lines)]
+
+
+def last_useful(text: str, lines: int = LAST_LINES) -> list[str]:
+    """Return the last lines that are neither empty nor part of a C++ backtrace.
+
+    >>> last_useful("KeyError: 1\\n\\nframe #4: __clone + 0x44 (0x7fc3 in libc.so.6)\\n")
+    ['KeyError: 1']
+    """
+    shown = [line for line in text.splitlines() if line.strip()]
+    return [line for line in shown if not _BACKTRACE.match(line)][-lines:] or shown[-lines:]
 
 
 def _times_path(path: Path) -> Path:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections import deque
 
+from toolkit.protocol.names import OWN_LINE
+
 # A rank can print any line, so every pattern takes time in proportion to its length: a number begins where no
 # digit precedes it, and no two repetitions that match the same characters follow each other. The bounds on
 # digits keep numbers finite, and within what int() reads.
@@ -72,7 +74,7 @@ class StepRate:
         self._rest = self._rest[-_LONGEST_LINE:]
         for line in lines:
             line = _COLOUR.sub("", line[-_LONGEST_LINE:])
-            if line.strip():
+            if line.strip() and not line.startswith(OWN_LINE):
                 self._take(line, now)
 
     def _take(self, line: str, now: float) -> None:
