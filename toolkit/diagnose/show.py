@@ -60,7 +60,8 @@ def _notes(evidence: Evidence) -> list[str]:
         for host in evidence.hosts
         if host.gpu_error
     ]
-    if without := [host.name for host in evidence.hosts if not host.error and not host.py_spy]:
+    running = [host for host in evidence.hosts if any(rank.processes for rank in host.ranks)]
+    if without := [host.name for host in running if not host.py_spy]:
         notes.append(f"cannot read stacks on {', '.join(without)}: the image has no py-spy")
     unread: dict[str, list[str]] = {}
     for host in evidence.hosts:

@@ -520,6 +520,10 @@ def test_the_table_lists_missing_evidence() -> None:
     assert "cannot read stacks on gpu2: the image has no py-spy" in text
     assert "cannot read the stack of process 52 on cpu3: Permission denied" in text
     assert "the kernel of gpu2 killed 2 processes of the container, because the container or the host" in text
+    for rank in paper.runners["gpu2"].said["ranks"]:
+        rank["processes"] = []
+    answer = ask(paper)
+    assert "has no py-spy" not in why_text(answer.job, answer.evidence, answer.verdict, answer.known)
 
 
 def test_the_page_names_every_kind_of_verdict() -> None:
