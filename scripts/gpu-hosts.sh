@@ -35,29 +35,45 @@ fi
 
 [ $# -eq 2 ] || stop "usage: gpu-hosts.sh up|down FOLDER"
 [ "$(id -u)" = 0 ] || stop "this script needs root, which creates namespaces"
-mkdir -p "$2"
-base=$(realpath "$2")
 
 down() {
     for name in $HOSTS; do
-        # The end of the first process ends all processes of its PID namespace, and its mounts.
-        [ ! -e "$base/$name/pid" ] || kill -KILL "$(cat "$base/$name/pid")" 2> /dev/null || true
+        while pids=$(ip netns pids "toolkit-$name" 2> /dev/null) && [ -n "$pids" ]; do
+            kill -KILL $pids 2> /dev/null || true # their mounts end with them
+            sleep 0.2
+        done
         ip netns del "toolkit-$name" 2> /dev/null || true
     done
     while mountpoint -q "$base/cgroup"; do umount -R "$base/cgroup" || sleep 0.2; done
-    rm -rf "$base"
+    rmdir "$base/cgroup" 2> /dev/null || true
+    for name in $HOSTS user_key user_key.pub known_hosts hosts.yaml gpu-hosts; do rm -rf "${base:?}/$name"; done
+    rmdir "$base" 2> /dev/null || true
 }
 
-if [ "$1" = down ]; then
+case $1 in
+down)
+    [ -e "$2/gpu-hosts" ] || stop "$2 has no hosts of this script"
+    base=$(realpath "$2")
     down
     exit
-fi
-[ "$1" = up ] || stop "usage: gpu-hosts.sh up|down FOLDER"
+    ;;
+up) ;;
+*) stop "usage: gpu-hosts.sh up|down FOLDER" ;;
+esac
 for program in ip unshare dockerd "$SSHD" ssh-keygen; do
     command -v "$program" > /dev/null || stop "$program is missing"
 done
-[ ! -e "$base/gpu1" ] || stop "$base has hosts already: sh scripts/gpu-hosts.sh down $base"
-trap 'down' EXIT
+for name in $HOSTS; do
+    [ ! -e "/run/netns/toolkit-$name" ] || stop "the network namespace toolkit-$name exists: one cluster at a time"
+done
+mkdir -p "$2"
+base=$(realpath "$2")
+[ -z "$(ls -A "$base")" ] || stop "$base is not empty"
+touch "$base/gpu-hosts"
+trap down EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 mkdir -p "$base/cgroup" /var/lib/docker /etc/ssh
 mount --rbind /sys/fs/cgroup "$base/cgroup"
@@ -88,9 +104,8 @@ for name in $HOSTS; do
     number=$((number + 1))
     ip -n "toolkit-$name" addr add "10.79.0.$number/24" dev data0
     ip -n "toolkit-$name" link set data0 up
-    ip netns exec "toolkit-$name" unshare --uts --mount --pid --fork --kill-child \
+    ip netns exec "toolkit-$name" unshare --uts --mount --pid --fork \
         sh "$0" host "$base" "$name" > "$base/$name/init.log" 2>&1 &
-    echo $! > "$base/$name/pid"
 done
 cat > "$base/hosts.yaml" << END
 cluster: gpu-hosts

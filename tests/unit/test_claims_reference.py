@@ -109,7 +109,11 @@ CLAIMS = [
     ),
     (MATRIX, f"GPU image with CUDA {OLDER.major}, torch {OLDER.arguments['TORCH_VERSION']}"),
     *((IMAGES, cell) for variant in CUDA_VARIANTS for cell in _cells(variant)),
-    (MATRIX, f"Driver older than {FIRST_DRIVER[MAJOR]}, compute capability below {OLDEST}"),
+    (
+        MATRIX,
+        f"CUDA {MAJOR} with a driver older than {FIRST_DRIVER[MAJOR]},"
+        f" or with a GPU of compute capability below {OLDEST}",
+    ),
     (MATRIX, f"Docker {'.'.join(map(str, OLDEST_ENGINE))} or Podman {'.'.join(map(str, OLDEST_PODMAN))}"),
     (MATRIX, f"Horovod {dockerfile('Dockerfile.cpu', 'HOROVOD_VERSION')} | not supported"),
     (

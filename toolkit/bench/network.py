@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.cluster.session import Session
-from toolkit.core.command import script
 from toolkit.core.printable import printable_line, without_color
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.image.capabilities import ADDED_BY
@@ -32,11 +31,8 @@ _LEAST_S = 0.05
 # Time limit in seconds of a job, in addition to the time that it measures: pairs that fail take longer.
 _HANGS_AFTER = 3600.0
 _LAST_LINES = 5
-# The ranks of a measuring job exchange their addresses through MPI. Prints the missing parts of the image.
-_MISSING = """command -v mpirun >/dev/null || echo mpirun
-python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("mpi4py"))' || echo mpi4py
-"""
-_LOOK_SECONDS = 30.0
+# The ranks of a measuring job exchange their addresses through MPI.
+_NO_MPI4PY = "No module named 'mpi4py'"
 _MOST_FAULT = 2000  # characters
 
 
@@ -136,7 +132,6 @@ def _run(
     session: Session, planned: PlannedJob, mark: str, listen: Listener
 ) -> tuple[str, ToolkitError | None]:
     """Run a measuring job; return its last result, empty without one, and the error of a failed job."""
-    _require_mpi(session)
     job = planned.job
     lines = run_to_completion(session, planned.plan, job.id, listen).splitlines()
     ended = job_status(session, job.id)
@@ -144,24 +139,15 @@ def _run(
     if ended.exit_code == 0 and text:
         return text, None
     others = [line for line in lines if f" {mark} " not in line]
+    if any(_NO_MPI4PY in line for line in others):
+        return text, _lacks_mpi4py(session)
     return text, failed_job(job, ended, others)
 
 
-def _require_mpi(session: Session) -> None:
-    """Refuse an image in which no measuring job works.
-
-    Raises:
-        NotReady: the image has no mpirun or no mpi4py.
-    """
-    looked = session.main.run(script(_MISSING), _LOOK_SECONDS)
-    missing = looked.stdout.split() if looked.ok else []
-    if not missing:
-        return
-    adds = [ADDED_BY["python:mpi4py" if name == "mpi4py" else name] for name in missing]
-    what = f"the image {session.inventory.image} has no {' and no '.join(missing)}, which this command needs"
-    fix = f"RUN {' && '.join(line.removeprefix('RUN ') for line in adds)}"
-    fix += "  # add this line to the Dockerfile of the image, then: toolkit up; mpi4py uses the image's MPI"
-    raise NotReady(what, fix)
+def _lacks_mpi4py(session: Session) -> NotReady:
+    what = f"the image {session.inventory.image} has no mpi4py, which this command needs"
+    more = "add this line to the Dockerfile of the image, then: toolkit up; mpi4py uses the image's MPI"
+    return NotReady(what, f"{ADDED_BY['python:mpi4py']}  # {more}")
 
 
 def failed_job(job: Job, ended: JobStatus, lines: Sequence[str]) -> ToolkitError:

@@ -187,13 +187,13 @@ def _watch(
             return _point(job, seen, printed)
         if now > changed + patience:
             if step is not None:
-                what = f"job {job.id} printed no step for {patience:.0f} s after step {step[1]}"
+                what = f"job {job.id} printed no step number for {patience:.0f} s after step {step[1]}"
                 fix = (
                     f"toolkit logs {job.id}  # if the script evaluates or saves then, use a smaller "
                     "--seconds or a larger --patience"
                 )
                 raise ToolkitError(what, fix)
-            what = f"no rank of job {job.id} printed a step within {patience:.0f} s"
+            what = f"no rank of job {job.id} printed a step number within {patience:.0f} s"
             fix = "print lines such as `step 120` in the script, or wait longer with --patience SECONDS"
             raise ToolkitError(what, fix)
         if now > queried + _ASK_EACH:

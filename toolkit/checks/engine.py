@@ -148,7 +148,7 @@ def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif runtime not in _RUNTIMES:
         what = f"toolkit has not been tested with the container runtime {runtime}"
         fix = f'remove "default-runtime" from {_DAEMON}, {RESTART}'
-        fix = f"remove the key runtime from {_CONTAINERS_CONF}" if info.engine == PODMAN else fix
+        fix = f'remove the key "runtime" from {_CONTAINERS_CONF}' if info.engine == PODMAN else fix
         yield warning(what, f"on {seen.host}: {fix}")
 
 

@@ -459,7 +459,12 @@ CHECKS = (
     Check("gpu-memory", "the GPUs report no uncorrectable memory errors", host=_memory, probes=(GPUS,)),
     Check("gpu-xid", "the kernel log has no GPU hardware errors", host=_xid, probes=(GPUS,)),
     Check("gpu-throttle", "GPUs can run at full clock speed", host=_throttled, probes=(GPUS,)),
-    Check("gpu-busy", "only processes of this cluster use the GPUs", host=_busy, probes=(GPUS, MARKS)),
+    Check(
+        "gpu-busy",
+        "all GPU processes belong to running jobs of the cluster",
+        host=_busy,
+        probes=(GPUS, MARKS),
+    ),
     Check("gpu-mode", "programs can use the GPUs", host=_mode, probes=(GPUS,)),
     Check("gpu-persistence", "the GPU driver stays loaded", host=_persistence, probes=(GPUS,)),
     Check("gpu-link", "PCIe links of GPUs have their full width", host=_link, probes=(GPUS,)),

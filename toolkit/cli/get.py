@@ -103,7 +103,8 @@ def get(
     toolkit skips files that exist locally with the same size and modification time. You can download
     files of a running job.
 
-    - toolkit does not download files that it sent as code, unless the job changed them.
+    - Of the files that toolkit sent as code, toolkit downloads only files that the job changed, and files
+      whose exact names you pass.
     - toolkit does not send ./runs with the code of later jobs. If you download to another folder of the
       project, add the folder to .toolkitignore to exclude it from the code.
     - toolkit creates a symbolic link only if its target is a file or folder below the local folder.

@@ -321,10 +321,14 @@ def prune(
 ) -> None:
     """Remove old images that toolkit sent to the hosts.
 
-    toolkit removes layers of interrupted transfers. Of the images that toolkit sent, toolkit keeps the two
-    newest of each flavor (cpu or gpu) and removes older images. toolkit also keeps the image in hosts.yaml,
-    images that a running or stopped container uses, and images with a tag other than their content digest.
-    Of images with no flavor and no other tag, toolkit keeps the two newest.
+    toolkit removes layers of interrupted transfers. toolkit also removes all images that toolkit sent,
+    except:
+
+    - the two newest images of each flavor (cpu or gpu)
+    - the two newest images that have no flavor, and no tag except their content digest
+    - the image in hosts.yaml
+    - images that a running or stopped container uses
+    - images with a tag other than their content digest
 
     Examples:
         toolkit image prune --dry-run

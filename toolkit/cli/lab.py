@@ -94,9 +94,10 @@ def up(
     """Start or repair the practice cluster.
 
     The hosts are containers that behave like machines: each has its own SSH server, container engine and
-    network link. With the same options, a second run only creates missing hosts and files, and restarts
-    hosts that stopped or whose container engine stopped. If you edited hosts.yaml, toolkit keeps your file,
-    and writes changed settings as a complete file to hosts.new.yaml.
+    network link. With the same options, a second run creates missing hosts and files, and restarts hosts that
+    stopped or whose container engine stopped. If a network of the practice cluster was removed, toolkit
+    recreates all hosts, which deletes their files outside volumes. If you edited hosts.yaml, toolkit keeps
+    your file, and writes changed settings as a complete file to hosts.new.yaml.
 
     Examples:
         toolkit lab up

@@ -132,8 +132,8 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="Compute time of a step on one slot, such as 0.25s (default: with --probe, the measured "
-            "time; for some models of --model, a published time; otherwise unknown)",
+            help="Time to compute one step on one slot, such as 0.25s (default: the time that --probe "
+            "measures, or the published time of some --model models; otherwise unknown)",
             rich_help_panel=_LOAD,
         ),
     ] = "",

@@ -39,7 +39,10 @@ def kubernetes(
     hosts: HostsFile = DEFAULT_HOSTS,
     namespace: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Namespace of the job (default: the namespace of kubectl)"),
+        typer.Option(
+            metavar="NAME",
+            help="Namespace of the job (default: the namespace of the current kubectl context)",
+        ),
     ] = "",
     host_network: Annotated[
         bool,

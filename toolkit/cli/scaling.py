@@ -44,7 +44,8 @@ def scaling(
         str,
         typer.Option(
             metavar="SECONDS",
-            help="Fail if no rank prints a step for SECONDS",
+            help="Maximum time until a rank prints its first step number, and then between two step numbers "
+            "of this rank",
         ),
     ] = "300",
     batch: Annotated[

@@ -34,7 +34,8 @@ def top(
         str,
         typer.Option(
             metavar="FILE",
-            help="Until Ctrl-C, replace FILE with each new reading, in the text format of Prometheus",
+            help="Until Ctrl-C, write each reading to FILE in the Prometheus text format, and replace the "
+            "previous reading",
         ),
     ] = "",
     as_json: Json = False,

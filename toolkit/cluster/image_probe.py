@@ -171,7 +171,7 @@ def choose_transport(
     if known.chosen_transport == EXEC:
         faults = tuple(without_ssh(inventory.launcher, inventory.worker_port_fixed, bool(inventory.spares)))
         fix = f"or run `toolkit image build --onto {inventory.image}`"
-        why = f"auto chose {EXEC}: {NO_SSH}"
+        why = f"transport: auto selects {EXEC}, because {NO_SSH}"
         problems = tuple(Problem(path_text(path), f"{what}, {fix} ({why})") for path, what in faults)
         if problems:
             raise BadInput(inventory.source, problems)

@@ -142,11 +142,14 @@ class HostSeen:
         return self.error if self.is_predicate else f"does not answer: {self.error}"
 
     def is_gpu_busy(self, rank: int) -> bool:
-        """Return whether the GPU of a rank is 100 % busy; if that GPU is unknown, whether all GPUs are."""
+        """Return whether the GPU of a rank is 100 % busy; if that GPU is unknown, whether all GPUs are.
+
+        False if ranks share GPUs: each rank could be the one that uses the GPU.
+        """
         ranks = sorted(seen.rank for seen in self.ranks)
         if len(ranks) == len(self.busy) and rank in ranks:
             return self.busy[ranks.index(rank)]
-        return bool(self.busy) and all(self.busy)
+        return len(ranks) <= len(self.busy) and all(self.busy)
 
 
 @dataclass(frozen=True)

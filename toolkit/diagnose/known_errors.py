@@ -37,8 +37,7 @@ class KnownError:
             a dot or a slash, ``" | "`` separates two ways to print the error.
         what: the meaning of the error, in one sentence.
         fix: a command or an instruction.
-        follows: whether another error causes this error, so that an exception or another known error
-            explains more.
+        follows: whether another error causes this error, so that an exception explains more.
         timeout: whether a rank waited too long for another rank, so that a stall can precede this error.
     """
 

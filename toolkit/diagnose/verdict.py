@@ -104,6 +104,10 @@ def judge(evidence: Evidence) -> Verdict:
     others = [rank for rank in found if rank not in waiting]
     if waiting and others:
         return _one(evidence, found, others)
+    # A rank that uses its GPU can have work that the other ranks do not have.
+    uses_gpu = [rank for rank in waiting if found[rank].op == GPU_WORK]
+    if uses_gpu and len(uses_gpu) < len(waiting):
+        return replace(_one(evidence, found, uses_gpu), kind="spin", fix=FIXES["spin"])
     if waiting:
         return _all_wait(evidence, found)
     return _no_rank_waits(evidence, found)
@@ -228,6 +232,8 @@ def _apart(
     equal = len(sizes[0]) == len(sizes[-1])
     most = sizes[-1]
     blamed = sorted(rank for group in sizes for rank in group if equal or group is not most)
+    if equal and (on_gpu := [rank for rank in blamed if found[rank].kind == "gpu"]) and on_gpu != blamed:
+        equal, blamed = False, on_gpu
     does = {group[0]: found[group[0]].what for group in sizes}
     lines = [
         f"{where_text(evidence, group)} {does[group[0]] if len(group) == 1 else of_several(does[group[0]])}"

@@ -135,7 +135,7 @@ def _kept(reports: Mapping[str, InspectedHost], names: Sequence[str]) -> Kept | 
     """
     found = {name: kept for name in names if name in reports and (kept := reports[name].seen.kept)}
     # The ranks of all hosts must have stalled, and at the same time.
-    if not found or len(found) < len(names):
+    if not found or len(found) < len(names) or any(kept.over for kept in found.values()):
         return None
     times = [kept.at for kept in found.values()]
     if max(times) - min(times) > _APART_S:
@@ -308,7 +308,7 @@ def _container_words(session: Session, name: str) -> str:
     if state.running:
         return ""
     if state.status == "created":
-        words = f"the container {place} was created and never started"
+        words = f"the container {place} was created but never started"
     else:
         words = f"the container {place} exited with exit code {state.exit_code}"
     words += " because it ran out of memory" if state.out_of_memory else ""
@@ -333,8 +333,7 @@ def _known(
 ) -> tuple[KnownError, ...]:
     """Return the known errors in the output, those of the rank that failed first before the others.
 
-    Errors that only follow from other errors are left out if the rank raised an exception, or if the output
-    contains a known error that names a cause.
+    Errors that only follow from other errors come last, and are left out if the rank raised an exception.
     """
     failed = evidence.rank(evidence.failed_rank) if evidence.failed_rank is not None else None
     raised = exception_of(failed.lines) if failed else ""
@@ -346,8 +345,7 @@ def _known(
     found = sorted(
         match(line for text in texts for line in text.splitlines()), key=lambda error: error.follows
     )
-    is_explained = bool(raised) or any(not error.follows for error in found)
-    return tuple(error for error in found if error in own or not (is_explained and error.follows))
+    return tuple(error for error in found if error in own or not (raised and error.follows))
 
 
 def bundle_files(answer: Answer, report: str, result: Mapping[str, Any]) -> dict[str, bytes]:

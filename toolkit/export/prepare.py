@@ -78,7 +78,7 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     launcher = start.launcher
     if launcher not in _LAUNCHERS[target]:
         known = ", ".join(_LAUNCHERS[target])
-        chosen = f"auto chose {launcher} because {start.why}; " if start.why else ""
+        chosen = f"launcher: auto selects {launcher} because {start.why}; " if start.why else ""
         what = f"{chosen}toolkit cannot export a job with {launcher} to {_CALLED[target]}, only with {known}"
         problems.append(Problem("--launcher", what))
         fixes.append(f"add --launcher NAME, where NAME is one of {known}")

@@ -201,7 +201,7 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
         return f"should be a mapping with source, path and target, found {shown(value)}"
     if sort == "model_type":
         return f"should be empty or a mapping such as 'address: 10.0.0.1', found {shown(value)}"
-    message = f"should be {_SORTS.get(sort, 'a value of another type')}, found {shown(value)}"
+    message = f"should be {_SORTS.get(sort, 'a value that `toolkit schema` allows')}, found {shown(value)}"
     if sort == "list_type" and isinstance(value, str) and value.startswith("-"):
         return f"{message}; write a space after '-'"
     if value is None:

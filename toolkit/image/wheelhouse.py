@@ -250,7 +250,7 @@ def source_fetches(source: Source, wheelhouse: str, python: str, tools_from: str
     fix = f"download {name}-{version}.tar.gz from PyPI and put it into {wheelhouse}"
     return (
         Fetch(
-            f"build tools for the metadata of {name}",
+            f"setuptools, wheel and packaging, to read the metadata of {name}",
             (
                 command(
                     *(python, "-m", "pip", "install", "--no-index", "--find-links", tools_from),

@@ -152,7 +152,7 @@ def follow(session: Session, job: str, sink: Sink, what: Excerpt = ALL) -> JobSt
     else:
         final = copy(session.main, job, sink, what, "--status").strip()
     if not final:
-        raise ToolkitError(f"the log reader exited before the end of {job}", f"toolkit attach {job}")
+        raise ToolkitError(f"the log reader exited before job {job} ended", f"toolkit attach {job}")
     return parse_status(
         job, read_answer(Ended, final, session.inventory.main, f"the final state of {job}").status
     )
@@ -404,7 +404,7 @@ class _Part(threading.Thread):
             final = copy(runner, self._job, self._put, self._what, "--status").strip()
             self._sink.close()
         if not final:
-            what = f"the log reader exited before the end of {self._job}"
+            what = f"the log reader exited before job {self._job} ended"
             raise ToolkitError(what, f"toolkit attach {self._job}", self.host)
         ended = read_answer(Ended, final, self.host, f"the final state of {self._job}")
         return shifted(ended.status, time.time() - ended.now)

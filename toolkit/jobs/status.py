@@ -15,6 +15,7 @@ from toolkit.core.printable import counted, table
 from toolkit.errors import NotReady
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Record, Status
+from toolkit.protocol.names import OWN_LINE
 from toolkit.protocol.outcomes import FINAL_STATES
 
 # PyTorch's prefix of a line, its warnings, and the last line of a traceback.
@@ -120,13 +121,15 @@ def exception_of(lines: Sequence[str]) -> str:
 
 
 def last_line_of(lines: Sequence[str]) -> str:
-    """Return the last line that is no warning of PyTorch, or the last line.
+    """Return the last line that is neither a warning of PyTorch nor a line of toolkit, or the last line.
 
     >>> last_line_of(["[rank1]: bye", "[rank1]:[W1126 22:29:30.914 ProcessGroupNCCL.cpp:1575] Warning: …"])
     'bye'
     """
     bare = _bare(lines)
-    return next(iter((*(line for line in bare if not _WARNING.match(line)), *bare)), "")
+    plain = [line for line in bare if not _WARNING.match(line)]
+    own = [line for line in plain if not line.startswith(OWN_LINE)]
+    return next(iter((*own, *plain, *bare)), "")
 
 
 def _bare(lines: Sequence[str]) -> list[str]:

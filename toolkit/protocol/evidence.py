@@ -141,12 +141,14 @@ class Kept:
 
     Args:
         slots: hosts of the job at that time in rank order, with their slots; None in older files.
+        over: whether the ranks have continued since.
     """
 
     hosts: tuple[Inspected, ...]
     at: Moment = 0.0
     why: Line | None = ""
     slots: dict[str, Annotated[tuple[Count, ...], Items(4096)]] | None = None
+    over: bool | None = False
 
     def __post_init__(self) -> None:
         check_slots(sum(len(slots) for slots in (self.slots or {}).values()))

@@ -241,11 +241,12 @@ def test_a_stall_is_part_of_the_measurement(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_job_that_hangs_has_no_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
     job = world.job("torchrun")
-    with pytest.raises(ToolkitError, match=f"job {job.id} printed no step for 60 s after step 5") as caught:
+    what = f"job {job.id} printed no step number for 60 s after step 5"
+    with pytest.raises(ToolkitError, match=what) as caught:
         watched(monkeypatch, job, stepping(job, lambda now: min(now, 5)))
     hint = "if the script evaluates or saves then, use a smaller --seconds or a larger --patience"
     assert caught.value.fix == f"toolkit logs {job.id}  # {hint}"
-    with pytest.raises(ToolkitError, match="printed a step within 60 s"):
+    with pytest.raises(ToolkitError, match="printed a step number within 60 s"):
         watched(monkeypatch, job, lambda now: ())
 
 
@@ -258,7 +259,7 @@ def test_a_host_that_stops_reporting_is_not_steady(monkeypatch: pytest.MonkeyPat
     def reports(now: float) -> Reports:
         return step(now) if now <= 108 else step(108) if repeated else ()
 
-    with pytest.raises(ToolkitError, match="printed no step for 60 s after step 5"):
+    with pytest.raises(ToolkitError, match="printed no step number for 60 s after step 5"):
         watched(monkeypatch, job, reports)
 
 

@@ -384,15 +384,46 @@ def test_the_watchdog_looks_once_at_each_stall() -> None:
     )
 
 
-def test_a_restart_stops_the_inspection_of_the_attempt_before() -> None:
-    collector = Collector(b"")
-    dog = watchdog.Watchdog("x", 10.0, 0.0, lambda job, why: collector)
+def test_the_watchdog_marks_the_evidence_of_a_stall_after_which_ranks_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLKIT_ROOT", str(tmp_path))
+    evidence = tmp_path / "jobs" / "x" / "evidence"
+    evidence.mkdir(parents=True)
+    number = 0
+
+    def start(job: str, why: str) -> Collector:
+        nonlocal number
+        number += 1
+        path = evidence / f"{number}.json"
+        path.touch()
+        collector = Collector(json.dumps({"path": str(path), "hosts": 1, "silent": []}).encode())
+        collector.over = True
+        return collector
+
+    def files() -> list[str]:
+        return sorted(path.name for path in evidence.iterdir())
+
+    dog = watchdog.Watchdog("x", 10.0, 0.0, start)
     dog.tick(10.0)
-    dog.restart(12.0)
-    assert collector.killed and dog.tick(21.0) is None
-    assert dog.tick(22.0) is None and dog.tick(23.0) is None
-    collector.over = True
-    assert "could not save the state of the ranks: exit code 0" in str(dog.tick(24.0)), "the next stall"
+    dog.tick(11.0)
+    for now in (20.0, 139.0):  # the errors that end a job
+        dog.heard(now)
+    assert files() == ["1.json"]
+    dog.heard(140.0)
+    assert files() == ["1.over.json"]
+    dog.tick(150.0)
+    dog.tick(151.0)
+    dog.heard(152.0)
+    assert files() == ["1.over.json", "2.json"]
+    dog.tick(162.0)
+    assert files() == ["1.over.json", "2.over.json", "3.json"], "another stall"
+    dog.tick(163.0)
+    dog.restart(164.0)
+    assert files() == ["1.over.json", "2.over.json", "3.over.json"]
+    dog.tick(174.0)
+    dog.restart(174.5)  # before the watchdog has read the result
+    assert files()[3:] == ["4.over.json"]
 
 
 def test_a_stall_before_a_restart_is_not_the_cause_of_the_end(world: World) -> None:
@@ -405,8 +436,7 @@ def test_a_stall_before_a_restart_is_not_the_cause_of_the_end(world: World) -> N
     world.start("job.supervisor", JOB, PATH=f"{world.mpirun_of_one_rank()}:{os.environ['PATH']}")
     wait_for(lambda: world.status()["state"] == "failed")
     assert len(world.status()["restarts"]) == 1
-    assert len(list((world.folder() / "evidence").glob("*.json"))) == 1
-    assert inspect(world, JOB)["kept"] is None
+    assert inspect(world, JOB)["kept"]["over"] is True
 
 
 # A server that sends a byte from time to time, and the report that is read from it; for a process of its own.

@@ -227,7 +227,16 @@ def test_a_line_without_an_end_is_the_last_one(tmp_path: Path) -> None:
 def test_a_backtrace_does_not_count_as_last_lines(tmp_path: Path, text: str, expected: list[str]) -> None:
     path = tmp_path / "rank-0.log"
     path.write_text(text)
-    assert logs.last_lines(path, 3) == expected
+    assert logs.last_lines(path, lines=3) == expected
+
+
+def test_the_last_lines_are_those_since_the_start_of_a_rank(tmp_path: Path) -> None:
+    """An exception of an earlier attempt is in the same log."""
+    path = tmp_path / "rank-0.log"
+    path.write_text("KeyError: 1\nloading\n")
+    Path(f"{path}.20").write_text("more\n")
+    assert logs.last_lines(path, 12) == ["loading", "more"]
+    assert logs.last_lines(path, 20) == ["more"]
 
 
 TRACEBACK = (

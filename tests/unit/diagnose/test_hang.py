@@ -186,6 +186,8 @@ def test_a_rank_that_waits_for_its_gpu_called_no_different_collective() -> None:
         " item() at train.py:12 in main; ranks 0, 2 on box1, box3 wait in all_reduce at train.py:9 in main"
     )
     assert verdict.fix.startswith("on box2: nvidia-smi")
+    verdict = judge(evidence(seen(0, in_all_reduce()), seen(1, process(own(12, "loss.item()")))))
+    assert (verdict.kind, verdict.ranks) == ("gpu", (1,)), "two ranks"
 
 
 def test_a_link_that_is_cut_is_named_before_the_ranks_that_wait() -> None:
@@ -317,9 +319,27 @@ def test_ranks_that_compute_on_their_gpus_are_not_blamed() -> None:
     verdict = judge(replace(whole, hosts=tuple(replace(host, busy=(True,)) for host in whole.hosts)))
     assert (verdict.kind, verdict.ranks, verdict.hosts) == ("unclear", (), ())
     assert verdict.what.startswith(
-        "the ranks called a GPU operation at different lines: rank 0 on box1 waits"
+        "the ranks called a GPU operation at different lines: rank 0 on box1 uses its GPU, or waits"
     )
     assert verdict.fix.startswith("toolkit why")
+
+
+def test_a_rank_that_uses_its_gpu_is_the_one_that_others_wait_for() -> None:
+    """The rank can evaluate on its GPU while the other ranks wait in a barrier."""
+    evaluates = process(own(30, "y = model(x)"), cpu=1.0, state="R")
+    whole = evidence(seen(0, evaluates), seen(1, in_all_reduce()), seen(2, in_all_reduce()))
+    verdict = judge(replace(whole, hosts=tuple(replace(host, busy=(True,)) for host in whole.hosts)))
+    assert (verdict.kind, verdict.ranks) == ("spin", (0,))
+    assert verdict.what.startswith("rank 0 on box1 uses its GPU, or waits for its GPU at train.py:30")
+    assert verdict.what.endswith("ranks 1, 2 wait for rank 0 in all_reduce")
+
+
+def test_ranks_that_share_a_gpu_do_not_share_its_load() -> None:
+    ranks = (replace(seen(0, in_all_reduce()), rank=0), replace(seen(0, LOOP), rank=1))
+    host = HostSeen("box1", ranks=ranks, busy=(True,))
+    verdict = judge(Evidence("job", "running", "", ("box1", "box1"), (host,)))
+    assert (verdict.kind, verdict.ranks) == ("spin", (1,))
+    assert "computes" in verdict.what
 
 
 def test_a_line_of_toolkit_is_not_the_last_line_of_a_rank() -> None:

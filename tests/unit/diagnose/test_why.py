@@ -210,7 +210,7 @@ def test_a_host_that_fails_is_evidence() -> None:
     words = ask(paper).verdict.what
     assert "the container toolkit-demo-worker exited with exit code 137 because it ran out of memory" in words
     paper.runners["gpu2"].state = {"Status": "created", "Running": False, "ExitCode": 0}
-    assert "the container toolkit-demo-worker was created and never started" in ask(paper).verdict.what
+    assert "the container toolkit-demo-worker was created but never started" in ask(paper).verdict.what
     # The program's own words decide nothing: its data may lack a file as well.
     paper.runners["gpu2"].said = "inspect_ranks.py: No such file or directory"
     assert "gpu2 does not answer: inspect_ranks.py: No such file" in ask(paper).verdict.what
@@ -270,9 +270,7 @@ def test_evidence_of_the_watchdog_explains_a_stopped_job() -> None:
         one["ranks"][0]["tail"] = "step 3\nWatchdog caught collective operation timeout\n"
     paper = Paper("stopped", gpu1=gone[0] | {"kept": kept}, gpu2=gone[1], cpu3=gone[2])
     assert ask(paper).verdict.ranks == (1,), "the errors of the end do not end the stall"
-    for one in gone:
-        one["ranks"][0]["tail"] = "step 3\nstep 4\n"
-    paper = Paper("stopped", gpu1=gone[0] | {"kept": kept}, gpu2=gone[1], cpu3=gone[2])
+    paper = Paper("stopped", gpu1=gone[0] | {"kept": kept | {"over": True}}, gpu2=gone[1], cpu3=gone[2])
     assert ask(paper).stalled == "", "it went on after that stall"
 
 
@@ -358,6 +356,7 @@ def test_evidence_of_one_watchdog_covers_only_its_host() -> None:
     assert _kept({"gpu2": told["gpu2"]}, ["gpu1"]) is None
     # A stall of the job is a stall of all its hosts.
     assert _kept(told, ["gpu1", "gpu2", "cpu3"]) is None
+    assert _kept(told | {"gpu1": said("gpu1", of="gpu1", over=True)}, ["gpu1", "gpu2"]) is None
     assert _kept(told | {"gpu1": said("gpu1", of="gpu1", at=900.0)}, ["gpu1", "gpu2"]) is None
     assert _kept(told | {"gpu1": said("gpu1", of="gpu1", at=60.0)}, ["gpu1", "gpu2"]) is not None
 
@@ -486,7 +485,7 @@ def test_a_warning_of_pytorch_is_not_the_last_line_of_a_failed_rank() -> None:
 
 
 def test_known_errors_of_the_rank_that_failed_first_come_first() -> None:
-    """Without a known cause, the errors that follow from other errors are listed."""
+    """Without an exception, the errors that follow from other errors are listed, after the others."""
     paper = hang()
     paper.fail(1)
     paper.runners["gpu2"].said["ranks"][0] |= {"exit_code": 1, "lines": ["x"], "tail": "x\n"}
@@ -498,8 +497,10 @@ def test_known_errors_of_the_rank_that_failed_first_come_first() -> None:
     failed["tail"] = peer
     assert [error.name for error in ask(paper).known] == ["nccl-peer-gone", "torchrun-child"]
     paper.runners["gpu1"].said["ranks"][0]["tail"] = "OSError: [Errno 28] No space left on device\n"
-    assert [error.name for error in ask(paper).known] == ["disk-full"]
+    assert [error.name for error in ask(paper).known] == ["disk-full", "nccl-peer-gone", "torchrun-child"]
     failed["tail"] += "NCCL WARN no socket interface found\n"
+    assert [error.name for error in ask(paper).known][:2] == ["nccl-no-interface", "disk-full"]
+    failed["lines"] = ["KeyError: 1"]
     assert [error.name for error in ask(paper).known] == ["nccl-no-interface", "disk-full"]
 
 

@@ -444,7 +444,7 @@ def test_auto_without_a_known_import_names_the_option_that_helps(folder: Path) -
     with pytest.raises(BadInput) as raised:
         batch_job(inventory(), asked, KUBERNETES, {})
     (problem,) = map(str, raised.value.problems)
-    assert "auto chose python because plain.py imports no library for distributed training" in problem
+    assert "launcher: auto selects python because plain.py imports no library for distributed" in problem
     assert raised.value.fix == "add --launcher NAME, where NAME is one of horovodrun, mpirun, torchrun"
     for_slurm = batch(folder, "plain.py", launcher="auto", gpus=2)
     assert batch_job(inventory(), for_slurm, SLURM, {}).launcher == "python"

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from toolkit.container.conventions import JOB_TAG, job_folder, program, ssh_args
-from toolkit.container.diagnose.inspect_ranks import EVIDENCE
+from toolkit.container.diagnose.watchdog import EVIDENCE
 from toolkit.container.files import write_json
 from toolkit.container.job_file import Job, load_job
 from toolkit.container.job_list import kept_status
@@ -63,12 +63,10 @@ def main() -> int:
     folder.mkdir(mode=0o700, exist_ok=True)
     at = time.time()
     # The hosts of an elastic job can have changed since its attempt began.
-    status = kept_status(folder.parent) or {}
-    slots = status.get("hosts") or {host["name"]: host["taken"] for host in job["hosts"]}
+    slots = (kept_status(folder.parent) or {}).get("hosts") or {h["name"]: h["taken"] for h in job["hosts"]}
     hosts = look_everywhere(job, slots)
     path = folder / f"{at:017.3f}.json"
-    restarts = len(status.get("restarts") or ())
-    write_json(path, {"at": at, "why": args.why, "restarts": restarts, "slots": slots, "hosts": hosts})
+    write_json(path, {"at": at, "why": args.why, "slots": slots, "hosts": hosts})
     for old in sorted(folder.glob("*.json"))[:-MOST_FILES]:
         old.unlink(missing_ok=True)
     silent = [f"{host['host']}: {host['error']}" for host in hosts if host.get("error")]

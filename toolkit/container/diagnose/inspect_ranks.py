@@ -28,6 +28,7 @@ from toolkit.container.diagnose.processes import (
     sockets_of,
 )
 from toolkit.container.diagnose.stacks import finder, is_python, stack_of
+from toolkit.container.diagnose.watchdog import EVIDENCE, OVER
 from toolkit.container.job.variables import kept
 from toolkit.container.job_file import load_host
 from toolkit.container.job_list import kept_status
@@ -38,7 +39,6 @@ CPU_S = 0.4  # window of the CPU measurement
 STACKS_S = 12.0  # for all stacks of this host
 SPIES = 4
 OUTPUT_BYTES = 131072
-EVIDENCE = "evidence"  # in the job's folder on main: the files of collect.py
 
 
 def newest_job() -> str:
@@ -190,10 +190,10 @@ def about(folder: Path) -> dict[str, Any]:
 
 
 def saved(folder: Path) -> Any:
-    """Return the newest file of collect.py, None if there is none since the last restart."""
-    found = read(max(folder.glob(f"{EVIDENCE}/*.json"), default=folder / "none"))
-    restarts = (kept_status(folder) or {}).get("restarts") or ()
-    return found if found and found.get("restarts", 0) == len(restarts) else None
+    """Return the newest file of collect.py, and as `over` whether the ranks have continued since."""
+    newest = max(folder.glob(f"{EVIDENCE}/*.json"), default=folder / "none")
+    found = read(newest)
+    return found and {**found, "over": newest.name.endswith(OVER)}
 
 
 def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:

@@ -10,9 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from toolkit.container.conventions import JOB_TAG, SUPERVISOR_TAG, program
+from toolkit.container.conventions import JOB_TAG, SUPERVISOR_TAG, job_folder, program
 
+EVIDENCE = "evidence"  # in the job's folder on main: the files of collect.py
 COLLECT_S = 60.0  # hosts are queried in parallel, each for at most half of this time
+# If a rank still prints this time after a stall, the ranks have continued. Ranks print the errors that end a
+# stalled job within this time: PyTorch waits up to 60 s for dumps, torchrun up to 30 s for its ranks.
+OVER_S = 120.0
+OVER = ".over.json"  # the end of the name of a file about a stall after which the ranks have continued
 
 
 def start_collecting(job_id: str, why: str) -> subprocess.Popen[bytes]:
@@ -45,17 +50,24 @@ class Watchdog:
         self._job_id, self._stall_after, self._start = job_id, stall_after, start
         self._heard = now
         self._looked = False  # whether this stall was inspected
+        self._resumed = now  # the first output after the last inspected stall
+        self._unmarked = False  # whether a file can exist that has no mark
         self._process: Any = None
         self._began = 0.0
 
     def heard(self, now: float) -> None:
         """Record output of a rank: it ends a stall."""
+        if self._looked:
+            self._resumed = now
+        elif now >= self._resumed + OVER_S:
+            self._mark_over()
         self._heard, self._looked = now, False
 
     def restart(self, now: float) -> None:
-        """Record the start of ranks: a collection that still runs is about the attempt before."""
+        """Record the start of ranks: no earlier stall is the cause of their end."""
         self.close()
-        self.heard(now)
+        self._mark_over()
+        self._heard, self._looked = now, False
 
     def tick(self, now: float) -> str | None:
         """Return a line for the merged log, if there is one; `now` is monotonic, in seconds."""
@@ -63,7 +75,8 @@ class Watchdog:
             return self._finish(now)
         if self._looked or now < self._heard + self._stall_after:
             return None
-        self._looked, self._began = True, now
+        self._mark_over()  # ranks have printed since an earlier stall
+        self._looked, self._began, self._unmarked = True, now, True
         try:
             self._process = self._start(self._job_id, self._why(now))
         except OSError as error:
@@ -71,11 +84,22 @@ class Watchdog:
         return None
 
     def close(self) -> None:
-        """Stop a collection that still runs."""
+        """Stop a running collection: the job is over."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+    def _mark_over(self) -> None:
+        """Mark each saved state of the ranks as that of a stall after which they have continued."""
+        if not self._unmarked:
+            return
+        self._unmarked = False
+        # Also a file whose collection was stopped before `tick` has read its result.
+        for path in (job_folder(self._job_id) / EVIDENCE).glob("*.json"):
+            if not path.name.endswith(OVER):
+                with suppress(OSError):
+                    path.rename(path.with_suffix(OVER))
 
     def _why(self, now: float) -> str:
         return f"no rank has printed for {now - self._heard:.0f} s"

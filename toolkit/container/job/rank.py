@@ -206,15 +206,21 @@ class _Records:
         self._who = {"rank": rank, "attempt": job["attempt"], "pid": os.getpid()}
         self._host, self._began = host, time.monotonic()
         self.log = logs / f"rank-{rank}.log"
+        self._start = 0
 
     def begin(self) -> None:
         """Record the start, from which the lease detects that this process was killed without a record."""
         starts = [*((read(self._run) or {}).get("starts") or ())[-MOST_STARTS:], time.time()]
         # Separates the output of this attempt from that of an earlier one.
-        start = {"began": self._began, "starts": starts, "from": size_of(self.log)}
+        self._start = size_of(self.log)
+        start = {"began": self._began, "starts": starts, "from": self._start}
         keep_record(self._run, {**self._who, **start})
         with suppress(OSError):  # otherwise the record is kept in memory
             reserve(self._exit, RECORD_BYTES)
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines that the rank printed since its start."""
+        return last_lines(self.log, self._start)
 
     def end(self, how: Mapping[str, object], last: Sequence[str], ended: float) -> None:
         """Record the end.
@@ -288,7 +294,7 @@ def main() -> int:
         # torchrun exits with 1 for any exit code of its ranks; the supervisor reads the true code here
         how = child.how_it_ended() if child else {"exit_code": code, "signal": 0, "oom": False}
         ended = child.ended if child else time.time()
-        records.end(how, last_lines(records.log) if code else [], ended)
+        records.end(how, records.last_lines() if code else [], ended)
         # After the record: the job must not wait for orphaned processes of the rank.
         if child is not None:
             child.end_group(job["grace"], folder / STOPPING)

@@ -214,12 +214,16 @@ def offset_of_last_lines(path: Path, lines: int, prefixes: tuple[bytes, ...] = (
     return begins[0] if begins else offset
 
 
-def last_lines(path: Path, lines: int = LAST_LINES, width: int = 300) -> list[str]:
-    """Return the last lines of a log, cut to a width, see `last_useful`."""
+def last_lines(path: Path, start: int = 0, lines: int = LAST_LINES, width: int = 300) -> list[str]:
+    """Return the last lines of a log, cut to a width, see `last_useful`.
+
+    Args:
+        start: offset of the first byte that counts.
+    """
     text = b""
-    for _, piece in pieces(path)[-2:]:
+    for begin, piece in pieces(path)[-2:]:
         with suppress(FileNotFoundError), piece.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
+            file.seek(max(0, start - begin, os.fstat(file.fileno()).st_size - LAST_BYTES))
             text += file.read()
     return [line[:width] for line in last_useful(text.decode(errors="replace"), lines)]
 

@@ -63,7 +63,7 @@ def rank_of(run: Path) -> dict[str, Any]:
         "exit_code": end.get("exit_code"),
         "signal": end.get("signal"),
         "oom": end.get("oom"),
-        "last": last_lines(log, 3) if end.get("exit_code") else [],
+        "last": last_lines(log, about.get("from") or 0, 3) if end.get("exit_code") else [],
     }
 
 
