@@ -36,8 +36,12 @@ fi
 [ $# -eq 2 ] || stop "usage: gpu-hosts.sh up|down FOLDER"
 [ "$(id -u)" = 0 ] || stop "this script needs root, which creates namespaces"
 
+# Names a network namespace and the boot of the machine in which it exists.
+mark() { echo "$1 $(stat -Lc %d:%i "/run/netns/toolkit-$1" 2> /dev/null) $(cat /proc/sys/kernel/random/boot_id)"; }
+
 down() {
     for name in $HOSTS; do
+        grep -qxF "$(mark "$name")" "$base/.gpu-hosts" || continue # another folder's
         while pids=$(ip netns pids "toolkit-$name" 2> /dev/null) && [ -n "$pids" ]; do
             kill -KILL $pids 2> /dev/null || true # their mounts end with them
             sleep 0.2
@@ -46,13 +50,15 @@ down() {
     done
     while mountpoint -q "$base/cgroup"; do umount -R "$base/cgroup" || sleep 0.2; done
     rmdir "$base/cgroup" 2> /dev/null || true
-    for name in $HOSTS user_key user_key.pub known_hosts hosts.yaml gpu-hosts; do rm -rf "${base:?}/$name"; done
+    for name in $HOSTS user_key user_key.pub known_hosts hosts.yaml .gpu-hosts; do
+        rm -rf --one-file-system "${base:?}/$name"
+    done
     rmdir "$base" 2> /dev/null || true
 }
 
 case $1 in
 down)
-    [ -e "$2/gpu-hosts" ] || stop "$2 has no hosts of this script"
+    [ -f "$2/.gpu-hosts" ] || stop "$2 has no hosts of this script"
     base=$(realpath "$2")
     down
     exit
@@ -69,7 +75,7 @@ done
 mkdir -p "$2"
 base=$(realpath "$2")
 [ -z "$(ls -A "$base")" ] || stop "$base is not empty"
-touch "$base/gpu-hosts"
+touch "$base/.gpu-hosts"
 trap down EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
@@ -91,6 +97,7 @@ for name in $HOSTS; do
         > "$base/$name/ssh/sshd_config"
     # A network of this machine and the host for SSH, and one of the two hosts for ranks. Neither needs forwarding.
     ip netns add "toolkit-$name"
+    mark "$name" >> "$base/.gpu-hosts"
     ip link add "toolkit$number" type veth peer name ssh0 netns "toolkit-$name"
     ip addr add "10.79.$number.1/30" dev "toolkit$number"
     ip link set "toolkit$number" up

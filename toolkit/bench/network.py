@@ -31,8 +31,8 @@ _LEAST_S = 0.05
 # Time limit in seconds of a job, in addition to the time that it measures: pairs that fail take longer.
 _HANGS_AFTER = 3600.0
 _LAST_LINES = 5
-# The ranks of a measuring job exchange their addresses through MPI.
-_NO_MPI4PY = "No module named 'mpi4py'"
+# The ranks of a measuring job exchange their addresses through MPI. Output of a job without the two parts:
+_MISSING = {"mpirun": "the image has no mpirun", "mpi4py": "No module named 'mpi4py'"}
 _MOST_FAULT = 2000  # characters
 
 
@@ -139,15 +139,17 @@ def _run(
     if ended.exit_code == 0 and text:
         return text, None
     others = [line for line in lines if f" {mark} " not in line]
-    if any(_NO_MPI4PY in line for line in others):
-        return text, _lacks_mpi4py(session)
-    return text, failed_job(job, ended, others)
+    missing = [name for name, words in _MISSING.items() if any(words in line for line in others)]
+    return text, _incomplete(session, missing[0]) if missing else failed_job(job, ended, others)
 
 
-def _lacks_mpi4py(session: Session) -> NotReady:
-    what = f"the image {session.inventory.image} has no mpi4py, which this command needs"
+def _incomplete(session: Session, missing: str) -> NotReady:
+    """Return the error about an image without this part; without mpirun, it probably has no mpi4py either."""
+    adds = [ADDED_BY["mpirun"]] if missing == "mpirun" else []
+    adds += [ADDED_BY["python:mpi4py"].removeprefix("RUN " if adds else "")]
+    what = f"the image {session.inventory.image} has no {missing}, which this command needs"
     more = "add this line to the Dockerfile of the image, then: toolkit up; mpi4py uses the image's MPI"
-    return NotReady(what, f"{ADDED_BY['python:mpi4py']}  # {more}")
+    return NotReady(what, f"{' && '.join(adds)}  # {more}")
 
 
 def failed_job(job: Job, ended: JobStatus, lines: Sequence[str]) -> ToolkitError:

@@ -149,7 +149,7 @@ def _of_process(process: Process, rank: RankSeen, place: str, is_gpu_busy: bool)
         if not process.frames:  # a rank that waits for its GPU uses the processor as well
             return Doing("spin", f"uses {used}")
         if is_gpu_busy:
-            return Doing("gpu", f"uses its GPU, or waits for its GPU{_at(place)}", GPU_WORK, place)
+            return Doing("gpu", f"is busy with its GPU{_at(place)}", GPU_WORK, place)
         return Doing("spin", f"computes{_at(place)} ({used})", "", place)
     if process.call in _NET_CALLS:
         return Doing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -104,9 +105,11 @@ def judge(evidence: Evidence) -> Verdict:
     others = [rank for rank in found if rank not in waiting]
     if waiting and others:
         return _one(evidence, found, others)
-    # A rank that uses its GPU can have work that the other ranks do not have.
+    # Ranks that use their GPUs can have work that the other ranks do not have.
     uses_gpu = [rank for rank in waiting if found[rank].op == GPU_WORK]
-    if uses_gpu and len(uses_gpu) < len(waiting):
+    rest = [found[rank] for rank in waiting if rank not in uses_gpu]
+    in_one = all(one.kind == "collective" for one in rest) and len({one.op for one in rest}) == 1
+    if uses_gpu and in_one and len(uses_gpu) <= len(rest):
         return replace(_one(evidence, found, uses_gpu), kind="spin", fix=FIXES["spin"])
     if waiting:
         return _all_wait(evidence, found)
@@ -232,8 +235,6 @@ def _apart(
     equal = len(sizes[0]) == len(sizes[-1])
     most = sizes[-1]
     blamed = sorted(rank for group in sizes for rank in group if equal or group is not most)
-    if equal and (on_gpu := [rank for rank in blamed if found[rank].kind == "gpu"]) and on_gpu != blamed:
-        equal, blamed = False, on_gpu
     does = {group[0]: found[group[0]].what for group in sizes}
     lines = [
         f"{where_text(evidence, group)} {does[group[0]] if len(group) == 1 else of_several(does[group[0]])}"
@@ -357,10 +358,10 @@ def ranks_text(ranks: Iterable[int]) -> str:
 def of_several(what: str) -> str:
     """Return the activity of one rank as words about several ranks.
 
-    >>> of_several("waits in barrier"), of_several("has not started"), of_several("is stopped")
-    ('wait in barrier', 'have not started', 'are stopped')
+    >>> of_several("waits in barrier"), of_several("has not started"), of_several("is busy with its GPU")
+    ('wait in barrier', 'have not started', 'are busy with their GPU')
     """
-    verb, blank, rest = what.replace(" for its ", " for their ").partition(" ")
+    verb, blank, rest = re.sub(r" (for|with) its ", r" \1 their ", what).partition(" ")
     return {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s")) + blank + rest
 
 

@@ -107,11 +107,23 @@ def test_a_job_without_a_result_is_an_error(ran: Any) -> None:
         ran("", None, "timeout")
 
 
-def test_a_job_without_mpi4py_names_the_line_that_adds_it(ran: Any) -> None:
+@pytest.mark.parametrize(
+    ("line", "name", "adds"),
+    [
+        ("[gpu1 0] ModuleNotFoundError: No module named 'mpi4py'", "mpi4py", "RUN pip install mpi4py"),
+        (
+            "[toolkit] gpu1: the image has no mpirun; run `toolkit check` to find a launcher",
+            "mpirun",
+            "RUN apt-get update && apt-get install -y --no-install-recommends openmpi-bin"
+            " && pip install mpi4py",
+        ),
+    ],
+)
+def test_a_job_without_mpi_names_the_line_that_adds_it(ran: Any, line: str, name: str, adds: str) -> None:
     with pytest.raises(NotReady) as caught:
-        ran("[gpu1 0] ModuleNotFoundError: No module named 'mpi4py'\n", 1, "failed")
-    assert caught.value.what == "the image toolkit:cpu has no mpi4py, which this command needs"
-    assert caught.value.fix.partition("  #")[0] == "RUN pip install mpi4py"
+        ran(f"{line}\n", 1, "failed")
+    assert caught.value.what == f"the image toolkit:cpu has no {name}, which this command needs"
+    assert caught.value.fix.partition("  #")[0] == adds
     message = message_of(caught.value.what)
     assert message and message.name == "image-lacks-mpi4py"
 

@@ -407,7 +407,7 @@ def test_the_watchdog_marks_the_evidence_of_a_stall_after_which_ranks_continue(
     dog = watchdog.Watchdog("x", 10.0, 0.0, start)
     dog.tick(10.0)
     dog.tick(11.0)
-    for now in (20.0, 139.0):  # the errors that end a job
+    for now in (20.0, 80.0, 139.0):  # the errors that end a job
         dog.heard(now)
     assert files() == ["1.json"]
     dog.heard(140.0)
@@ -424,6 +424,12 @@ def test_the_watchdog_marks_the_evidence_of_a_stall_after_which_ranks_continue(
     dog.tick(174.0)
     dog.restart(174.5)  # before the watchdog has read the result
     assert files()[3:] == ["4.over.json"]
+    dog = watchdog.Watchdog("x", 300.0, 1000.0, start)
+    dog.tick(1300.0)
+    dog.tick(1301.0)
+    for now in (1310.0, 1600.0):  # one line during the stall, then the errors of a time-out
+        dog.heard(now)
+    assert files()[4:] == ["5.json"]
 
 
 def test_a_stall_before_a_restart_is_not_the_cause_of_the_end(world: World) -> None:

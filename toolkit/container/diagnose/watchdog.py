@@ -17,6 +17,8 @@ COLLECT_S = 60.0  # hosts are queried in parallel, each for at most half of this
 # If a rank still prints this time after a stall, the ranks have continued. Ranks print the errors that end a
 # stalled job within this time: PyTorch waits up to 60 s for dumps, torchrun up to 30 s for its ranks.
 OVER_S = 120.0
+# After a longer silence, output of a rank does not show that the ranks have continued since the stall.
+_PROGRESS_S = 60.0
 OVER = ".over.json"  # the end of the name of a file about a stall after which the ranks have continued
 
 
@@ -50,14 +52,14 @@ class Watchdog:
         self._job_id, self._stall_after, self._start = job_id, stall_after, start
         self._heard = now
         self._looked = False  # whether this stall was inspected
-        self._resumed = now  # the first output after the last inspected stall
+        self._resumed = now  # the first output after the last inspected stall, or after a long silence
         self._unmarked = False  # whether a file can exist that has no mark
         self._process: Any = None
         self._began = 0.0
 
     def heard(self, now: float) -> None:
         """Record output of a rank: it ends a stall."""
-        if self._looked:
+        if self._looked or now > self._heard + _PROGRESS_S:
             self._resumed = now
         elif now >= self._resumed + OVER_S:
             self._mark_over()
@@ -94,12 +96,12 @@ class Watchdog:
         """Mark each saved state of the ranks as that of a stall after which they have continued."""
         if not self._unmarked:
             return
-        self._unmarked = False
-        # Also a file whose collection was stopped before `tick` has read its result.
-        for path in (job_folder(self._job_id) / EVIDENCE).glob("*.json"):
-            if not path.name.endswith(OVER):
-                with suppress(OSError):
+        with suppress(OSError):  # then the next output marks them
+            # Also a file whose collection was stopped before `tick` has read its result.
+            for path in (job_folder(self._job_id) / EVIDENCE).glob("*.json"):
+                if not path.name.endswith(OVER):
                     path.rename(path.with_suffix(OVER))
+            self._unmarked = False
 
     def _why(self, now: float) -> str:
         return f"no rank has printed for {now - self._heard:.0f} s"
