@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from toolkit.cli.common import say
 
-# From an interrupt that was lost to its repetition: longer than the end of the callback takes.
-_AGAIN_S = 0.05
+# Between two looks whether the callback has ended.
+_LOOK_S = 0.01
 
 
 def escape_tracebacks() -> None:
@@ -33,8 +34,19 @@ def _tell_unexpected(
 def _tell_ignored(of: threading.ExceptHookArgs | sys.UnraisableHookArgs) -> None:
     if of.exc_type is KeyboardInterrupt:
         # It reached a callback of the interpreter, such as one of a weak reference, which cannot raise it.
-        again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))
-        again.daemon = True
-        again.start()
+        threading.Thread(target=_interrupt_again, daemon=True).start()
     elif of.exc_type is not SystemExit:  # SystemExit ends a thread and is no error
         _tell_unexpected(of.exc_type, of.exc_value, of.exc_traceback)
+
+
+def _interrupt_again() -> None:
+    """Repeat an interrupt as soon as the main thread has left the callback, which would lose it again."""
+    while _is_telling(sys._current_frames().get(threading.main_thread().ident or 0)):
+        time.sleep(_LOOK_S)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _is_telling(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not _tell_ignored.__code__:
+        frame = frame.f_back
+    return frame is not None
