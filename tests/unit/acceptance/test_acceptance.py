@@ -119,6 +119,7 @@ def test_programs_that_end_in_any_way() -> None:
 def test_the_result_of_the_all_reduce_is_found(size: int) -> None:
     line = result_line(size, 36.0, 0.001, "nccl")
     assert judge_program(0, f"NCCL INFO\n{line}\n", rf"{ALLREDUCE}.*$") == line
+    assert ("busbw" in line) == (size > 1), "one rank sends nothing"
 
 
 def test_deliberate_faults() -> None:

@@ -19,11 +19,13 @@ def result_line(size: int, total: float, seconds: float, backend: str) -> str:
         total: the sum of an element over all ranks.
         seconds: duration of the fastest all-reduce.
     """
+    if size == 1:
+        return f"all-reduce over 1 rank: sum {total:.0f} correct, no data sent ({backend})"
     # Bus bandwidth as nccl-tests define it: algorithm bandwidth x 2 (n - 1) / n.
     busbw = ELEMENTS * 4 / seconds / 1e9 * 2 * (size - 1) / size
     return (
-        f"all-reduce over {size} rank{'' if size == 1 else 's'}: sum {total:.0f} correct on all "
-        f"ranks, 16 MiB in {seconds * 1e3:.1f} ms, busbw {busbw:.3f} GB/s ({backend})"
+        f"all-reduce over {size} ranks: sum {total:.0f} correct on all ranks, "
+        f"16 MiB in {seconds * 1e3:.1f} ms, busbw {busbw:.3f} GB/s ({backend})"
     )
 
 
