@@ -122,7 +122,7 @@ def document(found: list[Row], outer: dict[str, Any], version: str, command: str
     lines = [
         "# Combinations of engines and launchers",
         "",
-        f"`{command}` generated this page on {when:%Y-%m-%d} with toolkit {version}.",
+        f"`{command}` ran these tests on {when:%Y-%m-%d} with toolkit {version}.",
         f"The hosts were practice hosts on one machine ({system}, {outer['Architecture']}).",
         "",
         "A cluster has two hosts with the same Docker version and image store, "

@@ -291,7 +291,8 @@ class Session(Connected):
         """Run a command in a host's container; it is killed when the connection ends.
 
         Args:
-            timeout: seconds after which it is killed, with status 124; None for no limit.
+            timeout: seconds after which it is ended, with status 124, or 137 if it ignores SIGTERM; None for
+                no limit.
             sinks: for standard output and standard error as they arrive; without them the result has both,
                 up to ``MOST_OUTPUT`` bytes each.
 

@@ -128,6 +128,11 @@ def test_a_job_without_mpi_names_the_line_that_adds_it(ran: Any, line: str, name
     assert message and message.name == "image-lacks-mpi4py"
 
 
+def test_an_image_without_pytorch_uses_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert not network._gpu()
+
+
 def test_a_result_without_measurements_has_reasons() -> None:
     faults = ("gpu1 with gpu2: timed out", "gpu2 with gpu1: timed out")
     failed = parse_measured(json.dumps(result(pairs=[], faults=faults)), "job1")

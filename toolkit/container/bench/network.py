@@ -425,6 +425,8 @@ def run(comm: Any, asked: argparse.Namespace) -> None:
 
 
 def _gpu() -> bool:
-    import torch
-
+    try:
+        import torch
+    except ImportError:  # Open MPI needs no PyTorch
+        return False
     return bool(torch.cuda.is_available())
