@@ -8,7 +8,8 @@ set -eu
 SSHD=${SSHD:-/usr/sbin/sshd}
 HOSTS="gpu1 gpu2"
 
-stop() { echo "gpu-hosts: $1" >&2; exit 1; }
+stop() { printf 'gpu-hosts: %s\n%s' "$1" "${2:+  fix: $2
+}" >&2; exit 1; }
 
 # The first process of a host, in its namespaces.
 if [ "${1-}" = host ]; then
@@ -34,7 +35,7 @@ if [ "${1-}" = host ]; then
 fi
 
 [ $# -eq 2 ] || stop "usage: gpu-hosts.sh up|down FOLDER"
-[ "$(id -u)" = 0 ] || stop "this script needs root, which creates namespaces"
+[ "$(id -u)" = 0 ] || stop "this script needs root, which creates namespaces" "sudo sh scripts/gpu-hosts.sh $*"
 
 # Names a network namespace and the boot of the machine in which it exists.
 mark() { echo "$1 $(stat -Lc %d:%i "/run/netns/toolkit-$1" 2> /dev/null) $(cat /proc/sys/kernel/random/boot_id)"; }
@@ -42,13 +43,21 @@ mark() { echo "$1 $(stat -Lc %d:%i "/run/netns/toolkit-$1" 2> /dev/null) $(cat /
 down() {
     for name in $HOSTS; do
         grep -qxF "$(mark "$name")" "$base/.gpu-hosts" || continue # another folder's
+        tries=0
         while pids=$(ip netns pids "toolkit-$name" 2> /dev/null) && [ -n "$pids" ]; do
+            [ $tries -lt 100 ] || stop "processes of $name do not end: $(echo $pids)" "cat /proc/PID/stack"
+            tries=$((tries + 1))
             kill -KILL $pids 2> /dev/null || true # their mounts end with them
             sleep 0.2
         done
         ip netns del "toolkit-$name" 2> /dev/null || true
     done
-    while mountpoint -q "$base/cgroup"; do umount -R "$base/cgroup" || sleep 0.2; done
+    tries=0
+    while mountpoint -q "$base/cgroup"; do
+        [ $tries -lt 100 ] || stop "cannot unmount $base/cgroup" "umount -R $base/cgroup"
+        tries=$((tries + 1))
+        umount -R "$base/cgroup" || sleep 0.2
+    done
     rmdir "$base/cgroup" 2> /dev/null || true
     for name in $HOSTS user_key user_key.pub known_hosts hosts.yaml .gpu-hosts; do
         rm -rf --one-file-system "${base:?}/$name"
@@ -58,7 +67,7 @@ down() {
 
 case $1 in
 down)
-    [ -f "$2/.gpu-hosts" ] || stop "$2 has no hosts of this script"
+    [ -f "$2/.gpu-hosts" ] || stop "$2 has no hosts of this script" "pass the folder of gpu-hosts.sh up"
     base=$(realpath "$2")
     down
     exit
@@ -67,14 +76,15 @@ up) ;;
 *) stop "usage: gpu-hosts.sh up|down FOLDER" ;;
 esac
 for program in ip unshare dockerd "$SSHD" ssh-keygen; do
-    command -v "$program" > /dev/null || stop "$program is missing"
+    command -v "$program" > /dev/null || stop "$program is missing" "sudo apt-get install docker.io iproute2 openssh-server util-linux"
 done
 for name in $HOSTS; do
-    [ ! -e "/run/netns/toolkit-$name" ] || stop "the network namespace toolkit-$name exists: one cluster at a time"
+    [ ! -e "/run/netns/toolkit-$name" ] || stop "the network namespace toolkit-$name exists: one cluster at a time" \
+        "sudo sh scripts/gpu-hosts.sh down FOLDER  # after a failure without a folder: ip netns del toolkit-$name"
 done
 mkdir -p "$2"
 base=$(realpath "$2")
-[ -z "$(ls -A "$base")" ] || stop "$base is not empty"
+[ -z "$(ls -A "$base")" ] || stop "$base is not empty" "pass a new folder"
 touch "$base/.gpu-hosts"
 trap down EXIT
 trap 'exit 129' HUP
