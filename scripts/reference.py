@@ -220,19 +220,19 @@ def hosts_page(schema: dict[str, Any], example: dict[str, Any]) -> str:
     """
     lines = [
         *("# hosts.yaml", "", MADE, ""),
-        "hosts.yaml describes the hosts of one cluster and the settings of its containers. toolkit refuses",
-        "unknown keys. Before toolkit contacts a host, it lists all errors of the file with line and path.",
+        "hosts.yaml describes the hosts of one cluster and the settings of its containers. Before toolkit",
+        "contacts a host, toolkit reports unknown keys and other errors of the file with line and path.",
         "",
-        "`toolkit init` writes a first file. `toolkit schema -o hosts.schema.json` writes the tables of this",
-        "page as JSON Schema. With `# yaml-language-server: $schema=hosts.schema.json` on top of hosts.yaml,",
-        "many editors complete keys and mark errors.",
+        "`toolkit init` creates hosts.yaml. `toolkit schema -o hosts.schema.json` writes the JSON Schema of",
+        "hosts.yaml. If hosts.yaml starts with `# yaml-language-server: $schema=hosts.schema.json`, editors",
+        "with the YAML language server complete keys and mark errors.",
         "[examples/hosts.full.yaml](../../examples/hosts.full.yaml) contains every key.",
     ]
     todo: list[tuple[str, dict[str, Any], list[Any]]] = [("", schema, [example])]
     seen: set[str] = set()
     while todo:
         path, node, values = todo.pop(0)
-        lines += ["", f"## {path or 'At the top'}", ""]
+        lines += ["", f"## {path or 'Top-level keys'}", ""]
         if path and node.get("description"):
             lines += [node["description"], ""]
         rows = []

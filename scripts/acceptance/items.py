@@ -429,17 +429,24 @@ def _session(machine: Machine, hosts: Path) -> str:
 
 
 ITEMS = (
-    Item("nvidia-smi", "`nvidia-smi` through the parser of the probe", nvidia_smi, 45, torch=False),
-    Item("probe", "The probe that every command starts with", probed, 60, on_cpu=True, torch=False),
+    Item("nvidia-smi", "Parser of the output of `nvidia-smi`", nvidia_smi, 45, torch=False),
+    Item("probe", "Probe of the host", probed, 60, on_cpu=True, torch=False),
     Item("checks", "All GPU checks", checks, 90, on_cpu=True, torch=False),
     Item("kernel-log", "Xid errors in the kernel log", kernel_log, 60, torch=False),
     Item("gauges", "Gauges of `top` while a GPU is busy", gauges, 60),
-    Item("processes", "A GPU process in the list for reservations", processes, 60),
-    Item("headers", "A C module with `Python.h`, as Triton compiles", headers, 60, on_cpu=True, torch=False),
+    Item("processes", "Detection of GPU processes", processes, 60),
+    Item("headers", "Compilation of a C module with `Python.h`", headers, 60, on_cpu=True, torch=False),
     Item("allreduce", "All-reduce over all GPUs of the machine", allreduce, 90, on_cpu=True),
     Item("compile", "`torch.compile`, forward and backward", compiles, 150, on_cpu=True),
-    Item("rotary", "Rotary model, eager, native kernels off", lambda m: rotary(m), 90, on_cpu=True),
-    Item("rotary-native", "Rotary model, eager, native kernels on", lambda m: rotary(m, native="0"), 120),
+    Item(
+        "rotary", "Rotary model, eager, without torch's native kernels", lambda m: rotary(m), 90, on_cpu=True
+    ),
+    Item(
+        "rotary-native",
+        "Rotary model, eager, with torch's native kernels",
+        lambda m: rotary(m, native="0"),
+        120,
+    ),
     Item("rotary-compile", "Rotary model, compiled", lambda m: rotary(m, "--compile"), 200, on_cpu=True),
     Item(
         "bf16",

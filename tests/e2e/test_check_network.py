@@ -167,7 +167,7 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
         {
             "net-public": "is public",
             "net-conflict": "the hosts box1, box2 have the same address 10.55.0.1, which ranks do not use",
-            "rdma": "no usable port of an RDMA type",
+            "rdma": "no usable InfiniBand or RoCE port",
             "in-shm": "/dev/shm in containers has 64 MiB",
             "mount-access": "cannot write to /srv/roots: trainer has no write permission",
         },

@@ -410,17 +410,17 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
         # A cluster of an earlier version is reported and usable after `up`, which recreates no container.
         status = later.run("status", check=True).out
         assert (
-            f"created by toolkit {own}, but your version is 99.0.0" in status
+            f"toolkit {own} set up this host, but your version is 99.0.0" in status
             and "fix for box1, box2: toolkit up" in status
         )
         refused = later.run("run", "--", "true")
-        assert refused.status == 3 and "differ from those of toolkit 99.0.0" in refused.err
+        assert refused.status == 3 and "differ from those of version 99.0.0" in refused.err
         job = start_job(up)
         refused = later.run("up")
         assert (
             refused.status == 3
             and job in refused.err
-            and "would replace the programs on box1, box2" in refused.err
+            and "would replace the toolkit programs on box1, box2" in refused.err
         )
         assert later.run("up", "--prepare").status == 3
         up.run("stop", job, check=True)
@@ -429,7 +429,7 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
         later.run("run", "--", "true", check=True)
         # The other way round: a cluster of a later version.
         status = up.run("status", check=True).out
-        assert f"created by toolkit 99.0.0, which is newer than your version {own}" in status
+        assert f"toolkit 99.0.0 set up this host, but your version {own} is older" in status
         assert "fix for box1, box2: use toolkit 99.0.0 or later" in status
         assert state_of(up, job) == "stopped"
         for words in (("run", "--", "true"), ("up",)):
@@ -442,7 +442,7 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
             ("box2", "files"),
         }
         assert ids("two", **roles) == before
-        assert "created by toolkit" not in up.run("status", check=True).out
+        assert "set up this host" not in up.run("status", check=True).out
     finally:
         up.run("up", "--force", check=True)
     assert up.run("up", "--json", check=True).json["changes"] == 0

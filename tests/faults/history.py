@@ -252,7 +252,8 @@ def table(faults: Sequence[Fault], rows: Sequence[Outcome]) -> list[str]:
     The times are the median and the maximum over all runs in which the command failed or hung.
     """
     lines = [
-        "| Fault | Runs | Time to the error message, s | Time to a nonzero exit code, s |",
+        "| Fault | Runs | Time to the error message, s (median/maximum) "
+        "| Time to a nonzero exit code, s (median/maximum) |",
         "| --- | --- | --- | --- |",
     ]
     for fault in faults:

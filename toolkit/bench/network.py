@@ -148,7 +148,7 @@ def _incomplete(session: Session, missing: str) -> NotReady:
     adds = [ADDED_BY["mpirun"]] if missing == "mpirun" else []
     adds += [ADDED_BY["python:mpi4py"].removeprefix("RUN " if adds else "")]
     what = f"the image {session.inventory.image} has no {missing}, which this command needs"
-    more = "add this line to the Dockerfile of the image, then: toolkit up; mpi4py uses the image's MPI"
+    more = "add this line to the Dockerfile, build the image, and run toolkit up"
     return NotReady(what, f"{' && '.join(adds)}  # {more}")
 
 

@@ -189,8 +189,8 @@ def _watch(
             if step is not None:
                 what = f"job {job.id} printed no step number for {patience:.0f} s after step {step[1]}"
                 fix = (
-                    f"toolkit logs {job.id}  # if the script evaluates or saves then, use a smaller "
-                    "--seconds or a larger --patience"
+                    f"toolkit logs {job.id}  # if the script evaluates or saves after that step, use a "
+                    "smaller --seconds or a larger --patience"
                 )
                 raise ToolkitError(what, fix)
             what = f"no rank of job {job.id} printed a step number within {patience:.0f} s"

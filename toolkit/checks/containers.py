@@ -24,6 +24,7 @@ from toolkit.protocol.transport import (
     AUTO,
     EXEC,
     INSTEAD,
+    NO_SSH,
     NOT_FOUND,
     WITHOUT_SSH,
     needs_of,
@@ -50,7 +51,7 @@ def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if looked is None:
         yield unchecked(scene.no_look(seen.host))
     elif looked.status == NOT_FOUND and misses_python(looked.error):
-        what = f"the image {scene.inventory.image} has no python3, which every container needs"
+        what = f"the image {scene.inventory.image} has no python3, which toolkit requires"
         yield error(what, _build(scene))
     elif looked.error and cannot_give_gpus(seen, scene):
         yield unchecked("the container engine cannot give GPUs to containers [gpu-containers]")
@@ -95,8 +96,9 @@ def _programs(scene: Scene) -> Iterator[Finding]:
         for path, fault in (
             without_ssh("auto", file.worker_port_fixed, bool(file.spares)) if transport == EXEC else ()
         ):
-            what = f"transport: auto selects {transport_text(EXEC)}; {path_text(path)}: {fault}"
-            yield error(what, onto, subject=path_text(path))
+            key, (why, _, _) = path_text(path), fault.partition("; ")
+            fix = f"remove {key} from hosts.yaml, or build another image: {onto}"
+            yield error(f"{why} ({NO_SSH})", fix, subject=key)
     named = INSTEAD.get(file.launcher, file.launcher)
     exec_launcher = instead(_BY_EXEC, named if named in (*_BY_EXEC, "auto") else _BY_EXEC[0])
     if missing := [name for name in needs_of(file.transport, len(file.hosts)) if name in lacks]:
@@ -305,7 +307,7 @@ def _shared(scene: Scene) -> Iterator[Finding]:
         alone = sorted(name for name, others in seen.items() if not others)
         if alone and len(alone) < len(seen):
             rest = ", ".join(name for name in seen if name not in alone)
-            what = f"{source} is one shared folder on {rest}, but a different folder on {', '.join(alone)}"
+            what = f"{source} is one shared folder on {rest}, but a separate folder on {', '.join(alone)}"
             yield warning(what, f"on {alone[0]}: mount the shared file system", alone[0], source)
 
 
@@ -344,7 +346,12 @@ CHECKS = (
     Check("in-memlock", "ranks can lock memory for RDMA", host=_memlock, stage="inside"),
     Check("in-files", "ranks can open enough files", host=_files, stage="inside"),
     Check("in-gpus", "containers have the expected number of GPUs", host=_gpus, stage="inside"),
-    Check("in-versions", "libraries have the same version on all hosts", whole=_versions, stage="inside"),
+    Check(
+        "in-versions",
+        "Python and libraries have the same versions on all hosts",
+        whole=_versions,
+        stage="inside",
+    ),
     Check(
         "in-variables",
         "NCCL in the image supports the NCCL variables in env",

@@ -145,11 +145,11 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield warning(f"{noexec}, so mpirun and horovodrun would fail", fix)
     elif there.size and there.free < NOTHING:
         yield error(
-            f"{there.path} has only {_size(there.free)} free for SSH keys and job records",
+            f"the disk of {there.path} has only {_size(there.free)} free for SSH keys and job records",
             _usage(seen, there),
         )
     elif there.size and there.free < LOW:
-        what = f"{there.path} has only {_size(there.free)} free for code, logs and results"
+        what = f"the disk of {there.path} has only {_size(there.free)} free for code, logs and results"
         yield warning(what, _usage(seen, there))
 
 
@@ -165,11 +165,13 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the disk of the home folder is not known")
     elif "w" not in home.may:
         look = f"ls -ld {quoted(home.path)}"
-        then = "then make the SSH user the owner of the folder, and run chmod u+w on the folder"
+        then = "then make the SSH user the owner, and run chmod u+w on the folder"
         fix = f"on {seen.host}: {look}  # {then}"
         yield warning(f"the SSH user cannot write to the home folder {home.path}", fix)
     elif home.free < NOTHING:
-        yield error(f"the home folder {home.path} has only {_size(home.free)} free", _usage(seen, home))
+        yield error(
+            f"the disk of the home folder {home.path} has only {_size(home.free)} free", _usage(seen, home)
+        )
 
 
 def _size(count: int) -> str:
@@ -182,7 +184,7 @@ def _usage(seen: Seen, where: Place) -> str:
     folder = quoted(where.real or where.path)
     # Hidden folders such as .cache too, which /* omits.
     look = f"du -xahd1 {folder} | sort -h  # can take minutes"
-    return f"on {seen.host}: {look}; then remove files that are not needed"
+    return f"on {seen.host}: {look}; then remove unneeded files"
 
 
 def _read_only(seen: Seen, where: Place) -> Finding:

@@ -30,6 +30,8 @@ LINGER = Probe(
 RESTART = "then: sudo systemctl restart docker"
 _DAEMON, _CONTAINERS_CONF = "/etc/docker/daemon.json", "~/.config/containers/containers.conf"
 _DOCKER = ("docker engine", "docs.docker.com/engine/install/")
+# The reason for a check without a result; the check `docker` prints the cause.
+UNUSABLE = "toolkit cannot use the container engine [docker]"
 # Runtimes that toolkit was tested with, and the wrapper that NVIDIA puts around runc.
 _RUNTIMES = ("runc", "crun", "nvidia")
 # Drivers that copy whole layers or loop-mount files: an image of 10 GB takes hours or fails.
@@ -57,7 +59,7 @@ def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
     found = re.match(r"([0-9]{1,6})\.([0-9]{1,6})", version)
     if found is None:
         what = f"toolkit cannot parse the version {version!r} of the engine"
-        yield unchecked(what if version else "the container engine cannot be used")
+        yield unchecked(what if version else UNUSABLE)
         return
     podman = seen.facts.engine == PODMAN
     least = OLDEST_PODMAN if podman else OLDEST_ENGINE
@@ -74,7 +76,7 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
     driver = info.driver
     if not driver:
-        yield unchecked("the container engine cannot be used")
+        yield unchecked("the container engine did not report its storage driver")
     elif driver in _SLOW_DRIVERS and info.engine == PODMAN:
         what = f"podman uses the storage driver {driver}, which is slower than overlay"
         # Podman requires a reset before the driver changes; a later reset might not remove the old storage.
@@ -91,7 +93,7 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
     options = " ".join(info.security_options or ())
     if not info.version:
-        yield unchecked("the container engine cannot be used")
+        yield unchecked(UNUSABLE)
     elif "name=userns" in options:
         what = (
             "docker maps user IDs (userns-remap), so ranks cannot read or write files with the permissions "
@@ -116,7 +118,7 @@ def _own(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     info = engine_info(seen)
     if not info.version:
-        yield unchecked("the container engine cannot be used")
+        yield unchecked(UNUSABLE)
     elif info.system == "Docker Desktop":
         what = "the host uses Docker Desktop, whose containers run in a virtual machine with its own network"
         yield error(what, f"on {seen.host}: install Docker Engine: https://docs.docker.com/engine/install/")
@@ -130,21 +132,20 @@ def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
     driver = info.logging_driver
     if not driver:
-        yield unchecked("the container engine cannot be used")
-    elif driver == "none" and info.engine == PODMAN:
-        what = "podman keeps no container logs, but toolkit reads the log of each worker container"
-        yield error(what, f'on {seen.host}: remove log_driver = "none" from {_CONTAINERS_CONF}')
+        yield unchecked("the container engine did not report its log driver")
     # Since 20.10 an engine keeps a readable copy with every logging driver except "none".
     elif driver == "none":
-        what = "docker keeps no container logs, but toolkit reads the log of each worker container"
-        yield error(what, f'on {seen.host}: remove "log-driver": "none" from {_DAEMON}, {RESTART}')
+        logs = "with transport: ssh, toolkit reads the log of each worker container"
+        fix = f'remove "log-driver": "none" from {_DAEMON}, {RESTART}'
+        fix = f'remove log_driver = "none" from {_CONTAINERS_CONF}' if info.engine == PODMAN else fix
+        yield error(f"{info.engine} keeps no container logs, but {logs}", f"on {seen.host}: {fix}")
 
 
 def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
     runtime = info.default_runtime
     if not runtime:
-        yield unchecked("the container engine cannot be used")
+        yield unchecked("the container engine did not report its runtime")
     elif runtime not in _RUNTIMES:
         what = f"toolkit has not been tested with the container runtime {runtime}"
         fix = f'remove "default-runtime" from {_DAEMON}, {RESTART}'
@@ -156,10 +157,10 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
     options = " ".join(info.security_options or ())
     if not info.version:
-        yield unchecked("the container engine cannot be used")
+        yield unchecked(UNUSABLE)
     elif info.root.startswith("/var/snap/"):
         what = (
-            "docker is installed as a snap package, which cannot read hidden folders and most folders "
+            "docker is installed as a snap package, which cannot read hidden folders or most folders "
             "outside /home"
         )
         yield warning(what, f"on {seen.host}: sudo snap remove docker  # then install docker.io or docker-ce")
@@ -168,7 +169,7 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
             "SELinux usually allows containers without GPUs to access only folders that have the label "
             "container_file_t"
         )
-        fix = "sudo chcon -Rt container_file_t FOLDER  # for each mount, and for the state directory"
+        fix = "sudo chcon -Rt container_file_t FOLDER  # FOLDER: each mount source, and the state directory"
         yield warning(what, f"on {seen.host}: {fix}")
 
 
@@ -189,7 +190,7 @@ CHECKS = (
         host=_lasting,
         probes=(LINGER,),
     ),
-    Check("docker-here", "docker commands reach the engine of this host", host=_own),
+    Check("docker-here", "the container engine runs on this host", host=_own),
     Check("docker-logs", "toolkit can read container logs", host=_logs),
     Check("docker-runtime", "toolkit was tested with the container runtime", host=_runtime),
     Check("docker-confined", "containers can read mounted folders", host=_confined),

@@ -142,8 +142,8 @@ class Answers:
         return self.other.get(word, ())
 
 
-_NO_GPU_USED = "the cluster uses no GPU of this host"
-_NO_GPU_LISTED = "nvidia-smi lists no GPU on this host"
+NO_GPU_USED = "the cluster uses no GPU of this host"
+_NO_GPU_LISTED = "nvidia-smi is missing on this host, or lists no GPU"
 _WORDS = ("pci", "rows", "fabric", "chars", "tool", "cdi", "module", "kernel", "running", "log")
 
 
@@ -196,10 +196,10 @@ def of_cards(judge: HostJudge) -> HostJudge:
     @wraps(judge)
     def judged(seen: Seen, scene: Scene) -> Iterable[Finding]:
         if unwanted(seen, scene):
-            return (fine(_NO_GPU_USED),)
+            return (fine(NO_GPU_USED),)
         report = answers(seen)
         if report.trouble and not report.cards:
-            return (unchecked(f"{_NO_GPU_LISTED} [gpu-driver]"),)
+            return (unchecked("nvidia-smi lists no GPU on this host [gpu-driver]"),)
         return judge(seen, scene) if report.cards else (fine(_NO_GPU_LISTED),)
 
     return judged
@@ -286,7 +286,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
         card = by_uuid.get(uuid, {})
         fix = f"on {seen.host}: {reset.format(_index(card))}"
         if failed in ("Yes", "1"):
-            fix = f"toolkit run --exclude {seen.host} ...  # exclude the host until the GPU is replaced"
+            fix = f"toolkit run --exclude {seen.host} ...  # until the GPU is replaced"
             yield error("the GPU could not remap a bad memory row", fix, subject=label(card))
         elif pending in ("Yes", "1"):
             yield warning(
@@ -297,7 +297,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
     report = answers(seen)
     if unwanted(seen, scene) or not (report.cards or report.trouble):
-        yield fine(_NO_GPU_USED if unwanted(seen, scene) else _NO_GPU_LISTED)
+        yield fine(NO_GPU_USED if unwanted(seen, scene) else _NO_GPU_LISTED)
         return
     lines = report.tagged("log")
     if not lines:
@@ -356,7 +356,7 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
             fix = f"on {seen.host}: ps -o stat {app.pid}  # if the state is still D, reboot the host"
             yield warning(what, fix, subject=label(card))
         elif card.get("compute_mode", "").startswith("Exclusive"):
-            what = f"{who} uses the GPU, whose exclusive compute mode refuses other processes"
+            what = f"{who} uses the GPU, which allows no other process in its exclusive compute mode"
             fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT  # or end the process"
             yield error(what, fix, subject=label(card))
         else:
@@ -407,9 +407,7 @@ def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
         elif now < most and not awake:
             # An idle GPU can narrow its link to save power.
             what = "the PCIe link is in a low-power state, so toolkit cannot check its width"
-            yield unchecked(
-                what, "toolkit check  # run this command while a job uses the GPU", subject=label(card)
-            )
+            yield unchecked(what, "toolkit check  # while a job uses the GPU", subject=label(card))
         elif now < most:
             slower = f"copies to and from the GPU can take {most / now:.2g} times as long"
             what = f"the PCIe link has {now} of {most} lanes, so {slower}"
@@ -458,14 +456,19 @@ def _alike(scene: Scene) -> Iterator[Finding]:
 CHECKS = (
     Check("gpu-memory", "the GPUs report no uncorrectable memory errors", host=_memory, probes=(GPUS,)),
     Check("gpu-xid", "the kernel log has no GPU hardware errors", host=_xid, probes=(GPUS,)),
-    Check("gpu-throttle", "GPUs can run at full clock speed", host=_throttled, probes=(GPUS,)),
+    Check(
+        "gpu-throttle",
+        "no heat, hardware or power problem throttles the GPUs",
+        host=_throttled,
+        probes=(GPUS,),
+    ),
     Check(
         "gpu-busy",
         "all GPU processes belong to running jobs of the cluster",
         host=_busy,
         probes=(GPUS, MARKS),
     ),
-    Check("gpu-mode", "programs can use the GPUs", host=_mode, probes=(GPUS,)),
+    Check("gpu-mode", "the compute mode lets ranks use the GPUs", host=_mode, probes=(GPUS,)),
     Check("gpu-persistence", "the GPU driver stays loaded", host=_persistence, probes=(GPUS,)),
     Check("gpu-link", "PCIe links of GPUs have their full width", host=_link, probes=(GPUS,)),
     Check("gpu-alike", "GPUs and drivers are the same on all hosts", whole=_alike),

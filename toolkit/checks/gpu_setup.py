@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from toolkit.checks.engine import engine_info
-from toolkit.checks.gpu import GPUS, answers, label, of_cards, unwanted
+from toolkit.checks.engine import UNUSABLE, engine_info
+from toolkit.checks.gpu import GPUS, NO_GPU_USED, answers, label, of_cards, unwanted
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.cluster.gpus import GPU_SETUP, explain, given_gpus, is_known, usable_groups
 from toolkit.core.command import quoted
@@ -138,7 +138,7 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # A GPU that is passed through to a virtual machine cannot be used on the host.
     bus = [(place, driver) for place, driver in report.pci if not driver.startswith("vfio")]
     if unwanted(seen, scene):
-        yield fine("the cluster uses no GPU of this host")
+        yield fine(NO_GPU_USED)
     elif report.trouble:
         # If GPUs are listed, unknown words of nvidia-smi can be a mere warning.
         judged = warning if report.cards and not is_known(report.trouble) else error
@@ -196,7 +196,7 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     used = bool(seen.facts.gpus) and not unwanted(seen, scene)
     if not used or scene.image is None:
-        yield unchecked(scene.no_image) if used else fine("the cluster uses no GPU of this host")
+        yield unchecked(scene.no_image) if used else fine(NO_GPU_USED)
         return
     env = dict(scene.image.env)
     driver, condition, cuda = seen.facts.gpus[0].driver, required(env), image_cuda(env)
@@ -303,7 +303,7 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     configure = GPU_SETUP[seen.facts.engine]
     if not info.version:
-        yield unchecked("the container engine cannot be used")
+        yield unchecked(UNUSABLE)
     elif "nvidia" in (info.runtimes or {}) or (report.tagged("cdi") and info.cdi_folders):
         return
     elif report.tagged("tool"):
@@ -328,7 +328,7 @@ def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     report, info = answers(seen), engine_info(seen)
     if not info.version:
-        yield unchecked("the container engine cannot be used")
+        yield unchecked(UNUSABLE)
     # https://github.com/NVIDIA/nvidia-container-toolkit/issues/48 and opencontainers/runc#3708.
     elif info.cgroup_driver == "systemd" and not report.tagged("chars"):
         what = (
@@ -383,7 +383,9 @@ def _imex(scene: Scene) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("gpu-driver", "nvidia-smi lists every GPU of the host", host=_driver, probes=(GPUS,)),
+    Check(
+        "gpu-driver", "nvidia-smi lists all NVIDIA GPUs that the host can use", host=_driver, probes=(GPUS,)
+    ),
     Check("gpu-count", "the host has the GPUs that hosts.yaml declares", host=_count),
     Check(
         "gpu-image",

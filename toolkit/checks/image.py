@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolkit.checks.engine import engine_info
+from toolkit.checks.engine import UNUSABLE, engine_info
 from toolkit.checks.leftovers import own_containers
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.causes import words_of
@@ -52,7 +52,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield fine(f"`toolkit up` pulls {pull_name(tag, scene.inventory.engine)} on this host")
         return
     if not seen.facts.docker or wanted is None:
-        yield unchecked("the container engine cannot be used" if wanted else scene.no_image)
+        yield unchecked(UNUSABLE if wanted else scene.no_image)
         return
     held = _held(seen, tag)
     if any(image.identity == wanted.identity for image in seen.facts.images):
@@ -76,7 +76,7 @@ def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if answer is None or answer.ok:
         if answer is None:
             pulls = seen.facts in pulling(scene.inventory, scene.facts)
-            why = "the registry was not queried from this host"
+            why = "toolkit did not query the registry from this host"
             yield unchecked(why) if pulls else fine("`toolkit up` pulls no image on this host")
         return
     words = words_of(answer.output) or "the registry did not answer in time"
@@ -90,7 +90,7 @@ def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if re.search(way.says, answer.output):
             yield error(f"the host cannot pull {tag}: {way.what} ({words})", way.fix)
             return
-    yield unchecked(f"the query to the registry for {tag} failed: {words}")
+    yield unchecked(f"the registry query for {tag} failed: {words}")
 
 
 def _running(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -111,6 +111,6 @@ def _running(seen: Seen, scene: Scene) -> Iterator[Finding]:
 CHECKS = (
     Check("image", "all hosts can use the same image", whole=_one),
     Check("image-there", "the host has the image, or toolkit can send the image", host=_there),
-    Check("image-pull", "hosts can pull the image from the registry", host=_pull, stage="pairs"),
+    Check("image-pull", "the host can pull the image from the registry", host=_pull, stage="pairs"),
     Check("image-running", "running containers were created from the current image", host=_running),
 )

@@ -232,7 +232,7 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _processes(scene: Scene) -> Iterator[Finding]:
     for name in _silent(scene):
-        yield unchecked(f"cannot list running jobs: {name} did not report them")
+        yield unchecked(f"toolkit cannot list running jobs: {name} did not report them")
     for stray in strays(scene):
         many = "1 process" if len(stray.pids) == 1 else f"{len(stray.pids)} processes"
         pids = ", ".join(map(str, stray.pids[:5])) + (", …" if len(stray.pids) > 5 else "")
@@ -274,17 +274,17 @@ def _version(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif facts.version and facts.version != __version__:
         # Containers keep the label of the version that created them if `up` did not have to recreate them.
         what = (
-            f"toolkit {facts.version} installed the programs on this host, but you run toolkit {__version__}"
+            f"toolkit {facts.version} installed its programs on this host, but you run toolkit {__version__}"
         )
         yield warning(what, "toolkit up")
 
 
 CHECKS = (
     Check("left-containers", "no container of the cluster has stopped", host=_containers, probes=(MARKS,)),
-    Check("left-processes", "no process of an ended job runs", whole=_processes, probes=(MARKS,)),
+    Check("left-processes", "no process of an ended job still runs", whole=_processes, probes=(MARKS,)),
     Check(
         "left-state",
-        "no state directory of a removed cluster or a former host name remains",
+        "no state directory of a removed cluster or of a former host name remains",
         host=_state,
         probes=(MARKS,),
     ),

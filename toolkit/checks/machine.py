@@ -132,7 +132,7 @@ def _limits(seen: Seen, scene: Scene) -> Iterator[Finding]:
     lines = files(seen).get("/proc/self/limits", ())
     soft = {line[:26].strip(): line[26:].split()[0] for line in lines if line[26:].strip()}
     if not soft:
-        yield unchecked("/proc/self/limits cannot be read")
+        yield unchecked("toolkit cannot read /proc/self/limits")
     for name, least in (("Max open files", 256), ("Max processes", 256)):
         value = soft.get(name, "unlimited")
         number = whole(value)
@@ -158,7 +158,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if shm > total:
         have = f"but the host has {total / GIB:.1f} GiB of memory"
         what = f"/dev/shm of the containers can grow to {shm / GIB:.1f} GiB, {have}"
-        yield warning(what, "in hosts.yaml: set shm_size: to at most half of the memory")
+        yield warning(what, "in hosts.yaml: set shm_size to at most half of the host's memory")
 
 
 def _pressure(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -173,7 +173,7 @@ def _pressure(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if share is not None and share > 10:
         yield warning(f"programs waited for memory during {share:.0f} % of the last minute", fix)
     elif not now:
-        yield unchecked("/proc/meminfo cannot be read")
+        yield unchecked("toolkit cannot read /proc/meminfo")
     # Memory that was swapped out long ago does no harm; much swap and little free memory does.
     elif share is None and swapped > 2 * GIB and now.get("MemAvailable", 0) < now.get("MemTotal", 0) / 10:
         yield warning(
@@ -198,7 +198,7 @@ def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if load is None or not count:
         yield unchecked("the load or the number of processors of the host is not known")
     elif "container" in files(seen):
-        yield unchecked("the host is a container, so its load includes other containers of the machine")
+        yield unchecked("the host is a container, so its load includes programs outside the container")
     # The mean of five minutes, so that short programs such as this check have no influence.
     elif load > max(8, 2 * count) and not _our_job(seen):
         on = f"{words[1]} on {counted(count, 'processor')}"
@@ -258,8 +258,13 @@ def _counted(ranges: str) -> int:
 
 _HOST = (
     Check("arch", "the image was built for the architecture of this host", host=_arch),
-    Check("programs", "the programs that toolkit calls are installed", host=_programs, probes=(MACHINE,)),
-    Check("limits", "SSH sessions can open files and start processes", host=_limits, probes=(MACHINE,)),
+    Check("programs", "the host has the programs that toolkit calls", host=_programs, probes=(MACHINE,)),
+    Check(
+        "limits",
+        "SSH sessions can open enough files and start enough processes",
+        host=_limits,
+        probes=(MACHINE,),
+    ),
     Check("memory", "at least 1 GiB of memory is available", host=_memory, probes=(MACHINE,)),
     Check("memory-pressure", "programs rarely wait for memory", host=_pressure, probes=(MACHINE,)),
     Check(

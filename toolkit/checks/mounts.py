@@ -51,7 +51,7 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
             # hung file system, and a mount usually recovers with its server.
             fix = (
                 f"on {seen.host}: findmnt -lo TARGET,SOURCE,FSTYPE  # then repair the server of "
-                f"{quoted(mount.source)}, or the network to the server; if the server is gone for good: "
+                f"{quoted(mount.source)}, or the network to the server; if the server no longer exists: "
                 "sudo umount -f -l TARGET"
             )
             yield error(what, fix, subject=mount.source)
@@ -114,7 +114,7 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
         source = quoted(mount.source)
         # Hidden folders such as .cache too, which /* omits.
         look = f"du -xahd1 {source} | sort -h  # can take minutes"
-        fix = f"on {seen.host}: {look}; then remove files that are not needed"
+        fix = f"on {seen.host}: {look}; then remove unneeded files"
         free = f"{where.free / GIB:.1f} of {where.size / GIB:.0f} GiB free"
         if where.free < NOTHING:
             what = f"the file system of {mount.source} is almost full ({free})"
@@ -126,7 +126,7 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
         elif where.inodes and where.inodes_free < 1000:
             left = counted(where.inodes_free, "more file")
             what = f"the file system of {mount.source} has room for only {left}"
-            inodes = f"on {seen.host}: df -i {source}  # then remove files that are not needed"
+            inodes = f"on {seen.host}: df -i {source}  # then remove unneeded files"
             yield warning(what, inodes, subject=mount.source)
 
 
@@ -181,8 +181,8 @@ def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...
     )
     fix = (
         "in hosts.yaml: add under mounts: - /SHARED/FOLDER:/checkpoints; then: toolkit up  # and write "
-        "checkpoints to /checkpoints; if no folder is shared, rank 0 can write, read and broadcast the "
-        "checkpoints while rank 0 stays on its host"
+        "checkpoints to /checkpoints; if the hosts share no folder, rank 0 can write, read and broadcast "
+        "the checkpoints as long as rank 0 restarts on the same host"
     )
     return (Finding("restart-checkpoints", "warning", what, fix, subject="--max-restarts"),)
 
@@ -280,12 +280,12 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
             )
         else:
             what = (
-                f"the engine runs as root and cannot read {path}; a possible cause is a share "
-                "that denies access to root in a folder above this path (root_squash)"
+                f"the engine runs as root and cannot read {path}; a possible cause is a parent "
+                "folder on a share that denies access to root (root_squash)"
             )
             fix = (
                 f"on {seen.host}: namei -l {quoted(path)}  # then run chmod o+x on the printed folders, "
-                "or add the first folder that root cannot open to mounts: in hosts.yaml"
+                "or in hosts.yaml, add to mounts: the first folder that root cannot open"
             )
             yield error(what, fix, subject=path)
 

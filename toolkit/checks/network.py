@@ -105,7 +105,7 @@ def _speeds(scene: Scene) -> Iterator[Finding]:
         least, most = min(rates.values()), max(rates.values())
         slow = [name for name, rate in rates.items() if rate == least]
         what = (
-            f"data links have only {rate_text(least)} on {host_list(slow)}, "
+            f"the speed of the data link is only {rate_text(least)} on {host_list(slow)}, "
             f"but up to {rate_text(most)} on other hosts"
         )
         slowest = links[slow[0]]
@@ -171,12 +171,12 @@ def _public(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 CHECKS = (
     Check("net-address", "every host has a data address", whole=_address),
-    Check("net-shared", "all hosts share a network", whole=_shared),
+    Check("net-shared", "the data addresses of all hosts are in one network", whole=_shared),
     Check("net-conflict", "no two hosts have the same usable address", whole=_conflict),
     Check("net-link", "the data interface is up", host=_link),
-    Check("net-speed", "the data link is fast enough", host=_speed),
+    Check("net-speed", f"the data link is faster than {SLOW_RATE} Mb/s", host=_speed),
     Check("net-speeds", "the data interfaces of all hosts have the same speed", whole=_speeds),
-    Check("net-mtu", "hosts in the same network have the same MTU", whole=_mtu),
+    Check("net-mtu", "data interfaces in the same network have the same MTU", whole=_mtu),
     Check("net-errors", "the data link has few packet errors", host=_errors),
-    Check("net-public", "ranks use a private network", host=_public),
+    Check("net-public", "the data address is not public", host=_public),
 )

@@ -84,7 +84,7 @@ CHECKS = (
     Check("net-worker-port", "no program blocks the port of the worker containers", host=_taken),
     Check(
         "net-port-range",
-        "the kernel does not assign the ports of sshd and MASTER_PORT to other programs",
+        "the kernel does not assign ports of the cluster to other programs",
         host=_given_out,
         probes=(KERNEL,),
     ),

@@ -13,27 +13,27 @@ from toolkit.protocol.host_list import host_list
 # Bytes. A RoCE packet of 4096 bytes has up to 96 bytes of headers (iboe_get_mtu in include/rdma/ib_addr.h);
 # NVIDIA's article "MTU Considerations for RoCE based Applications" rounds the sum to 4200.
 _ROCE_MTU = 4200
-_TO_TCP = "toolkit network explain  # lists the RDMA ports; to use TCP, set network: ethernet in hosts.yaml"
+_TO_TCP = (
+    "toolkit network explain  # lists the RDMA ports; to use TCP without this warning, "
+    "set network: ethernet in hosts.yaml"
+)
 _LOOK = "ls /sys/class/infiniband; cat /sys/class/infiniband/*/ports/*/state"
 
 
 def _common(scene: Scene) -> Iterator[Finding]:
     fabric = scene.fabric
     if fabric.required and fabric.lacking:
-        what = (
-            "EFA device"
-            if fabric.kind == "efa"
-            else "usable port of an RDMA type (InfiniBand or RoCE) that all hosts have"
-        )
         for name in fabric.lacking:
+            if fabric.kind == "efa":
+                why = "the host has no EFA device"
+            elif not fabric.ports.get(name):
+                why = "the host has no usable InfiniBand or RoCE port"
+            else:
+                why = "some hosts have only InfiniBand, and others only RoCE"
             fix = f"on {name}: {_LOOK}  # or in hosts.yaml: set network: auto"
-            yield error(
-                f"hosts.yaml sets network: {scene.inventory.network}, but the host has no {what}",
-                fix,
-                name,
-            )
+            yield error(f"hosts.yaml sets network: {scene.inventory.network}, but {why}", fix, name)
     elif fabric.kind == "tcp only" and scene.inventory.network == "auto":
-        who = host_list(fabric.lacking) or "all hosts together"
+        who = host_list(fabric.lacking)
         fix = f"on {fabric.lacking[0]}: {_LOOK}" if fabric.lacking else _TO_TCP
         yield warning(f"{fabric.reason}, so all hosts use TCP", fix, "", who)
 
@@ -46,7 +46,7 @@ def _ports(scene: Scene) -> Iterator[Finding]:
                 what = (
                     f"{port.name} has the state INIT: a cable is connected, but no subnet manager responded"
                 )
-                fix = f"on {name}: sudo opensm -B  # or start a subnet manager in the switch"
+                fix = f"on {name}: sudo opensm -B  # or start a subnet manager on the switch"
                 yield warning(what, fix, name, port.name)
             elif not port.active and port.name in active:
                 state = f"{port.name} has the state {port.state or 'unknown'}"

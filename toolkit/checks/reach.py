@@ -27,6 +27,7 @@ _FAULTS = {
     "mute": "opened, but transmit no data",
     "stranger": "answered by a program other than the test program",
 }
+_SEND = "toolkit image send && toolkit check  # test programs run in containers of the image"
 _REJECTED = "rejected, although the test program listens"
 
 
@@ -194,7 +195,7 @@ def _open(scene: Scene) -> Iterator[Finding]:
         what = (
             "without a test program on each host, toolkit cannot detect a firewall that rejects connections"
         )
-        yield unchecked(what, "toolkit image send && toolkit check")
+        yield unchecked(what, _SEND)
 
 
 def _grouped(
@@ -273,8 +274,8 @@ def _untested(scene: Scene, known: Mapping[str, object]) -> Iterator[Finding]:
     """Yield the reason if no container tried a connection to another host."""
     if len(scene.facts) > 1 and not any(known.values()):
         why = next((f" ({name}: {why})" for name in scene.facts if (why := scene.no_look(name))), "")
-        what = f"this check needs test programs on two hosts{why}"
-        yield unchecked(what, "toolkit image send && toolkit check")
+        what = f"this check needs test programs on at least two hosts{why}"
+        yield unchecked(what, _SEND)
 
 
 def _large(scene: Scene) -> Iterator[Finding]:
@@ -289,7 +290,7 @@ def _large(scene: Scene) -> Iterator[Finding]:
                 what = (
                     f"large messages from {source} to {target} stall, but small messages arrive (MTU {mtu})"
                 )
-                fix = f"on {source}: {ask}  # then set a smaller MTU on all hosts, or allow ICMP"
+                fix = f"on {source}: {ask}  # then set a smaller MTU on all hosts, or allow ICMP in firewalls"
                 yield error(what, fix, source, target)
 
 
@@ -331,6 +332,6 @@ CHECKS = (
         probes=(KERNEL,),
         stage="pairs",
     ),
-    Check("pair-seen", "no NAT translates the addresses of hosts", whole=_seen_as, stage="inside"),
+    Check("pair-seen", "connections between hosts keep their source address", whole=_seen_as, stage="inside"),
     Check("pair-large", "large messages between hosts arrive", whole=_large, stage="inside"),
 )

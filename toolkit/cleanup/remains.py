@@ -241,8 +241,8 @@ class Remains:
                     else f"the state directory changed in the last {QUIET} minutes"
                 )
                 fix = (
-                    "toolkit down --hosts FILE  # FILE: the hosts.yaml of the cluster; downloads the job "
-                    "records. To remove all old state directories without a download, run: toolkit gc --state"
+                    "toolkit down --hosts FILE  # downloads the job records; FILE: the hosts.yaml of the "
+                    "cluster. To remove all old state directories without a download, run: toolkit gc --state"
                 )
                 if state.elsewhere:
                     why = (

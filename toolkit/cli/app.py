@@ -69,7 +69,8 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     ),
     *panel(
         "Jobs",
-        Verb("run", "run:run", "Run a script or a command on all slots.", passes_on=True, cls=_SCRIPT),
+        Verb("run", "run:run", "Run a script or a command on the slots of the cluster.", passes_on=True,
+             cls=_SCRIPT),
         Verb("jobs", "jobs:jobs", "List the jobs of the cluster."),
         Verb("attach", "jobs:attach", "Follow the output of a running job, as `toolkit run` does."),
         Verb("logs", "logs:logs", "Print the output of a job, a rank or a service."),
@@ -113,10 +114,10 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
               Verb("compose", "render:compose", "Print a Compose file for each host."),
               Verb("docker", "render:docker", "Print a `docker run` script for each container."),
               Verb("ssh", "render:ssh", "Print the ssh and sshd configuration of the cluster."),
-              Verb("slurm", "render_slurm:slurm", "Print an sbatch script that runs the job on Slurm.",
+              Verb("slurm", "render_slurm:slurm", "Print an sbatch script that runs a job on Slurm.",
                    passes_on=True, cls=_SCRIPT),
               Verb("kubernetes", "render_kubernetes:kubernetes",
-                   "Print a Kubernetes MPIJob or TrainJob that runs the job.",
+                   "Print a Kubernetes MPIJob or TrainJob for a script.",
                    passes_on=True, cls=_SCRIPT)),
     ),
 )
@@ -188,8 +189,8 @@ def options(
             callback=_explain,
             is_eager=True,
             metavar="MESSAGE",
-            help="Print the cause and the fix of a message (its name or text), or list the messages of a "
-            "topic such as `ssh`.",
+            help="Print the cause and the fix of MESSAGE, the name or text of a message, or list the "
+            "messages of a topic such as `ssh`.",
         ),
     ] = "",
 ) -> None:

@@ -35,7 +35,7 @@ def network(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Measure each pair of hosts for SECONDS in each direction, at least 0.05; 0 skips the pairs",
+            help="Measure each pair of hosts for SECONDS (0.05 to 60) in each direction; 0 skips the pairs",
         ),
     ] = 0.5,
     streams: Annotated[
@@ -79,9 +79,8 @@ def network(
 ) -> None:
     """Measure bandwidth, latency and all-reduce time.
 
-    toolkit first measures every pair of hosts in both directions, and then measures all-reduces over all
-    slots of these hosts. The sizes of the all-reduces are 1 KiB, 4 KiB, 16 KiB and so on, up to --most. The
-    cluster must be up.
+    By default, toolkit measures each pair of hosts in both directions, and then all-reduces over all slots of
+    the hosts. The sizes of the all-reduces are 1 KiB, 4 KiB, 16 KiB and so on, up to --most.
 
     Examples:
         toolkit bench network

@@ -70,8 +70,8 @@ def check(
     """Find problems that would break, corrupt or slow a job.
 
     toolkit checks every host and prints a fix for each problem. toolkit changes no host configuration,
-    and removes the test containers and test files that it creates. The command exits with 1
-    if a check finds an error. `toolkit gc` removes leftovers of interrupted runs.
+    and removes the test containers and test files that it creates. `toolkit check` exits with 1
+    if a check finds an error.
 
     Examples:
         toolkit check

@@ -29,10 +29,10 @@ def send(
 ) -> None:
     """Copy the data sets in hosts.yaml to every host.
 
-    toolkit sends only the parts of a data set that contain missing or changed files (usually 8 to 32 MiB
-    each), and hosts forward these parts to each other. If you delete a local file, the next
-    `toolkit data send` deletes the copies that toolkit sent. An interrupted transfer resumes at the next
-    `toolkit data send` or `toolkit up`. Without --no-data, `toolkit up` also copies the data sets.
+    toolkit sends only the parts of a data set with missing or changed files, usually 8 to 32 MiB each. Hosts
+    forward the parts to each other. If you delete a local file, the next `toolkit data send` deletes the
+    unchanged copies that toolkit sent. `toolkit data send`, and `toolkit up` without --no-data, copy the data
+    sets and resume interrupted transfers.
 
     Examples:
         toolkit data send
@@ -46,8 +46,7 @@ def send(
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show which host has which data set.
 
-    toolkit compares the copy on each host with the data set on your machine, if your machine has the data
-    set. toolkit changes nothing.
+    If your machine has the data set, toolkit compares the copy on each host with the local copy.
 
     Examples:
         toolkit data ls
@@ -69,9 +68,8 @@ def remove(
 ) -> None:
     """Remove the data sets from the hosts.
 
-    toolkit removes the files that it sent. toolkit also removes files that were already on the host, if
-    their name, size and modification time match a file of the data set. Other files, and files that changed
-    after the transfer, stay on the hosts.
+    toolkit removes only unchanged files of the data sets: files that toolkit sent, and files that were
+    already on the host with the same name, size and modification time.
 
     Examples:
         toolkit data rm --dry-run

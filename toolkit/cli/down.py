@@ -33,7 +33,7 @@ def down(
 ) -> None:
     """Stop all jobs and remove the cluster from the hosts.
 
-    toolkit removes containers, SSH keys and files of this cluster from every host. Images and data sets stay
+    toolkit removes containers, SSH keys and files of the cluster from every host. Images and data sets stay
     on the hosts. `toolkit image prune` removes old images, and `toolkit data rm` removes data sets.
 
     Examples:

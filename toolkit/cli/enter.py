@@ -51,10 +51,10 @@ def execute(
 
     Without HOST and without --all, toolkit runs the command in the main container.
 
-    - On one host, toolkit exits with the exit code of the command. Without --json, toolkit prints the output
-      immediately.
-    - On several hosts or with --json, toolkit prints the output after the command has ended on all hosts,
-      at most 4 MiB of each stream per host.
+    - On one host without --json, toolkit prints the output immediately. On one host, toolkit exits with the
+      exit code of the command.
+    - On several hosts or with --json, toolkit prints the output after the command has ended on all hosts: at
+      most 4 MiB of standard output and 4 MiB of standard error per host.
     - On several hosts, toolkit prints exit codes other than 0, and exits with 1 unless the command succeeded
       on every host.
     - The standard input of the command is empty. To run commands from a file, use
@@ -143,8 +143,7 @@ def shell(
 ) -> None:
     """Open a shell in a host's container.
 
-    Without HOST, toolkit opens the shell in the main container. If standard input is not a terminal,
-    the shell runs the commands from standard input.
+    If standard input is not a terminal, the shell runs the commands from standard input.
 
     Examples:
         toolkit shell

@@ -51,11 +51,11 @@ def gc(
 ) -> None:
     """Remove leftovers of interrupted runs from the hosts.
 
-    toolkit removes leftover processes, containers and files of all your clusters on the hosts, not only of
-    the cluster in hosts.yaml. toolkit does not stop running jobs. toolkit removes nothing that belongs to
-    other users, except layers of interrupted image transfers. toolkit removes the state directory of a
-    cluster only if the host has no container of the cluster. If the state directory contains job records or
-    changed in the last hour, toolkit also requires --state, or your confirmation on a terminal.
+    toolkit removes leftover processes, containers and files of all your clusters on the hosts. toolkit does
+    not stop running jobs. toolkit removes nothing that belongs to other users, except layers of interrupted
+    image transfers. toolkit removes the state directory of a cluster (SSH keys and job records) only if the
+    host has no container of the cluster. To remove a state directory that contains job records or changed in
+    the last hour, toolkit also requires --state, or your confirmation on a terminal.
 
     Examples:
         toolkit gc --dry-run

@@ -106,7 +106,7 @@ def get(
     - Of the files that toolkit sent as code, toolkit downloads only files that the job changed, and files
       whose exact names you pass.
     - toolkit does not send ./runs with the code of later jobs. If you download to another folder of the
-      project, add the folder to .toolkitignore to exclude it from the code.
+      project, add the folder to .toolkitignore to exclude the downloaded files from the code.
     - toolkit creates a symbolic link only if its target is a file or folder below the local folder.
 
     Examples:

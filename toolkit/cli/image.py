@@ -52,8 +52,8 @@ def build(
         str,
         typer.Option(
             metavar="cpu|gpu",
-            help="Kind of image (default: gpu if your machine has a GPU or --cuda or --nccl is set, otherwise"
-            " cpu)",
+            help="Kind of image (default: gpu with --cuda, with --nccl, or if your machine has a GPU; "
+            "otherwise cpu)",
             autocompletion=complete.flavors,
         ),
     ] = "",
@@ -75,17 +75,16 @@ def build(
         str,
         typer.Option(
             metavar="NAME",
-            help="Name of the image (default: toolkit:FLAVOR; with --cuda 12: toolkit:gpu-cuda12; with "
-            "--onto: IMAGE-ssh, or IMAGE-horovod if --with adds horovod)",
+            help="Name of the image (default: toolkit:FLAVOR; with --cuda 12, toolkit:gpu-cuda12; with "
+            "--onto, IMAGE-ssh; with --onto and --with horovod, IMAGE-horovod)",
         ),
     ] = "",
     base_image: Annotated[
         str,
         typer.Option(
             metavar="IMAGE",
-            help="Base image (default: debian:bookworm-slim). If your machine has the base image, the new "
-            "image has the processor architecture of the base image. Otherwise, the new image has the "
-            "architecture of your machine",
+            help="Base image (default: debian:bookworm-slim). The new image has the processor architecture "
+            "of the base image if your machine has the base image, otherwise that of your machine",
         ),
     ] = "",
     onto: Annotated[
@@ -104,7 +103,8 @@ def build(
         typer.Option(
             "--with",
             metavar="NAME[,NAME]",
-            help=f"Add packages to the image: {', '.join(EXTRAS)}. With --onto, only {HOROVOD} is available",
+            help=f"Add packages to the image: {', '.join(EXTRAS)}. The gpu image cannot contain tensorflow. "
+            f"With --cuda 12, deepspeed is not available. With --onto, only {HOROVOD} is available",
             autocompletion=complete.extras,
         ),
     ] = None,
@@ -282,7 +282,7 @@ def send(
 ) -> None:
     """Copy the image to every host, or let hosts pull it.
 
-    Hosts receive only missing layers, or the complete image if toolkit cannot read its layers. With
+    toolkit sends only missing layers, or the complete image if toolkit cannot read the layers. With
     `pull: always` in hosts.yaml, each host pulls the image from the registry. With `pull: missing`,
     only hosts without the image pull the image. `toolkit up` also copies or pulls the image.
 
@@ -321,14 +321,10 @@ def prune(
 ) -> None:
     """Remove old images that toolkit sent to the hosts.
 
-    toolkit removes layers of interrupted transfers. toolkit also removes all images that toolkit sent,
-    except:
-
-    - the two newest images of each flavor (cpu or gpu)
-    - the two newest images that have no flavor, and no tag except their content digest
-    - the image in hosts.yaml
-    - images that a running or stopped container uses
-    - images with a tag other than their content digest
+    toolkit removes layers of interrupted transfers, and old images that toolkit sent. toolkit keeps the image
+    in hosts.yaml, images that a running or stopped container uses, and images with a tag other than their
+    content digest. toolkit also keeps the two newest images of each flavor (cpu or gpu), and the two newest
+    images without a flavor.
 
     Examples:
         toolkit image prune --dry-run

@@ -40,14 +40,14 @@ def init(
         bool,
         typer.Option(
             "--find",
-            help="Use all aliases in ~/.ssh/config except patterns, duplicates, invalid names, and aliases "
+            help="Use all aliases in ~/.ssh/config except patterns, duplicates, invalid aliases, and aliases "
             "with the user git",
         ),
     ] = False,
     try_hosts: Annotated[
         bool,
         typer.Option(
-            "--try", help="Connect to the hosts to detect settings, and ask only about SSH host keys"
+            "--try", help="Connect to the hosts to detect settings, and ask only about unknown SSH host keys"
         ),
     ] = False,
     yes: Annotated[
@@ -55,7 +55,8 @@ def init(
         typer.Option(
             "--yes",
             "-y",
-            help="Connect to the hosts as with --try, but ask nothing, and trust no unknown SSH host key",
+            help="Connect to the hosts as with --try, but ask nothing and leave out hosts with an unknown "
+            "SSH host key",
         ),
     ] = False,
     from_hostfile: Annotated[
@@ -66,7 +67,7 @@ def init(
         typer.Option(
             metavar="NAME",
             help="Name of the cluster (default: demo; if toolkit connects to the hosts, the name of the "
-            "output file, or of its folder if the file is hosts.yaml)",
+            "output file, or for hosts.yaml the name of its folder)",
         ),
     ] = None,
     image: Annotated[
@@ -74,7 +75,7 @@ def init(
         typer.Option(
             metavar="IMAGE",
             help="Image of the containers (default: toolkit:gpu; if toolkit connects to the hosts, the image "
-            "that fits the GPUs)",
+            "of toolkit that fits the hosts)",
         ),
     ] = None,
     user: Annotated[
@@ -101,8 +102,9 @@ def init(
     Without HOST and without --from-hostfile, toolkit chooses the hosts as follows:
 
     - With --find, --try or --yes, toolkit uses the aliases in ~/.ssh/config (see --find).
-    - Otherwise, on a terminal without --json, toolkit asks for the hosts.
-    - In all other cases, toolkit writes two placeholder hosts.
+    - Without --find, --try, --yes and --json, toolkit asks for the hosts on a terminal.
+    - Without --find, --try and --yes, and with --json or without a terminal, toolkit writes two placeholder
+      hosts.
 
     Examples:
         toolkit init

@@ -88,8 +88,8 @@ def attach(
 ) -> None:
     """Follow the output of a running job, as `toolkit run` does.
 
-    After the end of the job, the command exits with the exit code of the job. By default, after Ctrl-C on a
-    terminal, toolkit asks whether to stop the job, to detach or to continue.
+    After the end of the job, `toolkit attach` exits with the exit code of the job. By default, after Ctrl-C
+    on a terminal, toolkit asks whether to stop the job, to detach or to continue.
 
     Examples:
         toolkit attach
@@ -126,7 +126,7 @@ def wait(
 ) -> None:
     """Wait until a job ends, and print only its result.
 
-    The command exits with the exit code of the job.
+    After the end of the job, `toolkit wait` exits with the exit code of the job.
 
     Examples:
         toolkit wait

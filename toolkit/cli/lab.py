@@ -36,7 +36,7 @@ def up(
             metavar="KIND[,KIND]",
             help="Container engine of the hosts: old (Docker 20.10), new (Docker 26.1), containerd (Docker "
             "26.1 with the containerd image store) or podman. If you list several engines, "
-            "toolkit assigns them to the hosts in turn",
+            "toolkit assigns them to the hosts in turn. Podman cannot be combined with Docker",
             autocompletion=complete.list_of(*ENGINES),
         ),
     ] = "new",
@@ -66,7 +66,7 @@ def up(
         str,
         typer.Option(
             metavar="N",
-            help="Connect two hosts by N cables (0 to 4), each a /30 network with MTU 9000; N above 0 "
+            help="Connect two hosts by N direct links (0 to 4), each a /30 network with MTU 9000; N above 0 "
             "requires --count 2",
         ),
     ] = "0",
@@ -96,8 +96,8 @@ def up(
     The hosts are containers that behave like machines: each has its own SSH server, container engine and
     network link. With the same options, a second run creates missing hosts and files, and restarts hosts that
     stopped or whose container engine stopped. If a network of the practice cluster was removed, toolkit
-    recreates all hosts, which deletes their files outside volumes. If you edited hosts.yaml, toolkit keeps
-    your file, and writes changed settings as a complete file to hosts.new.yaml.
+    recreates all hosts and deletes their files outside volumes. If you edited hosts.yaml, toolkit keeps your
+    file and, if settings changed, writes the new settings as a complete file to hosts.new.yaml.
 
     Examples:
         toolkit lab up

@@ -83,8 +83,8 @@ def logs(
 ) -> None:
     """Print the output of a job, a rank or a service.
 
-    Without JOB and without --service, toolkit prints the output of the newest job. The job log contains the
-    output of all ranks. Ctrl-C ends the command and does not affect the job.
+    By default, toolkit prints the output of all ranks of the newest job. Ctrl-C ends `toolkit logs`, but not
+    the job or the service.
 
     Examples:
         toolkit logs

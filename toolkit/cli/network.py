@@ -38,7 +38,7 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
 
     For each host, toolkit prints the chosen address, the rejected addresses, and the environment
     variables that configure the network between ranks. To test the network, the hosts connect to each other.
-    The command exits with 3 if a host has no usable address.
+    `toolkit network explain` exits with 3 if a host has no usable address.
 
     Examples:
         toolkit network explain
@@ -69,8 +69,7 @@ def tune(
         typer.Option(
             metavar="SECONDS",
             help="Target for the total duration of all trials, 2 to 600 s. toolkit measures each trial for "
-            "at least 1 s, so the total duration can exceed the target if the target is short or ranks "
-            "start slowly",
+            "at least 1 s, so the total duration can exceed the target",
         ),
     ] = DEFAULT_BUDGET_S,
     only: Annotated[
@@ -94,8 +93,9 @@ def tune(
     """Find and save the fastest all-reduce settings.
 
     toolkit measures all-reduces with several settings. Do not use the network for other traffic during the
-    measurement. Later jobs with the same hosts and ranks use the fastest settings until
-    `toolkit down` or --forget. Environment variables in hosts.yaml and --env override the tuned settings.
+    measurement. Later jobs with the same hosts, data addresses and ranks per host use the fastest settings
+    until `toolkit down` or --forget. Variables in hosts.yaml and --env override tuned settings of the same
+    name.
 
     Examples:
         toolkit network tune

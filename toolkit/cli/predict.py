@@ -46,7 +46,7 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="One-way latency, such as 200us (default: measured value, or 100us)",
+            help="One-way latency, such as 200us (default: the value in FILE of --from, otherwise 100us)",
             rich_help_panel=_NET,
         ),
     ] = "",
@@ -54,7 +54,7 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="Fixed overhead per network message (default: measured value, or 30us)",
+            help="Fixed overhead per network message (default: the value in FILE of --from, otherwise 30us)",
             rich_help_panel=_NET,
         ),
     ] = "",
@@ -74,9 +74,9 @@ def predict(
         int | None,
         typer.Option(
             metavar="N",
-            help="Predict for 1 to N hosts; if N is more than 16, only for 1 to 8 hosts, powers of two, and "
-            "N hosts (default: the number of hosts in hosts.yaml without spare hosts, or in FILE of --from, "
-            "otherwise 8)",
+            help="Predict for 1 to N hosts (default: the number of hosts in hosts.yaml without spare hosts, "
+            "otherwise in FILE of --from, otherwise 8). If N is more than 16, toolkit predicts only for 1 to "
+            "8 hosts, powers of two, and N hosts",
             rich_help_panel=_NET,
         ),
     ] = None,
@@ -132,8 +132,8 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="Time to compute one step on one slot, such as 0.25s (default: the time that --probe "
-            "measures, or the published time of some --model models; otherwise unknown)",
+            help="Time to compute one step on one slot, such as 0.25s (default: the measurement of --probe, "
+            "or the published time of some built-in models)",
             rich_help_panel=_LOAD,
         ),
     ] = "",
@@ -159,7 +159,7 @@ def predict(
         str,
         typer.Option(
             metavar="SIZE",
-            help="Gradient bucket size: ddp, horovod, or a size such as 25MiB",
+            help="Gradient bucket size: the default of ddp or horovod, or a size such as 25MiB",
             rich_help_panel=_LOAD,
         ),
     ] = "ddp",
@@ -169,9 +169,10 @@ def predict(
 ) -> None:
     """Predict step time and scaling for 1 to N hosts.
 
-    toolkit also predicts throughput and scaling efficiency. Describe the network with --rate or --from.
-    Describe the model with --model, --params or --probe. toolkit contacts hosts only for --probe, to run a
-    few steps of your script. For the formulas, see docs/explanation/prediction.md.
+    If the time of a step on one slot is known, toolkit also predicts throughput and scaling efficiency.
+    Describe the network with --rate or --from. Describe the model with --model, --params or --probe. toolkit
+    contacts hosts only for --probe, to run a few steps of your script. For the formulas, see
+    docs/explanation/prediction.md.
 
     Examples:
         toolkit predict --rate 10gbit --model resnet50 --step-time 250ms

@@ -27,9 +27,8 @@ def compose(
 ) -> None:
     """Print a Compose file for each host.
 
-    After `toolkit up --prepare`, `docker compose up` with these files starts the same containers as
-    `toolkit up`. toolkit queries the hosts for addresses, users and GPUs, changes nothing on the hosts, and
-    writes no private key.
+    After `toolkit up --prepare`, `docker compose up` with the file of a host starts the same containers as
+    `toolkit up`. toolkit queries the hosts, but changes nothing on the hosts and writes no private key.
 
     Examples:
         toolkit render compose --output compose
@@ -43,7 +42,7 @@ def docker(
     """Print a `docker run` script for each container.
 
     After `toolkit up --prepare`, the scripts start the same containers as `toolkit up`. toolkit queries the
-    hosts for addresses, users and GPUs, changes nothing on the hosts, and writes no private key.
+    hosts, but changes nothing on the hosts and writes no private key.
 
     Examples:
         toolkit render docker
@@ -57,8 +56,8 @@ def ssh(
 ) -> None:
     """Print the ssh and sshd configuration of the cluster.
 
-    With `transport: exec`, the command fails, because the containers have no SSH configuration. toolkit
-    queries the hosts for addresses and users, changes nothing on the hosts, and writes no private key.
+    If the transport is exec, `toolkit render ssh` fails, because the containers have no SSH configuration.
+    toolkit queries the hosts, but changes nothing on the hosts and writes no private key.
 
     Examples:
         toolkit render ssh --output ssh

@@ -51,7 +51,8 @@ def kubernetes(
     resource: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=N", help="Request a Kubernetes resource for every worker pod, such as rdma/hca=1"
+            metavar="NAME=N",
+            help="Request a Kubernetes resource for every pod with ranks, such as rdma/hca=1",
         ),
     ] = None,
     node_selector: Annotated[
@@ -65,8 +66,8 @@ def kubernetes(
         str,
         typer.Option(
             metavar="FILE",
-            help="File with the CustomResourceDefinition (CRD) for --check (default: the definition that "
-            "kubectl reads from its Kubernetes cluster)",
+            help="File with the CustomResourceDefinition (CRD) for --check (default: the definition in the "
+            "Kubernetes cluster of kubectl)",
         ),
     ] = "",
     launcher: Launcher = "",
@@ -74,7 +75,8 @@ def kubernetes(
         list[str] | None,
         typer.Option(
             metavar="NAME[=VALUE]",
-            help="Set a variable for all ranks. Without VALUE, use the value in the Secret CLUSTER-secrets",
+            help="Set an environment variable for all ranks. Without VALUE, use the value in the Secret "
+            "CLUSTER-secrets",
         ),
     ] = None,
     workdir: Workdir = ".",
@@ -92,16 +94,16 @@ def kubernetes(
         typer.Option(
             "--check",
             help="Validate the manifest against its CustomResourceDefinition (CRD) instead of printing the "
-            "manifest. If kubectl reaches a cluster, also do a server-side dry run",
+            "manifest. If kubectl reaches a Kubernetes cluster, also do a server-side dry run",
         ),
     ] = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Print a Kubernetes MPIJob or TrainJob that runs the job.
+    """Print a Kubernetes MPIJob or TrainJob for a script.
 
     With the launchers horovodrun and mpirun, toolkit prints an MPIJob. With torchrun, toolkit prints a
-    TrainJob. toolkit queries the hosts only if neither hosts.yaml nor --gpus sets the number of GPUs.
+    TrainJob.
 
     Examples:
         toolkit render kubernetes --gpus 8 --launcher torchrun train.py --epochs 10

@@ -53,7 +53,8 @@ def slurm(
         list[str] | None,
         typer.Option(
             metavar="NAME[=VALUE]",
-            help="Set a variable for all ranks. Without VALUE, use the value in the environment of sbatch",
+            help="Set an environment variable for all ranks. Without VALUE, use the value in the environment "
+            "of sbatch",
         ),
     ] = None,
     workdir: Workdir = ".",
@@ -77,10 +78,10 @@ def slurm(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Print an sbatch script that runs the job on Slurm.
+    """Print an sbatch script that runs a job on Slurm.
 
-    By default, the script uses the image in hosts.yaml, and one node for each host that has slots and is not
-    a spare host. toolkit queries the hosts only if neither hosts.yaml nor --gpus sets the number of GPUs.
+    By default, the script uses the image in hosts.yaml, and one node for each host except spare hosts and
+    hosts with 0 slots.
 
     Examples:
         toolkit render slurm --gpus 8 train.py --epochs 10

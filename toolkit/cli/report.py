@@ -50,8 +50,7 @@ def report(
     """Write an HTML page about a job.
 
     The page shows hosts, ranks, the time of each phase, throughput, load, restarts and versions. The page is
-    a single file without external resources. For a running job, the page contains data up to the current
-    time.
+    a single file without external resources.
 
     Examples:
         toolkit report

@@ -57,12 +57,16 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="NAME[=VALUE]",
-            help="Set a variable for all ranks. Without VALUE, use the value in your environment",
+            help="Set an environment variable for all ranks. Without VALUE, use the value in your "
+            "environment",
         ),
     ] = None,
     workdir: Annotated[
         str,
-        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts, and in which ranks start"),
+        typer.Option(
+            metavar="DIR",
+            help="Folder with the code; toolkit copies the folder to the hosts, where ranks start in it",
+        ),
     ] = ".",
     only: Annotated[
         list[str] | None,
@@ -111,10 +115,13 @@ def run(
     ] = None,
     on_interrupt: OnInterrupt = "ask",
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Start the job and return immediately")
+        bool, typer.Option("--detach", "-d", help="Start the job and exit without following its output")
     ] = False,
     share: Annotated[
-        bool, typer.Option("--share", help="Oversubscribe: use slots and GPUs that are already taken")
+        bool,
+        typer.Option(
+            "--share", help="Oversubscribe: use slots and GPUs even if other jobs or programs use them"
+        ),
     ] = False,
     fold: LineCollapser = True,
     raw: Raw = False,
@@ -126,11 +133,12 @@ def run(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run a script or a command on all slots.
+    """Run a script or a command on the slots of the cluster.
 
     By default, toolkit sends the working directory to the hosts, starts one rank per slot, and prints the
-    output of all ranks. toolkit exits with the exit code of the job. A started job continues on the hosts if
-    this command is killed, the terminal closes or the connection fails. Put toolkit's options before SCRIPT.
+    output of all ranks. After the end of the job, `toolkit run` exits with the exit code of the job. A
+    started job continues on the hosts if `toolkit run` is killed, the terminal closes or the connection
+    fails. Put options of `toolkit run` before SCRIPT, because SCRIPT receives all later words.
 
     Examples:
         toolkit run train.py --epochs 10

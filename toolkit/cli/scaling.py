@@ -30,12 +30,13 @@ def scaling(
         str,
         typer.Option(
             metavar="N[,N]",
-            help="Numbers of hosts to measure (default: from 1 to all hosts; in a cluster of more than "
-            "16 hosts: 1 to 8, powers of two, and all hosts)",
+            help="Numbers of hosts to measure (default: from 1 to all hosts; with more than 16 hosts, 1 to "
+            "8, powers of two, and all hosts)",
         ),
     ] = "",
     seconds: Annotated[
-        str, typer.Option(metavar="SECONDS", help="Duration of the measurement for each number of hosts")
+        str,
+        typer.Option(metavar="SECONDS", help="Target duration of the measurement for each number of hosts"),
     ] = "20",
     warm_up: Annotated[
         str, typer.Option(metavar="SECONDS", help="Warm-up time between the first step and the measurement")
@@ -73,7 +74,10 @@ def scaling(
     ] = "",
     workdir: Annotated[
         str,
-        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts, and in which ranks start"),
+        typer.Option(
+            metavar="DIR",
+            help="Folder with the code; toolkit copies the folder to the hosts, where ranks start in it",
+        ),
     ] = ".",
     only: Annotated[
         list[str] | None,

@@ -33,9 +33,8 @@ def smoke(
         str,
         typer.Option(
             metavar="NAME",
-            help="Launcher of the all-reduce (default: the launcher in hosts.yaml; if this launcher "
-            "is `auto`, `ray` or not in the image, the first of mpirun, torchrun and python that the image "
-            "contains)",
+            help="Launcher of the all-reduce (default: the launcher in hosts.yaml; instead of `auto`, `ray` "
+            "or a launcher that is not in the image, toolkit uses mpirun, torchrun or python)",
             autocompletion=complete.launchers,
         ),
     ] = "",
@@ -45,9 +44,9 @@ def smoke(
 ) -> None:
     """Test the GPUs, and test the network with an all-reduce.
 
-    On every host with GPUs, toolkit runs nvidia-smi in a new container and in the container of the cluster.
-    Then toolkit runs several all-reduces over all slots and verifies each sum. The command exits with 1 if a
-    test fails.
+    On every host that uses GPUs, toolkit runs nvidia-smi in a new container and in the container of the
+    cluster. toolkit also runs several all-reduces over all slots and verifies each sum. `toolkit smoke` exits
+    with 1 if a test fails.
 
     Examples:
         toolkit smoke

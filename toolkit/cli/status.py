@@ -42,9 +42,9 @@ _SHOWN = 5
 def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show hosts, services, GPUs and jobs.
 
-    For each GPU, toolkit prints the jobs that reserved the GPU, and other processes on the GPU. The command
-    exits with 3 if a host or a service of the cluster is not up, and otherwise with 1 if toolkit cannot list
-    the jobs.
+    For each GPU, toolkit prints the jobs that reserved the GPU, and other processes on the GPU.
+    `toolkit status` exits with 3 if a host or a service is not up, and otherwise with 1 if toolkit cannot
+    list the jobs.
 
     Examples:
         toolkit status

@@ -32,7 +32,7 @@ def trust(
         typer.Option(
             "--yes",
             "-y",
-            help="Record new SSH host keys, and with --replace changed keys, without confirmation",
+            help="Record SSH host keys without confirmation: new keys and, with --replace, changed keys",
         ),
     ] = False,
     replace: Annotated[

@@ -29,8 +29,7 @@ def up(
         bool,
         typer.Option(
             "--prepare",
-            help="Copy the image and data, create SSH keys and write configuration files, but start no "
-            "containers",
+            help="Prepare the hosts (image, data sets, keys, configuration files), but start no containers",
         ),
     ] = False,
     force: Annotated[
@@ -51,14 +50,13 @@ def up(
     """Start or repair the cluster.
 
     By default, toolkit copies the image, the data sets and its own programs to every host, and starts one
-    container per host and the services. With `transport: ssh`, toolkit also creates SSH keys on the hosts,
-    and verifies that the main container can log in to every worker container. With `pull: always` in
-    hosts.yaml, hosts pull the image from the registry. With `pull: missing`, only hosts without the image
-    pull the image.
+    container per host and one per service. If the transport is ssh, toolkit also creates SSH keys on the
+    hosts, and verifies that the main container can log in to every worker container. With `pull: always` or
+    `pull: missing` in hosts.yaml, hosts pull the image (see `toolkit image send`).
 
-    A second run applies changes to hosts.yaml, the image, the data sets and the version of toolkit. If
-    nothing changed, a second run only repairs hosts whose container stopped, or whose container or files are
-    missing.
+    Run `toolkit up` again after you change hosts.yaml, the image or the data sets, or upgrade toolkit. If
+    nothing changed, a second run only repairs hosts with a stopped or missing container, or with missing
+    files.
 
     Examples:
         toolkit up --hosts hosts.yaml

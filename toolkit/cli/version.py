@@ -27,7 +27,7 @@ def version(
 ) -> None:
     """Print the versions of toolkit, libraries, SSH and Docker.
 
-    Include this output in a bug report.
+    Include the output of `toolkit version` in a bug report.
 
     Examples:
         toolkit version

@@ -137,7 +137,7 @@ def removed_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[F
     what = (
         f"no longer contains {names}, but containers and SSH keys of the last `up` might still be on {names}"
     )
-    fix = f"toolkit down --hosts COPY  # COPY: a copy of hosts.yaml that contains only {names}"
+    fix = f"toolkit down --hosts COPY  # COPY: a copy of hosts.yaml in which hosts: lists only {names}"
     return (Finding("hosts-file", "warning", what, fix, subject="hosts.yaml"),)
 
 

@@ -65,10 +65,10 @@ class _Round:
 
         def sink(data: bytes) -> None:
             if time.monotonic() > self.report_by + _EXIT_SECONDS:
-                fix = "toolkit image inspect  # this command also fails if Python in the image is the cause"
-                raise ToolkitError("the test container does not stop printing", fix, look.host)
+                fix = "toolkit image inspect  # fails too if Python in the image is the cause"
+                raise ToolkitError("the test program in the container does not stop printing", fix, look.host)
             for line in came.take(data):
-                with answer_of(look.host, "the report of the test container"):
+                with answer_of(look.host, "the report of the test program"):
                     self._hear(look.host, line, lines)
 
         try:

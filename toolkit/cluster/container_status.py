@@ -108,7 +108,12 @@ def _host_state(inventory: Inventory, facts: Facts, address: str, inside: Mappin
         version=facts.version,
         note="; ".join(
             filter(
-                None, (why, version, f"{counted(others, 'container')} of other clusters" if others else "")
+                None,
+                (
+                    why,
+                    version,
+                    f"the host has {counted(others, 'container')} of other clusters" if others else "",
+                ),
             )
         ),
         fix=fix or ("" if state == "running" else fix_of(found, inventory.image)),
@@ -249,6 +254,6 @@ def start_step(
         again=ENGINE_FAILED,
         failures=(*failures, *start_failures(container, facts.host, facts.engine)),
         fix=f"on {facts.host}: {shows_errors}"
-        "  # toolkit render docker -o DIR writes the start command of the container to a script",
+        "  # on your machine, toolkit render docker -o DIR writes a script that starts the container",
         why=_why_start(container, facts),
     )

@@ -145,8 +145,8 @@ def refuse_held(
         names = list(dict.fromkeys(use.host for use, _ in held))
         out = " ".join(f"--exclude {name}" for name in names)
         what = "host" if len(names) == 1 else "hosts"
-        run = f"exclude the {what} ({out}), or share the GPUs (--share)"
-        fix = f"toolkit status  # then wait until the GPUs are free; or in `toolkit run`: {run}"
+        run = f"exclude the {what} with {out}, or share the GPUs with --share"
+        fix = f"toolkit status  # lists the users; wait until the GPUs are free, or in `toolkit run` {run}"
         raise NotReady(_sentence(held), fix, names[0] if len(names) == 1 else "")
 
 
@@ -162,8 +162,8 @@ def _sentence(held: Iterable[tuple[GpuUse, Holder]]) -> str:
         for (host, holder), gpus in reasons.items()
     ]
     left = len(texts) - _MOST
-    noun = "job or process" if left == 1 else "jobs or processes"
-    more = f"; and {left} more {noun}" if left > 0 else ""
+    noun = "job or process holds" if left == 1 else "jobs or processes hold"
+    more = f"; and {left} more {noun} GPUs" if left > 0 else ""
     return "; ".join(texts[:_MOST]) + more
 
 

@@ -209,7 +209,7 @@ _INSTALL = (
 )
 _REINSTALL = (
     "on {host}: nvidia-smi -L"
-    "  # then reinstall the NVIDIA Container Toolkit, and run: sudo systemctl restart docker"
+    "  # if the list is complete, reinstall the NVIDIA Container Toolkit, then: sudo systemctl restart docker"
 )
 _GENERATE = "on {host}: " + GPU_SETUP[PODMAN]
 

@@ -69,9 +69,9 @@ def image_report(
             "containers"
         )
         raise ImageError(what, "use an image with Python 3.10 or newer, or: toolkit image build", host)
-    by_hand = f"docker run -it --rm --entrypoint sh {name}"
+    by_hand = f"{engine} run -it --rm --entrypoint sh {name}  # then run: python3 --version"
     if host:
-        by_hand = f"on {host}: {engine} run -it --rm --entrypoint sh {name}"
+        by_hand = f"on {host}: {by_hand}"
     if not done.ok:
         words = last_words(done.stderr.split("\n"))
         known = cause_of(done.stderr, host) if host else None
@@ -199,7 +199,7 @@ def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]
             return image_report(name, held, facts.as_user, runners[place.name].run, place.name, facts.engine)
     if here and not is_here(DOCKER):
         what = (
-            f"the image {name} cannot be probed: no host that answers has the image, "
+            f"the image {name} cannot be probed: no usable host has the image, "
             "and your machine has no docker command"
         )
         raise ImageError(
@@ -207,7 +207,8 @@ def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]
         )
     if not here:
         raise ImageError(
-            f"no host that answers has the image {name}", "toolkit up  # when all hosts answer again"
+            f"no usable host has the image {name}",
+            "toolkit check  # lists the fix for each host; then: toolkit up",
         )
     return _report_here(name, layout.image.id)
 

@@ -58,7 +58,7 @@ def version_note(cluster: str, facts: Facts, inside: Mapping[str, str]) -> tuple
     by = made_by(cluster, facts)
     if is_newer(by, __version__):
         return (
-            f"created by toolkit {by}, which is newer than your version {__version__}",
+            f"toolkit {by} set up this host, but your version {__version__} is older",
             f"use toolkit {by} or later",
         )
     note = ""
@@ -66,9 +66,9 @@ def version_note(cluster: str, facts: Facts, inside: Mapping[str, str]) -> tuple
         # `up` writes the version after all other files.
         note = "toolkit up did not complete on this host"
     elif facts.version != __version__:
-        note = f"created by toolkit {facts.version}, but your version is {__version__}"
+        note = f"toolkit {facts.version} set up this host, but your version is {__version__}"
     elif other_programs((facts,), inside):
-        note = f"the programs on the host differ from those of toolkit {__version__}"
+        note = f"the toolkit programs on the host differ from those of version {__version__}"
     return note, "toolkit up" if note else ""
 
 
@@ -109,7 +109,7 @@ def require_programs(cluster: str, facts: Iterable[Facts], inside: Mapping[str, 
     hosts = list(facts)
     refuse_newer(cluster, hosts)
     if others := other_programs(hosts, inside):
-        what = f"the programs on {', '.join(others)} differ from those of toolkit {__version__}"
+        what = f"the toolkit programs on {', '.join(others)} differ from those of version {__version__}"
         raise NotReady(what, "toolkit up  # keeps containers whose settings are unchanged")
 
 
@@ -143,7 +143,7 @@ def disturbed_jobs(layout: Layout, inside: Mapping[str, str], prepare: bool = Fa
     would = "would remove the containers on" if prepare else "would recreate the containers on"
     changes = (f"`toolkit up` {would} {', '.join(removed)}",) if removed else ()
     return (
-        (*changes, f"`toolkit up` would replace the programs on {', '.join(programs)}")
+        (*changes, f"`toolkit up` would replace the toolkit programs on {', '.join(programs)}")
         if programs
         else changes
     )

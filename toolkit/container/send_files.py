@@ -168,7 +168,7 @@ def send(files: list[tuple[str, int, int]]) -> int:
         with file:
             status = os.fstat(file.fileno())
             if status.st_size > size and status.st_ino != inode:
-                say(refused="the file was replaced by a larger file while toolkit downloaded files")
+                say(refused="the file was replaced by a larger file during the download")
                 continue
             left = min(status.st_size, size)  # a log grows while the job runs
             say(size=left, mtime=status.st_mtime_ns)

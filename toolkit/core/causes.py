@@ -59,8 +59,8 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         r"invalid mount config for type \"bind\": (l?stat|mkdir) (?P<path>[^\n|]+): permission denied|"
         r"mounting \"(?P<path2>[^\"]+)\" to .*: permission denied",
         "the docker engine cannot enter a folder to be mounted, for example on NFS with root_squash",
-        "on HOST: namei -l {path}  # then run chmod o+x on the parent folders of this folder, or use a local"
-        " disk; for the state directory, set state_dir: in hosts.yaml",
+        "on HOST: namei -l {path}  # then run chmod o+x on its parent folders, or use a local disk; for"
+        " the state directory, set state_dir: in hosts.yaml",
     ),
     (
         r"could not select device driver .*gpu|unknown or invalid runtime name: nvidia|"
@@ -76,8 +76,8 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"exec: \"?(?P<program>catatonit|docker-init)\"?: executable file not found",
-        "the host does not have {program}, the first process of a container",
-        "on HOST: sudo apt-get install catatonit tini  # or the package of your system with {program}",
+        "the host does not have {program}, which a container starts first",
+        "on HOST: sudo apt-get install catatonit tini  # or the package of your distribution with {program}",
     ),
     (
         r"docker-default profile could not be loaded",
@@ -99,13 +99,13 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"no such (container|object): toolkit-|via template \S*\.toolkit-new\S*: no such file|"
         r"mv: target \S*: no such file",
-        "the cluster was removed meanwhile, for example by `toolkit down`",
+        "the cluster was removed during the command, for example by `toolkit down`",
         "toolkit up  # after the removal has ended",
     ),
     (
         r"cannot allocate memory|out of memory",
         "the host is out of memory",
-        "on HOST: free -h; docker stats --no-stream",
+        "on HOST: free -h; docker stats --no-stream  # lists the memory use",
     ),
     (
         r"error setting rlimit|setting rlimits? .*operation not permitted",

@@ -214,7 +214,7 @@ def write_whole(path: Path, text: str | bytes, mode: int = 0o644, sync: bool = F
         raise ToolkitError(
             f"cannot write {path}: {error.strerror}",
             f"df -h {quoted(str(path.absolute().parent))}"
-            "  # if the disk is full, free disk space; otherwise use another file",
+            "  # if the disk is full, free disk space; otherwise check the permissions of the folder",
         ) from error
 
 

@@ -38,6 +38,7 @@ _STAGING = ".toolkit-new-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TICK_NS = 1_000_000  # some file systems keep times less exactly
+ELSEWHERE = "another folder (`toolkit get -o DIR` or `toolkit logs --save DIR`)"
 _OUT, _NOTHING = "the link points outside the folder", "the link points to no file in the folder"
 
 
@@ -270,7 +271,7 @@ class LocalWriter:
                 if stat.S_ISDIR(about.st_mode):
                     where = self.place.path.joinpath(*parts)
                     what = f"{where} is a folder, so toolkit cannot write a file of this name"
-                    fix = "move the folder, or use another destination folder (`toolkit get -o DIR`)"
+                    fix = f"move the folder, or use {ELSEWHERE}"
                     raise ToolkitError(what, fix, self.host)
                 if not replace:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), parts[-1])
@@ -311,11 +312,13 @@ class LocalWriter:
                     path = self.place.root.joinpath(*names[: number + 1])
                     about = os.stat(name, dir_fd=at, follow_symlinks=False)
                     if stat.S_ISLNK(about.st_mode):
-                        what = f"{path} is a symbolic link, and toolkit writes no file through a link"
+                        what = (
+                            f"{path} is a symbolic link, and toolkit follows no links below {self.place.root}"
+                        )
                         raise BlockedPath(what, f"rm {shlex.quote(str(path))}", self.host) from None
                     if make:
                         what = f"{path} is a file, so toolkit cannot create a folder of this name"
-                        fix = "move the file, or use another destination folder (`toolkit get -o DIR`)"
+                        fix = f"move the file, or use {ELSEWHERE}"
                         raise BlockedPath(what, fix, self.host) from None
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from None
                 os.close(at)

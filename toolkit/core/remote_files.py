@@ -148,7 +148,7 @@ def bad_answer(field: str, value: object, host: str) -> ToolkitError:
     """Return the error for an answer that is not as send_files writes it."""
     shown = ascii(value)
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-    what = f"the host sent an invalid answer about result files: {field} is {shown}"
+    what = f"the host sent an invalid answer about result files: {field}: {shown}"
     return ToolkitError(what, INSTALL_FIX, host)
 
 

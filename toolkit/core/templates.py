@@ -103,8 +103,5 @@ def _setenv(pair: tuple[str, str]) -> str:
             f"sshd cannot set the variable {name} of the image, because the value contains "
             "a quotation mark, a backslash or a control character"
         )
-        fix = (
-            f"in the image: set {name} to a value without quotation marks, backslashes or control characters"
-        )
-        raise ToolkitError(what, fix)
+        raise ToolkitError(what, f"in the image: change the value of {name}")
     return f'"{word(name)}={value}"'

@@ -29,7 +29,7 @@ from toolkit.transfer.relay import Relay
 
 T = TypeVar("T")
 
-_AGAIN = "run the same command again; data that a host has stored is not sent again"
+_AGAIN = "run the same command again; it sends only the missing data"
 # Seconds to scan a folder: a million files on a busy disk take long.
 _LOOK = 600.0
 # Prints a line if the account records files. Also removes the parent folders, which are empty after the last
@@ -100,8 +100,8 @@ class _Sending:
             seen = self._ask(DataSeen, "adopt", {"wanted": self.wanted, "entries": packed})
         missing = frozenset(seen.missing)
         if unknown := [number for number in missing if number >= len(self.wanted)]:
-            has = f"the data set has {counted(len(self.wanted), 'shard')}"
-            what = f"the host reports shard {unknown[0]} as missing, but {has}"
+            shards = counted(len(self.wanted), "shard")
+            what = f"the host reports shard {unknown[0]} as missing, but the data set has {shards}"
             raise ToolkitError(what, _AGAIN, step.host)
         if not missing and seen.set == step.content.identity:
             return Verdict("skipped")
@@ -193,8 +193,8 @@ def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict
     if there.status == TIMED_OUT:
         what = f"the file system of {step.path} does not respond"
         fix = (
-            f"on {step.host}: findmnt -lo TARGET,SOURCE,FSTYPE  # then repair the server of "
-            f"{quoted(step.path)}, and run the same command again"
+            f"on {step.host}: findmnt -lo TARGET,SOURCE,FSTYPE  # shows the server of {quoted(step.path)}; "
+            "repair the server, then run the same command again"
         )
         raise NotReady(what, fix, step.host)
     if there.status == 1:
@@ -239,7 +239,7 @@ def _answer(
 
 
 def _no_python(what: str, host: str) -> NotReady:
-    return NotReady(what.strip(), "toolkit image send  # or install python3 on the host", host)
+    return NotReady(what.strip(), "toolkit image send  # or install Python 3.8 or newer on the host", host)
 
 
 def _failure(result: Result, runner: Runner, path: str) -> ToolkitError:

@@ -17,9 +17,7 @@ from toolkit.transfer.payload import Segment, cut
 _PIECE = 2**20
 # Prefix of toolkit's files next to data on a host; a staged folder can be the source of another transfer.
 _OURS = ".toolkit-"
-_AGAIN = (
-    "stop writing to the data, and run the same command again; data that a host has stored is not sent again"
-)
+_AGAIN = "stop writing to the data, and run the same command again; it sends only the missing data"
 _UNREADABLE = "make the source readable, or set source: in hosts.yaml to a readable file or folder"
 
 
@@ -89,7 +87,7 @@ def _read(path: str, entry: Entry, at: int, left: int) -> Iterator[bytes]:
         fix = _UNREADABLE if isinstance(error, PermissionError) else _AGAIN
         raise ToolkitError(f"cannot read the data {path}: {error.strerror or error}", fix) from error
     if left or (about.st_mtime_ns, about.st_size) != (entry[3], entry[4]):
-        raise ToolkitError(f"{path} has changed since the plan was made", _AGAIN)
+        raise ToolkitError(f"{path} has changed since toolkit made the plan", _AGAIN)
 
 
 @dataclass(frozen=True)

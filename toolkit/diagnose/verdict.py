@@ -40,10 +40,11 @@ class Verdict:
 FIXES: Mapping[str, str] = {
     "stopped": "toolkit exec HOST -- kill -CONT PID"
     "  # continues the process; if a debugger stopped the process, detach the debugger",
-    "disk": "on HOST: sudo dmesg | tail; df -h  # then check the disk or share; no signal ends the process",
+    "disk": "on HOST: sudo dmesg | tail; df -h  # then check the disk or share; "
+    "usually no signal ends the process",
     "failed": "toolkit logs --rank RANK  # shows the error of the rank; toolkit stop ends the other ranks",
     "gone": "toolkit logs --rank RANK  # on HOST, sudo dmesg shows whether the host ran out of memory",
-    "ended": "give every rank the same number of steps, for example with drop_last=True in the data loader",
+    "ended": "give every rank the same number of steps, for example with torch's DistributedSampler",
     "absent": "toolkit logs  # shows the output of the launcher; toolkit status shows the containers",
     "handler": "change the exception handler to raise the exception again before the handler calls "
     "a collective or waits",
@@ -59,6 +60,7 @@ FIXES: Mapping[str, str] = {
     "link": "toolkit check  # tests each pair of hosts; check cable, switch and firewall between both hosts",
     "host": "toolkit up  # restarts a stopped container; if up fails, check power, network and load of HOST",
 }
+_COMPARE = "toolkit why  # run this command again after a minute, and compare the two outputs"
 
 
 def doings(evidence: Evidence) -> dict[int, Doing]:
@@ -211,7 +213,7 @@ def _all_wait(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
         return Verdict(
             "runs",
             f"the only rank waits in {op}",
-            "toolkit why  # run this command again after a minute, and compare the two outputs",
+            _COMPARE,
         )
     at = next(iter(places)) or "an unknown line"
     what = f"all ranks wait in {op} at {at}, and toolkit found no blocked connection between hosts"
@@ -296,10 +298,10 @@ def _without_stacks(
         known.append(f"{where_text(evidence, ranks)} {of_several(does) if len(ranks) > 1 else does}")
     what = "toolkit cannot determine whether a rank waits for another rank, because toolkit could not read "
     what += f"the {'stack' if len(unread) == 1 else 'stacks'} of {ranks_text(unread)}: {'; '.join(known)}"
-    fix = "toolkit why  # run this command again after a minute, and compare the two outputs"
+    fix = _COMPARE
     without = [host for host in evidence.hosts if not host.py_spy]
     if any(process.no_stack for host in without for rank in host.ranks for process in rank.processes):
-        fix = "RUN pip install py-spy  # add this line to the Dockerfile of the image, then: toolkit up"
+        fix = "RUN pip install py-spy  # add this line to the Dockerfile, rebuild the image, run toolkit up"
     return Verdict("unclear", what + last, fix)
 
 

@@ -297,14 +297,14 @@ def _container_words(session: Session, name: str) -> str:
         return (
             ""
             if result.status == TIMED_OUT
-            else f"the container {place} does not exist or cannot be inspected"
+            else f"toolkit cannot inspect the container {place}, or the container does not exist"
         )
     try:
         state = decode_json(ContainerState, result.stdout)
     except DecodeError:
         return ""
     if state.paused:
-        return f"the container {place} is paused (on {name}: docker unpause {place})"
+        return f"the container {place} is paused (on {name}: {session.inventory.engine} unpause {place})"
     if state.running:
         return ""
     if state.status == "created":

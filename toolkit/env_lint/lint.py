@@ -154,7 +154,7 @@ _NOTES: dict[str, tuple[Verdict, str, str]] = {
     "build": ("warning", "only the build of {library} reads {name}", "{text}"),
     "launcher": (
         "warning",
-        "only the launcher {text} reads {name}, but toolkit sets variables for ranks only",
+        "only the launcher {text} reads {name}, but toolkit passes the variable only to ranks",
         "remove {name}",
     ),
     "fatal": (

@@ -38,7 +38,8 @@ def judge_per_function(variable: Variable, value: str) -> Complaint | None:
             return Complaint("error", what, f"use only the functions {listed(_FUNCTIONS)}")
         wrong = [n for n in names.removeprefix("^").split(",") if n and n.lower() not in known]
         if wrong:
-            what = f"{library} fails because {variable.name} contains {listed(map(shown, wrong))}"
+            unknown = f"the unknown {'value' if len(wrong) == 1 else 'values'} {listed(map(shown, wrong))}"
+            what = f"{library} fails because {variable.name} contains {unknown}"
             return Complaint("error", what, f"use only {listed(variable.words)}, or remove {variable.name}")
     return None
 
@@ -50,7 +51,7 @@ def judge_prefixes(variable: Variable, value: str) -> Complaint | None:
     wrong = [n for n in names if n and (re.search(r"[*?\[\]^=\s/]", n) or _is_address(n))]
     if wrong:
         none = len(wrong) == len(names) and not value.startswith("^")
-        how = f"{variable.name} is a list of name prefixes, with ^, = or ^= only at the beginning"
+        how = f"{variable.name} is a list of interface names or prefixes, after an optional ^, = or ^="
         match = "matches" if len(wrong) == 1 else "match"
         what = f"{listed(map(shown, wrong))} {match} no interface{', so NCCL fails' if none else ''}: {how}"
         return Complaint("error" if none else "warning", what, fix)
@@ -75,7 +76,9 @@ def judge_interfaces_or_networks(variable: Variable, value: str) -> Complaint | 
     what = (
         f"{variable.library} ignores each word of {variable.name} that is not an interface name or a network"
     )
-    return Complaint("warning", what, f"set {variable.name} to names or networks, as in eth0,192.0.2.0/24")
+    return Complaint(
+        "warning", what, f"set {variable.name} to interface names or networks, as in eth0,192.0.2.0/24"
+    )
 
 
 def judge_components(variable: Variable, value: str) -> Complaint | None:
@@ -91,8 +94,8 @@ def judge_components(variable: Variable, value: str) -> Complaint | None:
     wrong = [name for name in names if name and name not in variable.words]
     if wrong:
         better = " (vader replaced sm)" if wrong == ["sm"] and "vader" in variable.words else ""
-        missing = listed(map(shown, wrong))
-        what = f"{library} fails because {library} in toolkit's images has no component {missing}"
+        missing = " or ".join(map(shown, wrong))
+        what = f"{library} in toolkit's images fails, because this build has no component {missing}"
         return Complaint("error", what, f"use only the components {listed(variable.words)}{better}")
     if "vader" in variable.words and "self" not in names:
         what = f"{library} fails because no rank can send to itself without the component self"

@@ -140,7 +140,9 @@ def _torch_errors(settings: Settings) -> Iterator[Conflict]:
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if dump and _number(settings, name) == 0:
             what = f"PyTorch writes empty dumps for {dump.name} while {name}=0 is set"
-            yield _conflict("warning", what, f"remove {name}; the default is 2000", dump, settings[name])
+            yield _conflict(
+                "warning", what, f"remove {name}; the default is 2000 entries", dump, settings[name]
+            )
 
 
 def _open_mpi(settings: Settings) -> Iterator[Conflict]:
@@ -168,7 +170,7 @@ def _open_mpi(settings: Settings) -> Iterator[Conflict]:
 def _horovod(settings: Settings) -> Iterator[Conflict]:
     for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"):
         if gloo := _is(settings, name, "gloo"):
-            what = f"ranks that use MPI (horovodrun and mpirun) crash, because {name} selects Gloo"
+            what = f"Horovod ranks that use MPI crash, because {name} selects Gloo"
             fix = f"remove {name}; to use Gloo, run with --launcher horovodrun-gloo"
             yield _conflict("error", what, fix, gloo)
     if (log := settings.get("HOROVOD_AUTOTUNE_LOG")) and not _on(settings, "HOROVOD_AUTOTUNE"):
@@ -241,7 +243,7 @@ def _one_of(*words: str) -> Callable[[str], bool]:
     return lambda value: value.lower() in words
 
 
-_WAIT = "the CPU of each rank waits for each collective"
+_WAIT = "the CPU thread of each rank waits for each collective"
 _UCX_LEVELS = ("trace", "req", "data", "async", "func", "poll")
 _COSTS = (
     _Cost(
@@ -268,14 +270,14 @@ _COSTS = (
     _Cost(
         "NCCL_CHECK_MODE", _one_of("debug_local", "debug_global"), "NCCL checks the arguments of each call"
     ),
-    _Cost("NCCL_P2P_DISABLE", _nonzero, "GPUs of one host cannot access each other's memory directly"),
+    _Cost("NCCL_P2P_DISABLE", _nonzero, "NCCL uses no direct memory access between GPUs of one host"),
     _Cost(
         "NCCL_SHM_DISABLE",
         _nonzero,
         "on one host, ranks whose GPUs have no peer-to-peer access communicate over the network",
     ),
     _Cost("HOROVOD_TIMELINE", _any, "Horovod writes events for every tensor of every step to a file"),
-    _Cost("HOROVOD_LOG_LEVEL", _one_of("trace", "debug"), "Horovod writes lines for every tensor"),
-    _Cost("UCX_LOG_LEVEL", _one_of(*_UCX_LEVELS), "UCX writes lines for every message"),
-    _Cost("FI_LOG_LEVEL", _one_of("debug"), "libfabric writes lines for every message"),
+    _Cost("HOROVOD_LOG_LEVEL", _one_of("trace", "debug"), "Horovod writes log lines for every tensor"),
+    _Cost("UCX_LOG_LEVEL", _one_of(*_UCX_LEVELS), "UCX writes log lines for every message"),
+    _Cost("FI_LOG_LEVEL", _one_of("debug"), "libfabric writes log lines for every message"),
 )

@@ -120,9 +120,7 @@ def _knows(variable: Variable, value: str) -> Complaint | None:
 
 
 def _exactly(variable: Variable, value: str) -> Complaint | None:
-    return (
-        None if value in variable.words else _unknown_word(variable, value, " (upper and lower case matter)")
-    )
+    return None if value in variable.words else _unknown_word(variable, value, " (case-sensitive)")
 
 
 def _only(variable: Variable, value: str) -> Complaint | None:
@@ -141,7 +139,7 @@ def _unknown_word(variable: Variable, value: str, how: str) -> Complaint:
 def _counts(variable: Variable, value: str) -> Complaint | None:
     if all(re.fullmatch(r"\s*[1-9][0-9]*\s*", part) for part in value.split(",")):
         return None
-    what = f"{variable.library} ignores {variable.name} unless it is a list of positive integers"
+    what = f"{variable.library} ignores {variable.name} unless the value is a list of positive integers"
     return Complaint("warning", what, f"set {variable.name} to the number of threads of each rank")
 
 

@@ -78,8 +78,9 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     launcher = start.launcher
     if launcher not in _LAUNCHERS[target]:
         known = ", ".join(_LAUNCHERS[target])
-        chosen = f"launcher: auto selects {launcher} because {start.why}; " if start.why else ""
-        what = f"{chosen}toolkit cannot export a job with {launcher} to {_CALLED[target]}, only with {known}"
+        what = f"toolkit cannot export a job with {launcher} to {_CALLED[target]}, only with {known}"
+        if start.why:
+            what = f"launcher: auto selects {launcher} because {start.why}; {what}"
         problems.append(Problem("--launcher", what))
         fixes.append(f"add --launcher NAME, where NAME is one of {known}")
     if target == KUBERNETES and batch.host_network and KIND_OF.get(launcher) == "TrainJob":
@@ -90,14 +91,15 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
             problems.append(
                 Problem(
                     shown(word),
-                    "contains bytes that are not UTF-8, but a rendered job can contain only UTF-8",
+                    "is not UTF-8, but a rendered job can contain only UTF-8",
                 )
             )
     found = _hindrances(inventory, batch, target)
     for path in batch.leave_out:
         if not any(_below(each.path, path) for each in found):
-            exports = f"toolkit exports the key to {_CALLED[target]}"
-            what = f"nothing to leave out: hosts.yaml does not set this key, or {exports}"
+            what = (
+                f"hosts.yaml does not set this key, or the key does not prevent a job for {_CALLED[target]}"
+            )
             problems.append(Problem(f"--leave-out {path}", what))
     refused = [each for each in found if not any(_below(each.path, path) for path in batch.leave_out)]
     if refused:
@@ -144,7 +146,7 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
         if (made := _node(inventory.host(name), batch, facts, target)).slots
     )
     if not nodes:
-        fix = "set slots of a selected host to 1 or more in hosts.yaml"
+        fix = "in hosts.yaml: set slots of a selected host to 1 or more"
         raise BadInput("command line", (Problem("", "none of the selected hosts has a slot"),), fix)
     _refuse_too_few_gpus(inventory, nodes, dict(batch.request.env))
     if plain:
@@ -196,7 +198,7 @@ def _declared(host: Host) -> int | None:
 def _refuse_too_few_gpus(inventory: Inventory, nodes: Sequence[BatchNode], env: Mapping[str, str]) -> None:
     """Refuse nodes with fewer GPUs than slots, unless a variable declares that ranks share GPUs."""
     problems = tuple(
-        Problem(f"hosts/{node.name}", f"has {_size(node)}, but each slot needs one GPU")
+        Problem(f"hosts/{node.name}", f"has {_size(node)}, but by default each slot needs one GPU")
         for node in nodes
         if 0 < node.gpus < node.slots
         and {**dict(inventory.env), **dict(node.env), **env}.get(SEVERAL_RANKS) != "1"
@@ -204,8 +206,8 @@ def _refuse_too_few_gpus(inventory: Inventory, nodes: Sequence[BatchNode], env: 
     if problems:
         least = min(node.gpus for node in nodes if node.gpus)
         fix = (
-            f"add --slots {least} for all hosts with slots, or add --gpus 0 for ranks on the CPU, or, for "
-            f"ranks that share GPUs (backend gloo, or NCCL 2.30 or newer), add --env {SEVERAL_RANKS}=1"
+            f"add --slots {least} for all hosts with slots, or --gpus 0 for ranks on the CPU, or "
+            f"--env {SEVERAL_RANKS}=1 for ranks that share GPUs (requires Gloo, or NCCL 2.30 or newer)"
         )
         raise BadInput(inventory.source or "hosts file", problems, fix)
 
@@ -234,7 +236,7 @@ def _refuse_without_gpu(inventory: Inventory, nodes: Sequence[BatchNode]) -> Non
     own = [node.name for node in nodes if node.gpus]
     without = [node for node in nodes if not node.gpus]
     if own and without:
-        what = f"has no GPU, but {own[0]} has; Slurm requires a GPU on each node of a job with GPUs"
+        what = f"has no GPU, unlike {own[0]}; Slurm requires a GPU on each node of a job with GPUs"
         fix = f"add --only {','.join(own)}, or add --gpus N for all hosts with slots"
         problems = tuple(Problem(f"hosts/{node.name}", what) for node in without)
         raise BadInput(inventory.source or "hosts file", problems, fix)
@@ -262,7 +264,10 @@ def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[
     ]
     if target == KUBERNETES:
         found += [
-            Problem(f"hosts/{host.name}/env", "Kubernetes cannot set a variable for only one worker of a job")
+            Problem(
+                f"hosts/{host.name}/env",
+                "a rendered Kubernetes job cannot set a variable for only one worker",
+            )
             for host in chosen
             if host.env
         ]

@@ -195,7 +195,7 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
     else:
         yield Trial(
             "not checked",
-            "cannot do a dry run: kubectl is not installed on your machine, or cannot reach a cluster",
+            "cannot do a dry run: your machine has no kubectl, or kubectl cannot reach a cluster",
         )
 
 

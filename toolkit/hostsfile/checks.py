@@ -60,8 +60,7 @@ def without_ssh(launcher: object, worker_port: bool, spares: bool) -> Iterator[F
         instead = INSTEAD.get(launcher) or f"one of {', '.join(WITHOUT_SSH)}"
         yield ("launcher",), f"{launcher} requires SSH, but transport is {EXEC}; write {instead}"
     if worker_port:
-        what = f"has no effect, because containers run no sshd with transport: {EXEC}; remove the key"
-        yield ("worker_port",), what
+        yield ("worker_port",), f"requires sshd in the containers, but transport is {EXEC}; remove the key"
     if spares:
         yield ("spares",), f"restarts on spare hosts require SSH, but transport is {EXEC}; remove the key"
 
@@ -82,12 +81,12 @@ def _spares(spares: Any, hosts: Mapping[str, Any], main: Any) -> Iterator[Fault]
         if hosts and name not in hosts:
             yield place, f"no host is called {shown(name)}; {meant(name, hosts)}"
         elif name == main:
-            what = f"{shown(name)} is the main host, which every job needs"
-            yield place, f"{what}; remove the host from spares, or set main to a different host"
+            what = f"{shown(name)} is the main host, which cannot be a spare host"
+            yield place, f"{what}; remove {shown(name)} from spares, or set main to a different host"
         elif name in names[:index]:
             yield place, f"host {shown(name)} is listed twice; keep one entry"
-    if hosts and set(hosts) <= {*names, main} and hosts.get(str(main), {}).get("slots") == 0:
-        yield ("spares",), "leave no host for ranks, because the main host has 0 slots; remove one spare host"
+    if names and set(hosts) <= {*names, main} and hosts.get(str(main), {}).get("slots") == 0:
+        yield ("spares",), "all hosts with slots are spare hosts; remove one host from spares"
 
 
 def _same_names(places: list[tuple[str, Path, Mapping[str, Any]]]) -> Iterator[Fault]:
@@ -135,12 +134,10 @@ def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]
                 f"only the main host ({shown(main)}) can have 0 slots; write 1 or more",
             )
         if type(gpus) is int and 0 < gpus < slots:
-            most = (
-                f"each slot needs one GPU, so set slots to at most {gpus}, or gpus to 0 for ranks on the CPU"
-            )
+            fix = f"set slots to at most {gpus}, or gpus to 0 for ranks on the CPU"
             yield (
                 ("hosts", name, "slots"),
-                f"should not be more than gpus, found {slots} slots and {counted(gpus, 'GPU')}; {most}",
+                f"should not be more than gpus, found {slots} slots and {counted(gpus, 'GPU')}; {fix}",
             )
     if hosts and empty == len(hosts):
         yield ("hosts",), "no host has a slot; set slots to 1 or more for at least one host"
@@ -148,8 +145,8 @@ def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]
 
 def _gpu_list(place: Path, items: list[Any]) -> Iterator[Fault]:
     if not items:
-        without = "for the default (no GPU)" if place[0] == "services" else "for all GPUs of the host"
-        yield place, f"lists no GPU; write 0 for no GPU, or remove the key {without}"
+        more = "" if place[0] == "services" else " for all GPUs of the host"
+        yield place, f"lists no GPU; write 0 for no GPU, or remove the key{more}"
     if len({type(item) for item in items if type(item) in (int, str)}) > 1:
         # One GPU under two names would count twice, and only the host knows which they are.
         yield place, "contains indexes and UUIDs; write all GPUs as indexes or all as UUIDs"
@@ -220,7 +217,7 @@ def _services(data: Mapping[str, Any], hosts: Mapping[str, Any]) -> Iterator[Fau
         if item.get("health") and not ports:
             yield (
                 (*place, "health"),
-                "requires ports, because toolkit queries the path on the first port; write ports",
+                "requires ports, because toolkit queries the path on the first port; set ports",
             )
         if isinstance(item.get("gpus"), list):
             yield from _gpu_list((*place, "gpus"), item["gpus"])

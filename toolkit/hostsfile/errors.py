@@ -111,7 +111,7 @@ _FORMS = {
     ("gpus", 1): "an index or a UUID",
     ("ulimits", 1): "a number, unlimited, or a mapping with soft and hard",
     ("ulimits", 2): "a number or unlimited",
-    ("command", 0): "a list of words, or text that is split into words as in a shell",
+    ("command", 0): "a list of words, or text with shell quoting",
 }
 # Values below these keys can be secrets, also by mistake: they are never shown.
 _HIDDEN = {
@@ -196,7 +196,7 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
     if sort == "too_short":
         return "should contain at least one word, found an empty list"
     if sort == "model_type" and path[0] == "services":
-        return f"should be settings such as 'command: …', found {shown(value)}"
+        return f"should be a mapping such as 'command: …', found {shown(value)}"
     if sort == "model_type" and path[0] == "data":
         return f"should be a mapping with source, path and target, found {shown(value)}"
     if sort == "model_type":

@@ -183,7 +183,7 @@ def secret_file(text: str) -> str:
 
 def image(text: str) -> str:
     if len(text) <= 512 and fits(IMAGE, text.lower()) and not fits(IMAGE, text):
-        raise ValueError(f"an image name must be lowercase, found {shown(text)}")
+        raise ValueError(f"a repository name must be lowercase, found {shown(text)}")
     should = "an image such as trainer:1.2 or registry:5000/team/trainer:1.2"
     require(len(text) <= 512 and fits(IMAGE, text), should, text)
     return text
@@ -256,8 +256,7 @@ def env_name(text: str) -> str:
         raise ValueError("is reserved for toolkit and the launchers; remove the variable")
     if text in _CONTAINER_NAMES:
         raise ValueError(
-            "toolkit sets this variable for containers; "
-            "remove the variable (to choose GPUs, use the key gpus)"
+            "toolkit sets this variable for containers; remove the variable. To choose GPUs, set the key gpus"
         )
     return text
 
@@ -314,7 +313,7 @@ def limit(value: int | str) -> int:
 def gpu_id(text: str) -> str:
     if text.isdecimal():
         raise ValueError(f"should be an index without quotes, or a UUID, found {shown(text)}")
-    should = "a UUID as `nvidia-smi -L` prints it: GPU-… or MIG-… with 32 hexadecimal digits"
+    should = "a UUID as `nvidia-smi -L` prints it: GPU-… or MIG-… with 32 lowercase hexadecimal digits"
     require(fits(GPU_ID, text), should, text)
     return text
 

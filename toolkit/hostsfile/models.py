@@ -155,10 +155,11 @@ class HostSettings(_Strict):
         int, "Number of slots (default: one per GPU, or 1 without GPUs). Only the main host can have 0 slots."
     )
     gpus: Gpus = _absent(
-        int, "Number N of GPUs (the first N of the host), or a list of indexes or UUIDs (default: all GPUs)."
+        int, "Number of GPUs, counted from the first GPU, or a list of indexes or UUIDs (default: all GPUs)."
     )
     env: Env | None = _absent(
-        dict, "Environment variables for the ranks on this host, in addition to the variables of the cluster."
+        dict,
+        "Environment variables for the ranks on this host; each overrides the cluster variable of that name.",
     )
 
 
@@ -208,8 +209,8 @@ class ServiceSettings(_Strict):
     image: Image = _absent(str, "Image of the service (default: the image of the cluster).")
     command: CommandItem = _absent(
         str,
-        "Command as a list of words, or as text that is split into words as in a shell (default: the command "
-        "of the image).",
+        "Command as a list of words, or as text with shell quoting. Required if `image` is not set (default: "
+        "the command of the image).",
     )
     host: HostName = _absent(str, "Host of the service (default: the main host).")
     ports: list[Port] | None = _absent(
@@ -256,8 +257,8 @@ class HostsFile(_Strict):
     hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
     spares: list[HostName] | None = _absent(
         list,
-        "Spare hosts, which get ranks of `toolkit run` only if a job restarts without one of its hosts, or "
-        "if `--only` names the spare hosts.",
+        "Spare hosts: `toolkit run` uses a spare host only to replace a host after a failure, or if `--only` "
+        "names the spare host.",
     )
     worker_port: WorkerPort = Field(
         default=DEFAULT_WORKER_PORT,
@@ -265,7 +266,7 @@ class HostsFile(_Strict):
         "toolkit uses another port.",
     )
     mounts: list[MountItem] | None = _absent(
-        list, "Folders or files of the hosts that ranks can use: /source:/target[:ro]."
+        list, "Host folders or files that ranks can use: /source:/target[:ro]."
     )
     data: list[DataSettings] | None = _absent(
         list, "Data that `up` and `data send` copy from your machine to the hosts."
@@ -291,8 +292,8 @@ class HostsFile(_Strict):
     )
     launcher: Launcher = Field(
         default="auto",
-        description="Program that starts the ranks. auto selects the launcher by the imports of the script, "
-        "or python if the script imports no library for distributed training.",
+        description="Program that starts the ranks. auto selects the launcher by the library that the script "
+        "imports for distributed training, otherwise python.",
     )
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
@@ -313,7 +314,7 @@ class HostsFile(_Strict):
     )
     state_dir: StateDir = _absent(
         str,
-        "Folder on a local disk of the hosts for SSH keys and job records (default: in the home folder of "
+        "Folder for SSH keys and job records, on a local disk of each host (default: in the home folder of "
         "the SSH user).",
     )
     known_hosts: LocalPath = _absent(

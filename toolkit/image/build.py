@@ -78,7 +78,7 @@ def exclusive_build(kind: str, notify: Callable[[str], None]) -> contextlib.Abst
         kind: see ``ImageRecipe.kind``; ``onto`` for a build on another image.
         notify: called with a line if another build is running.
     """
-    line = f"waiting for another build of an image ({kind}) on your machine"
+    line = f"waiting for another image build ({kind}) on your machine"
     file = Path(default_cache(os.environ)) / f"build-{kind}.lock"
     return locked(file, lambda: notify(line), math.inf)  # a build can take hours on a slow connection
 
@@ -143,10 +143,12 @@ def _fix_of(build: ImageBuild, output: str) -> str:
         given = [word for word in map(str, build.command.argv) if word.startswith("BASE_IMAGE=")]
         if given:
             base = quoted(given[-1].partition("=")[2])
-            return f"docker pull {base}  # prints the reason; a private registry needs docker login first"
+            return (
+                f"docker pull {base}  # prints why the pull fails; a private registry requires docker login"
+            )
         return (
-            "make base  # in the source folder of toolkit; pulls the base image, or, as root, creates the "
-            "image with debootstrap if the pull fails"
+            "make base  # in a checkout of toolkit; as root, creates the base image with debootstrap if the "
+            "pull fails"
         )
     if "exec format error" in output:
         return (
@@ -178,9 +180,9 @@ def resolve(command: Command, requirements: str) -> str:
         )
     detail = "".join(f"\n    {line}" for line in errors[-8:])
     raise ImageError(
-        f"pip finds no versions for {requirements} that are compatible with the image{detail}",
-        f"change the versions in {requirements}, or set versions of the image with --build-arg, such as "
-        "NUMPY_VERSION=…",
+        f"pip cannot resolve {requirements} for the image{detail}",
+        f"change {requirements}, or the version of a package in the image, for example with "
+        "--build-arg NUMPY_VERSION=…",
     )
 
 
@@ -200,7 +202,7 @@ def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
     checked = refuse_altered(build, frozenset())
     if build.fetches and importlib.util.find_spec("pip") is None:
         raise MissingTool(
-            "toolkit needs pip to fetch the wheels of the image, but the Python that runs toolkit has no pip",
+            "toolkit fetches the wheels with pip, but the Python that runs toolkit has no pip",
             f"{quoted(sys.executable)} -m ensurepip"
             "  # or recreate the virtual environment with python3 -m venv",
         )

@@ -223,7 +223,7 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
     if not re.fullmatch(r"4\.1|5\.\d+\.\d+", openmpi):
         problems.append(
             Problem(
-                "OPENMPI", f"should be 4.1 (in the base image) or a release such as 5.0.8, found '{openmpi}'"
+                "OPENMPI", f"should be 4.1 (from Debian) or a 5.x release such as 5.0.8, found '{openmpi}'"
             )
         )
     problems += extra_problems(recipe.extras, recipe.flavor, recipe.cuda)
@@ -670,7 +670,7 @@ def _file(pin: Pin, info: Mapping[str, Any]) -> Locked:
         vcs = info.get("vcs_info")
         source = f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
         raise ImageError(
-            f"pip would build {pin.name} from the source {source}, but toolkit adds only wheels to the image",
+            f"pip would build {pin.name} from the source {source}, but --pip accepts only wheels",
             f"python3 -m pip wheel --no-deps {quoted(source)}  # then require the path of the wheel instead",
         )
     archive = info["archive_info"]

@@ -70,7 +70,7 @@ def capabilities_text(image: InspectedImage) -> str:
     facts, found = image.facts, capabilities(image.name, image.report)
     cells = [(one.part, "yes" if one.works else "no", one.found, one.fix) for one in found]
     unused = [
-        f"toolkit does not use {part} {text} of the image."
+        f"toolkit does not use the {part} of the image: {text}"
         for part, text in (("ENTRYPOINT", " ".join(facts.entrypoint)), ("USER", facts.user))
         if text
     ]

@@ -86,7 +86,7 @@ class ExportReader:
             (manifest,) = decode_json(tuple[_Manifest, ...], self._small("manifest.json"))
             config = self._small(manifest.config)
             if config_identity(load_json(config), engine) != identity:
-                raise Unreadable("the engine exported a different image")
+                raise Unreadable("the local engine exported a different image")
             self._names = manifest.layers
             pairs = zip(self._image.diff_ids, self._names, strict=True)
             return ImageLayers(config, tuple(Layer(diff_id, self._size(name)) for diff_id, name in pairs))
@@ -95,7 +95,7 @@ class ExportReader:
             raise
         except Exception as error:  # tarfile raises many kinds for headers that are not valid
             self.close()
-            raise Unreadable(f"the engine's export is malformed: {error}") from error
+            raise Unreadable(f"the local engine's export is malformed: {error}") from error
 
     def read(self, numbers: Sequence[int]) -> Iterator[bytes]:
         """Yield the concatenated plain tars of some layers; the caller checks their digests.
@@ -107,7 +107,7 @@ class ExportReader:
             for number in numbers:
                 yield from self._plain(self._names[number])
         except _MALFORMED as error:
-            raise Unreadable(f"the engine's export is malformed: {error}") from error
+            raise Unreadable(f"the local engine's export is malformed: {error}") from error
 
     def close(self) -> None:
         """Close and free the archive."""
@@ -119,7 +119,7 @@ class ExportReader:
     def _export(self) -> None:
         needed, folder = int(self._image.size * _SPARE), _export_folder()
         if shutil.disk_usage(folder).free < needed:
-            raise Unreadable(f"the image export needs {size_text(needed)} of free space in {folder}")
+            raise Unreadable(f"{folder} has less than {size_text(needed)} of free space for the image export")
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by `close`)
         for piece in self._save(self._image.id):
             try:
@@ -127,14 +127,14 @@ class ExportReader:
                 self._file.flush()
             except OSError as error:
                 raise Unreadable(
-                    f"the image export cannot be written to {folder}: {error.strerror}"
+                    f"toolkit cannot write the image export to {folder}: {error.strerror}"
                 ) from error
         self._file.seek(0)
         links: dict[str, str] = {}
         with tarfile.TarFile(fileobj=cast("IO[bytes]", TarHeaders(self._file))) as tar:
             for count, member in enumerate(tar):
                 if count >= _MOST_MEMBERS:
-                    raise Unreadable(f"the engine's export contains more than {_MOST_MEMBERS} files")
+                    raise Unreadable(f"the local engine's export contains more than {_MOST_MEMBERS} files")
                 if member.isfile():
                     self._places[member.name] = (member.offset_data, member.size)
                 elif member.issym():
@@ -146,7 +146,7 @@ class ExportReader:
 
     def _small(self, name: str) -> bytes:
         if self._places[name][1] > _MOST_JSON:
-            raise Unreadable(f"{name} in the engine's export is larger than {_MOST_JSON} bytes")
+            raise Unreadable(f"{name} in the local engine's export is larger than {_MOST_JSON} bytes")
         return b"".join(self._stored(name))
 
     def _stored(self, name: str) -> Iterator[bytes]:

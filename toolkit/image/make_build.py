@@ -105,7 +105,7 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
                 what = f"the image has the CPU build of torch, which is incompatible with {names}"
                 raise ImageError(
                     what,
-                    f"add --torch-index {TORCH_CPU_INDEX}  # or another index or folder with +cpu wheels",
+                    f"add --torch-index INDEX  # URL ({TORCH_CPU_INDEX}) or folder with these +cpu wheels",
                 )
         recipe = replace(recipe, own=own, own_files=files)
     return plan_image(

@@ -296,7 +296,8 @@ def _prune_steps(host: str, images: Sequence[HeldImage], wanted: str, engine: st
         for image in found[KEPT:]:
             named = set(image.names) - set(image.own_names)
             if not named and not image.users and image.identity != wanted:
-                about = f" of {line}" if line else ""
+                # Only names have colons.
+                about = f" of {'' if ':' in line else 'flavor '}{line}" if line else ""
                 yield _prune_step(host, image, f"toolkit keeps the {KEPT} newest images{about}", engine)
 
 

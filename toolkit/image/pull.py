@@ -27,7 +27,7 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"toomanyrequests|Too Many Requests",
         "the rate limit of the registry is exceeded",
-        "on {host}: {engine} login {registry}  # or wait, then run the same command again",
+        "on {host}: {engine} login {registry}  # can raise the limit; or wait, and run the command again",
     ),
     (
         r"no space left on device",
@@ -37,8 +37,8 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"HTTP response to HTTPS client|not look like a TLS handshake|x509:|certificate",
         "the engine of the host does not trust the certificate of the registry, or the registry uses HTTP",
-        "on {host}: install the CA certificate of the registry as {certificates}/{registry}/ca.crt, or "
-        "{insecure}",
+        "on {host}: install the CA certificate of the registry as {certificates}/{registry}/ca.crt; or, if "
+        "the registry uses HTTP, {insecure}",
     ),
     (
         r"dial tcp|no such host|connection refused|timeout|deadline exceeded|unreachable|EOF",
@@ -58,12 +58,12 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
 _SETTINGS = {
     DOCKER: {
         "certificates": "/etc/docker/certs.d",
-        "insecure": "add the registry to insecure-registries in /etc/docker/daemon.json, then: "
+        "insecure": "add it to insecure-registries in /etc/docker/daemon.json, and run "
         "sudo systemctl reload docker",
     },
     PODMAN: {
         "certificates": "/etc/containers/certs.d",
-        "insecure": "set insecure = true for the registry in /etc/containers/registries.conf",
+        "insecure": "set insecure = true for it in /etc/containers/registries.conf",
     },
 }
 

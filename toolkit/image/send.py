@@ -40,7 +40,7 @@ _LEAST_ROOM = 0.95
 _AGAIN = "run the same command again"
 _RESTART = {
     DOCKER: "sudo systemctl restart docker  # then run the same command again",
-    PODMAN: "podman info  # if this command hangs, check the disk below ~/.local/share/containers; "
+    PODMAN: "podman info  # if this command hangs, check the disk of ~/.local/share/containers; "
     "then run the same command again",
 }
 _ASK_S = 120.0  # seconds for an answer of a host's engine

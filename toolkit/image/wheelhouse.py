@@ -210,7 +210,7 @@ def wheel_fetches(
             Fetch(
                 f"{pin.name} {pin.version} for {target}",
                 tuple(download((pin,), *source) for source in sources),
-                f"pip found no wheel of {pin.name} {pin.version} for {target}, and "
+                f"pip cannot fetch the wheel of {pin.name} {pin.version} for {target}, and "
                 "toolkit does not use the much larger CUDA build instead",
                 f"set {TORCH_INDEX_VARIABLE} to an index URL such as {TORCH_CPU_INDEX}, or to a folder that "
                 f"contains {pin.name}-{pin.version}-{target.abi}-{target.abi}-*.whl",
@@ -271,7 +271,7 @@ def source_fetches(source: Source, wheelhouse: str, python: str, tools_from: str
                     stdin=requirement.encode(),
                 ),
             ),
-            f"pip cannot fetch the source of {name} {version} with sha256 {digest}",
+            f"pip cannot fetch the source of {name} {version} with SHA-256 {digest}",
             fix,
         ),
     )

@@ -72,7 +72,7 @@ def read_host(word: str) -> DraftHost:
         fields.address(address),
         fields.host_name(name) if name is not None else "",
         fields.user(user) if user is not None else "",
-        slots=read_slots(slots, " (set the SSH port in hosts.yaml)") if slots is not None else None,
+        slots=read_slots(slots, "; set an SSH port in hosts.yaml") if slots is not None else None,
     )
 
 
@@ -191,17 +191,17 @@ engine: {engine}
 """
 _TEXT = """\
 # The hosts of one cluster and the settings of their containers. Remove the '# ' from the settings you need.
-# `toolkit schema` prints a JSON Schema, which editors use to check this file.
+# `toolkit schema` prints a JSON Schema for editors that check this file.
 
 # Cluster name, part of container and folder names. Clusters on the same hosts need different names.
 cluster: {cluster}
 
-# Image of the main and worker containers: toolkit:gpu, or toolkit:cpu for hosts without GPUs.
+# Image of the main and worker containers, such as toolkit:gpu, or toolkit:cpu for hosts without GPUs.
 # `toolkit image build` builds these images.
 image: {image}
 
-# The hosts, by the names that ranks use to reach each other.
-{advice}# toolkit connects to a host without settings as `ssh NAME` does. The default of slots is one per GPU,
+# The hosts, by name.
+{advice}# toolkit connects to a host without settings as `ssh NAME` does. By default, slots is one per GPU,
 # or 1 on a host without GPUs.
 hosts:
 {hosts}
@@ -215,7 +215,7 @@ hosts:
   #   slots: 8
   #   gpus: 8                    # number of GPUs to use (default: all GPUs of the host)
 
-# Main host, which runs the supervisor of each job with transport: ssh (default: the first host).
+# Host of the main container (default: the first host).
 # main: {main}
 
 # SSH port of worker containers (default: 12345, or a free port if 12345 is busy).

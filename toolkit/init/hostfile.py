@@ -177,7 +177,9 @@ def _merge(lines: list[_Line]) -> tuple[list[DraftHost], list[_Line], list[tuple
             again = f"{line.address} is already on line {first.number}; write all slots on one line"
             faults.append((line.number, again))
         if (line.user or first.user, line.port or first.port) != (first.user, first.port):
-            faults.append((line.number, f"the user or port differs from line {first.number}"))
+            faults.append(
+                (line.number, f"the user or port of {line.address} differs from line {first.number}")
+            )
         before = slots[key]
         slots[key] = (1 if before is None else before) + 1
     hosts = [

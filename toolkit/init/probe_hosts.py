@@ -137,7 +137,7 @@ def fill(
     """
     for host, owner in survey.other_owners(cluster).items():
         what = f"a cluster named {cluster} of user {printable_line(owner)} already exists on the host"
-        raise NotReady(what, "run the same command again with --cluster and another name", host)
+        raise NotReady(what, "run the same command again with a different --cluster NAME", host)
     surveyed = survey.hosts
     usable = [surveyed[host.name] for host in named(draft.hosts) if surveyed[host.name].usable]
     choice = choice_of(draft, survey.scene, surveyed, survey.evidence)

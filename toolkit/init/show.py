@@ -51,7 +51,7 @@ def mixed_text(surveyed: Sequence[SurveyedHost]) -> str:
     if len({one.arch for one in surveyed}) > 1:
         each = ", ".join(f"{one.host} {one.arch}" for one in surveyed)
         lines.append(
-            f"  the hosts have different processor architectures ({each}), but a cluster has only one image;"
+            f"  the hosts have different processor architectures ({each}), but all ranks use one image;"
             " create a cluster for each architecture"
         )
     return "\n".join(lines)

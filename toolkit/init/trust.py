@@ -140,7 +140,7 @@ def _distinguished(route: _Route, shown: Mapping[_Route, ShownKey]) -> ShownKey:
         if place != route and place[-1][0] == target.known_as and unequal:
             what = (
                 f"known_hosts cannot distinguish the SSH host keys of {found.host} and {other.host}, because "
-                f"both have the name {target.known_as}"
+                f"both hosts have the name {target.known_as}"
             )
             name = found.host
             alias = f"add Host {name} with HostName {target.host} and HostKeyAlias {name}"

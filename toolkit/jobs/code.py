@@ -311,7 +311,7 @@ def _read_digest(file: str) -> tuple[str, os.stat_result]:
                 sha.update(data)
             if _seen(os.fstat(source.fileno())) == _seen(before):
                 return sha.hexdigest(), before
-    raise Unsteady(f"another program changed {file} while toolkit read the file")
+    raise Unsteady(f"another program changed {file}")
 
 
 def _forget_old(folder: Path) -> None:

@@ -198,5 +198,5 @@ def refuse_to_end_jobs(session: Session, layout: Layout, prepare: bool = False) 
     if main not in ("", session.inventory.main):
         # With the earlier main, `up` would keep the containers and the job.
         fix = f"set main: {main} in hosts.yaml, then run: toolkit stop {job}"
-        fix += f"\ntoolkit up {options}  # without a change of hosts.yaml, this command stops the job"
+        fix += f"\ntoolkit up {options}  # alternative that keeps hosts.yaml and stops the job"
     raise NotReady(f"job {job} is running, and {' and '.join(taken)}", fix)

@@ -46,7 +46,7 @@ def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
             f"sent {size(talk.content)} of {size(step.tree.total)}" if talk.content else "no new content"
         ]
     if last.damage:
-        details.append(f"warning: the code store was damaged and has been replaced: {last.damage}")
+        details.append(f"warning: toolkit replaced the code store on the host: {last.damage}")
     return Verdict("ok", "; ".join(details), amounts=amounts)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from toolkit.cluster.session import Session
 from toolkit.core.command import command, quoted
 from toolkit.core.local_writer import (
+    ELSEWHERE,
     BlockedPath,
     Destination,
     IncomingFile,
@@ -150,9 +151,7 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
         return _compared(host, into, list(files.values()))
     except OSError as error:
         what = f"cannot read {into.path}: {error.strerror or error}"
-        raise ToolkitError(
-            what, "run the same command again with -o DIR, where DIR is another folder", host
-        ) from error
+        raise ToolkitError(what, f"run the same command again with {ELSEWHERE}", host) from error
 
 
 def _compared(host: str, into: Destination, files: Sequence[RemoteFile]) -> Found:
@@ -238,8 +237,7 @@ def check_local(found: Sequence[Found], replace: bool) -> None:
     if blocked:
         raise ToolkitError(
             f"no file was downloaded: {_some(blocked, '; ')}",
-            "remove the link or move the file, or run the same command again with -o DIR, where DIR is "
-            "another folder",
+            f"remove the link or move the file, or run the same command again with {ELSEWHERE}",
         )
     files = [str(one.into.path / file.name) for one in found for file in one.differs]
     if files and not replace:
@@ -282,8 +280,8 @@ def bring(session: Session, found: Found, tell: Tell, keep_modes: bool = False) 
         what = f"cannot write the downloaded files to {found.into.path}: {error.strerror or error}"
         raise ToolkitError(
             what,
-            "free disk space on your machine, or run the same command again with -o DIR, where DIR is "
-            "another folder; complete files are kept",
+            f"free disk space on your machine, or run the same command again with {ELSEWHERE}; "
+            "complete files are kept",
         ) from error
     count = len(found.new) + len(found.skipped) - len(skipped)
     return Got(found.host, str(found.into.path), count, received, found.there, tuple(skipped))
@@ -341,7 +339,7 @@ class FileStream(IncomingFiles):
             return None, 0
         if sent.size > wanted.size:
             raise bad_answer(
-                f"the listed size of {wanted.name!a} is {wanted.size}, but the sent size", sent.size, host
+                f"a size of {wanted.name!a} above the listed {wanted.size} bytes", sent.size, host
             )
         self._mtime = sent.mtime
         return self.writer.create(wanted.name), sent.size

@@ -198,7 +198,7 @@ def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
         return (f"./{relative}", *rest)
     # A word without a slash can be a program of the image.
     if local is not None and is_folder(local) and ("/" in first or first in (".", "..")) and first[0] != "/":
-        raise BadInput("command line", (Problem(first, "is a folder; name a script in this folder"),))
+        raise BadInput("command line", (Problem(first, "is a folder; specify a script in this folder"),))
     if first.endswith((".py", ".sh")) and not first.startswith("/"):
         problem = Problem(first, f"does not exist in {workdir}; set the code folder with --workdir DIR")
         raise BadInput("command line", (problem,))

@@ -211,7 +211,7 @@ def _limited(rows: Sequence[JobRow], host: str) -> Sequence[JobRow]:
         ToolkitError: the jobs have more than ``_MOST_SLOTS`` slots together.
     """
     if sum(row.record.slots for row in rows if row.record) > _MOST_SLOTS:
-        what = f"the jobs in the job list have more than {_MOST_SLOTS} slots together"
+        what = f"the jobs in the job list have more than {_MOST_SLOTS} slots in total"
         raise ToolkitError(what, _FEWER_JOBS, host)
     return rows
 

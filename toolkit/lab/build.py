@@ -231,7 +231,7 @@ def greet(host: LabHost, port: int = 22) -> None:
                 time.sleep(_REFUSED_PAUSE)
     raise LabError(
         f"the practice host runs, but your machine cannot reach {host.address} port {port}",
-        "use a Linux machine on which Docker Engine runs as root, without a virtual machine",
+        "use a Linux machine with Docker Engine, not with Docker Desktop or rootless Docker",
         host.name,
     )
 

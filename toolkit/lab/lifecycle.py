@@ -219,7 +219,7 @@ def refuse_other_settings(spec: LabSpec, found: Found) -> None:
     """Raise LabError if a lab of this name exists with settings that cannot be changed to ``spec``."""
     fix = (
         f"toolkit lab down --name {spec.name}  # then run the same command again; to keep {spec.name}, "
-        "choose another --name instead"
+        "choose another --name"
     )
     if found.folder and found.folder != spec.folder:
         if owner := files.foreign_owner(found.folder):

@@ -222,7 +222,7 @@ def _parts_step(facts: Facts, identities: Sequence[str]) -> Step:
         "remove partial images",
         script(_REMOVE_PARTS, *identities),
         unless=script(_NO_PARTS, *identities),
-        fix=f"on {facts.host}: {facts.engine} images toolkit-part",
+        fix=f"on {facts.host}: {facts.engine} images toolkit-part  # lists the remaining partial images",
     )
 
 

@@ -50,7 +50,9 @@ def job_report(session: Session, job: str) -> JobReport:
     accounts = {name: reports[name][1] for name in names if name in reports and reports[name][1].record}
     if not accounts:
         lines = "".join(f"\n  {name}: {why}" for name, why in silent.items())
-        raise ToolkitError(f"no host reported a record of job {job}{lines}", "toolkit status")
+        raise ToolkitError(
+            f"no host reported a record of job {job}{lines}", "toolkit status  # shows which hosts answer"
+        )
     for name, what in accounts.items():
         accounts[name] = replace(what, versions=what.versions | host_versions(session.facts[name]))
     took_part = {name for name, _ in status.hosts}

@@ -128,7 +128,7 @@ def _throughput(report: JobReport) -> list[tuple[str, Chart | None]]:
         label = f"{name} over time (median {typical:.4g})" if typical else name
         parts.append((label, chart([Line(curve, name, number)], label, 170, marks, window)))
     if report.steps is not None and report.steps.top:
-        label = f"Steps over time (at most {report.steps.top:g})"
+        label = f"Steps over time (highest step {report.steps.top:g})"
         parts.append((label, chart([Line(report.steps, "step", 2)], label, 130, marks, window)))
     return parts
 

@@ -123,9 +123,9 @@ def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
     if is_link_local(interface.address):
         others = [i.address for i in facts.interfaces if i.name == interface.name]
         if lasting := next((address for address in others if not is_link_local(address)), ""):
-            found.append(f"the address is link-local, and {interface.name} also has the address {lasting}")
+            found.append(f"the address is link-local, and toolkit prefers {lasting} on the same interface")
     if _made_by_engine(interface.name, link):
-        found.append("a container engine or hypervisor created the interface, which reaches no other host")
+        found.append("a container engine or hypervisor created the interface, so toolkit does not use it")
     elif link and link.kind == "bridge" and not _has_card(facts, link):
         found.append("the bridge has no network card, so it reaches no other host")
     elif link and link.down:

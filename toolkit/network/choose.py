@@ -237,7 +237,7 @@ def _found(
     for candidate in own:
         if not candidate.barred and not candidate.link_local and candidate.address == facts.ssh_address:
             return _path(candidate, "the hosts share no usable network, so toolkit uses the SSH address")
-    fix = f"in hosts.yaml: set hosts/{facts.host}/data_address to the address that the other hosts reach"
+    fix = f"in hosts.yaml: set hosts/{facts.host}/data_address to an address that the other hosts can reach"
     what = (
         "toolkit cannot select a data address, because the hosts share no usable network; "
         f"the host has {_list(own)}"
@@ -255,7 +255,7 @@ def _why(best: Shared, shared: tuple[Shared, ...]) -> str:
     if best.slowest > max(one.slowest for one in others):
         return f"the address is in the fastest {kind} that all hosts share ({best.speed})"
     if best.by_ssh:
-        return f"the address is in a {kind} that all hosts share and that contains the SSH addresses"
+        return f"the address is in a shared {kind} that contains the SSH addresses"
     return f"the address is in the best {kind} that all hosts share"
 
 
@@ -371,7 +371,7 @@ class Shared:
         if best.by_ssh and not self.by_ssh:
             other = f"{best.network}, the network of the SSH addresses,"
             return f"all hosts share the network, but {other} is as fast{because}"
-        return f"all hosts share the network, but toolkit selected {best.network}, which is as good{because}"
+        return f"all hosts share the network, but toolkit selected {best.network}, which is as fast{because}"
 
 
 def shared_networks(

@@ -85,11 +85,11 @@ def choose_fabric(
             lacking = tuple(name for name, f in facts.items() if not _efa(f))
             who = f"{host_list(lacking)} {'has' if len(lacking) == 1 else 'have'} no EFA device"
         elif len(lacking) == len(facts):
-            who = "not every host has an active RoCE port in a network that all hosts share"
+            who = "no shared network has an active RoCE port on every host"
         elif lacking:
             who = f"{host_list(lacking)} {'has' if len(lacking) == 1 else 'have'} no usable RDMA port"
         else:
-            who = "some ports are InfiniBand, and others are RoCE"
+            who = "some hosts have only InfiniBand, and others only RoCE"
         reason = f"not all hosts can reach each other by RDMA ({who})"
         return Fabric("tcp only", reason, lacking=lacking, some_efa=some_efa)
     return Fabric("tcp", "no host has an active RDMA port")

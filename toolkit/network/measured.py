@@ -106,7 +106,7 @@ class Measured:
         if slowest.rate < 0.8 * median:
             times = median / slowest.rate
             usual = f"the median rate of {shown_rate(median)}"
-            text += f"; large all-reduces take {times:.1f} times as long as at {usual}"
+            text += f"; a large ring all-reduce takes about {times:.1f} times as long as at {usual}"
         return text
 
     def as_json(self) -> dict[str, Any]:

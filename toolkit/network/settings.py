@@ -63,7 +63,7 @@ def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
         Setting(
             "HOROVOD_GLOO_IFACE",
             name,
-            "Horovod with Gloo would use the interface name of the main host on all hosts",
+            "by default, Horovod with Gloo uses the interface name of the main host on all hosts",
         ),
         Setting("TP_SOCKET_IFNAME", name, "TensorPipe of torch.distributed.rpc uses this interface"),
         # Read when the rank calls MPI_Init.
@@ -77,16 +77,12 @@ def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
 
 def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Facts) -> list[Setting]:
     names = [port.name for port in ports]
-    # By default UCX uses every device, including those without a route to a peer.
-    found = [
-        Setting("UCX_NET_DEVICES", ",".join((*names, path.interface)), "UCX tries every device by default")
-    ]
+    why = "by default, UCX also tries devices that reach no other host"
+    found = [Setting("UCX_NET_DEVICES", ",".join((*names, path.interface)), why)]
     if fabric.kind == "tcp only":
         found.append(Setting("NCCL_IB_DISABLE", "1", fabric.reason))
         if fabric.some_efa:
-            why = (
-                f"NCCL uses EFA through a plugin, which NCCL_IB_DISABLE does not disable, and {fabric.reason}"
-            )
+            why = f"NCCL_IB_DISABLE does not disable the EFA plugin of NCCL, and {fabric.reason}"
             found.append(Setting("NCCL_NET", "Socket", why))
     if names:
         found.append(
@@ -120,7 +116,9 @@ NO_GPUDIRECT = frozenset(("NVIDIA GB10",))
 EFA = [
     Setting("FI_PROVIDER", "efa", "libfabric must use the EFA provider"),
     Setting("FI_EFA_FORK_SAFE", "1", "data loaders that fork need this setting on kernels before 5.15"),
-    Setting("FI_EFA_USE_HUGE_PAGE", "0", "data loaders that fork would exhaust the huge pages"),
+    Setting(
+        "FI_EFA_USE_HUGE_PAGE", "0", "with the value 1, data loaders that fork can exhaust the huge pages"
+    ),
 ]
 
 

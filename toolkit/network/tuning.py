@@ -98,8 +98,8 @@ MPI_TRIALS = (
         "streamed",
         tuple(sorted((f"OMPI_MCA_btl_tcp_{name}", str(value)) for name, value in _STREAMED.items())),
         (Algorithm(5, 262144), Algorithm(5, 65536), DEFAULT),
-        f"Open MPI sends messages up to {shown_bytes(_AT_ONCE)} without a request, "
-        "and larger messages as a stream of pieces",
+        f"Open MPI sends messages up to {shown_bytes(_AT_ONCE)} without waiting for the receiver, "
+        "and larger messages as a stream of fragments",
         # An equal time is enough: times with put vary by chance, for minutes in one direction.
         gain=-0.02,
     ),
@@ -112,7 +112,7 @@ def _sockets(threads: int, each: int) -> Trial:
         f"{threads * each} sockets",
         env,
         (DEFAULT,),
-        f"NCCL opens {threads * each} TCP connections to each peer",
+        f"NCCL uses {threads * each} TCP sockets for each connection to a peer",
         least=4 * 1024**2,
     )
 
@@ -194,7 +194,7 @@ def choose_tuning(
         return Tuning(
             engine,
             tuple(hosts),
-            why=("the trials produced no measurements",),
+            why=("the trial with default settings produced no measurements",),
             timings=tuple(timings),
             when=when,
         )
@@ -276,9 +276,9 @@ def _reasons(best: _Offer, usual: dict[int, float]) -> Iterable[str]:
         gain = usual[size] / seconds
         if algorithm != DEFAULT or gain > 1 + LEAST_GAIN:
             times = f"{shown_time(seconds)} instead of {shown_time(usual[size])}"
-            yield f"{shown_bytes(size)}: {algorithm} takes {times} ({gain:.2f} x as fast)"
+            yield f"{shown_bytes(size)}: {algorithm} takes {times} ({gain:.2f} times as fast)"
     if not best.trial.env and not best.rules:
-        yield "no trial was clearly faster for large messages without being slower for smaller messages"
+        yield "no trial made large messages clearly faster without slowing smaller messages"
 
 
 def tuned_for(hosts: Sequence[tuple[str, str, int]], kept: Iterable[Tuning]) -> tuple[Tuning, ...]:

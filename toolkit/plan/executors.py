@@ -68,7 +68,7 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     targets, lost = _targets(step, context)
     if lost and len(lost) == len(targets):
         return Verdict("not run", f"an earlier step failed on {host_list(lost)}")
-    without = f"without hosts on which an earlier step failed: {host_list(lost)}" if lost else ""
+    without = f"left out hosts on which an earlier step failed: {host_list(lost)}" if lost else ""
     runner = context.runners[step.host]
     subject = _own(step.command, context)
     whole = subject

@@ -97,9 +97,8 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         where = ", ".join(f"{container} on {host}" for host, container in step.others)
         return [f"start supervisors of {step.job} in {where} when the launcher requests daemons"]
     if isinstance(step, SendData):
-        held = (
-            f"{counted(step.content.files, 'file')}, {size(step.content.size)}; {step.content.identity[:12]}"
-        )
+        files = f"{counted(step.content.files, 'file')}, {size(step.content.size)}"
+        held = f"{files}, digest {step.content.identity[:12]}"
         return [f"send the missing data of {step.source} ({held}) to {step.path}"]
     if isinstance(step, RemoveData):
         return [f"remove the files that toolkit wrote to {step.path}, except files that changed later"]

@@ -180,7 +180,7 @@ class _Reader:
             elif value is not None:
                 every = value
         if not 576 <= options.mtu <= 65535:
-            self.bad("--mtu", f"should be 576 to 65535, found {options.mtu}")
+            self.bad("--mtu", f"should be 576 to 65535 bytes, found {options.mtu}")
         latency, overhead = (
             self.read(f"--{name}", text, units.seconds) if text else None
             for name, text in (("latency", options.latency), ("overhead", options.overhead))

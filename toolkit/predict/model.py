@@ -238,7 +238,7 @@ def verdict(rows: Sequence[Row]) -> str:
     if row.speedup is None or row.efficiency is None:
         if row.even is None:
             return f"{many} would be faster than 1 host at any compute time per step"
-        nine = f" (90 % of the ideal speedup: more than {seconds_text(row.ninety)})" if row.ninety else ""
+        nine = f" (for 90 % of the ideal speedup: more than {seconds_text(row.ninety)})" if row.ninety else ""
         return (
             f"{many} would be faster than 1 host if a step computes for more than "
             f"{seconds_text(row.even)}{nine}; {row.neck}"
@@ -247,7 +247,7 @@ def verdict(rows: Sequence[Row]) -> str:
         longer = _times_text(1 / row.speedup)
         return f"{many} would take {longer} × as long as 1 host for the same samples, because {row.neck}"
     if row.speedup < 1 + _SAME:
-        return f"{many} would be as fast as 1 host, because {row.neck}"
+        return f"{many} would be about as fast as 1 host, because {row.neck}"
     ideal = f"{row.efficiency:.0%}".replace("%", " %")
     why = f", because {row.neck}" if row.efficiency < 0.5 else ""
     return (
@@ -281,7 +281,7 @@ def _advice(network: Network, load: Load, rows: Sequence[Row], one: _Times) -> s
             ratio = _times_text(best / alone)
             count = len(left)
             fast = "host with the fastest link" if count == 1 else f"{count} hosts with the fastest links"
-            text = f"the {fast} alone would be {ratio} × as fast as 1 host: {options}"
+            text = f"the {fast} alone would be {ratio} × as fast as 1 host; add {options}"
     return text
 
 

@@ -188,7 +188,7 @@ def decode(kind: type[T], value: object, path: str = "") -> T:
 
 def _integer(text: str) -> int:
     if len(text) > _DIGITS:
-        raise DecodeError("", f"an integer of {len(text)} digits, which is too long")
+        raise DecodeError("", f"an integer of {len(text)} characters, but the limit is {_DIGITS}")
     return int(text)
 
 

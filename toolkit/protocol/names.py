@@ -86,7 +86,7 @@ def job_word(text: str) -> str:
         ValueError: no job is called so.
     """
     if not JOB_ID.fullmatch(text):
-        raise ValueError("a job id looks like 20260102-030405-train-a1b2; toolkit jobs lists the job ids")
+        raise ValueError("a job id looks like 20260102-030405-train-a1b2; `toolkit jobs` lists the job ids")
     return text
 
 

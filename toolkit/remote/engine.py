@@ -59,7 +59,7 @@ def connect_client(timeout: float) -> docker.DockerClient:
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         raise MissingTool(
             f"no Docker engine answers on your machine: {error}",
-            "sudo systemctl start docker  # your user must be in the group docker; to install Docker on"
+            "sudo systemctl start docker  # access requires root or the group docker; to install Docker on"
             " Debian or Ubuntu, run sudo scripts/engine.sh ensure in a toolkit checkout",
         ) from error
     return client

@@ -29,7 +29,7 @@ class LateEngine(ImageError):
     """The engine did not respond in time, so it is unknown whether it has the image."""
 
     def __init__(self, command: str) -> None:
-        what = f"the Docker engine of your machine gave no answer within {_SECONDS:g} s to docker {command}"
+        what = f"the Docker engine of your machine did not answer `docker {command}` within {_SECONDS:g} s"
         super().__init__(what, LATE_FIX)
 
 

@@ -140,7 +140,7 @@ class _Framed:
                 )
                 raise ToolkitError(
                     what,
-                    f"ssh {self._host} true  # then correct the startup files of the shell on the host",
+                    f"on {self._host}: remove the output from the startup files of the login shell",
                     self._host,
                 )
         if data:

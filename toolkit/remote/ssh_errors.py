@@ -140,7 +140,7 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
                 "then restart sshd"
             )
         elif error.hung_up:
-            where = "IdentityFile and IdentitiesOnly yes for the jump host in ~/.ssh/config"
+            where = "an IdentityFile and IdentitiesOnly yes for the jump host in ~/.ssh/config"
             where = where if target.is_jump else "identity_file: in hosts.yaml"
             fix = f"set {where}, so that toolkit offers only the key in that file"
         elif error.no_keys:
@@ -151,5 +151,5 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
     unsupported = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if unsupported:
         tried = [*tried, f"toolkit does not support {' or '.join(unsupported)} of the SSH configuration"]
-    what = f"the SSH login of {target.login} was refused: {'; '.join(tried)}"
+    what = f"the SSH login of {target.login} failed: {'; '.join(tried)}"
     return Unreachable(what, fix, target.name, UnreachableCause.LOGIN_REFUSED)

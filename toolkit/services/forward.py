@@ -102,19 +102,20 @@ class Doors:
                     raise
                 failed.append(error)  # ``dial`` reports it
                 continue
-            number = wanted if wanted and not index else port
-            forward = self._forward(number, partial(way.dial, port), fixed=bool(wanted) and not index)
+            fixed = bool(wanted) and not index
+            number = wanted if fixed else port
+            forward = self._forward(number, partial(way.dial, port), service.name if fixed else "")
             doors.append(Door(service.name, service.host, forward.port, port))
         if failed and not doors:
             raise failed[0]
         return doors
 
-    def _forward(self, port: int, dial: Callable[[], Stream], fixed: bool) -> Forward:
+    def _forward(self, port: int, dial: Callable[[], Stream], fixed_for: str) -> Forward:
         try:
             forward = Forward(port, dial)
         except OSError as error:
-            if fixed:
-                fix = "toolkit forward SERVICE  # without --port, toolkit can use a free port"
+            if fixed_for:
+                fix = f"toolkit forward {fixed_for}  # without --port, toolkit can use a free port"
                 raise ToolkitError(
                     f"cannot listen on port {port} of your machine: {error.strerror}", fix
                 ) from error

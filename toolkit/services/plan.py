@@ -51,7 +51,7 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
         # Its bridge is in a network namespace of its own, and its users need another mapping.
         what = (
             f"service {service.name} cannot run with rootless Podman, because the host cannot connect to "
-            "the containers on its bridge network"
+            "containers on a rootless bridge network"
         )
         fix = f"remove services/{service.name}, or set engine: docker, or set hosts/{place.name}/user to root"
         raise NotReady(what, f"in hosts.yaml: {fix}", place.name)

@@ -216,7 +216,7 @@ def test_a_machine_with_gpus_and_without_torch(tmp_path: Path) -> None:
     status, report = accept(tmp_path, "driver-550", 0, "--only", "nvidia-smi", "--only", "probe")
     assert status == 0 and "| GPUs | 8 × NVIDIA H100 80GB HBM3 |" in report
     assert "8 NVIDIA H100 80GB HBM3, driver 550.90.07, 81559 MiB |" in report
-    assert "| The probe that every command starts with | passed |" in report and "8 GPUs, " in report
+    assert "| Probe of the host | passed |" in report and "8 GPUs, " in report
 
 
 def test_a_machine_whose_driver_is_not_loaded(tmp_path: Path) -> None:

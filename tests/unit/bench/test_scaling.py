@@ -244,7 +244,7 @@ def test_a_job_that_hangs_has_no_throughput(monkeypatch: pytest.MonkeyPatch) -> 
     what = f"job {job.id} printed no step number for 60 s after step 5"
     with pytest.raises(ToolkitError, match=what) as caught:
         watched(monkeypatch, job, stepping(job, lambda now: min(now, 5)))
-    hint = "if the script evaluates or saves then, use a smaller --seconds or a larger --patience"
+    hint = "if the script evaluates or saves after that step, use a smaller --seconds or a larger --patience"
     assert caught.value.fix == f"toolkit logs {job.id}  # {hint}"
     with pytest.raises(ToolkitError, match="printed a step number within 60 s"):
         watched(monkeypatch, job, lambda now: ())

@@ -41,7 +41,7 @@ CASES = (
         )
     ),
     *(
-        Case(check, "not checked", scene(docker=_NO_DOCKER), "cannot be used")
+        Case(check, "not checked", scene(docker=_NO_DOCKER), "the container engine")
         for check in (
             *("docker-storage", "docker-users", "docker-here", "docker-logs", "docker-runtime"),
             "docker-confined",
@@ -59,7 +59,12 @@ CASES = (
         with_host(scene(), "gpu2", {"docker": "19.03.15"}),
         "but the host has 19.03.15",
     ),
-    Case("docker-version", "not checked", with_host(scene(), "gpu2", {"docker": ""}), "cannot be used"),
+    Case(
+        "docker-version",
+        "not checked",
+        with_host(scene(), "gpu2", {"docker": ""}),
+        "cannot use the container",
+    ),
     Case("docker-storage", "warning", scene(docker=info(Driver="vfs")), "vfs"),
     Case(
         "docker-storage",

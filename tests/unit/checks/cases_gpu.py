@@ -127,7 +127,7 @@ CASES = (
             answers={**_ONE.answers, "marks": marks("gpu1", process(700, JOB_ID, "SUPERVISOR"))},
         ),
     ),
-    Case("gpu-busy", "error", _tail(_APP, card(0), _EXCLUSIVE), "refuses other processes"),
+    Case("gpu-busy", "error", _tail(_APP, card(0), _EXCLUSIVE), "allows no other process in its"),
     Case("gpu-mode", "error", _card(compute_mode="Prohibited"), "no CUDA program can use the GPU"),
     Case("gpu-mode", "ok", _card(compute_mode="Exclusive_Process")),
     Case(

@@ -243,7 +243,9 @@ CASES = (
         "no CDI specification",
         fix="on gpu2: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     ),
-    Case("gpu-containers", "not checked", scene(docker="docker: not found"), "cannot be used"),
+    Case(
+        "gpu-containers", "not checked", scene(docker="docker: not found"), "cannot use the container engine"
+    ),
     Case(
         "gpu-containers",
         "ok",
@@ -254,7 +256,7 @@ CASES = (
     ),
     Case("gpu-kept", "warning", _says(gpus(tail=TAIL.replace("chars:yes\n", ""))), "daemon-reload"),
     Case("gpu-kept", "ok", scene(docker=info(CgroupDriver="cgroupfs"), gpu_health=gpus(tail=""))),
-    Case("gpu-kept", "not checked", scene(docker="docker: not found"), "cannot be used"),
+    Case("gpu-kept", "not checked", scene(docker="docker: not found"), "cannot use the container engine"),
     Case("gpu-fabric", "ok", _says(gpus(tail=TAIL + "fabric:active\n"))),
     Case("gpu-fabric", "error", _says(gpus(tail=TAIL + "fabric:failed\n")), "fabric manager is failed"),
     Case(

@@ -18,7 +18,7 @@ def _unsendable(base: Scene) -> Scene:
 
 _NOWHERE = replace(_unsendable(with_host(scene(), "gpu1", {"images": ()})), image=None)
 _PARTLY_SILENT = replace(_NOWHERE, seen=_NOWHERE.seen | {"cpu3": Seen("cpu3")})  # cpu3 did not answer
-_LATE = "the Docker engine of your machine gave no answer within 30 s to docker info"
+_LATE = "the Docker engine of your machine did not answer `docker info` within 30 s"
 _SILENT = replace(scene(), seen={}, image=None, sendable=False)
 _DIFFERENT = with_host(scene(), "gpu2", {"images": (_OTHER,)})
 _RUNS_OTHER = with_host(
@@ -49,8 +49,8 @@ CASES = (
     Case(
         "image-pull", "not checked", _pulled("dial tcp: timeout", HttpsProxy="http://p:1"), "mirror or proxy"
     ),
-    Case("image-pull", "not checked", _pulled("what is this?"), "the query to the registry for"),
-    Case("image-pull", "not checked", replace(_pulled(), registry={}), "was not queried"),
+    Case("image-pull", "not checked", _pulled("what is this?"), "the registry query for"),
+    Case("image-pull", "not checked", replace(_pulled(), registry={}), "did not query the registry"),
     *(Case(check, "ok", scene()) for check in ("image", "image-there", "image-running")),
     Case("image", "error", _NOWHERE, "neither your machine nor any host"),
     Case("image", "error", _PARTLY_SILENT, "neither your machine nor any host that answered has the image"),
@@ -86,7 +86,12 @@ CASES = (
     Case("image-there", "error", _unsendable(scene()), "is missing", host="cpu3"),
     Case("image-there", "not checked", _unsendable(_DIFFERENT), "different images with the tag"),
     Case("image-there", "not checked", _NOWHERE, "no host has the image"),
-    Case("image-there", "not checked", with_host(scene(), "gpu2", {"docker": ""}), "cannot be used"),
+    Case(
+        "image-there",
+        "not checked",
+        with_host(scene(), "gpu2", {"docker": ""}),
+        "cannot use the container engine [docker]",
+    ),
     Case("image-running", "warning", _RUNS_OTHER, "created from image fedcba9876543210"),
     Case("image-running", "not checked", _NOWHERE, "no host has the image"),
     *(

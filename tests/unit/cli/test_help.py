@@ -87,7 +87,7 @@ def test_each_option_has_a_meaning_and_a_value_with_a_name(name: str) -> None:
         ("run", "--np", "Start N ranks (default: one per slot)"),
         ("run", "--hosts", "Path of hosts.yaml (default: hosts.yaml; variable: TOOLKIT_HOSTS)"),
         ("lab up", "--count", "Number of hosts, 1 to 200 (default: 2)"),
-        ("run", "--detach", "Start the job and return immediately"),
+        ("run", "--detach", "Start the job and exit without following its output"),
         (
             "run",
             "--fold",

@@ -107,4 +107,7 @@ def test_a_host_that_prints_without_end_is_given_up(monkeypatch: pytest.MonkeyPa
                 sink(b"noise\n" * 100)
             return Result(0)
 
-    assert looked(Endless("gpu1")) == "the test container does not stop printing" and clock.now < 200
+    assert (
+        looked(Endless("gpu1")) == "the test program in the container does not stop printing"
+        and clock.now < 200
+    )

@@ -207,7 +207,7 @@ def test_jobs_that_the_caller_knows_are_not_refused_again() -> None:
 
 def test_many_holders_are_one_sentence() -> None:
     claims = [replace(CLAIM, job=f"j{number}") for number in range(6)]
-    with pytest.raises(NotReady, match=r"; and 2 more jobs or processes\n"):
+    with pytest.raises(NotReady, match=r"; and 2 more jobs or processes hold GPUs\n"):
         refuse_held({"gpu1": host(claims=claims)}, {"gpu1": ["GPU-0"]})
     both = replace(CLAIM, gpus=("GPU-0", "GPU-1"))
     with pytest.raises(NotReady, match=r"gpu1: GPUs 0 \(GPU-0\), 1 \(GPU-1\) are held by job j1"):

@@ -130,7 +130,7 @@ def test_the_recorded_choice_stays_until_the_image_changes() -> None:
     assert choose_transport(again, running, False, {}).chosen_transport == "exec"
     hosts: Any = dict.fromkeys(inventory.names, Image())
     other = replace(running, image=replace(running.image, identity="0" * 16))
-    with pytest.raises(ImageError, match="no host that answers has the image"):
+    with pytest.raises(ImageError, match="no usable host has the image"):
         choose_transport(again, other, False, hosts)
     # An explicit transport of an earlier `up` is no choice of auto.
     explicit = parse_applied(applied_text(made("transport: exec\n")[0], "gpu1", layout.image.identity))
@@ -213,7 +213,10 @@ def test_a_probe_that_fails_on_a_host_names_the_host_and_its_engine() -> None:
     with pytest.raises(ImageError, match="the runtime failed") as caught:
         image_report("lab:1", "sha256:1", (), Image(status=125).run, "box1", "podman")
     assert caught.value.host == "box1"
-    assert caught.value.fix == "on box1: podman run -it --rm --entrypoint sh lab:1"
+    assert (
+        caught.value.fix
+        == "on box1: podman run -it --rm --entrypoint sh lab:1  # then run: python3 --version"
+    )
     with pytest.raises(ImageError, match="AppArmor is enabled on the host") as caught:
         image_report("lab:1", "sha256:1", (), Image(status=127, said=_NO_APPARMOR).run, "box1")
     assert caught.value.fix == "on box1: sudo apt-get install apparmor && sudo systemctl restart docker"

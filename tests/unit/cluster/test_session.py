@@ -109,5 +109,5 @@ def test_a_local_engine_that_does_not_respond_stops_no_command(monkeypatch: pyte
         monkeypatch.setattr(session, "try_networks", lambda: session.settled)
         assert session.find_local_image() is None
         observed = session.observe()
-        assert observed.local_silence.endswith("no answer within 30 s to docker image inspect")
+        assert observed.local_silence.endswith("did not answer `docker image inspect` within 30 s")
         assert session.observe(running=True).local_silence == ""

@@ -78,15 +78,15 @@ def test_the_latest_of_none_is_nothing() -> None:
         (host(), ""),
         (world.facts(), ""),  # nothing of the cluster is there
         (host("", OTHERS, ""), "toolkit up did not complete on this host"),
-        (host("0.0.9", OTHERS), f"created by toolkit 0.0.9, but your version is {__version__}"),
+        (host("0.0.9", OTHERS), f"toolkit 0.0.9 set up this host, but your version is {__version__}"),
         # Only the programs are from elsewhere: two checkouts of one version.
         (
             host(programs=OTHERS),
-            f"the programs on the host differ from those of toolkit {__version__}",
+            f"the toolkit programs on the host differ from those of version {__version__}",
         ),
-        (host(LATER, OTHERS), f"created by toolkit {LATER}, which is newer than your version {__version__}"),
+        (host(LATER, OTHERS), f"toolkit {LATER} set up this host, but your version {__version__} is older"),
         # The container was made by a later one, the files by this one since.
-        (host(label=LATER), f"created by toolkit {LATER}, which is newer than your version {__version__}"),
+        (host(label=LATER), f"toolkit {LATER} set up this host, but your version {__version__} is older"),
         # An earlier version created the container, and nothing required recreating it.
         (host(label="0.0.9"), ""),
     ],
@@ -116,7 +116,7 @@ def test_a_job_needs_the_programs_of_the_toolkit_that_starts_it() -> None:
     require_programs("demo", [host("0.0.9"), host("")], world.INSIDE)
     require_programs("demo", [host(programs=(*OURS, ("gone.py", "00ff")))], world.INSIDE)
     for facts in (host("", ()), host("0.0.9", OTHERS), host(programs=OURS[1:])):
-        with pytest.raises(NotReady, match="programs on gpu2 differ from those of toolkit") as error:
+        with pytest.raises(NotReady, match="programs on gpu2 differ from those of version") as error:
             require_programs("demo", [facts], world.INSIDE)
         assert error.value.fix.startswith("toolkit up")
     with pytest.raises(NotReady, match=f"toolkit {LATER} created"):
@@ -138,10 +138,10 @@ def test_what_up_would_take_from_a_running_job() -> None:
     assert taken(gpu2=host()) == ("`toolkit up` would recreate the containers on gpu2",)
     assert taken(gpu2=host(programs=OTHERS)) == (
         "`toolkit up` would recreate the containers on gpu2",
-        "`toolkit up` would replace the programs on gpu2",
+        "`toolkit up` would replace the toolkit programs on gpu2",
     )
     assert taken(prepare=True, gpu2=host(programs=OTHERS)) == (
-        "`toolkit up` would replace the programs on gpu2",
+        "`toolkit up` would replace the toolkit programs on gpu2",
     )
     (own,) = started["gpu2"].containers
     paused = replace(started["gpu2"], containers=(replace(own, state="paused"),), programs=OURS)
@@ -262,7 +262,7 @@ def test_status_of_every_kind_of_host() -> None:
     other = replace(gpu2, name="toolkit-other-worker", labels={LABEL_CLUSTER: "other"})
     said["gpu2"] = replace(said["gpu2"], containers=(other,))
     rows = {r.host: r for r in standing.host_states(world.inventory(), said, errors, container_programs())}
-    assert rows["gpu2"].note == "1 container of other clusters"
+    assert rows["gpu2"].note == "the host has 1 container of other clusters"
 
 
 def test_status_of_hosts_whose_addresses_nobody_can_tell() -> None:

@@ -272,14 +272,15 @@ def test_evidence_of_the_watchdog_masks_secrets_of_the_hosts_file(world: World) 
 def test_hosts_that_do_not_answer_are_not_among_those_that_collect_counts(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reports = [{"host": "gpu1", "ranks": []}, {"host": "gpu2", "error": "gone"}]
+    late = {"host": "gpu3", "error": "did not answer", "is_predicate": True}
+    reports = [{"host": "gpu1", "ranks": []}, {"host": "gpu2", "error": "gone"}, late]
     monkeypatch.setattr(collect, "load_job", lambda job: {"hosts": []})
     monkeypatch.setattr(collect, "job_folder", lambda job: world.root)
     monkeypatch.setattr(collect, "look_everywhere", lambda job, names: reports)
     monkeypatch.setattr(sys, "argv", ["diagnose.collect", JOB])
     assert collect.main() == 0
     said = json.loads(capsys.readouterr().out)
-    assert (said["hosts"], said["silent"]) == (1, ["gpu2: gone"])
+    assert (said["hosts"], said["silent"]) == (1, ["gpu2: gone", "gpu3 did not answer"])
 
 
 def test_collect_keeps_only_the_newest_files_and_queries_the_current_hosts(

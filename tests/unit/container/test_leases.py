@@ -247,7 +247,7 @@ def test_records_of_hosts_are_compared_by_the_clock_of_main(
 def test_a_host_that_does_not_answer_a_request_is_lost(world: World) -> None:
     two_hosts(world)
     found = driven(world, 'leases.lose("gpu2")\n')
-    assert found["beats"] and found["lost"] == ["gpu2", "no answer for 15 s"]
+    assert found["beats"] and found["lost"] == ["gpu2", "the host did not answer for 15 s"]
 
 
 def test_a_lease_that_cannot_look_after_its_ranks_says_so(world: World) -> None:

@@ -60,6 +60,6 @@ def test_a_jobs_token_is_forgotten_with_the_variables(world: World) -> None:
 
 def test_processes_that_do_not_end_are_named() -> None:
     left = [{"pid": 12, "name": "python3"}, {"pid": 7, "name": "sh"}]
-    assert still_alive(left) == "still alive: python3 (pid 12), sh (pid 7)"
+    assert still_alive(left) == "python3 (pid 12), sh (pid 7) did not end"
     assert still_alive([]) is None
-    assert still_alive("words of a changed host") == "still alive: unknown processes"
+    assert still_alive("words of a changed host") == "unknown processes did not end"

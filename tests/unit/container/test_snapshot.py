@@ -308,7 +308,7 @@ def test_a_run_replaces_a_store_that_a_rank_has_damaged(code: Code, place: str, 
     assert same(job, code)
     # Only what is no damage at all goes without a warning.
     seen = not (by == "file" and place in UNSEEN)
-    assert ("the code store was damaged and has been replaced: " in verdict.detail) == seen
+    assert ("toolkit replaced the code store on the host: " in verdict.detail) == seen
     if seen:
         assert str(code.store) in verdict.detail
     code.settle()

@@ -79,7 +79,7 @@ CASES = [
     ),
     (
         'Error: lookup init binary: exec: "catatonit": executable file not found in $PATH',
-        "the host does not have catatonit, the first process of a container",
+        "the host does not have catatonit, which a container starts first",
         "apt-get install catatonit",
     ),
     (
@@ -107,7 +107,7 @@ CASES = [
         "toolkit down && toolkit up",
     ),
     *(
-        (said, "the cluster was removed meanwhile", "toolkit up  # after the removal has ended")
+        (said, "the cluster was removed during the command", "toolkit up  # after the removal has ended")
         for said in (
             "mktemp: failed to create directory via template '/home/a/toolkit/demo/gpu1/.toolkit-new.XXXXXX':"
             " No such file or directory",

@@ -126,7 +126,7 @@ def test_what_changes_or_cannot_be_read_is_an_error_with_its_name(tmp_path: Path
     (tmp_path / "one").write_text("1")
     (shard,) = read_content(tmp_path).shards
     (tmp_path / "one").write_text("2!")
-    with pytest.raises(ToolkitError, match="one has changed since the plan was made"):
+    with pytest.raises(ToolkitError, match="one has changed since toolkit made the plan"):
         list(read_shard(tmp_path, shard))
     (tmp_path / "one").unlink()
     with pytest.raises(ToolkitError, match="cannot read the data"):

@@ -111,7 +111,7 @@ def test_strings_of_python_and_of_shells() -> None:
 
 # Looking up an error
 
-REFUSED = "the SSH login of a@gpu1 was refused:"
+REFUSED = "the SSH login of a@gpu1 failed:"
 
 
 @for_each(("name", "way"), WAYS)

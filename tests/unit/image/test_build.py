@@ -145,9 +145,9 @@ def test_pip_without_a_connection_is_no_conflict_of_versions(lines: tuple[str, .
 def test_versions_that_conflict_are_reported_even_after_a_connection_that_broke(
     lines: tuple[str, ...],
 ) -> None:
-    with pytest.raises(ImageError, match="pip finds no versions for more") as caught:
+    with pytest.raises(ImageError, match=r"pip cannot resolve .*more.* for the image") as caught:
         resolve(python(f"raise SystemExit({chr(10).join(lines)!r})"), "more.txt")
-    assert "WARNING" not in caught.value.what and caught.value.fix.startswith("change the versions in more")
+    assert "WARNING" not in caught.value.what and caught.value.fix.startswith("change more")
 
 
 def locked_house(folder: Path, text: str, **changes: Any) -> Wheelhouse:
@@ -272,7 +272,7 @@ _GET = 'Get "https://registry.corp/v2/": dial tcp: lookup registry.corp: no such
         ("standard_init_linux.go:228: exec user process caused: exec format error", "", "qemu-user-static"),
         (f"{_SOLVE}dial tcp: i/o timeout", "", "make base"),
         # `make base` does not create these.
-        (f"{_SOLVE}not found", "registry.corp/d:1", "docker pull registry.corp/d:1  # prints the reason"),
+        (f"{_SOLVE}not found", "registry.corp/d:1", "docker pull registry.corp/d:1  # prints why"),
         (_GET, "registry.corp/d:1", "docker pull registry.corp/d:1"),
         ("manifest for d:1 not found: manifest unknown", "d:1", "docker pull d:1"),
         ("no space left on device", "", ""),
@@ -308,7 +308,7 @@ def test_builds_of_one_kind_follow_each_other(tmp_path: Path, monkeypatch: pytes
         assert said.wait(PATIENCE_S)
         events.append("first")
     thread.join(PATIENCE_S)
-    assert events == ["waiting for another build of an image (cpu) on your machine", "first", "second"]
+    assert events == ["waiting for another image build (cpu) on your machine", "first", "second"]
 
 
 def test_a_build_makes_its_plan_while_no_other_build_changes_the_wheelhouses(

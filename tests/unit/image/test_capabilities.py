@@ -44,8 +44,8 @@ def test_text_and_json_name_what_is_not_used() -> None:
     facts = ImageFacts("sha256:1", "a" * 16, (), entrypoint=("/opt/entrypoint.sh",), user="1234")
     image = InspectedImage("lab:1", facts, FULL)
     text = capabilities_text(image)
-    assert "toolkit does not use ENTRYPOINT /opt/entrypoint.sh of the image." in text
-    assert "toolkit does not use USER 1234 of the image." in text
+    assert "toolkit does not use the ENTRYPOINT of the image: /opt/entrypoint.sh" in text
+    assert "toolkit does not use the USER of the image: 1234" in text
     value = capabilities_json(image)
     assert value["transport"] == "ssh" and value["launchers"]["horovodrun"] is True
     assert value["python"] == "3.12.3" and value["cuda"] == "12.8" and value["nccl"] == "2.26.2"

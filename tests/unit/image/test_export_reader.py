@@ -58,7 +58,7 @@ def test_an_export_is_written_to_the_cache_unless_tmpdir_is_set(
 def test_a_full_disk_is_not_a_malformed_export(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/full").open("r+b", buffering=0) as full:
         monkeypatch.setattr("toolkit.image.export_reader.tempfile.TemporaryFile", lambda dir: full)
-        with pytest.raises(Unreadable, match=r"export cannot be written to .*: No space left on device"):
+        with pytest.raises(Unreadable, match=r"cannot write the image export to .*: No space left on device"):
             ExportReader(lambda _: iter([b"x"]), IMAGE).describe("0" * 16)
 
 
@@ -134,7 +134,7 @@ def test_a_layer_of_several_gzip_members_is_read_to_its_end() -> None:
 def test_a_damaged_layer_makes_the_export_unreadable(layer: bytes) -> None:
     """The engine then gets the whole archive; Go's decompressor accepts no bytes after a member either."""
     reader, identity = reader_of(layer, b"layer")
-    with pytest.raises(Unreadable, match="the engine's export is malformed"):
+    with pytest.raises(Unreadable, match="the local engine's export is malformed"):
         reader.describe(identity)
 
 
@@ -144,7 +144,7 @@ def test_headers_of_headers_make_the_export_unreadable(kind: bytes) -> None:
     header = tarfile.TarInfo("x")
     header.type, header.size = kind, 12
     member = header.tobuf(tarfile.GNU_FORMAT) + b"12 path=abc\n".ljust(tarfile.BLOCKSIZE, tarfile.NUL)
-    with pytest.raises(Unreadable, match="the engine's export is malformed"):
+    with pytest.raises(Unreadable, match="the local engine's export is malformed"):
         ExportReader(lambda _: iter([member * 3000]), IMAGE).describe("0" * 16)
 
 

@@ -73,7 +73,7 @@ def test_users_and_ports() -> None:
         ("a slots=2 slots=3\n", ["line 1: the line sets slots twice"]),
         ("a:2 slots=3\n", ["line 1: the line sets slots twice"]),
         ("a slots=4 max-slots=3\n", ["line 1: max_slots=3 is less than slots=4"]),
-        ("u@a\nv@a\n", ["line 2: the user or port differs from line 1"]),
+        ("u@a\nv@a\n", ["line 2: the user or port of a differs from line 1"]),
         ("a\nb slots=0\n", ["line 2: only the main host (the first host) can have 0 slots"]),
         ("a slots=0\n", ["line 1: no host has a slot"]),
         ("a slots=many\n", ["line 1: slots should be 0 to 1024, found 'many'"]),

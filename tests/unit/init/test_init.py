@@ -53,7 +53,7 @@ def test_a_host_on_the_command_line() -> None:
     [
         ("", "should be a host name"),
         ("gpu1:", "slots should be 0 to 1024, found ''"),
-        ("gpu1:2222", "set the SSH port in hosts.yaml"),
+        ("gpu1:2222", "set an SSH port in hosts.yaml"),
         ("gpu1:8:9", "should be [NAME=][USER@]ADDRESS[:SLOTS]"),
         ("a@b@c", "should be [NAME=][USER@]ADDRESS[:SLOTS]"),
         ("=gpu1", "should be a host name"),

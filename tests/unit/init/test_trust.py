@@ -74,7 +74,7 @@ def test_hosts_with_one_private_address_behind_different_jump_hosts_are_distingu
     conflict = shown["gpu1"]
     if failed == ["gpu1", "gpu2"]:
         assert "cannot distinguish the SSH host keys of gpu1 and gpu2" in conflict.error
-        assert "both have the name 10.0.0.5" in conflict.error
+        assert "both hosts have the name 10.0.0.5" in conflict.error
         assert "add Host gpu1 with HostName 10.0.0.5 and HostKeyAlias gpu1" in conflict.fix
         assert "set hosts/gpu1/address to gpu1" in conflict.fix
 

@@ -809,7 +809,7 @@ def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(here: World
     folder = exec_job(here, launches=[{"host": "gpu1", "argv": python("import time; time.sleep(60)")}])
     here.start("job.supervisor", JOB)
     wait_for(lambda: here.status()["state"] == "running")
-    with pytest.raises(TimeoutError, match="has not requested a daemon on gpu2"):
+    with pytest.raises(TimeoutError, match="did not request a daemon on gpu2"):
         exec_mode.asked(folder, ["gpu2"], patience=0.05)
     assert not exec_mode.begun(folder, patience=0.05)
     (folder / "logs").mkdir(exist_ok=True)
@@ -820,6 +820,4 @@ def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(here: World
 
 def test_an_ask_that_nobody_hears_is_given_up(here: World) -> None:
     folder = exec_job(here)
-    assert "probably because the toolkit command has exited" in exec_mode.ask(
-        folder, "gpu2", "orted", patience=0.05
-    )
+    assert "probably because that command has exited" in exec_mode.ask(folder, "gpu2", "orted", patience=0.05)

@@ -78,9 +78,9 @@ def test_without_a_folder_every_word_is_a_command() -> None:
         (("gone.py",), "does not exist in"),
         (("lib/gone.sh",), "does not exist in"),
         (("../outside.py",), "outside"),
-        ((".",), "is a folder; name a script"),
-        (("./lib",), "is a folder; name a script"),
-        (("lib/",), "is a folder; name a script"),
+        ((".",), "is a folder; specify a script"),
+        (("./lib",), "is a folder; specify a script"),
+        (("lib/",), "is a folder; specify a script"),
         (("data.txt",), "is not executable; run chmod \\+x .*/code/data.txt, or"),
     ],
 )

@@ -95,12 +95,12 @@ def test_a_job_is_found_where_it_runs_after_an_edit_of_main() -> None:
     )
     assert fix.splitlines() == [
         f"set main: gpu1 in hosts.yaml, then run: toolkit stop {world.JOB_ID}",
-        "toolkit up --force  # without a change of hosts.yaml, this command stops the job",
+        "toolkit up --force  # alternative that keeps hosts.yaml and stops the job",
     ]
     # The containers of the other role are removed without a start, too.
     what, fix = refusal(here, prepare=True)
     assert what.endswith("`toolkit up` would remove the containers on gpu1, gpu2")
-    assert "\ntoolkit up --prepare --force  # without" in fix
+    assert "\ntoolkit up --prepare --force  # alternative" in fix
     # Other changes: the supervisor is where the file sets main.
     what, fix = refusal(session(CHANGED, gpu1=RUNNING, gpu2=LATE))
     assert (what, fix.partition("  #")[0]) == (

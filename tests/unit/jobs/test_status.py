@@ -121,7 +121,7 @@ def test_what_a_job_may_be_called_by(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["../x", "-", "a/b", "a b", "x" * 201])
 def test_invalid_job_names(text: str) -> None:
-    with pytest.raises(ValueError, match="toolkit jobs lists the job ids"):
+    with pytest.raises(ValueError, match="`toolkit jobs` lists the job ids"):
         job_word(text)
 
 

@@ -94,7 +94,7 @@ def test_traffic_shaping_counts_like_a_slow_link() -> None:
 
 def test_between_two_equal_networks_the_one_of_ssh_is_chosen() -> None:
     choice = pick(*two(10000, 10000))
-    reason = "the address is in a network that all hosts share and that contains the SSH addresses"
+    reason = "the address is in a shared network that contains the SSH addresses"
     assert choice.paths["gpu1"].reason == reason
     assert "of the SSH addresses" in choice.verdicts["gpu2", "10.9.0.2"]
 

@@ -51,7 +51,7 @@ def test_infiniband_for_storage_does_not_replace_faster_roce() -> None:
     [
         ((), "tcp only", "gpu2 has no usable RDMA port"),
         ((replace(IB, state="INIT"),), "tcp only", "gpu2 has no usable RDMA port"),
-        ((roce(2),), "tcp only", "some ports are InfiniBand, and others are RoCE"),
+        ((roce(2),), "tcp only", "some hosts have only InfiniBand, and others only RoCE"),
     ],
 )
 def test_one_host_without_it_means_tcp_for_all(other: tuple[RdmaPort, ...], kind: str, words: str) -> None:

@@ -318,7 +318,7 @@ def test_a_step_of_which_all_targets_failed_is_not_done(tmp_path: Path) -> None:
 
 def test_a_step_of_which_some_targets_failed_names_them(tmp_path: Path) -> None:
     outcome = execute(keys(tmp_path, "c"), hosts("a", "b", "c")).outcomes[2]
-    assert (outcome.status, outcome.detail) == ("ok", "without hosts on which an earlier step failed: c")
+    assert (outcome.status, outcome.detail) == ("ok", "left out hosts on which an earlier step failed: c")
     assert (tmp_path / "used").read_text() == "b" * 64 + "\n"
 
 

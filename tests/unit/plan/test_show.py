@@ -115,7 +115,7 @@ LINES: list[tuple[Step, list[str]]] = [
     (PullImage("a", "t", "x:1"), ["docker pull x:1"]),
     (
         SendData("a", "t", "/set", Content("0" * 32, 1, 2_000, ()), "/scratch", "/account", "x:1", "1:1"),
-        ["send the missing data of /set (1 file, 2.0 kB; 000000000000) to /scratch"],
+        ["send the missing data of /set (1 file, 2.0 kB, digest 000000000000) to /scratch"],
     ),
     (
         RemoveData("a", "t", "/scratch", "/account", "x:1", "1:1"),

@@ -154,7 +154,7 @@ ENOUGH = "--params 1M --rate 1gbit"
         (
             f"{ENOUGH} --latency 5 --overhead x --inside-rate 1 --mtu 100 --step-time 0s --bucket 1B",
             [
-                "--mtu: should be 576 to 65535",
+                "--mtu: should be 576 to 65535 bytes",
                 "--latency: should",
                 "--overhead: should",
                 "--inside-rate: should",

@@ -401,8 +401,8 @@ def test_a_parameter_server_stands_where_its_link_is_fastest() -> None:
             "8 hosts would take 1.04 × as long as 1 host for the same samples, "
             "because gpu2's link is 10 Mb/s",
         ),
-        (1.01, 0.13, "8 hosts would be as fast as 1 host, because gpu2's link is 10 Mb/s"),
-        (0.99, 0.12, "8 hosts would be as fast as 1 host, because gpu2's link is 10 Mb/s"),
+        (1.01, 0.13, "8 hosts would be about as fast as 1 host, because gpu2's link is 10 Mb/s"),
+        (0.99, 0.12, "8 hosts would be about as fast as 1 host, because gpu2's link is 10 Mb/s"),
     ],
 )
 def test_the_verdict_in_one_line(speedup: float, efficiency: float, line: str) -> None:
@@ -413,7 +413,7 @@ def test_the_verdict_in_one_line(speedup: float, efficiency: float, line: str) -
 def test_the_verdict_without_a_step_time() -> None:
     said = predict(network(hosts=2, gpu2=1e7), load(compute=None)).verdict
     assert said == (
-        "2 hosts would be faster than 1 host if a step computes for more than 4.08 s (90 % of the ideal "
+        "2 hosts would be faster than 1 host if a step computes for more than 4.08 s (for 90 % of the ideal "
         "speedup: more than 36.7 s); the link of gpu2 has 10 Mb/s"
     )
     assert predict(network(hosts=1), load()).verdict.startswith("1 host sends no gradients over the network")
@@ -431,7 +431,7 @@ def test_a_part_of_the_hosts_that_would_do_more() -> None:
         "because the link of gpu2 has 100 Mb/s"
     )
     assert said.advice == (
-        "the 3 hosts with the fastest links alone would be 1.5 × as fast as 1 host: --exclude gpu2"
+        "the 3 hosts with the fastest links alone would be 1.5 × as fast as 1 host; add --exclude gpu2"
     )
     assert predict(network(1e10, 4, gpu4=1e8), load(138e6, 0.4)).advice.startswith(
         "the first 3 hosts alone would be 1.5 × as fast as 1 host"

@@ -174,7 +174,7 @@ def test_what_people_are_told(tmp_path: Path, answer: Any, limit: int, words: st
     error = refusal(Door(answers, limit), replace(TARGET, identity_files=(str(key),)))
     shown = explain(TARGET, error)
     assert shown.host == "gpu1" and fix in shown.fix
-    assert shown.what.startswith("the SSH login of alice@10.0.0.1:2222 was refused: ")
+    assert shown.what.startswith("the SSH login of alice@10.0.0.1:2222 failed: ")
     assert isinstance(shown, Unreachable) and shown.cause is UnreachableCause.LOGIN_REFUSED
     assert words.replace("KEY", str(key)) in shown.what
 

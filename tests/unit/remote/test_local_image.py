@@ -96,7 +96,7 @@ def test_an_engine_that_hangs_is_not_one_without_the_image(
     with served(tmp_path, answers) as engine:
         name, text, imported = asked(NAME, 0.5, HOME=str(tmp_path), DOCKER_HOST=engine.address)
     assert (name, imported) == ("LateEngine", "False")
-    assert f"no answer within 0.5 s to docker {command}" in text.replace("_", " ")
+    assert f"did not answer `docker {command}` within 0.5 s" in text.replace("_", " ")
 
 
 @pytest.mark.parametrize("path", ["/version", f"/images/{NAME}/json"])
@@ -107,7 +107,7 @@ def test_the_limit_of_the_sdk_is_no_absence_of_the_image_either(tmp_path: Path, 
     with served(tmp_path, answers) as engine:
         env = {"HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path), "DOCKER_HOST": engine.address}
         name, text, imported = asked(NAME, 1.0, **env)
-    assert (name, imported) == ("LateEngine", "True") and "no_answer_within_1_s_to_docker" in text
+    assert (name, imported) == ("LateEngine", "True") and "within_1_s" in text
 
 
 @pytest.mark.parametrize("config", ["[]", '"x"', "5", "null"])

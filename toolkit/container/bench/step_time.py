@@ -156,7 +156,7 @@ def main() -> int:
     if "RANK" not in os.environ:
         os.environ.update(world, MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        print("bench.step_time measures a single rank; start bench.step_time with one rank", file=sys.stderr)
+        print("bench.step_time measures a single rank, so start only one rank", file=sys.stderr)
         return 64
 
     import torch

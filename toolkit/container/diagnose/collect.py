@@ -69,7 +69,11 @@ def main() -> int:
     write_json(path, {"at": at, "why": args.why, "slots": slots, "hosts": hosts})
     for old in sorted(folder.glob("*.json"))[:-MOST_FILES]:
         old.unlink(missing_ok=True)
-    silent = [f"{host['host']}: {host['error']}" for host in hosts if host.get("error")]
+    silent = [
+        f"{host['host']}{'' if host.get('is_predicate') else ':'} {host['error']}"
+        for host in hosts
+        if host.get("error")
+    ]
     reported = len(hosts) - len(silent)
     sys.stdout.write(json.dumps({"path": str(path), "hosts": reported, "silent": silent}) + "\n")
     return 0

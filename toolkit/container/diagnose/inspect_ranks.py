@@ -146,7 +146,7 @@ def add_stacks(spy: str, processes: list[dict[str, Any]]) -> None:
         if not spy:
             process["no_stack"] = "the image has no py-spy"
         elif time.monotonic() > until:
-            process["no_stack"] = f"the time limit of {STACKS_S:.0f} s had passed"
+            process["no_stack"] = f"the limit of {STACKS_S:.0f} s for stacks had passed"
         else:
             found = stack_of(spy, process["pid"], process["state"], until)
             process["threads_seen"], process["no_stack"] = found

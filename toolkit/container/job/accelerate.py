@@ -39,7 +39,7 @@ def settings(command: Sequence[str], size: int) -> tuple[dict[str, str], list[st
     except ImportError as error:
         fail(
             127,
-            f"the image has no Accelerate ({error}); run `toolkit image build --with "
+            f"the image has no usable Accelerate ({error}); run `toolkit image build --with "
             "accelerate`, then `toolkit up`",
         )
     asked = list(command)

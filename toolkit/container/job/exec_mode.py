@@ -71,7 +71,7 @@ def ask(job: Path, host: str, command: str, patience: float = PATIENCE_S) -> str
         if time.monotonic() > until:
             return (
                 f"the toolkit command that started the job did not start the daemon within {patience:.0f} s, "
-                "probably because the toolkit command has exited"
+                "probably because that command has exited"
             )
         time.sleep(POLL_S)
     return str(read(answer).get("error", ""))
@@ -94,7 +94,7 @@ def asked(job: Path, hosts: Sequence[str], patience: float = PATIENCE_S) -> tupl
             return None
         if time.monotonic() > until:
             names = host_list(hosts)
-            raise TimeoutError(f"the launcher has not requested a daemon on {names} within {patience:.0f} s")
+            raise TimeoutError(f"the launcher did not request a daemon on {names} within {patience:.0f} s")
         time.sleep(POLL_S)
 
 

@@ -96,7 +96,7 @@ class Held:
         limit = LOST_S if self.answered else CONNECT_S
         if now - self.heard <= limit:
             return ""
-        return f"no answer for {limit:.0f} s"
+        return f"the host did not answer for {limit:.0f} s"
 
     def end_of_output(self, now: float) -> str:
         """Return the reason why the host is lost after the end of its output, empty while it can exit."""
@@ -273,7 +273,7 @@ class Leases:
     def lose(self, host: str) -> None:
         """Count a host as lost because it did not answer a request."""
         if not self.is_lost(host):
-            self._lose(self._held[host], f"no answer for {ASK_S:.0f} s")
+            self._lose(self._held[host], f"the host did not answer for {ASK_S:.0f} s")
 
     def tell(self, host: str, request: dict[str, Any]) -> dict[str, Any]:
         """Return a host's answer; empty without an answer in time."""

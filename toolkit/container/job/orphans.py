@@ -167,7 +167,7 @@ def still_alive(left: object) -> str | None:
         return None
     found = [one for one in left if isinstance(one, dict)] if isinstance(left, list) else []
     names = ", ".join(f"{one.get('name')} (pid {one.get('pid')})" for one in found)
-    return f"still alive: {names or 'unknown processes'}"
+    return f"{names or 'unknown processes'} did not end"
 
 
 def end_on(job: Job, host: str, grace: float, ranks: bool = False, keep: bool = False) -> str | None:

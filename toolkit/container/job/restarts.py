@@ -52,7 +52,7 @@ class Restarts:
         most = self._job["max_restarts"]
         if end.state != "failed" or not most:
             return ""
-        return f"; toolkit gave up after {len(self.done)} of {count(most, 'restart')}"
+        return f"; toolkit gave up after {count(most, 'restart')}"
 
     def note(self, end: End, hosts: Sequence[Host], lasted: float) -> float:
         """Record a failure; return the seconds to wait (backoff)."""
@@ -127,7 +127,7 @@ def too_few(there: Sequence[Host], least: int) -> str:
     """Describe why a job cannot start on too few hosts."""
     names = host_list(host["name"] for host in there)
     who = f"only {names} {'answer' if len(there) > 1 else 'answers'}" if there else "no host answers"
-    return f"{who}, but --min-hosts is {least}"
+    return f"{who}, but the job requires {count(least, 'host')} (--min-hosts)"
 
 
 def count(number: int, what: str) -> str:

@@ -134,7 +134,7 @@ class Supervisor:
         if idle := self.restarts.idle(self.job["hosts"], self.unswept):
             self._try(lambda: self._sweep(idle, 0.0))
         for host, why in self.unswept.items():
-            self.say(f"cannot confirm that no process of the job is left on {host}: {why}")
+            self.say(f"a process of the job might be left on {host}: {why}")
         # Do not repeat a reason that was printed already.
         if rest := end.reason.removeprefix(self.printed_reason).removeprefix("; "):
             self.say(rest)

@@ -168,10 +168,10 @@ def _follow(words: Sequence[str] | None) -> int:
     parser.add_argument("--ago", type=float, metavar="SECONDS")
     parser.add_argument("--since", type=float, metavar="EPOCH")
     parser.add_argument("--tail", type=int, metavar="LINES")
-    parser.add_argument("--rank", type=int, help="print the log of this rank (only on the host of the rank)")
+    parser.add_argument("--rank", type=int, help="print the log of this rank (only on its host)")
     parser.add_argument("--host", default="", help="print only lines of this host")
     parser.add_argument(
-        "--fold", action="store_true", help="collapse identical lines, hide torchrun's traceback"
+        "--fold", action="store_true", help="collapse identical lines and hide torchrun's traceback"
     )
     parser.add_argument("--now", action="store_true", help="print the current content and exit")
     parser.add_argument("--silent", action="store_true", help="wait for the end and print nothing")

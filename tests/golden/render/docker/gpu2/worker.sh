@@ -1,9 +1,8 @@
 #!/bin/sh
-# Run this script on gpu2 after `toolkit up --prepare`, which sends the image, keys and configurations.
+# Run this script on gpu2 after `toolkit up --prepare`, which provides the image and configuration files.
 # Then run `toolkit up`. With transport: ssh, `toolkit up` tests the SSH logins from the main container.
 # `toolkit down` removes the container.
-# To change the container, change hosts.yaml and render the script again. The label toolkit.digest identifies
-# the settings of the container.
+# To change the container, change hosts.yaml and render the script again.
 set -eu
 exec docker run \
     --detach \
