@@ -101,9 +101,13 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
         )
         yield error(what, f"on {seen.host}: remove userns-remap from {_DAEMON}, {RESTART}")
     elif "name=rootless" in options and info.engine != PODMAN:
-        what = "docker runs in rootless mode, and toolkit has not been tested in this mode"
+        # Newer engines offer the network of the host, but still map the user IDs.
+        what = (
+            "docker runs in rootless mode and maps user IDs, so ranks cannot read or write files with the "
+            "permissions of the SSH user"
+        )
         fix = f"on {seen.host}: docker context use default  # selects the engine that runs as root"
-        yield warning(what, fix)
+        yield error(what, fix)
 
 
 def _lasting(seen: Seen, scene: Scene) -> Iterator[Finding]:

@@ -74,7 +74,7 @@ CASES = (
         fix="on gpu2: podman system reset  # removes all containers, images and volumes of the SSH user",
     ),
     Case("docker-users", "error", scene(docker=info(SecurityOptions=["name=userns"])), "userns-remap"),
-    Case("docker-users", "warning", scene(docker=info(SecurityOptions=["name=rootless"])), "rootless"),
+    Case("docker-users", "error", scene(docker=info(SecurityOptions=["name=rootless"])), "rootless"),
     Case("docker-linger", "ok", scene(linger="Linger=no")),
     Case("docker-linger", "ok", scene(docker=info(SecurityOptions=["name=rootless"]), linger="Linger=yes")),
     Case("docker-linger", "ok", scene(docker=info(SecurityOptions=["name=rootless"]))),
