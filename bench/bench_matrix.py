@@ -118,7 +118,7 @@ def document(found: list[Row], outer: dict[str, Any], version: str, command: str
     """Return the page: versions, steps, and one line for each way to start a cluster."""
     system = f"{outer['OperatingSystem']}, engine {outer['ServerVersion']}, cgroup v{outer['CgroupVersion']}"
     good = sum(row.ok for row in found)
-    head = ("Docker and image store", "SSH user", "Start of the containers", "Failed tests")
+    head = ("Docker version and image store", "SSH user", "Containers started by", "Failed tests")
     lines = [
         "# Combinations of engines and launchers",
         "",
@@ -128,8 +128,11 @@ def document(found: list[Row], outer: dict[str, Any], version: str, command: str
         "A cluster has two hosts with the same Docker version and image store, "
         "or three hosts that differ in Docker version or image store.",
         "Each host has one rank.",
-        "Compose files and `docker run` scripts come from `toolkit render`, after `toolkit up --prepare`.",
-        "If several SSH users had the same result, one row lists these users. The tests are:",
+        "For Compose and `docker run`, `toolkit up --prepare` prepares the hosts, "
+        "and `toolkit render` creates the files.",
+        "If both SSH users (root and an ordinary user) had the same result, one row lists both users.",
+        "",
+        "The tests are:",
         "",
         "- **start**: The containers start.",
         "- **smoke**: `toolkit smoke` succeeds.",

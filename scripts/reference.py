@@ -122,7 +122,7 @@ def cli_page(command: Any) -> str:
     """Return the page about all verbs, in the order in which `toolkit --help` lists them."""
     lines = [
         *("# Command line", "", MADE, ""),
-        "Replace words in capitals with your values. The option in parentheses is the opposite of the option",
+        "Replace words in capitals with your values. An option in parentheses is the opposite of the option",
         "before it. Every command has `--help`. After `toolkit --install-completion`, your shell completes",
         "commands, options, hosts and the jobs that your machine started or listed.",
         *("", "## toolkit", ""),
@@ -254,7 +254,9 @@ def _given(node: dict[str, Any], key: str) -> str:
     if key in node.get("required", ()):
         return "required"
     field = node["properties"][key]
-    return _code(json.dumps(field["default"]).strip('"')) if "default" in field else "none"
+    if "default" in field:
+        return _code(json.dumps(field["default"]).strip('"'))
+    return "" if "(default:" in field.get("description", "") else "none"
 
 
 def _choices(field: dict[str, Any]) -> list[dict[str, Any]]:

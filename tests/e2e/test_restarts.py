@@ -140,7 +140,7 @@ def test_a_rank_without_memory_and_too_few_hosts(again: Toolkit) -> None:
     finally:
         on("box2", "docker", "rm", "-f", "toolkit-again-worker")
         again.run("up", check=True)
-    assert done.status == 137 and "rank 1 on box2 was killed for lack of memory" in done.err
+    assert done.status == 137 and "rank 1 on box2 was killed by the out-of-memory killer" in done.err
     process, lines = (
         again.start("run", "--max-restarts", "1", "--exclude", "box3", *here, "--", "sleep", "60"),
         [],

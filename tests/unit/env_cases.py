@@ -100,8 +100,8 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("NCCL_DESYNC_DEBUG=1", "NCCL_DESYNC_DEBUG", "warning", "rename the variable to TORCH_NCCL_DESYNC_DEBUG"),
     ("TORCH_NCCL_TRACE_BUFFER_SIZE=2000", "TORCH_NCCL_TRACE_BUFFER_SIZE", "warning", "TORCH_FR_BUFFER_SIZE"),
     ("HOROVOD_GPU_ALLREDUCE=NCCL", "HOROVOD_GPU_ALLREDUCE", "warning", "HOROVOD_GPU_OPERATIONS"),
-    ("HOROVOD_GPU_OPERATIONS=NCCL", "HOROVOD_GPU_OPERATIONS", "warning", "only the build of Horovod"),
-    ("HOROVOD_WITH_PYTORCH=1", "HOROVOD_WITH_PYTORCH", "warning", "only the build of Horovod"),
+    ("HOROVOD_GPU_OPERATIONS=NCCL", "HOROVOD_GPU_OPERATIONS", "warning", "only when Horovod is built"),
+    ("HOROVOD_WITH_PYTORCH=1", "HOROVOD_WITH_PYTORCH", "warning", "only when Horovod is built"),
     ("HOROVOD_START_TIMEOUT=600", "HOROVOD_START_TIMEOUT", "warning", "horovodrun"),
     ("OMPI_MCA_plm_rsh_args=-p", "OMPI_MCA_plm_rsh_args", "warning", "only the launcher mpirun reads"),
     (

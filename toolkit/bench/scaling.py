@@ -148,7 +148,7 @@ def _end(session: Session, job: str) -> None:
     try:
         stop(session, job, grace=_GRACE)
     except ToolkitError as error:
-        what = f"job {job} is possibly still running, because toolkit could not stop it: {error.what}"
+        what = f"job {job} might still be running, because toolkit could not stop the job: {error.what}"
         raise StillRunning(what, f"toolkit stop {job}") from error
 
 

@@ -139,7 +139,7 @@ def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the container engine did not report its log driver")
     # Since 20.10 an engine keeps a readable copy with every logging driver except "none".
     elif driver == "none":
-        logs = "with transport: ssh, toolkit reads the log of each worker container"
+        logs = "toolkit reads the logs of services and, with transport: ssh, of worker containers"
         fix = f'remove "log-driver": "none" from {_DAEMON}, {RESTART}'
         fix = f'remove log_driver = "none" from {_CONTAINERS_CONF}' if info.engine == PODMAN else fix
         yield error(f"{info.engine} keeps no container logs, but {logs}", f"on {seen.host}: {fix}")

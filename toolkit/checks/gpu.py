@@ -264,7 +264,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     report = answers(seen)
     reset = (
         "sudo nvidia-smi --gpu-reset -i {}"
-        "  # run this command while no process uses the GPU; if errors return, replace the GPU"
+        "  # run this command while no process uses the GPU; if the errors return, replace the GPU"
     )
     for card in report.cards:
         who, fix = label(card), f"on {seen.host}: {reset.format(_index(card))}"
@@ -388,8 +388,8 @@ def _persistence(seen: Seen, scene: Scene) -> Iterator[Finding]:
     held = any("Enabled" in (card.get("persistence_mode"), card.get("display_active")) for card in cards)
     if any(card.get("persistence_mode") == "Disabled" for card in cards) and not held:
         what = (
-            "persistence mode is off, so the driver is unloaded when no program uses the GPU, and loses its "
-            "error counts"
+            "persistence mode is off, so the driver is unloaded when no program uses the GPU, and its error "
+            "counts are reset"
         )
         yield warning(what, f"on {seen.host}: sudo nvidia-smi -pm 1  # or enable nvidia-persistenced")
 

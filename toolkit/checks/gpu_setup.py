@@ -178,8 +178,8 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
     what = f"{slots} slots share {counted(len(used), 'GPU')}"
     if any(gpu.migs for gpu in used):
         what += (
-            " through MIG devices, but NCCL before 2.30 refuses two ranks on one GPU, and NCCL 2.30 or newer "
-            f"accepts them only with {SEVERAL_RANKS}=1"
+            " through MIG devices, but NCCL accepts two ranks on one GPU only in version 2.30 or newer, and "
+            f"only with {SEVERAL_RANKS}=1"
         )
         fix = (
             f"in hosts.yaml: keep one MIG device of each GPU in hosts/{seen.host}/gpus"

@@ -133,8 +133,8 @@ def former_states(seen: Seen, inventory: Inventory) -> Iterator[tuple[str, str, 
             continue
         fix = (
             "toolkit down --hosts COPY  # COPY: a copy of hosts.yaml that contains only this host, with the "
-            f"name {name}; the command downloads the job records, and removes the directory and the "
-            "containers of the cluster on this host"
+            f"name {name}. The command downloads the job records, and removes the state directory and the "
+            "containers of the cluster from this host"
         )
         if name in named:
             fix = (

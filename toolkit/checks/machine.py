@@ -202,7 +202,7 @@ def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # The mean of five minutes, so that short programs such as this check have no influence.
     elif load > max(8, 2 * count) and not _our_job(seen):
         on = f"{words[1]} on {counted(count, 'processor')}"
-        what = f"the 5-minute load average is {on}, although no container of toolkit runs"
+        what = f"the 5-minute load average is {on}, although no container created by toolkit is running"
         yield warning(what, f"on {seen.host}: top  # then end unneeded processes")
 
 

@@ -181,8 +181,8 @@ def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...
     )
     fix = (
         "in hosts.yaml: add under mounts: - /SHARED/FOLDER:/checkpoints; then: toolkit up  # and write "
-        "checkpoints to /checkpoints; if the hosts share no folder, rank 0 can write, read and broadcast "
-        "the checkpoints as long as rank 0 restarts on the same host"
+        "checkpoints to /checkpoints. If the hosts share no folder, let rank 0 write, read and broadcast the "
+        "checkpoints, which works only if rank 0 restarts on the same host"
     )
     return (Finding("restart-checkpoints", "warning", what, fix, subject="--max-restarts"),)
 
@@ -271,7 +271,7 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if role == "state":
             what = (
                 f"the engine runs as root and cannot access the state directory in {path}; "
-                "a possible cause is a share that denies access to root (root_squash)"
+                "a possible cause is a network file system that denies access to root (root_squash)"
             )
             yield error(
                 what,
@@ -281,11 +281,11 @@ def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
         else:
             what = (
                 f"the engine runs as root and cannot read {path}; a possible cause is a parent "
-                "folder on a share that denies access to root (root_squash)"
+                "folder on a network file system that denies access to root (root_squash)"
             )
             fix = (
                 f"on {seen.host}: namei -l {quoted(path)}  # then run chmod o+x on the printed folders, "
-                "or in hosts.yaml, add to mounts: the first folder that root cannot open"
+                "or add the first folder that root cannot open under mounts: in hosts.yaml"
             )
             yield error(what, fix, subject=path)
 

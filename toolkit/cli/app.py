@@ -189,8 +189,8 @@ def options(
             callback=_explain,
             is_eager=True,
             metavar="MESSAGE",
-            help="Print the cause and the fix of MESSAGE, the name or text of a message, or list the "
-            "messages of a topic such as `ssh`.",
+            help="Print the cause and the fix of the message whose name or text is MESSAGE. If "
+            "MESSAGE is a topic such as `ssh`, list the messages of the topic.",
         ),
     ] = "",
 ) -> None:

@@ -35,7 +35,8 @@ def network(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Measure each pair of hosts for SECONDS (0.05 to 60) in each direction; 0 skips the pairs",
+            help="Measure each pair of hosts for SECONDS (0.05 to 60) in each direction; 0 skips this "
+            "measurement",
         ),
     ] = 0.5,
     streams: Annotated[
@@ -79,8 +80,9 @@ def network(
 ) -> None:
     """Measure bandwidth, latency and all-reduce time.
 
-    By default, toolkit measures each pair of hosts in both directions, and then all-reduces over all slots of
-    the hosts. The sizes of the all-reduces are 1 KiB, 4 KiB, 16 KiB and so on, up to --most.
+    By default, toolkit measures each pair of hosts in both directions, and then measures all-reduces
+    over all slots of the hosts. The sizes of the all-reduces are 1 KiB, 4 KiB, 16 KiB and so on, up to
+    --most.
 
     Examples:
         toolkit bench network

@@ -29,10 +29,10 @@ def send(
 ) -> None:
     """Copy the data sets in hosts.yaml to every host.
 
-    toolkit sends only the parts of a data set with missing or changed files, usually 8 to 32 MiB each. Hosts
-    forward the parts to each other. If you delete a local file, the next `toolkit data send` deletes the
-    unchanged copies that toolkit sent. `toolkit data send`, and `toolkit up` without --no-data, copy the data
-    sets and resume interrupted transfers.
+    toolkit divides a data set into parts of usually 8 to 32 MiB, and sends only the parts with missing or
+    changed files. Hosts forward the parts to each other. If you delete a local file, the next
+    `toolkit data send` deletes the unchanged copies that toolkit sent to the hosts. Both `toolkit data send`
+    and `toolkit up` (unless you add --no-data) copy the data sets and resume interrupted transfers.
 
     Examples:
         toolkit data send

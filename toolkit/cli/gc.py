@@ -36,7 +36,7 @@ def gc(
         str | None,
         typer.Option(
             metavar="DAYS",
-            help="Also remove folders of this cluster's jobs that ended more than DAYS days ago",
+            help="Also remove the folders of this cluster's jobs that ended more than DAYS days ago",
         ),
     ] = None,
     state: Annotated[

@@ -105,9 +105,10 @@ def get(
 
     - Of the files that toolkit sent as code, toolkit downloads only files that the job changed, and files
       whose exact names you pass.
-    - toolkit does not send ./runs with the code of later jobs. If you download to another folder of the
-      project, add the folder to .toolkitignore to exclude the downloaded files from the code.
-    - toolkit creates a symbolic link only if its target is a file or folder below the local folder.
+    - toolkit does not send the folder ./runs to the hosts as code, unless it contains __init__.py. If you
+      download to another folder of the project, add the folder to .toolkitignore to exclude the downloaded
+      files from the code.
+    - toolkit creates a symbolic link only if the link points to a file or folder inside the local folder.
 
     Examples:
         toolkit get checkpoints

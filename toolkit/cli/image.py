@@ -52,7 +52,7 @@ def build(
         str,
         typer.Option(
             metavar="cpu|gpu",
-            help="Kind of image (default: gpu with --cuda, with --nccl, or if your machine has a GPU; "
+            help="Kind of image (default: gpu if you use --cuda or --nccl, or if your machine has a GPU; "
             "otherwise cpu)",
             autocompletion=complete.flavors,
         ),
@@ -75,16 +75,16 @@ def build(
         str,
         typer.Option(
             metavar="NAME",
-            help="Name of the image (default: toolkit:FLAVOR; with --cuda 12, toolkit:gpu-cuda12; with "
-            "--onto, IMAGE-ssh; with --onto and --with horovod, IMAGE-horovod)",
+            help="Name of the image (default: toolkit:FLAVOR, or toolkit:gpu-cuda12 with --cuda 12). With "
+            "--onto, the default is IMAGE-ssh, or IMAGE-horovod if you add --with horovod",
         ),
     ] = "",
     base_image: Annotated[
         str,
         typer.Option(
             metavar="IMAGE",
-            help="Base image (default: debian:bookworm-slim). The new image has the processor architecture "
-            "of the base image if your machine has the base image, otherwise that of your machine",
+            help="Base image (default: debian:bookworm-slim). If your machine has the base image, the new "
+            "image gets its processor architecture, otherwise the architecture of your machine",
         ),
     ] = "",
     onto: Annotated[
@@ -104,7 +104,7 @@ def build(
             "--with",
             metavar="NAME[,NAME]",
             help=f"Add packages to the image: {', '.join(EXTRAS)}. The gpu image cannot contain tensorflow. "
-            f"With --cuda 12, deepspeed is not available. With --onto, only {HOROVOD} is available",
+            f"With --cuda 12, deepspeed is not available. With --onto, you can add only {HOROVOD}",
             autocompletion=complete.extras,
         ),
     ] = None,
@@ -260,7 +260,7 @@ def inspect(
 
     toolkit starts one short-lived container of the image on your machine, without network and without the
     image's ENTRYPOINT. The output also contains the transport that `transport: auto` selects, and a fix for
-    each program or library that is missing in the image.
+    each program or library that is missing from the image.
 
     Examples:
         toolkit image inspect
@@ -282,9 +282,9 @@ def send(
 ) -> None:
     """Copy the image to every host, or let hosts pull it.
 
-    toolkit sends only missing layers, or the complete image if toolkit cannot read the layers. With
-    `pull: always` in hosts.yaml, each host pulls the image from the registry. With `pull: missing`,
-    only hosts without the image pull the image. `toolkit up` also copies or pulls the image.
+    toolkit sends only layers that are missing on a host, or the complete image if toolkit cannot read single
+    layers. With `pull: always` in hosts.yaml, each host pulls the image from the registry. With
+    `pull: missing`, only hosts without the image pull the image. `toolkit up` also copies or pulls the image.
 
     Examples:
         toolkit image send

@@ -40,8 +40,8 @@ def init(
         bool,
         typer.Option(
             "--find",
-            help="Use all aliases in ~/.ssh/config except patterns, duplicates, invalid aliases, and aliases "
-            "with the user git",
+            help="Use all aliases in ~/.ssh/config as hosts, except patterns, duplicates, invalid aliases, "
+            "and aliases with the user git",
         ),
     ] = False,
     try_hosts: Annotated[
@@ -66,8 +66,8 @@ def init(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Name of the cluster (default: demo; if toolkit connects to the hosts, the name of the "
-            "output file, or for hosts.yaml the name of its folder)",
+            help="Name of the cluster (default: demo). If toolkit connects to the hosts, the default is the "
+            "name of the output file, or for hosts.yaml the name of its folder",
         ),
     ] = None,
     image: Annotated[
@@ -102,9 +102,8 @@ def init(
     Without HOST and without --from-hostfile, toolkit chooses the hosts as follows:
 
     - With --find, --try or --yes, toolkit uses the aliases in ~/.ssh/config (see --find).
-    - Without --find, --try, --yes and --json, toolkit asks for the hosts on a terminal.
-    - Without --find, --try and --yes, and with --json or without a terminal, toolkit writes two placeholder
-      hosts.
+    - On a terminal, with none of --find, --try, --yes and --json, toolkit asks for the hosts.
+    - In all other cases, toolkit writes two placeholder hosts, which you must replace.
 
     Examples:
         toolkit init

@@ -96,8 +96,9 @@ def up(
     The hosts are containers that behave like machines: each has its own SSH server, container engine and
     network link. With the same options, a second run creates missing hosts and files, and restarts hosts that
     stopped or whose container engine stopped. If a network of the practice cluster was removed, toolkit
-    recreates all hosts and deletes their files outside volumes. If you edited hosts.yaml, toolkit keeps your
-    file and, if settings changed, writes the new settings as a complete file to hosts.new.yaml.
+    recreates all hosts and keeps only the files in their volumes. If you edited hosts.yaml, toolkit keeps
+    your file. If the settings of the practice cluster also changed, toolkit writes a complete new file,
+    hosts.new.yaml.
 
     Examples:
         toolkit lab up
@@ -150,7 +151,7 @@ def down(
         bool,
         typer.Option(
             "--keep-images",
-            help="Keep the volumes with the hosts' images for the next practice cluster of this name",
+            help="Keep the volumes with the hosts' images for the next practice cluster of the same name",
         ),
     ] = False,
     folder: Annotated[

@@ -68,7 +68,7 @@ def logs(
         str,
         typer.Option(
             metavar="DIR",
-            help="Download the job log and the log of every rank to the folders DIR/JOB/HOST",
+            help="Download the job log and the log of every rank to one folder per host, DIR/JOB/HOST",
         ),
     ] = "",
     service: Annotated[

@@ -46,7 +46,7 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="One-way latency, such as 200us (default: the value in FILE of --from, otherwise 100us)",
+            help="One-way latency, such as 200us (default: the value in the file of --from, otherwise 100us)",
             rich_help_panel=_NET,
         ),
     ] = "",
@@ -54,7 +54,8 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="Fixed overhead per network message (default: the value in FILE of --from, otherwise 30us)",
+            help="Fixed overhead per network message (default: the value in the file of --from, "
+            "otherwise 30us)",
             rich_help_panel=_NET,
         ),
     ] = "",
@@ -74,9 +75,9 @@ def predict(
         int | None,
         typer.Option(
             metavar="N",
-            help="Predict for 1 to N hosts (default: the number of hosts in hosts.yaml without spare hosts, "
-            "otherwise in FILE of --from, otherwise 8). If N is more than 16, toolkit predicts only for 1 to "
-            "8 hosts, powers of two, and N hosts",
+            help="Predict for 1 to N hosts (default: the hosts in hosts.yaml, except unmeasured spare hosts "
+            "and hosts with 0 slots; without hosts.yaml, the hosts in the file of --from, or 8 hosts). If N "
+            "is more than 16, toolkit predicts only for 1 to 8 hosts, powers of two, and N hosts",
             rich_help_panel=_NET,
         ),
     ] = None,
@@ -84,8 +85,8 @@ def predict(
         int | None,
         typer.Option(
             metavar="N",
-            help="Ranks per host, for hosts without slots in hosts.yaml (default: gpus in hosts.yaml, "
-            "otherwise 1)",
+            help="Ranks per host, for hosts without slots in hosts.yaml (default: the number of GPUs in "
+            "hosts.yaml, or 1)",
             rich_help_panel=_NET,
         ),
     ] = None,
@@ -159,7 +160,7 @@ def predict(
         str,
         typer.Option(
             metavar="SIZE",
-            help="Gradient bucket size: the default of ddp or horovod, or a size such as 25MiB",
+            help="Gradient bucket size, such as 25MiB; `ddp` or `horovod` selects the library's default",
             rich_help_panel=_LOAD,
         ),
     ] = "ddp",
@@ -169,7 +170,8 @@ def predict(
 ) -> None:
     """Predict step time and scaling for 1 to N hosts.
 
-    If the time of a step on one slot is known, toolkit also predicts throughput and scaling efficiency.
+    If the time of a step on one slot is known (see --step-time), toolkit also predicts throughput and scaling
+    efficiency.
     Describe the network with --rate or --from. Describe the model with --model, --params or --probe. toolkit
     contacts hosts only for --probe, to run a few steps of your script. For the formulas, see
     docs/explanation/prediction.md.

@@ -52,7 +52,7 @@ def kubernetes(
         list[str] | None,
         typer.Option(
             metavar="NAME=N",
-            help="Request a Kubernetes resource for every pod with ranks, such as rdma/hca=1",
+            help="Request a Kubernetes resource, such as rdma/hca=1, for every pod with ranks",
         ),
     ] = None,
     node_selector: Annotated[
@@ -60,7 +60,7 @@ def kubernetes(
         typer.Option(metavar="LABEL=VALUE", help="Use only Kubernetes nodes with the label LABEL=VALUE"),
     ] = None,
     runtime: Annotated[
-        str, typer.Option(metavar="NAME", help="ClusterTrainingRuntime of a TrainJob")
+        str, typer.Option(metavar="NAME", help="Name of the ClusterTrainingRuntime that a TrainJob uses")
     ] = "torch-distributed",
     crd: Annotated[
         str,

@@ -32,7 +32,7 @@ def report(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write to FILE (default: ./report-JOB.html; with --compare, ./report-JOB-OTHER.html; "
+            help="Write to FILE (default: ./report-JOB.html; with --compare OTHER, ./report-JOB-OTHER.html; "
             "with --json, no file)",
         ),
     ] = "",

@@ -65,7 +65,7 @@ def run(
         str,
         typer.Option(
             metavar="DIR",
-            help="Folder with the code; toolkit copies the folder to the hosts, where ranks start in it",
+            help="Folder with the code; toolkit copies the folder to the hosts and starts ranks in the copy",
         ),
     ] = ".",
     only: Annotated[

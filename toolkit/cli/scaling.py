@@ -76,7 +76,7 @@ def scaling(
         str,
         typer.Option(
             metavar="DIR",
-            help="Folder with the code; toolkit copies the folder to the hosts, where ranks start in it",
+            help="Folder with the code; toolkit copies the folder to the hosts and starts ranks in the copy",
         ),
     ] = ".",
     only: Annotated[

@@ -20,7 +20,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of hosts.yaml for editors.
 
-    Many editors use the schema to complete keys of hosts.yaml and to mark mistakes.
+    With the schema, many editors can complete keys and highlight errors in hosts.yaml.
 
     Examples:
         toolkit schema --output hosts.schema.json

@@ -33,8 +33,8 @@ def smoke(
         str,
         typer.Option(
             metavar="NAME",
-            help="Launcher of the all-reduce (default: the launcher in hosts.yaml; instead of `auto`, `ray` "
-            "or a launcher that is not in the image, toolkit uses mpirun, torchrun or python)",
+            help="Launcher of the all-reduce (default: the launcher in hosts.yaml). For `auto`, `ray`, or a "
+            "launcher in hosts.yaml that is not in the image, toolkit uses mpirun, torchrun or python",
             autocompletion=complete.launchers,
         ),
     ] = "",

@@ -43,8 +43,8 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     """Show hosts, services, GPUs and jobs.
 
     For each GPU, toolkit prints the jobs that reserved the GPU, and other processes on the GPU.
-    `toolkit status` exits with 3 if a host or a service is not up, and otherwise with 1 if toolkit cannot
-    list the jobs.
+    `toolkit status` exits with 3 if a host or a service is not up. If the hosts and
+    services are up but toolkit cannot list the jobs, `toolkit status` exits with 1.
 
     Examples:
         toolkit status

@@ -76,7 +76,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"exec: \"?(?P<program>catatonit|docker-init)\"?: executable file not found",
-        "the host does not have {program}, which a container starts first",
+        "the host does not have {program}, the init process of the container",
         "on HOST: sudo apt-get install catatonit tini  # or the package of your distribution with {program}",
     ),
     (

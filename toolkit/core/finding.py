@@ -67,7 +67,7 @@ class Topic(Enum):
     CHANGES = "keys of hosts.yaml that changed since `up`"
     VERSION = "hosts on which a newer toolkit created the cluster"
     LAUNCHER = "choice of the launcher"
-    CODE = "files that are not sent"
+    CODE = "files that toolkit does not send"
     JOB = "problems of the job"
     HOSTS = "problems of the hosts"
     TRANSPORT = "choice of the transport"

@@ -40,7 +40,7 @@ class Verdict:
 FIXES: Mapping[str, str] = {
     "stopped": "toolkit exec HOST -- kill -CONT PID"
     "  # continues the process; if a debugger stopped the process, detach the debugger",
-    "disk": "on HOST: sudo dmesg | tail; df -h  # then check the disk or share; "
+    "disk": "on HOST: sudo dmesg | tail; df -h  # then check the disk or network file system; "
     "usually no signal ends the process",
     "failed": "toolkit logs --rank RANK  # shows the error of the rank; toolkit stop ends the other ranks",
     "gone": "toolkit logs --rank RANK  # on HOST, sudo dmesg shows whether the host ran out of memory",
@@ -51,7 +51,8 @@ FIXES: Mapping[str, str] = {
     "sleep": "check the line at which the rank sleeps",
     "lock": "check which thread or process of the rank should release the lock or fill the queue",
     "child": "on HOST: sudo dmesg | grep -i 'out of memory'  # shows processes that the kernel killed",
-    "file": "check whether HOST has a full disk, a stalled share, or a pipe without a reader or writer",
+    "file": "check whether HOST has a full disk, a network file system that does not respond, or a pipe "
+    "without a reader or writer",
     "network": "toolkit check  # tests whether hosts reach each other; also check the address in your code",
     "spin": "check whether the rank runs an endless loop, or has more work than the other ranks",
     "code": "check the stack of the rank in the bundle that toolkit why writes",

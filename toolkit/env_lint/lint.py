@@ -151,7 +151,7 @@ _NOTES: dict[str, tuple[Verdict, str, str]] = {
     "unread": ("warning", "no library in toolkit's images reads the variable {name}", "{text}"),
     "renamed": ("warning", "{name} is the old name of {text}", "rename the variable to {text}"),
     "gone": ("warning", "{library} has ignored {name} since version {first}", "{rest}"),
-    "build": ("warning", "only the build of {library} reads {name}", "{text}"),
+    "build": ("warning", "{name} has an effect only when {library} is built", "{text}"),
     "launcher": (
         "warning",
         "only the launcher {text} reads {name}, but toolkit passes the variable only to ranks",

@@ -98,7 +98,8 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     for path in batch.leave_out:
         if not any(_below(each.path, path) for each in found):
             what = (
-                f"hosts.yaml does not set this key, or the key does not prevent a job for {_CALLED[target]}"
+                "hosts.yaml does not set this key, or the key does not prevent an export to "
+                f"{_CALLED[target]}"
             )
             problems.append(Problem(f"--leave-out {path}", what))
     refused = [each for each in found if not any(_below(each.path, path) for path in batch.leave_out)]

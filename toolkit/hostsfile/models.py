@@ -134,10 +134,10 @@ def _absent(kind: Callable[[], Any], description: str) -> Any:
 
 
 class HostSettings(_Strict):
-    """One host."""
+    """Settings of one host."""
 
     address: Address = _absent(
-        str, "SSH address: name, IPv4 address or SSH alias (default: the host's name)."
+        str, "SSH address: DNS name, IPv4 address or SSH alias (default: the host's name)."
     )
     data_address: DataAddress = _absent(
         str, "IPv4 address at which ranks reach this host (default: toolkit selects the address)."
@@ -155,28 +155,33 @@ class HostSettings(_Strict):
         int, "Number of slots (default: one per GPU, or 1 without GPUs). Only the main host can have 0 slots."
     )
     gpus: Gpus = _absent(
-        int, "Number of GPUs, counted from the first GPU, or a list of indexes or UUIDs (default: all GPUs)."
+        int,
+        "GPUs for ranks: a number, counted from the first GPU, or a list of indexes or UUIDs (default: all "
+        "GPUs).",
     )
     env: Env | None = _absent(
         dict,
-        "Environment variables for the ranks on this host; each overrides the cluster variable of that name.",
+        "Environment variables for the ranks on this host. They override variables of the same name in the "
+        "top-level `env`.",
     )
 
 
 class MountSettings(_Strict):
-    """A folder or file of each host, mounted in its container."""
+    """A folder or file of each host that toolkit mounts in the containers."""
 
-    source: MountSource = Field(description="Absolute path of the mounted folder or file on the hosts.")
-    target: MountTarget = Field(description="Absolute path in the containers.")
+    source: MountSource = Field(description="Absolute path of the folder or file on the hosts.")
+    target: MountTarget = Field(description="Absolute path of the folder or file in the containers.")
     read_only: bool = Field(default=False, description="Mount the source read-only.")
 
 
 class DataSettings(_Strict):
-    """Files of your machine that toolkit copies to a folder of every host and mounts in its container."""
+    """Files of your machine that toolkit copies to a folder of every host and mounts in the containers."""
 
     source: DataSource = Field(description="Folder or file on your machine, relative to hosts.yaml.")
-    path: DataPath = Field(description="Absolute path of a folder on every host, preferably on a local disk.")
-    target: MountTarget = Field(description="Absolute path in the containers.")
+    path: DataPath = Field(
+        description="Absolute path of the copy: a folder on every host, preferably on a local disk."
+    )
+    target: MountTarget = Field(description="Absolute path of the copy in the containers.")
     read_only: bool = Field(default=True, description="Mount the data read-only.")
 
 
@@ -187,7 +192,7 @@ class ImageSettings(_Strict):
     pull: Pull = Field(
         default="never",
         description="never: toolkit sends the image from your machine. missing: hosts without the image pull "
-        "it. always: every `up` and `image send` pulls the image.",
+        "it. always: hosts pull the image at every `up` and `image send`.",
     )
 
 
@@ -220,7 +225,7 @@ class ServiceSettings(_Strict):
     )
     gpus: Gpus = _absent(int, "Number of GPUs of the service, or a list of GPUs (default: 0).")
     health: Health = _absent(
-        str, "URL path, on the first port, that returns status 200 to 399 when the service is ready."
+        str, "URL path on the first port. The service is ready when the path returns HTTP status 200 to 399."
     )
     start_within: StartWithin = Field(
         default=120, description="Seconds from the start of the container until `health` must succeed."
@@ -231,7 +236,8 @@ class ServiceSettings(_Strict):
         "variables of ranks.",
     )
     mounts: list[MountItem] | None = _absent(
-        list, "Mounts of the service, in addition to the mounts of ranks: /source:/target[:ro]."
+        list,
+        "Mounts of the service, each /source:/target[:ro]. The service also has all mounts of the cluster.",
     )
 
 
@@ -248,10 +254,10 @@ LimitItem = Annotated[
 class HostsFile(_Strict):
     """hosts.yaml: the hosts of one cluster and the settings of its containers."""
 
-    cluster: Cluster = Field(description="Name of the cluster, and part of container and folder names.")
+    cluster: Cluster = Field(description="Name of the cluster, also used in container and folder names.")
     image: ImageItem = Field(
         description="Image of main and worker containers, and default image of services: the name of the "
-        "image, or a mapping of name and pull."
+        "image, or a mapping with the keys `name` and `pull`."
     )
     main: HostName = _absent(str, "Host of the main container (default: the first host).")
     hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
@@ -266,7 +272,8 @@ class HostsFile(_Strict):
         "toolkit uses another port.",
     )
     mounts: list[MountItem] | None = _absent(
-        list, "Host folders or files that ranks can use: /source:/target[:ro]."
+        list,
+        "Folders or files on the hosts that toolkit mounts in all containers, each /source:/target[:ro].",
     )
     data: list[DataSettings] | None = _absent(
         list, "Data that `up` and `data send` copy from your machine to the hosts."
@@ -280,11 +287,12 @@ class HostsFile(_Strict):
     labels: dict[LabelName, LabelValue] | None = _absent(dict, "Additional labels for every container.")
     ulimits: dict[LimitName, LimitItem] | None = _absent(
         dict,
-        "Limits of processes in main and worker containers: a number, unlimited, or soft and hard (default: "
-        "unlimited memlock on hosts with RDMA devices).",
+        "Limits of processes in main and worker containers: a number, unlimited, or a soft and a hard limit "
+        "(default: unlimited memlock on hosts with RDMA devices).",
     )
     shm_size: ShmSize = Field(
-        default="8g", description="Size of /dev/shm, through which data loaders pass batches."
+        default="8g",
+        description="Size of the shared memory (/dev/shm) through which data loaders pass batches.",
     )
     log_size: LogSize = Field(
         default="64m",
@@ -292,19 +300,20 @@ class HostsFile(_Strict):
     )
     launcher: Launcher = Field(
         default="auto",
-        description="Program that starts the ranks. auto selects the launcher by the library that the script "
-        "imports for distributed training, otherwise python.",
+        description="Program that starts the ranks. auto selects the launcher for the distributed-training "
+        "library that the script imports, or python if the script imports no such library.",
     )
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
         default=AUTO,
-        description="Method to start ranks on worker hosts: ssh, or exec without sshd and without SSH "
-        "keys in containers. auto selects ssh if the image contains sshd and ssh, otherwise exec.",
+        description="Method to start ranks on worker hosts. ssh uses sshd in the worker containers. exec "
+        "uses neither sshd nor SSH keys in containers. auto selects ssh if the image contains sshd and ssh, "
+        "otherwise exec.",
     )
     network: Network = Field(
         default="auto",
-        description="Network between ranks. auto selects InfiniBand, RoCE or EFA if every host supports the "
-        "same one of these networks, otherwise TCP. infiniband requires InfiniBand or RoCE on every host, "
+        description="Network between ranks. auto selects InfiniBand, RoCE or EFA if all hosts support "
+        "this network, otherwise TCP. infiniband requires InfiniBand or RoCE on every host, "
         "efa requires EFA on every host, and ethernet disables RDMA.",
     )
     services: dict[ServiceName, ServiceSettings] | None = _absent(
@@ -318,7 +327,7 @@ class HostsFile(_Strict):
         "the SSH user).",
     )
     known_hosts: LocalPath = _absent(
-        str, "File with SSH host keys (default: the files of the SSH configuration)."
+        str, "File with SSH host keys (default: the files in the SSH configuration)."
     )
 
 

@@ -147,8 +147,8 @@ def _fix_of(build: ImageBuild, output: str) -> str:
                 f"docker pull {base}  # prints why the pull fails; a private registry requires docker login"
             )
         return (
-            "make base  # in a checkout of toolkit; as root, creates the base image with debootstrap if the "
-            "pull fails"
+            "make base  # run in a toolkit checkout; if the pull fails, the command creates the base image "
+            "with debootstrap, which requires root"
         )
     if "exec format error" in output:
         return (

@@ -134,7 +134,7 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
         parts = next((parts for parts in job_parts(session) if parts.id == job), None)
         errors = stop_parts(session, job, parts.unended if parts else (), flags)
         for host in parts.silent if parts else ():
-            what = f"cannot stop {job} on {host}, because the host does not answer"
+            what = f"cannot stop job {job} on {host}, because the host does not answer"
             fix = f"toolkit stop {job}  # when {host} answers again"
             errors.setdefault(host, ToolkitError(what, fix, host))
     for error in errors.values():

@@ -208,7 +208,7 @@ def _end(session: Session, host: str, job: str, ask: Command, silence: float, lo
 
     def take(data: bytes) -> None:
         if time.monotonic() > until:
-            what = f"cannot stop {job}: the stop program on {host} still runs after {longest:.0f} s"
+            what = f"cannot stop job {job}: the stop program on {host} still runs after {longest:.0f} s"
             raise ToolkitError(what, f"toolkit stop {job} --now", host)
         output.take(data)
 
@@ -222,6 +222,6 @@ def _end(session: Session, host: str, job: str, ask: Command, silence: float, lo
         )
         why = f"the container on {host} was killed during the stop" if result.status == 137 else why
         raise ToolkitError(
-            f"cannot stop {job}: {why}", "toolkit down  # stops all jobs and removes the cluster", host
+            f"cannot stop job {job}: {why}", "toolkit down  # stops all jobs and removes the cluster", host
         )
-    return read_answer(Status, result.stdout, host, f"the final state of {job}")
+    return read_answer(Status, result.stdout, host, f"the final state of job {job}")

@@ -68,7 +68,7 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
     )
     session.send({"do": "asks", "job": step.job, "hosts": list(containers)})
     done = 0
-    while (answer := session.receive(f"the start requests of the launcher of {step.job}", _RANKS_S)).host:
+    while (answer := session.receive(f"the start requests of the launcher of job {step.job}", _RANKS_S)).host:
         host = answer.host
         if host not in containers or done == len(containers):
             what = f"the launcher of job {step.job} requested an unexpected process on {host!r}"
@@ -88,7 +88,7 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
     for host, container in step.others:
         other = context.container_sessions.open(context.runners[host], container)
         other.send({"do": "begun", "job": step.job})
-        if not other.receive(f"the start of the first rank of {step.job}", _RANKS_S).begun:
+        if not other.receive(f"the start of the first rank of job {step.job}", _RANKS_S).begun:
             idle.append(host)
     # A client that follows the job gets the reason; without one the job could wait without end.
     return Verdict("ok", f"no rank started on {', '.join(idle)}; see toolkit logs {step.job}" if idle else "")

@@ -222,7 +222,7 @@ def with_earlier_jobs(
     earlier = [one.id for one in reversed(known) if one.id != job]
     if not earlier:
         return error
-    what = f"{error.what}; {job} is the newest job; earlier jobs: {_some(earlier, ', ', 3)}"
+    what = f"{error.what}; job {job} is the newest job; earlier jobs: {_some(earlier, ', ', 3)}"
     fix = quoted("toolkit", "get", "--job", earlier[0], *options)
     return type(error)(what, f"{fix}  # or with the id of another job", error.host)
 
@@ -339,7 +339,7 @@ class FileStream(IncomingFiles):
             return None, 0
         if sent.size > wanted.size:
             raise bad_answer(
-                f"a size of {wanted.name!a} above the listed {wanted.size} bytes", sent.size, host
+                f"{wanted.name!a} is larger than the listed {wanted.size} bytes", sent.size, host
             )
         self._mtime = sent.mtime
         return self.writer.create(wanted.name), sent.size

@@ -154,7 +154,7 @@ def follow(session: Session, job: str, sink: Sink, what: Excerpt = ALL) -> JobSt
     if not final:
         raise ToolkitError(f"the log reader exited before job {job} ended", f"toolkit attach {job}")
     return parse_status(
-        job, read_answer(Ended, final, session.inventory.main, f"the final state of {job}").status
+        job, read_answer(Ended, final, session.inventory.main, f"the final state of job {job}").status
     )
 
 
@@ -166,7 +166,7 @@ def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bo
     # The program on the host ends at the limit or with this program, whichever is first.
     result = session.run_inside(session.inventory.main, ask, seconds)
     if not result.ok and result.status != TIMED_OUT:
-        raise ToolkitError(f"cannot wait for the end of {job}: {reason_of(result)}", "toolkit jobs")
+        raise ToolkitError(f"cannot wait for the end of job {job}: {reason_of(result)}", "toolkit jobs")
     return result.ok
 
 
@@ -185,9 +185,12 @@ def raise_if_failed(result: Result, job: str, host: str) -> str:
     if result.ok:
         return result.stderr
     if words := words_of(result.stderr):
-        raise ToolkitError(f"cannot show the log of {job}: {words}", "toolkit jobs", host)
+        raise ToolkitError(f"cannot show the log of job {job}: {words}", "toolkit jobs", host)
     # The engine kills all processes of a container that it removes, so that no message is written.
-    what = f"cannot show the rest of the log of {job}: the log reader was killed, probably with its container"
+    what = (
+        f"cannot show the rest of the log of job {job}: the log reader was killed, "
+        "probably with its container"
+    )
     raise ToolkitError(what, "toolkit status; toolkit jobs", host)
 
 
@@ -279,7 +282,8 @@ def show_parts(session: Session, job: str, sink: Sink, what: Excerpt, more: Sequ
     if parts.silent:
         names = host_list(parts.silent)
         raise ToolkitError(
-            f"the output of {job} on hosts that did not answer is missing: {names}", "toolkit check"
+            f"the output of job {job} is incomplete, because these hosts did not answer: {names}",
+            "toolkit check",
         )
     if errors:
         raise next(iter(errors.values()))
@@ -406,7 +410,7 @@ class _Part(threading.Thread):
         if not final:
             what = f"the log reader exited before job {self._job} ended"
             raise ToolkitError(what, f"toolkit attach {self._job}", self.host)
-        ended = read_answer(Ended, final, self.host, f"the final state of {self._job}")
+        ended = read_answer(Ended, final, self.host, f"the final state of job {self._job}")
         return shifted(ended.status, time.time() - ended.now)
 
     def _wait(self, runner: ContainerRunner) -> str:

@@ -234,7 +234,7 @@ def _rank(host: str, account: RankAccount, since: Callable[[str, float | None], 
     code = account.exit_code
     how = ""
     if account.oom:
-        how = "killed for lack of memory"
+        how = "killed by the out-of-memory killer"
     elif account.signal:
         how = f"killed by signal {account.signal}"
     elif code:

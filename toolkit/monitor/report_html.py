@@ -314,7 +314,7 @@ def comparison(one: JobReport, other: JobReport) -> str:
         ratio = other.seconds / one.seconds
         return f"job {other.status.id} took {ratio:.2f} times as long as job {one.status.id}"
     return (
-        "cannot compare the speed of the jobs: neither samples/s nor steps/s is known for both jobs, "
+        "cannot compare the speed of the jobs: the jobs have no common metric (samples/s or steps/s), "
         "and at least one job has no recorded end"
     )
 

@@ -254,7 +254,7 @@ def _measured_text(measured: Measured, fit: Fit | None, changed: Sequence[str]) 
         worst = f"{fit.worst:.0%}".replace("%", " %")
         parts.append(
             f"a ring model fitted to {counted(fit.points, 'measured all-reduce')} (error at most {worst}), "
-            f"{seconds_text(fit.message)} per message"
+            f"{seconds_text(fit.message)} overhead per message"
         )
     if measured.pairs:
         parts.append(f"measured rates of {counted(len(measured.pairs), 'ordered pair')} of hosts")

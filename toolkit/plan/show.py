@@ -92,10 +92,10 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         )
         return [f"send {what} to {step.target}/code"]
     if isinstance(step, StartJob):
-        return [f"start the supervisor of {step.job} in {step.container}"]
+        return [f"start the supervisor of job {step.job} in {step.container}"]
     if isinstance(step, StartDaemons):
         where = ", ".join(f"{container} on {host}" for host, container in step.others)
-        return [f"start supervisors of {step.job} in {where} when the launcher requests daemons"]
+        return [f"start supervisors of job {step.job} in {where} when the launcher requests daemons"]
     if isinstance(step, SendData):
         files = f"{counted(step.content.files, 'file')}, {size(step.content.size)}"
         held = f"{files}, digest {step.content.identity[:12]}"

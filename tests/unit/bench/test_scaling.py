@@ -310,7 +310,7 @@ def test_a_job_with_an_unknown_state_is_stopped_and_ends_the_series_if_it_is_not
     if stops:
         assert stopped == [job.id] * 2 and len(found.faults) == 2
     else:
-        what = f"job {job.id} is possibly still running, because toolkit could not stop it"
+        what = f"job {job.id} might still be running, because toolkit could not stop the job"
         assert stopped == [job.id] and found.faults == (f"1 host: {what}: gpu1 does not answer",)
         assert lines[-1].endswith(f"fix: toolkit stop {job.id}")
 

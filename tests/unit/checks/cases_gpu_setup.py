@@ -106,7 +106,7 @@ CASES = (
             "gpu-count",
             "warning",
             with_file(_split(), **changes),
-            f"{words} through MIG devices, but NCCL before 2.30 refuses two ranks on one GPU",
+            f"{words} through MIG devices, but NCCL accepts two ranks on one GPU only in version 2.30",
             fix="keep one MIG device of each GPU in hosts/gpu2/gpus",
         )
         for changes, words in (

@@ -79,7 +79,7 @@ CASES = [
     ),
     (
         'Error: lookup init binary: exec: "catatonit": executable file not found in $PATH',
-        "the host does not have catatonit, which a container starts first",
+        "the host does not have catatonit, the init process of the container",
         "apt-get install catatonit",
     ),
     (

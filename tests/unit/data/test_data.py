@@ -752,7 +752,7 @@ def test_data_that_differs_is_not_adopted(tmp_path: Path, source: Path) -> None:
     ((_, status, said),) = unpack(root, source)
     assert status == 1 and said.startswith(f"{root}/a/3 exists already and was not written by toolkit")
     other = ask("adopt", root, wanted=["0" * 32], entries=order["entries"])
-    assert other.returncode == 3 and "was damaged in transit" in other.stderr
+    assert other.returncode == 3 and "was damaged during the transfer" in other.stderr
     empty = tmp_path / "empty"
     empty.mkdir()
     assert json.loads(ask("look", empty, wanted=[]).stdout)["unknown"] is False

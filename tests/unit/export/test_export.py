@@ -400,7 +400,7 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
     )
     job = batch_job(made, left, KUBERNETES, {})
     assert (job.labels, job.ulimits, job.nodes[1].env, job.slots) == ((), (), (), 2)
-    assert any("or the key does not prevent a job for Slurm" in line for line in refused(made, left, SLURM))
+    assert any("key does not prevent an export to Slurm" in line for line in refused(made, left, SLURM))
 
 
 @pytest.mark.parametrize(

@@ -558,7 +558,7 @@ def test_a_stop_waits_as_long_as_its_program_is_alive() -> None:
 
     session: Any = SimpleNamespace(container=lambda host: Host())
     _, errors = exec_jobs.end_parts(session, JOB, ("gpu1",))
-    what = f"cannot stop {JOB}: the command printed nothing for 120 s"
+    what = f"cannot stop job {JOB}: the command printed nothing for 120 s"
     assert limits == [120] and errors["gpu1"].what == what
 
 
@@ -579,7 +579,8 @@ def test_signs_of_life_do_not_keep_a_stop_waiting_without_end(
     session: Any = SimpleNamespace(container=lambda host: Host())
     _, errors = exec_jobs.end_parts(session, JOB, ("gpu1",), flags)
     assert (
-        errors["gpu1"].what == f"cannot stop {JOB}: the stop program on gpu1 still runs after {seconds:.0f} s"
+        errors["gpu1"].what
+        == f"cannot stop job {JOB}: the stop program on gpu1 still runs after {seconds:.0f} s"
     )
     assert errors["gpu1"].host == "gpu1" and clock.now == seconds + 5.0
 

@@ -326,7 +326,7 @@ def test_a_file_that_the_newest_job_lacks_can_be_of_an_earlier_job(
     job, _ = place.code.send(place.code.step(job="two"))
     (job / "status.json").write_text('{"state": "succeeded", "exit_code": 0, "started": 9.0}')
     status, _, err = run("get", "out", "--host", HOST)
-    assert status == 1 and "; two is the newest job; earlier jobs: one\n" in err
+    assert status == 1 and "; job two is the newest job; earlier jobs: one\n" in err
     assert f"fix: toolkit get --job one --host {HOST} out  # or with the id of another job" in err
     with pytest.raises(NoSuchFile, match="two is the newest job"):
         ClusterJob(Cluster(world.inventory())).get("out")
@@ -487,7 +487,7 @@ def test_links_that_lead_out_over_each_other(place: Place) -> None:
     ("sent", "field"),
     [
         (b'{"size": -1, "mtime": 1}\n', "size"),
-        (b'{"size": 30, "mtime": 1}\n', "size"),
+        (b'{"size": 30, "mtime": 1}\n', "larger than the listed"),
         (b'{"size": 2, "mtime": 1e300}\n', "mtime"),
         (b'{"size": 2}\n', "mtime: is missing"),
         (b"[" * 3000 + b"\n", "(nested too deeply|not JSON)"),  # Python 3.14 permits deeper nesting

@@ -122,10 +122,10 @@ LINES: list[tuple[Step, list[str]]] = [
         ["remove the files that toolkit wrote to /scratch, except files that changed later"],
     ),
     (Fetch("a", "t", ("c",), "runs/demo"), ["download to runs/demo"]),
-    (StartJob("a", "t", "main", "1-job", "s3cret"), ["start the supervisor of 1-job in main"]),
+    (StartJob("a", "t", "main", "1-job", "s3cret"), ["start the supervisor of job 1-job in main"]),
     (
         StartDaemons("a", "t", "main", "1-job", (("b", "worker"),), ("s3cret",)),
-        ["start supervisors of 1-job in worker on b when the launcher requests daemons"],
+        ["start supervisors of job 1-job in worker on b when the launcher requests daemons"],
     ),
 ]
 

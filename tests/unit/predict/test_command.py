@@ -102,7 +102,7 @@ def test_measurements_from_a_file(call: Run, tmp_path: Path) -> None:
     status, out, _ = call("--from", "net.json", "--params", "25M", "--step-time", "1s")
     assert status == 0
     assert (
-        "a ring model fitted to 3 measured all-reduces (error at most 0 %), 500 us per message; "
+        "a ring model fitted to 3 measured all-reduces (error at most 0 %), 500 us overhead per message; "
         "measured rates of 2" in out
     )
     assert "link between a and b has 94 Mb/s" in out

@@ -170,7 +170,7 @@ def test_measured_all_reduces_are_used() -> None:
     )
     made, source = assemble(HOSTS3, Given(), found)
     assert source.startswith(
-        "a ring model fitted to 4 measured all-reduces (error at most 0 %), 1 ms per message; "
+        "a ring model fitted to 4 measured all-reduces (error at most 0 %), 1 ms overhead per message; "
     )
     assert made.share == pytest.approx(0.8)
     work = load(compute=None, buckets=BUCKETS["horovod"])

@@ -619,7 +619,7 @@ def test_a_host_with_an_odd_word_about_the_end_stops_no_other(text: str) -> None
     session: Any = Hosts(gpu1=text, gpu2=json.dumps(STATUS))
     ended, errors = parts.end_parts(session, world.JOB_ID, ("gpu1", "gpu2"))
     assert tuple(ended) == ("gpu2",) and tuple(errors) == ("gpu1",)
-    assert errors["gpu1"].host == "gpu1" and f"the final state of {world.JOB_ID}" in errors["gpu1"].what
+    assert errors["gpu1"].host == "gpu1" and f"the final state of job {world.JOB_ID}" in errors["gpu1"].what
 
 
 def test_the_field_is_named() -> None:
@@ -637,11 +637,11 @@ def test_an_odd_end_of_a_followed_job_is_an_error(monkeypatch: pytest.MonkeyPatc
             container_sessions=SimpleNamespace(take=lambda host: None),
             main=None,
         )
-        with pytest.raises(ToolkitError, match=f"cannot read the final state of {world.JOB_ID}"):
+        with pytest.raises(ToolkitError, match=f"cannot read the final state of job {world.JOB_ID}"):
             logs.follow(session, world.JOB_ID, print)
         own = {"_sink": SimpleNamespace(close=lambda: None), "_put": print, "_what": logs.ALL}
         part: Any = SimpleNamespace(**own, host=HOST, _job=world.JOB_ID)
-        with pytest.raises(ToolkitError, match=f"cannot read the final state of {world.JOB_ID}"):
+        with pytest.raises(ToolkitError, match=f"cannot read the final state of job {world.JOB_ID}"):
             logs._Part._follow(part, None)  # type: ignore[arg-type]
     assert Status().state == ""
 

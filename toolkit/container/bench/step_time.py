@@ -140,13 +140,18 @@ def leave_mpi() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="measure the step time of a training script on one slot")
-    parser.add_argument("--steps", type=int, default=10, help="steps to measure")
-    parser.add_argument("--warm-up", type=int, default=3, help="warm-up steps before the measured steps")
+    parser.add_argument("--steps", type=int, default=10, help="number of measured steps (default: 10)")
+    parser.add_argument(
+        "--warm-up",
+        type=int,
+        default=3,
+        help="number of warm-up steps before the measured steps (default: 3)",
+    )
     parser.add_argument(
         "--limit",
         type=float,
         default=60.0,
-        help="after this time in seconds, stop with fewer steps, but measure at least 2 (default: 60)",
+        help="seconds after which to stop with fewer measured steps, but at least 2 (default: 60)",
     )
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)

@@ -114,7 +114,9 @@ class Snapshot:
             if digest_of(known, self.number) != self.tree:
                 known = self._learn([], list(range(self.number)))
             if digest_of(known, self.number) != self.tree:
-                raise Refused("the list of code files was damaged in transit", "run the same command again")
+                raise Refused(
+                    "the list of code files was damaged during the transfer", "run the same command again"
+                )
             self.store.keep_tree(self.tree, known, self.number, self.ask["marks"])
         else:
             self.store.keep_tree(self.tree, None, self.number, self.ask["marks"])

@@ -148,7 +148,7 @@ def words(record: Record) -> str:
     """Describe the end of a rank."""
     who = f"rank {record['rank']} on {record['host']}"
     if record.get("oom"):
-        return f"{who} was killed for lack of memory"
+        return f"{who} was killed by the out-of-memory killer"
     if record.get("vanished"):
         return f"{who} exited without an exit record (probably killed)"
     if record.get("signal"):

@@ -55,7 +55,7 @@ def adopt(folder: Folder, wanted: list[str], packed: str) -> dict[str, object]:
     """Start an account with the shards whose files all match by path, size and time."""
     texts = [text.encode() for text in json.loads(zlib.decompress(base64.b64decode(packed)))]
     if [shard_name(text) for text in texts] != wanted:
-        raise Fault("the list of data files was damaged in transit")
+        raise Fault("the list of data files was damaged during the transfer")
     found, total = [], 0
     for text in texts:
         shard, entries = shard_name(text), parse_entries(text)
