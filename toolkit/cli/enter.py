@@ -38,7 +38,9 @@ def execute(
         list[str], typer.Argument(metavar="[HOST] -- COMMAND...", autocompletion=complete.first_host)
     ],
     hosts: HostsFile = DEFAULT_HOSTS,
-    everywhere: Annotated[bool, typer.Option("--all", help="Run the command on every host")] = False,
+    everywhere: Annotated[
+        bool, typer.Option("--all", help="Run the command in the container of every host")
+    ] = False,
     timeout: Annotated[
         str | None,
         typer.Option(metavar="SECONDS", help="End the command after SECONDS (default: no time limit)"),

@@ -103,8 +103,7 @@ def get(
     toolkit skips files that exist locally with the same size and modification time. You can download
     files of a running job.
 
-    - Of the files that toolkit sent as code, toolkit downloads only files that the job changed, and files
-      whose exact names you pass.
+    - toolkit skips unchanged files that toolkit sent as code, unless you pass the exact name of a file.
     - toolkit does not send the folder ./runs to the hosts as code, unless it contains __init__.py. If you
       download to another folder of the project, add the folder to .toolkitignore to exclude the downloaded
       files from the code.

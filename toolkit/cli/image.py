@@ -84,7 +84,8 @@ def build(
         typer.Option(
             metavar="IMAGE",
             help="Base image (default: debian:bookworm-slim). If your machine has the base image, the new "
-            "image gets its processor architecture, otherwise the architecture of your machine",
+            "image has the processor architecture of the base image. Otherwise, the new image has the "
+            "architecture of your machine",
         ),
     ] = "",
     onto: Annotated[

@@ -53,7 +53,7 @@ def jobs(
 ) -> None:
     """List the jobs of the cluster.
 
-    toolkit prints the user, state, hosts, start and result of each job, with the newest job last.
+    toolkit prints the id, user, state, hosts, start time and exit code of each job, with the newest job last.
 
     Examples:
         toolkit jobs

@@ -34,7 +34,8 @@ def smoke(
         typer.Option(
             metavar="NAME",
             help="Launcher of the all-reduce (default: the launcher in hosts.yaml). For `auto`, `ray`, or a "
-            "launcher in hosts.yaml that is not in the image, toolkit uses mpirun, torchrun or python",
+            "launcher in hosts.yaml that is not in the image, toolkit uses the first of mpirun, torchrun and "
+            "python that the image and the transport support",
             autocompletion=complete.launchers,
         ),
     ] = "",

@@ -43,7 +43,7 @@ def why(
     """Explain which rank blocks a job, or why the job ended.
 
     toolkit queries all hosts of the job and changes nothing on the hosts. toolkit also writes a bundle with
-    stacks and logs for a bug report. For a job that succeeded, only --save writes the bundle.
+    stacks and logs for a bug report. If the job succeeded, toolkit writes the bundle only with --save.
 
     Examples:
         toolkit why

@@ -97,7 +97,7 @@ def size_findings(tree: CodeTree) -> tuple[Finding, ...]:
     names = ", ".join(f"{entry.path} ({size(entry.size)})" for entry in shown)
     more = f" and {len(big) - len(shown)} more" if len(big) > len(shown) else ""
     what = (
-        f"the code of the job has {size(tree.total)}; the largest files: {names}{more}"
+        f"the total size of the job's code is {size(tree.total)}; largest files: {names}{more}"
         if tree.total > BIG_TREE
         else "the code of the job contains "
         f"{counted(len(big), 'file')} larger than {size(BIG_FILE)}: {names}{more}"

@@ -145,7 +145,9 @@ class HostSettings(_Strict):
     user: User = _absent(str, "SSH user (default: as in the SSH configuration).")
     port: Port = _absent(int, "SSH port of the host (default: as in the SSH configuration).")
     identity_file: IdentityFile = _absent(
-        str, "Private SSH key; '~' is the home folder on your machine (default: as in the SSH configuration)."
+        str,
+        "Path of the private SSH key on your machine; '~' is your home folder (default: as in the SSH "
+        "configuration).",
     )
     jump: Jump = _absent(
         str,

@@ -51,7 +51,7 @@ def size(text: str) -> int:
     Raises:
         ValueError: it has another form, or is outside 1 KiB to 1 TiB.
     """
-    value = _read(text, _SIZES, "a number with KiB, MiB, GiB, kB, MB or GB, as in 25MiB")
+    value = _read(text, _SIZES, "a number and a unit (B, kB, MB, GB, KiB, MiB or GiB), such as 25MiB")
     return round(_within(value, 1024, 2.0**40, "1KiB to 1024GiB", text))
 
 

@@ -284,7 +284,7 @@ def test_big_files_are_named_with_the_cure() -> None:
     (big,) = size_findings(CodeTree((entry("a.pt", 60 * million), entry("b.py", 5))))
     assert "a.pt (60 MB)" in big.what and "b.py" not in big.what and ".toolkitignore" in big.fix
     (much,) = size_findings(CodeTree(tuple(entry(f"{n:02}", 11 * million) for n in range(50))))
-    assert "has 550 MB; the largest" in much.what and "00 (11 MB)" in much.what
+    assert "is 550 MB; largest files" in much.what and "00 (11 MB)" in much.what
     many = size_findings(CodeTree(tuple(entry(f"{n:02}", 51 * million) for n in range(8))))[0].what
     assert many.endswith("04 (51 MB) and 3 more")
 
