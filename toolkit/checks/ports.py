@@ -53,7 +53,7 @@ def _given_out(seen: Seen, scene: Scene) -> Iterator[Finding]:
     words = settings.get("ip_local_port_range", "").split()
     low, high = (whole(word, 65535) for word in words) if len(words) == 2 else (None, None)
     if low is None or high is None:
-        yield unchecked("the kernel's ephemeral port range is not known")
+        yield unchecked("toolkit cannot read the kernel's ephemeral port range")
         return
     before = settings.get("ip_local_reserved_ports", "")
     reserved = _ranges(before)

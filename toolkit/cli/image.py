@@ -259,9 +259,9 @@ def inspect(
 ) -> None:
     """Show the launchers, libraries and compilers of an image.
 
-    toolkit starts one short-lived container of the image on your machine, without network and without the
-    image's ENTRYPOINT. The output also contains the transport that `transport: auto` selects, and a fix for
-    each program or library that is missing from the image.
+    toolkit starts one short-lived container of the image on your machine, without network access and without
+    the image's ENTRYPOINT. The output also contains the transport that `transport: auto` selects, and a fix
+    for each program or library that is missing from the image.
 
     Examples:
         toolkit image inspect

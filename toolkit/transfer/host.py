@@ -137,10 +137,8 @@ class Member:
         if self._missing:
             return Declined(Obstacle.NO_PYTHON, self._missing)
         if self.ended.is_set():
-            reason = (
-                self._stderr.strip().rpartition("\n")[2] or "the transfer program of the host did not start"
-            )
-            return Declined(Obstacle.FAILED, reason)
+            what = self.error.what if isinstance(self.error, ToolkitError) else str(self.error)
+            return Declined(Obstacle.FAILED, self._stderr.strip().rpartition("\n")[2] or what)
         if self._ready.is_set():
             return None
         reason = f"the transfer program of the host sent no answer within {STARTED:.0f} s"

@@ -194,7 +194,7 @@ NETWORK_CASES = (
         scene(**{"network-settings": kernel("31000 60999", "29500")}),
         "can use ports 29500-31547 (MASTER_PORT of jobs), because the kernel's ephemeral port range is 31000",
     ),
-    Case("net-port-range", "not checked", scene(**{"network-settings": ""}), "not known"),
+    Case("net-port-range", "not checked", scene(**{"network-settings": ""}), "cannot read"),
     Case("rdma", "ok", GOOD),
     Case("rdma", "ok", net.with_rdma(GOOD, "gpu1", "gpu2", "cpu3")),
     Case(

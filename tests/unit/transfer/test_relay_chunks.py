@@ -175,7 +175,7 @@ class Prints(Lost):
     [
         (b'{"missing": "it is called snake here"}\n', "", Obstacle.NO_PYTHON, "it is called snake here"),
         (b"", "mkdir: no python3 here\n", Obstacle.FAILED, "mkdir: no python3 here"),
-        (b"", "", Obstacle.FAILED, "the transfer program of the host did not start"),
+        (b"", "", Obstacle.FAILED, "the transfer program of the host exited early: exit status 1"),
     ],
 )
 def test_what_keeps_a_host_out_is_known_without_its_words(

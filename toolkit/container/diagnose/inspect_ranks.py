@@ -146,7 +146,9 @@ def add_stacks(spy: str, processes: list[dict[str, Any]]) -> None:
         if not spy:
             process["no_stack"] = "the image has no py-spy"
         elif time.monotonic() > until:
-            process["no_stack"] = f"the limit of {STACKS_S:.0f} s for stacks had passed"
+            process["no_stack"] = (
+                f"reading the stacks of all ranks on the host took longer than {STACKS_S:.0f} s"
+            )
         else:
             found = stack_of(spy, process["pid"], process["state"], until)
             process["threads_seen"], process["no_stack"] = found
