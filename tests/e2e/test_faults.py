@@ -243,7 +243,7 @@ def lost(process: subprocess.Popen[str]) -> None:
     """The command ends before its deadline: it names the broken host, and the healthy one is done."""
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 1, said
-    report = said[said.rindex("up faulty: failed on 1 host of 2") :]
+    report = said[said.rindex("up faulty: failed on 1 of 2 hosts") :]
     assert f"{SICK}: FAILED at " in report and "the connection was lost" in report, said
     assert "run the same command again" in report
     login = (

@@ -211,7 +211,8 @@ class Figures:
     def lines(self) -> list[str]:
         unfixed = self.broken - self.fixed - self.unknown
         return [
-            f"All runs: {self.runs}, of {self.cases} cases. Runs with an injected fault: {self.injected}.",
+            f"Runs: {self.runs} ({self.cases} different cases). "
+            f"Runs with an injected fault: {self.injected}.",
             f"Runs that left a resource behind: {self.orphans} (target 0). "
             f"Runs that changed another cluster or process: {self.harmed} (target 0).",
             f"Runs with a wrong error message: {self.wrong_cause} (target 0).",

@@ -119,8 +119,8 @@ def test_the_list_names_everything() -> None:
     [
         ("job a-1: failed after 3.1 s, exit code 9: rank 1 on box2 ended\n", "rank 1 on box2 ended"),
         ("job a-1: 3 ranks (box1 x 1), mpirun\njob a-1: succeeded after 3.1 s, exit code 0\n", ""),
-        ("up: failed on 1 host of 3\n  box1: ok (3 changes)\n  box2: FAILED at y: z", "box2: FAILED at y: z"),
-        (" FAILED  box2: y  1.0 s\nup: failed on 1 host\n  box2: FAILED at y: z", "box2: FAILED at y: z"),
+        ("up: failed on 1 of 3 hosts\n  box1: ok (3 changes)\n  box2: FAILED at y", "box2: FAILED at y"),
+        (" FAILED  box2: y  1.0 s\nup: failed on 1 of 1 host\n  box2: FAILED at y", "box2: FAILED at y"),
         (" FAILED  box2: start it  1.0 s\n          no such image\n", "box2: start it  1.0 s: no such image"),
         (
             "toolkit: 2 hosts are not ready\n  box2: a\n    fix: b\n",

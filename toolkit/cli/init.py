@@ -74,8 +74,8 @@ def init(
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Image of the containers (default: toolkit:gpu; if toolkit connects to the hosts, the image "
-            "of toolkit that fits the hosts)",
+            help="Image of the containers (default: toolkit:gpu; if toolkit connects to the hosts, "
+            "toolkit:cpu, toolkit:gpu or toolkit:gpu-cuda12, depending on their GPUs and drivers)",
         ),
     ] = None,
     user: Annotated[

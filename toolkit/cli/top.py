@@ -34,8 +34,8 @@ def top(
         str,
         typer.Option(
             metavar="FILE",
-            help="Until Ctrl-C, write each reading to FILE in the Prometheus text format, and replace the "
-            "previous reading",
+            help="Write each reading to FILE in the Prometheus text format until Ctrl-C; each reading "
+            "replaces the previous reading",
         ),
     ] = "",
     as_json: Json = False,

@@ -104,7 +104,9 @@ class LayerReader:
             except Unreadable as error:
                 last = last or error
             except ValueError as error:
-                last = last or Unreadable(f"the layer reader's answer is malformed: {error}")
+                last = last or Unreadable(
+                    f"the program that reads the image layers returned invalid output: {error}"
+                )
         raise last or Unreadable("the local engine has no layers of the image")
 
     def _ways(self) -> Iterator[tuple[str, list[Mount]]]:

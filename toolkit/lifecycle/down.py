@@ -181,8 +181,8 @@ def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[St
         else:
             empty = script(f'{_EMPTY} || {{ echo "$1 contains job records" >&2; exit 1; }}', jobs)
             fix = (
-                "toolkit down --no-save  # deletes the job records, which toolkit cannot download without an "
-                "image on the host"
+                "toolkit down --no-save  # deletes the job records; to download them, toolkit needs the "
+                "container or the image of the cluster on the host"
             )
             steps.append(Run(facts.host, title, empty, unless=empty, fix=fix))
     return tuple(steps)

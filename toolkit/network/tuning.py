@@ -32,9 +32,9 @@ from toolkit.network.measured import shown_bytes, shown_time
 from toolkit.protocol.bench import AlgorithmTime, Tuned, TunedFile
 from toolkit.protocol.decode import DecodeError, decode, decode_json
 
-# From coll_tuned_allreduce_decision.c of Open MPI 4.1; 5.0 has the same. 0 leaves the choice to Open MPI.
+# From coll_tuned_allreduce_decision.c of Open MPI 4.1; 5.0 has the same. 0: Open MPI or NCCL chooses.
 ALGORITHM_NAMES = {
-    0: "Open MPI's default",
+    0: "the default algorithm",
     5: "segmented ring",
 }
 # The least gain of a change; otherwise the default stays. Repeated measurements differ by about as much.

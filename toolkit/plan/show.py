@@ -157,7 +157,7 @@ def report_text(report: Report) -> str:
         if fix:
             lines.append(f"      fix: {with_hosts(fix, names)}")
     failures = len({o.host for o in report.failures})
-    how = f"failed on {counted(failures, 'host')} of {len(hosts)}" if failures else "not finished"
+    how = f"failed on {failures} of {counted(len(hosts), 'host')}" if failures else "not finished"
     head = f"{report.title}: {how} ({report.seconds:.1f} s{_sent(report)})"
     return "\n".join([head, *lines]) + "\n"
 

@@ -67,7 +67,7 @@ def test_a_report_with_a_failure_has_a_line_for_every_host() -> None:
     third = Outcome("keys", "make the key", "gpu3", "not run")
     report = Report("up demo", (OK, FAILED, SKIPPED, NOT_RUN, third), 5)
     assert report_text(report) == (
-        "up demo: failed on 1 host of 3 (5.0 s)\n"
+        "up demo: failed on 1 of 3 hosts (5.0 s)\n"
         "  gpu1: ok (1 change)\n"
         "  gpu2: FAILED at write: no space left\n"
         "      fix: docker system df\n"
@@ -184,7 +184,7 @@ def test_equal_ends_of_many_hosts_are_one_line() -> None:
     hosts = [f"gpu{number}" for number in range(1, 65)]
     rows = [failed(host) if host != "gpu9" else replace(OK, host=host) for host in hosts]
     assert report_text(Report("up demo", tuple(rows), 1.0)) == (
-        "up demo: failed on 63 hosts of 64 (1.0 s)\n"
+        "up demo: failed on 63 of 64 hosts (1.0 s)\n"
         "  gpu[1-8,10-64]: FAILED at start container: no engine\n"
         "      fix: on gpu[1-8,10-64]: sudo systemctl start docker\n"
         "  gpu9: ok (1 change)\n"
