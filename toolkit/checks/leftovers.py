@@ -225,7 +225,7 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if container.state != "running" and container not in gone:
             state = f"{container.state}, exit code {container.exit_code}"
             what = f"container {container.name} is not running ({state})"
-            again = "toolkit up  # recreates the container; `toolkit down` removes it"
+            again = "toolkit up  # recreates the container; to remove the cluster, run toolkit down"
             fix = fix_of(container, scene.inventory.image) if lacks_sshd(container) else again
             yield warning(what, fix, subject=container.name)
 

@@ -172,8 +172,8 @@ def _open(scene: Scene) -> Iterator[Finding]:
     failed = {key: pair for key, pair in failed.items() if tuple(sorted(key)) not in clear}
     for one, other_host in clear:
         yield unchecked(
-            f"connections between {one} and {other_host} fail because of links or routes "
-            "[net-link, pair-route, pair-filter]"
+            f"connections between {one} and {other_host} fail because of a wrong link or route; "
+            "see the checks [net-link, pair-route, pair-filter]"
         )
     for host, group, what in _grouped(failed, scene):
         first = failed[group[0]]

@@ -55,8 +55,8 @@ def init(
         typer.Option(
             "--yes",
             "-y",
-            help="Connect to the hosts as with --try, but ask nothing and leave out hosts with an unknown "
-            "SSH host key",
+            help="Connect to the hosts as with --try, but without prompts; omit hosts with an unknown SSH "
+            "host key",
         ),
     ] = False,
     from_hostfile: Annotated[

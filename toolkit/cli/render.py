@@ -18,7 +18,12 @@ from toolkit.lifecycle.renderings import TARGETS
 
 Output = Annotated[
     str,
-    typer.Option("-o", "--output", metavar="DIR", help="Write to the folder DIR (default: standard output)"),
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="Write the files to the folder DIR (default: print the files to standard output)",
+    ),
 ]
 
 

@@ -76,7 +76,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"exec: \"?(?P<program>catatonit|docker-init)\"?: executable file not found",
-        "the host does not have the program {program}, which starts as the init process of containers",
+        "{program}, the init process of containers, is not installed on the host",
         "on HOST: sudo apt-get install catatonit tini  # or the package of your distribution with {program}",
     ),
     (

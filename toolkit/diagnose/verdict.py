@@ -41,7 +41,7 @@ FIXES: Mapping[str, str] = {
     "stopped": "toolkit exec HOST -- kill -CONT PID"
     "  # continues the process; if a debugger stopped the process, detach the debugger",
     "disk": "on HOST: sudo dmesg | tail; df -h  # then check the disk or network file system; "
-    "usually no signal ends the process",
+    "even SIGKILL usually cannot end a process that hangs in the kernel",
     "failed": "toolkit logs --rank RANK  # shows the error of the rank; toolkit stop ends the other ranks",
     "gone": "toolkit logs --rank RANK  # on HOST, sudo dmesg shows whether the host ran out of memory",
     "ended": "give every rank the same number of steps, for example with torch's DistributedSampler",

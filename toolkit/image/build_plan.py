@@ -671,7 +671,8 @@ def _file(pin: Pin, info: Mapping[str, Any]) -> Locked:
         source = f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
         raise ImageError(
             f"pip would build {pin.name} from the source {source}, but --pip accepts only wheels",
-            f"python3 -m pip wheel --no-deps {quoted(source)}  # then require the path of the wheel instead",
+            f"python3 -m pip wheel --no-deps {quoted(source)}  # then replace the requirement with the path "
+            "of the wheel",
         )
     archive = info["archive_info"]
     # pip 23.0 prints only the older field, `hash`.

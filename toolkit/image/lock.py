@@ -75,5 +75,5 @@ def unlocked_text(pins: Sequence[str]) -> str:
     names, others = ", ".join(pins[:_SHOWN]), len(pins) - _SHOWN
     more = f" and {others} more" if others > 0 else ""
     of = counted(len(pins), "package")
-    unchecked = f"toolkit does not check these downloads: {names}{more}"
+    unchecked = f"toolkit cannot verify the files of these packages: {names}{more}"
     return f"{LOCK_FILE} contains no SHA-256 of {of}, so {unchecked}"

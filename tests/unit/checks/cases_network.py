@@ -374,7 +374,7 @@ NETWORK_CASES = (
         "pair-open",
         "not checked",
         net.with_route(net.with_pair(GOOD, "gpu1", "gpu2", **DROPPED), "gpu2", "gpu1", ""),
-        "connections between gpu1 and gpu2 fail because of links or routes",
+        "connections between gpu1 and gpu2 fail because of a wrong link or route",
     ),
     Case("pair-open", "not checked", net.plain(GOOD, {}), "cannot detect a firewall"),
     Case("pair-open", "not checked", net.without_looks(GOOD), "(gpu1 → gpu2"),

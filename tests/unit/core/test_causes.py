@@ -79,7 +79,7 @@ CASES = [
     ),
     (
         'Error: lookup init binary: exec: "catatonit": executable file not found in $PATH',
-        "the host does not have the program catatonit, which starts as the init process of containers",
+        "catatonit, the init process of containers, is not installed on the host",
         "apt-get install catatonit",
     ),
     (

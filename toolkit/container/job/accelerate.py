@@ -1,6 +1,6 @@
 """Replaces itself with torchrun and the settings of Accelerate.
 
-    job.accelerate JOB torchrun WORDS...
+    job.accelerate JOB torchrun [ARGS...]
 
 The settings come from the job's own command if that is ``accelerate launch OPTIONS SCRIPT ARGUMENTS``, and
 from Accelerate's configuration file. Hosts, ranks and rendezvous come from toolkit and override these
@@ -24,7 +24,7 @@ LAUNCH = ["accelerate", "launch"]
 
 def main() -> int:
     if len(sys.argv) < 3:
-        fail(EXIT_USAGE, "usage: job.accelerate JOB torchrun WORDS...")
+        fail(EXIT_USAGE, "usage: job.accelerate JOB torchrun [ARGS...]")
     job, words = load_job(sys.argv[1]), sys.argv[2:]
     env, command = settings(job["command"], job["world_size"])
     os.execvpe(words[0], [*words, *command], {**os.environ, **env})
