@@ -366,6 +366,13 @@ def test_a_tuning_as_text() -> None:
     check_golden("network/tuning.txt", "\n".join(map(tuning_text, texts)))
 
 
+def test_the_measurements_of_nccl_name_no_other_library() -> None:
+    tuning = chosen(usual(), timed("4 sockets", DEFAULT, 0.01, 0.1, 0.9, 5.0), engine="nccl")
+    text = tuning_text(tuning)
+    assert "all-reduce (nccl)" in text and "the default algorithm" in text
+    assert "MPI" not in text
+
+
 def test_an_explanation_tells_what_is_kept() -> None:
     kept = (a_tuning(), a_tuning(engine="nccl", hosts=HOSTS[:1], env=(), rules=(), why=()))
     facts = {"gpu1": world.facts("gpu1", "10.0.0.1", tuned=tunings_text(kept))}
