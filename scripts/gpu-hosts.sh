@@ -2,11 +2,15 @@
 # Start two hosts on this machine that share its GPUs: namespaces with an own network, host name, sshd and Docker
 # engine. NCCL accepts two ranks on one GPU if their host names differ, so that one GPU is enough for a job of two
 # hosts. Needs root, iproute2, util-linux, Docker, sshd and, for the GPUs, the NVIDIA Container Toolkit.
-# usage: gpu-hosts.sh up FOLDER | down FOLDER    SSHD=PATH names another sshd
+# usage: gpu-hosts.sh up FOLDER | down FOLDER
+# SSHD=PATH names another sshd. SSH_USER=NAME is the user of SSH and of the ranks; by default root. Another user exists
+# only on the two hosts.
 set -eu
 
 SSHD=${SSHD:-/usr/sbin/sshd}
+SSH_USER=${SSH_USER:-root}
 HOSTS="gpu1 gpu2"
+user_id=1500
 
 stop() { printf 'gpu-hosts: %s\n%s' "$1" "${2:+  fix: $2
 }" >&2; exit 1; }
@@ -27,15 +31,24 @@ if [ "${1-}" = host ]; then
     done
     cd "$base/$name" # these two can hide it
     mount --bind tmp /tmp
-    mount --bind root /root
+    if [ "$SSH_USER" = root ]; then
+        mount --bind home /root
+    else
+        for file in passwd group; do mount --bind "$file" "/etc/$file"; done
+        mount -t tmpfs tmpfs /home
+        mkdir "/home/$SSH_USER"
+        mount --bind home "/home/$SSH_USER"
+    fi
     cd /
     ip link set lo up
     "$SSHD" -D -e 2>&3 &
-    exec dockerd --bridge=none --iptables=false --ip6tables=false --exec-opt native.cgroupdriver=cgroupfs >&4 2>&1
+    exec dockerd --group="$SSH_USER" --bridge=none --iptables=false --ip6tables=false --exec-opt native.cgroupdriver=cgroupfs >&4 2>&1
 fi
 
 [ $# -eq 2 ] || stop "usage: gpu-hosts.sh up|down FOLDER"
 [ "$(id -u)" = 0 ] || stop "this script needs root, which creates namespaces" "sudo sh scripts/gpu-hosts.sh $*"
+[ "$1" != up ] || [ "$SSH_USER" = root ] || ! getent passwd "$SSH_USER" > /dev/null ||
+    stop "the user $SSH_USER exists on your machine" "set SSH_USER to root or to another name"
 
 # Names a network namespace and the boot of the machine in which it exists.
 mark() { echo "$1 $(stat -Lc %d:%i "/run/netns/toolkit-$1" 2> /dev/null) $(cat /proc/sys/kernel/random/boot_id)"; }
@@ -98,10 +111,16 @@ ssh-keygen -q -t ed25519 -N '' -f "$base/user_key"
 number=0
 for name in $HOSTS; do
     number=$((number + 1))
-    for folder in root/.ssh docker ssh tmp; do mkdir -p "$base/$name/$folder"; done
-    chmod 700 "$base/$name/root" "$base/$name/root/.ssh"
+    for folder in home/.ssh docker ssh tmp; do mkdir -p "$base/$name/$folder"; done
+    chmod 700 "$base/$name/home" "$base/$name/home/.ssh"
     chmod 1777 "$base/$name/tmp"
-    cp "$base/user_key.pub" "$base/$name/root/.ssh/authorized_keys"
+    cp "$base/user_key.pub" "$base/$name/home/.ssh/authorized_keys"
+    if [ "$SSH_USER" != root ]; then
+        cp /etc/passwd /etc/group "$base/$name"
+        echo "$SSH_USER:*:$user_id:$user_id::/home/$SSH_USER:/bin/sh" >> "$base/$name/passwd"
+        echo "$SSH_USER:*:$user_id:" >> "$base/$name/group"
+        chown -R "$user_id:$user_id" "$base/$name/home"
+    fi
     ssh-keygen -q -t ed25519 -N '' -f "$base/$name/ssh/host_key"
     printf '%s\n' 'HostKey /etc/ssh/host_key' 'PermitRootLogin prohibit-password' 'UsePAM no' 'MaxStartups 100' \
         > "$base/$name/ssh/sshd_config"
@@ -129,13 +148,13 @@ cluster: gpu-hosts
 image: toolkit:gpu
 known_hosts: $base/known_hosts
 hosts:
-  gpu1: {address: 10.79.1.2, user: root, identity_file: $base/user_key}
-  gpu2: {address: 10.79.2.2, user: root, identity_file: $base/user_key}
+  gpu1: {address: 10.79.1.2, user: $SSH_USER, identity_file: $base/user_key}
+  gpu2: {address: 10.79.2.2, user: $SSH_USER, identity_file: $base/user_key}
 END
 for number in 1 2; do
     tries=0
     until ssh -o BatchMode=yes -o ConnectTimeout=2 -o "UserKnownHostsFile=$base/known_hosts" -i "$base/user_key" \
-        "root@10.79.$number.2" docker version > /dev/null 2>&1; do
+        "$SSH_USER@10.79.$number.2" docker version > /dev/null 2>&1; do
         tries=$((tries + 1))
         [ $tries -lt 60 ] || { tail -n 5 "$base/gpu$number/"*.log >&2; stop "gpu$number does not answer"; }
         sleep 0.5

@@ -77,7 +77,7 @@ def main() -> None:
         result = masked.accuracy(model, text, device)
         pieces = args.steps * args.accumulate * args.batch_size * size
         print(f"{result:.3f} of the hidden words found; {pieces / seconds:.0f} pieces/s on {size} ranks")
-    dist.barrier()
+    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
     # Delete the DDP object before the interpreter exits, as in examples/digits/train_ddp.py.
     del parallel
     gc.collect()

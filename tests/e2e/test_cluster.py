@@ -48,6 +48,13 @@ def test_smoke(up: Toolkit) -> None:
     assert up.run("smoke", "--json", "--launcher", "torchrun", check=True).json["ok"]
 
 
+def test_ranks_find_the_names_of_other_ranks_without_a_name_server(up: Toolkit) -> None:
+    """PyTorch looks up each peer by its IPv4-mapped IPv6 address."""
+    look = "socket.getnameinfo(('::ffff:' + socket.gethostbyname('box1'), 1, 0, 0), socket.NI_NAMEREQD)[0]"
+    found = up.run("exec", "box2", "--", "python3", "-c", f"import socket; print({look})", check=True).out
+    assert found.split()[-1] == "box1.ipv4"
+
+
 def test_a_shell_ends_with_what_it_is_given_to_read(up: Toolkit) -> None:
     for given, said in (("hostname; cat\nto cat\n", "box2\nto cat\n"), ("", ""), ("exit 7\n", "")):
         words = [up.program, "shell", "box2"]

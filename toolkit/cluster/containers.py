@@ -176,7 +176,12 @@ def hosts_file(paths: Sequence[DataPath]) -> str:
         ToolkitError: a name or an address is not one word.
     """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
-    return "\n".join([*lines, *(f"{word(p.address)} {word(p.host)}" for p in paths)]) + "\n"
+    lines += [f"{word(p.address)} {word(p.host)}" for p in paths]
+    # PyTorch looks up the name of each peer by its IPv4-mapped IPv6 address. Without a line here, it asks
+    # DNS, which delays each connection by 10 s if no name server answers. The suffix keeps these addresses
+    # out of the answers for the name of the host.
+    lines += [f"::ffff:{p.address} {p.host}.ipv4" for p in paths if ":" not in p.address]
+    return "\n".join(lines) + "\n"
 
 
 def passwd_file(facts: Facts, user: str) -> str:

@@ -472,6 +472,8 @@ def _remembered(text: str) -> Remembered:
     for line in lines_of(text):
         words = line.split()
         if len(words) == 2 and words[1] != "localhost" and Kind.ADDRESS.accepts(words[0]):
+            if words[0].startswith("::ffff:"):
+                continue  # the same address as in the line of the host's name
             addresses.append((words[1], words[0]))
         elif len(words) == 3 and Kind.PUBLIC_KEY.accepts(key := " ".join(words[1:])):
             if words[0].startswith("restrict,"):

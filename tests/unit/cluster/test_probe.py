@@ -146,6 +146,7 @@ BOOT = (
 )
 CLUSTER = (
     "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n10.77.0.2 gpu1\n10.77.0.3 gpu2\n"
+    "::ffff:10.77.0.2 gpu1.ipv4\n::ffff:10.77.0.3 gpu2.ipv4\n"
     f"gpu2,[10.77.0.3]:12345 {public_key('gpu2')}\n"
     f'restrict,pty,from="10.77.0.2" {public_key("gpu1")}\n'
 )
