@@ -116,31 +116,30 @@ def rows(lab: Path, hosts: list[Host], only: str, log: Callable[[str], None]) ->
 
 def document(found: list[Row], outer: dict[str, Any], version: str, command: str, when: datetime) -> str:
     """Return the page: versions, steps, and one line for each way to start a cluster."""
-    system = f"{outer['OperatingSystem']}, engine {outer['ServerVersion']}, cgroup v{outer['CgroupVersion']}"
+    system = f"{outer['OperatingSystem']}, Docker {outer['ServerVersion']}, cgroup v{outer['CgroupVersion']}"
     good = sum(row.ok for row in found)
     head = ("Docker version and image store", "SSH user", "Containers started by", "Failed tests")
     lines = [
         "# Combinations of engines and launchers",
         "",
         f"`{command}` ran these tests on {when:%Y-%m-%d} with toolkit {version}.",
-        f"The hosts were practice hosts on one machine ({system}, {outer['Architecture']}).",
+        f"The hosts were practice hosts on one machine with {system} and {outer['Architecture']}.",
         "",
         "A cluster has two hosts with the same Docker version and image store, "
         "or three hosts that differ in Docker version or image store.",
-        "Each host has one rank.",
+        "Each job has one rank per host.",
         "For Compose and `docker run`, `toolkit up --prepare` prepares the hosts, "
         "and `toolkit render` creates the files.",
-        "If both SSH users (root and an ordinary user) had the same result, one row lists both users.",
         "",
         "The tests are:",
         "",
         "- **start**: The containers start.",
         "- **smoke**: `toolkit smoke` succeeds.",
-        "- **horovodrun, mpirun, torchrun**: An all-reduce with Horovod, mpi4py or PyTorch succeeds.",
+        "- **horovodrun, mpirun, torchrun**: A job that runs an all-reduce with this launcher succeeds.",
         "- **second up**: Another `toolkit up` changes no container and no file.",
         "- **down**: After `toolkit down`, no container, volume or network of the cluster exists.",
         "",
-        f"In {good} of {len(found)} clusters, every test succeeded.",
+        f"Every test succeeded in {good} of {len(found)} combinations of hosts, SSH user and start method.",
         "",
         "| " + " | ".join(head) + " |",
         "| " + " | ".join("---" for _ in head) + " |",

@@ -52,7 +52,7 @@ def message_page(package: Path, made: str) -> str:
         "[Known errors](known-errors.md) lists messages of NCCL, MPI, PyTorch, CUDA and the kernel.",
     ]
     for topic in topics().values():
-        lines += ["", f"## {topic.title}", "", topic.about, ""]
+        lines += ["", f"## {topic.title}", "", *((topic.about, "") if topic.about else ())]
         rows = [(_says(m), _cell(m.cause), _fix(m), _code(m.name)) for m in topic.messages]
         lines += _table(("Message", "Cause", "Fix", "Name"), rows)
     lines += ["", "## All other messages", ""]

@@ -16,7 +16,7 @@ EXIT_CODES: dict[int, str] = {
     2: "an invalid hosts.yaml, local file or command line, usually found before toolkit contacts a host",
     3: "the cluster, a host or a job is not in the required state, for example not up or not found",
     4: "a program or service that the command requires is missing on your machine",
-    130: "Ctrl-C (129: the terminal was closed, 141: the output pipe was closed, 143: SIGTERM)",
+    130: "Ctrl-C; 129 after the terminal was closed, 141 after the output pipe was closed, 143 after SIGTERM",
 }
 
 
@@ -160,5 +160,5 @@ class Detached(Interrupted):
     def __init__(self, job: str, why: str, exit_code: int = Interrupted.exit_code) -> None:
         self.job = job
         self.exit_code = exit_code
-        fix = f"toolkit attach {job}  # follows the job again; `toolkit stop {job}` stops it"
+        fix = f"toolkit attach {job}  # follows the job again; `toolkit stop {job}` stops the job"
         super().__init__(f"{why}; {job} continues", fix)

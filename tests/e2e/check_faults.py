@@ -190,7 +190,7 @@ ln -s /mnt/big/train /data/links/train; ln -s ../fine/x /data/links/inside; ln -
 MOUNT_FINDINGS = (
     ("mount-there", "error", "box2", "/data/absent does not exist"),
     ("mount-there", "error", "box2", "/data/dangling is a broken symbolic link"),
-    ("mount-same", "error", "", "is of different types: directory on box1; file on box2"),
+    ("mount-same", "error", "", "does not have the same type on all hosts: directory on box1; file on box2"),
     ("mount-access", "error", "box2", "cannot read /data/closed"),
     ("mount-access", "warning", "box2", "cannot write to /data/unwritable: trainer has no write permission"),
     (

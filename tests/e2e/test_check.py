@@ -136,7 +136,7 @@ def test_a_hosts_file_that_asks_for_too_much(checked: Toolkit) -> None:
     found(
         changed(checked, "more", more),
         ("slots", "warning", "box1", "999 slots share"),
-        ("gpu-count", "error", "box2", "8 GPUs are declared in hosts.yaml"),
+        ("gpu-count", "error", "box2", "hosts.yaml declares 8 GPUs"),
         ("memory", "warning", "box1", "/dev/shm"),
         ("memory", "warning", "box2", "/dev/shm"),
     )
@@ -269,7 +269,7 @@ def test_up_stops_at_faults_before_anything_is_changed(checked: Toolkit, folder:
         assert checked.run("up", "--dry-run").status == 0, "a dry run shows the plan all the same"
     # A fault that the plan itself refuses is reported once.
     many = changed(checked, "gpus", lambda data: data["hosts"]["box2"].update(gpus=8)).run("up")
-    assert many.status == 3 and (many.err + many.out).count("8 GPUs are declared in hosts.yaml") == 1
+    assert many.status == 3 and (many.err + many.out).count("hosts.yaml declares 8 GPUs") == 1
     assert sh("box1", look) == containers
 
 

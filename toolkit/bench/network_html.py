@@ -90,5 +90,5 @@ def _points(measured: Measured) -> Table:
             shown_share(share),
         )
         rows.append(cells)
-    head = ("size", "time", "algbw GB/s", "busbw GB/s", "share of the slowest link")
+    head = ("size", "time", "algbw GB/s", "busbw GB/s", "share of the slowest link's rate")
     return Table(head, rows, "all-reduce by size", text=())

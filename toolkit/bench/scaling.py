@@ -75,15 +75,10 @@ def measure_all(
         what = f"each number of hosts should be 1 or more, found {min(numbers)}"
         raise BadInput("command line", (Problem("--on", what),))
     if numbers and max(numbers) > len(order):
-        raise BadInput(
-            "command line",
-            (
-                Problem(
-                    "--on",
-                    f"contains {max(numbers)}, but the number of selected hosts with slots is {len(order)}",
-                ),
-            ),
+        what = (
+            f"the list contains {max(numbers)}, but the number of selected hosts with slots is {len(order)}"
         )
+        raise BadInput("command line", (Problem("--on", what),))
     points, faults = [], []
     for number in numbers or counts(len(order)):
         try:

@@ -90,9 +90,7 @@ class Scaling:
             return f"{what}: {slower}; measure the links with toolkit bench network"
         if best is not last:
             gain = self.speedup(best)
-            more = (
-                f"{counted(best.hosts, 'host')} are faster and have {gain:.2f} times the throughput of {few}"
-            )
+            more = f"{counted(best.hosts, 'host')} have {gain:.2f} times the throughput of {few}"
             return f"{what}: {more}"
         if share < _FAIR:
             return f"{what}: the efficiency is poor; measure the links with toolkit bench network"
@@ -145,7 +143,7 @@ def parse_prediction(value: Any, source: str) -> tuple[tuple[int, float], ...]:
     try:
         return tuple((int(row["hosts"]), float(row["efficiency"])) for row in rows)
     except (KeyError, TypeError, ValueError):
-        what = "do not contain the efficiency; run toolkit predict with --step-time or --probe"
+        what = "the rows do not contain the efficiency; run toolkit predict with --step-time or --probe"
         raise BadInput(source, (Problem("rows", what),)) from None
 
 
@@ -164,7 +162,7 @@ def parse_scaling(value: Any, source: str) -> Scaling:
             raise ValueError
         return Scaling(points, _one_of(value["batch"]), predicted, tuple(map(str, value["faults"])))
     except (KeyError, TypeError, ValueError):
-        what = "is not the output of toolkit bench scaling --json"
+        what = "the input is not the output of toolkit bench scaling --json"
         raise BadInput(source, (Problem("", what),)) from None
 
 

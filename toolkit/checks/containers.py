@@ -42,7 +42,7 @@ _NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 # Launchers that fixes propose, in order of preference.
 _BY_EXEC = ("mpirun", "torchrun", "python")
 _BY_SSH = ("horovodrun", *_BY_EXEC)
-_LISTEN_FIX = "the host must have the address, and the port must not be lower than ip_unprivileged_port_start"
+_LISTEN_FIX = "the host must have the address, and the port must be at least ip_unprivileged_port_start"
 _SHM_FIX = "set shm_size: 8g in hosts.yaml, then run toolkit up"
 
 
@@ -178,8 +178,10 @@ def _shm(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     size = scene.inside[seen.host].report.shm
     if size < LEAST_SHM:
-        need = f"NCCL and data loaders can fail with less than {LEAST_SHM // 2**20} MiB"
-        what = f"/dev/shm in containers has {size // 2**20} MiB; {need}"
+        what = (
+            f"/dev/shm in containers has {size // 2**20} MiB; NCCL and data loaders can fail with less than "
+            f"{LEAST_SHM // 2**20} MiB"
+        )
         yield warning(what, _SHM_FIX)
 
 
@@ -213,8 +215,10 @@ def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     number = _limits(scene, seen.host).nofile
     if 0 <= number < LEAST_FILES:
-        least = f"data loaders and connections can need {LEAST_FILES} or more"
-        what = f"ranks can open only {number} files, but {least}"
+        what = (
+            f"ranks can open only {number} files, but data loaders and connections can need {LEAST_FILES} or "
+            "more"
+        )
         yield warning(what, "set ulimits: {nofile: 65536} in hosts.yaml, then run toolkit up")
 
 
@@ -324,8 +328,7 @@ def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
         )
         yield warning(
             what,
-            "remove libfaketime and similar programs from the image, "
-            "and the variables of these programs from env: in hosts.yaml",
+            "remove libfaketime or a similar program from the image, and its variables from hosts.yaml",
         )
 
 
@@ -360,13 +363,13 @@ CHECKS = (
     ),
     Check(
         "in-mounts",
-        "ranks can write, rename and delete files on mounts without :ro",
+        "ranks can write, rename and delete files on mounts that are not read-only",
         host=_mounts,
         stage="inside",
     ),
     Check(
         "in-shared",
-        "each mount without :ro is shared by all hosts or by none",
+        "each writable mount is shared by all hosts or by none",
         whole=_shared,
         stage="inside",
     ),

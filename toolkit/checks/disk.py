@@ -79,9 +79,7 @@ def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
         base = scene.image.diff_ids[:1]
         if base and any(image.diff_ids[:1] == base for image in seen.facts.images):
             # Layers that the host has are not sent; the size of the missing ones is not known yet.
-            yield warning(
-                f"{room}, but {need}, minus the size of the layers that are already on the host", fix
-            )
+            yield warning(f"{room}, but {need}, minus the size of layers already on the host", fix)
         else:
             yield error(f"{room}, but {need}", fix)
 
@@ -164,9 +162,10 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif home is None or not home.size:
         yield unchecked("the disk of the home folder is not known")
     elif "w" not in home.may:
-        look = f"ls -ld {quoted(home.path)}"
-        then = "then make the SSH user the owner, and run chmod u+w on the folder"
-        fix = f"on {seen.host}: {look}  # {then}"
+        fix = (
+            f"on {seen.host}: ls -ld {quoted(home.path)}  # then make the SSH user the owner of the home "
+            "folder, and run chmod u+w on this folder"
+        )
         yield warning(f"the SSH user cannot write to the home folder {home.path}", fix)
     elif home.free < NOTHING:
         yield error(

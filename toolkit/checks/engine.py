@@ -80,9 +80,11 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif driver in _SLOW_DRIVERS and info.engine == PODMAN:
         what = f"podman uses the storage driver {driver}, which is slower than overlay"
         # Podman requires a reset before the driver changes; a later reset might not remove the old storage.
-        fix = "podman system reset  # removes all containers, images and volumes of the SSH user; then set"
-        where = 'driver = "overlay" under [storage] in ~/.config/containers/storage.conf'
-        yield warning(what, f"on {seen.host}: {fix} {where}")
+        fix = (
+            f"on {seen.host}: podman system reset  # removes all containers, images and volumes of the SSH "
+            'user; then set driver = "overlay" under [storage] in ~/.config/containers/storage.conf'
+        )
+        yield warning(what, fix)
     elif driver in _SLOW_DRIVERS:
         what = f"docker uses the storage driver {driver}, which is slower than overlay2"
         fix = f'on {seen.host}: add {{"storage-driver": "overlay2"}} to {_DAEMON}, {RESTART}'

@@ -388,8 +388,8 @@ def _persistence(seen: Seen, scene: Scene) -> Iterator[Finding]:
     held = any("Enabled" in (card.get("persistence_mode"), card.get("display_active")) for card in cards)
     if any(card.get("persistence_mode") == "Disabled" for card in cards) and not held:
         what = (
-            "persistence mode is off, so the driver is unloaded when no program uses the GPU, and its error "
-            "counts are reset"
+            "persistence mode is off, so the driver is unloaded and its error counts are lost when no "
+            "program uses the GPU"
         )
         yield warning(what, f"on {seen.host}: sudo nvidia-smi -pm 1  # or enable nvidia-persistenced")
 

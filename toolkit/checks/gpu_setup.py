@@ -175,19 +175,19 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
     allowed = {**dict(scene.inventory.env), **dict(host.env)}.get(SEVERAL_RANKS) == "1"
     if allowed or not 0 < len(used) < slots:
         return
-    what = f"{slots} slots share {counted(len(used), 'GPU')}"
+    share = f"{slots} slots share {counted(len(used), 'GPU')}"
     if any(gpu.migs for gpu in used):
-        what += (
-            " through MIG devices, but NCCL accepts two ranks on one GPU only in version 2.30 or newer, and "
-            f"only with {SEVERAL_RANKS}=1"
+        what = (
+            f"{share} through MIG devices, but NCCL accepts two ranks on one GPU only in version 2.30 or "
+            f"newer, and only with {SEVERAL_RANKS}=1"
         )
         fix = (
             f"in hosts.yaml: keep one MIG device of each GPU in hosts/{seen.host}/gpus"
-            "  # or train with the backend gloo; or, with NCCL 2.30 or newer, "
-            f'set env: {{{SEVERAL_RANKS}: "1"}}'
+            "  # or train with the backend gloo, or with NCCL 2.30 or newer and "
+            f'env: {{{SEVERAL_RANKS}: "1"}}'
         )
     else:
-        what += ", but by default, NCCL refuses two ranks on one GPU"
+        what = f"{share}, but by default, NCCL refuses two ranks on one GPU"
         fix = f"in hosts.yaml: set hosts/{seen.host}/slots to {len(used)}, or remove this key"
     yield warning(what, fix)
 
@@ -358,8 +358,10 @@ def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
     flavor = running.rpartition("-")[2]
     newer = [k for k in report.tagged("kernel") if _order(k) > _order(running) and k.endswith(flavor)]
     if newer and (last := max(newer, key=_order)) not in modules:
-        effect = "so ranks cannot use the GPUs after a reboot into this kernel"
-        what = f"the installed kernel {last} has no NVIDIA driver, {effect}"
+        what = (
+            f"the installed kernel {last} has no NVIDIA driver, so ranks cannot use the GPUs after a reboot "
+            "into this kernel"
+        )
         fix = f"sudo dkms autoinstall -k {quoted(last)}  # or install the driver for this kernel"
         yield warning(what, f"on {seen.host}: {fix}")
 

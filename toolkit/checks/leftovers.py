@@ -133,8 +133,8 @@ def former_states(seen: Seen, inventory: Inventory) -> Iterator[tuple[str, str, 
             continue
         fix = (
             "toolkit down --hosts COPY  # COPY: a copy of hosts.yaml that contains only this host, with the "
-            f"name {name}. The command downloads the job records, and removes the state directory and the "
-            "containers of the cluster from this host"
+            f"name {name}. The command downloads the job records, then removes the cluster's state "
+            "directory and containers from this host"
         )
         if name in named:
             fix = (

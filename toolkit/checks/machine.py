@@ -156,8 +156,10 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
         what = f"the host has only {free / GIB:.1f} of {total / GIB:.0f} GiB of memory available"
         yield warning(what, f"on {seen.host}: {_LARGEST}")
     if shm > total:
-        have = f"but the host has {total / GIB:.1f} GiB of memory"
-        what = f"/dev/shm of the containers can grow to {shm / GIB:.1f} GiB, {have}"
+        what = (
+            f"/dev/shm of the containers can grow to {shm / GIB:.1f} GiB, but the host has "
+            f"{total / GIB:.1f} GiB of memory"
+        )
         yield warning(what, "in hosts.yaml: set shm_size to at most half of the host's memory")
 
 
@@ -276,7 +278,7 @@ _HOST = (
     Check("load", "other programs do not overload the processors", host=_load, probes=(MACHINE,)),
     Check("cpu-governor", "the processors can run at full clock speed", host=_governor, probes=(MACHINE,)),
     Check(
-        "numa-balancing", "the kernel does not move memory between NUMA nodes", host=_numa, probes=(MACHINE,)
+        "numa-balancing", "automatic NUMA balancing does not stall GPU copies", host=_numa, probes=(MACHINE,)
     ),
     Check("slots", "the host has at least one processor per slot", host=_slots, probes=(MACHINE,)),
 )

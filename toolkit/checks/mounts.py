@@ -120,8 +120,9 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
             what = f"the file system of {mount.source} is almost full ({free})"
             yield error(what, fix, subject=mount.source)
         elif where.free < GIB:
-            effect = "so ranks can fail to write checkpoints"
-            what = f"the file system of {mount.source} has only {free}, {effect}"
+            what = (
+                f"the file system of {mount.source} has only {free}, so ranks can fail to write checkpoints"
+            )
             yield warning(what, fix, subject=mount.source)
         elif where.inodes and where.inodes_free < 1000:
             left = counted(where.inodes_free, "more file")
@@ -142,7 +143,7 @@ def _same(scene: Scene) -> Iterator[Finding]:
             continue
         kinds = grouped((name, where.kind) for name, where in found.items())
         if len(kinds) > 1:
-            what = f"{mount.source} is of different types: {groups_text(kinds)}"
+            what = f"{mount.source} does not have the same type on all hosts: {groups_text(kinds)}"
             yield error(
                 what,
                 f"make {mount.source} a folder on all hosts, or a file on all hosts",
@@ -294,11 +295,11 @@ CHECKS = (
     Check("mount-there", "sources of mounts exist", host=_there, probes=(PLACES,)),
     Check(
         "mount-access",
-        "ranks can read mounts, and write to mounts without :ro",
+        "ranks can read mounts, and write to mounts that are not read-only",
         host=access,
         probes=(PLACES,),
     ),
-    Check("mount-room", "mounts without :ro have free space", host=_room, probes=(PLACES,)),
+    Check("mount-room", "writable mounts have free space", host=_room, probes=(PLACES,)),
     Check(
         "mount-same",
         "each mounted folder is shared by all hosts or local on all hosts",

@@ -99,10 +99,10 @@ def _unused(scene: Scene) -> Iterator[Finding]:
                 # A VLAN above the port is meant to have the address.
                 vlans = sorted(addressed.difference(port.interfaces))
                 name = next(iter((*(i.name for i in own), *vlans, *port.interfaces)), "INTERFACE")
-                has = f"only the link-local address {own[0].address}" if own else "no IPv4 address"
+                has = f"has only the link-local address {own[0].address}" if own else "has no IPv4 address"
                 line = f"sudo ip addr add ADDRESS/PREFIX dev {quoted(name)}"
                 fix = f"on {host}: {line}  # on all hosts, set addresses in one network for this port"
-                yield warning(f"{what} ({port.rate:g} Gb/s): {name} has {has}", fix, host, port.name)
+                yield warning(f"{what} ({port.rate:g} Gb/s): {name} {has}", fix, host, port.name)
             elif shared.intersection(i.network for i in own):
                 fix = (
                     f"on {host}: ip -4 addr  # then put the first RDMA ports of all hosts in one "

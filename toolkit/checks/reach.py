@@ -22,13 +22,13 @@ from toolkit.protocol.probes import Tried
 
 # Descriptions of failed connections. A refusal is a fault only if a program of toolkit listened.
 _FAULTS = {
-    "timeout": f"dropped without an answer within {CONNECT_SECONDS:g} s",
-    "unreachable": "rejected as unreachable",
-    "mute": "opened, but transmit no data",
-    "stranger": "answered by a program other than the test program",
+    "timeout": f"connections to {{ports}} are dropped without an answer within {CONNECT_SECONDS:g} s",
+    "unreachable": "connections to {ports} are rejected as unreachable",
+    "mute": "connections to {ports} are opened, but transmit no data",
+    "stranger": "a program other than the test program answers connections to {ports}",
 }
 _SEND = "toolkit image send && toolkit check  # test programs run in containers of the image"
-_REJECTED = "rejected, although the test program listens"
+_REJECTED = "connections to {ports} are rejected, although the test program listens"
 
 
 @dataclass(frozen=True)
@@ -131,16 +131,16 @@ def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
         by = scene.evidence.egress(seen.facts, other.address)
         if by and by != path.interface:
             come = next((p for p in _pairs(scene) if (p.source, p.target) == (other.host, seen.host)), None)
-            why = f"because the return route is through {by} (rp_filter 1)"
-            how = f"packets from {other.host} on {path.interface}, {why}"
             names = (f"net.ipv4.conf.{name}.rp_filter=2" for name in ("all", path.interface))
             loose = f"sudo sysctl -w {quoted(*names)}"
             fix = f"on {seen.host}: {loose}  # or correct the return route"
-            if come and come.tried and not come.faults:
-                # The packets arrived through the other interface this time.
-                yield warning(f"the kernel would drop {how}", fix, subject=other.host)
-            else:
-                yield error(f"the kernel drops {how}", fix, subject=other.host)
+            # Arrived packets came through the other interface.
+            arrived = bool(come and come.tried and not come.faults)
+            what = (
+                f"the kernel {'would drop' if arrived else 'drops'} packets from {other.host} on "
+                f"{path.interface}, because the return route is through {by} (rp_filter 1)"
+            )
+            yield (warning if arrived else error)(what, fix, subject=other.host)
 
 
 def _strict_filter(seen: Seen, scene: Scene) -> bool | None:
@@ -243,7 +243,7 @@ def _how(pair: _Pair, scene: Scene) -> str:
     for kind, word in pair.faults.items():
         by_word.setdefault(word, {})[kind] = word
     return "; ".join(
-        f"connections to {_ports_text(scene, kinds, pair.tried)} are {w}" for w, kinds in by_word.items()
+        word.format(ports=_ports_text(scene, kinds, pair.tried)) for word, kinds in by_word.items()
     )
 
 
@@ -257,8 +257,10 @@ def _let_in(scene: Scene, pair: _Pair) -> str:
         "iptables": f"sudo iptables -I INPUT -p tcp -s {network} -j ACCEPT",
     }
     line = lines[firewall_program(scene.seen.get(pair.target))]
-    also = f"in the OUTPUT chain of {pair.source} or in a firewall between the hosts"
-    return f"on {pair.target}: {line}  # or allow these connections {also}"
+    return (
+        f"on {pair.target}: {line}  # or allow these connections in the OUTPUT chain of {pair.source} or in "
+        "a firewall between the hosts"
+    )
 
 
 def _from_containers(scene: Scene) -> dict[str, dict[str, dict[str, Tried]]]:
@@ -303,8 +305,7 @@ def _seen_as(scene: Scene) -> Iterator[Finding]:
             if strange := seen - {scene.paths[source].address}:
                 what = (
                     f"connections from {source} arrive at {target} with the source address "
-                    f"{', '.join(sorted(strange))} instead of {scene.paths[source].address}, "
-                    "for example because of NAT"
+                    f"{', '.join(sorted(strange))} instead of {scene.paths[source].address}"
                 )
                 look = f"on {source}: sudo iptables -t nat -S"
                 fix = f"{look}  # then exempt data addresses from NAT, also on routers"

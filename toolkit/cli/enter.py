@@ -55,8 +55,8 @@ def execute(
 
     - On one host without --json, toolkit prints the output immediately. On one host, toolkit exits with the
       exit code of the command.
-    - On several hosts or with --json, toolkit prints the output after the command has ended on all hosts.
-      toolkit prints at most 4 MiB of standard output and 4 MiB of standard error per host.
+    - On several hosts or with --json, toolkit prints the output after the command has ended on all hosts:
+      at most 4 MiB of standard output and 4 MiB of standard error per host.
     - On several hosts, toolkit prints exit codes other than 0, and exits with 1 unless the command succeeded
       on every host.
     - The standard input of the command is empty. To run commands from a file, use
@@ -123,7 +123,7 @@ def _split(
         return list(known), words
     if first in known or rest[:1] == ["--"]:
         if inventory and first not in known:
-            line.refuse(first, f"is not a host in hosts.yaml, which lists {host_list(known)}")
+            line.refuse("", f"{first} is not a host in hosts.yaml, which lists {host_list(known)}")
         argv = rest[1:] if rest[:1] == ["--"] else rest
         if not argv:
             line.refuse("", f"a command is missing: toolkit exec {first} -- COMMAND")

@@ -22,7 +22,7 @@ def forward(
         list[str] | None,
         typer.Argument(
             metavar="[SERVICE]...",
-            help="Name of a service in hosts.yaml (default: all services)",
+            help="Name of a service in hosts.yaml (default: all services with ports)",
             autocompletion=complete.services,
         ),
     ] = None,
@@ -41,7 +41,7 @@ def forward(
 ) -> None:
     """Make services available at 127.0.0.1 on your machine.
 
-    toolkit forwards the ports of the services in hosts.yaml, such as TensorBoard, over SSH until Ctrl-C.
+    toolkit forwards the ports of services in hosts.yaml over SSH until you press Ctrl-C.
 
     Examples:
         toolkit forward

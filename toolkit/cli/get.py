@@ -91,7 +91,9 @@ def get(
     ] = False,
     keep_modes: Annotated[
         bool,
-        typer.Option("--keep-modes", help="Keep the execute permission of files (default: off)"),
+        typer.Option(
+            "--keep-modes", help="Keep the execute permission of files (default: remove this permission)"
+        ),
     ] = False,
     hosts: HostsFile = DEFAULT_HOSTS,
     dry_run: DryRun = False,
@@ -104,9 +106,9 @@ def get(
     files of a running job.
 
     - toolkit skips unchanged files that toolkit sent as code, unless you pass the exact name of a file.
-    - toolkit does not send the folder ./runs to the hosts as code, unless it contains __init__.py. If you
-      download to another folder of the project, add the folder to .toolkitignore to exclude the downloaded
-      files from the code.
+    - toolkit does not send the folder ./runs to the hosts as code, unless ./runs contains __init__.py. If
+      you download to another folder of the project, add the folder to .toolkitignore to exclude the
+      downloaded files from the code.
     - toolkit creates a symbolic link only if the link points to a file or folder inside the local folder.
 
     Examples:

@@ -83,9 +83,9 @@ def build(
         str,
         typer.Option(
             metavar="IMAGE",
-            help="Base image (default: debian:bookworm-slim). If your machine has the base image, the new "
-            "image has the processor architecture of the base image. Otherwise, the new image has the "
-            "architecture of your machine",
+            help="Base image (default: debian:bookworm-slim). The new image has the processor architecture "
+            "of the base image if your machine has the base image, otherwise the architecture of your "
+            "machine",
         ),
     ] = "",
     onto: Annotated[

@@ -67,7 +67,7 @@ def init(
         typer.Option(
             metavar="NAME",
             help="Name of the cluster (default: demo). If toolkit connects to the hosts, the default is the "
-            "name of the output file, or for hosts.yaml the name of its folder",
+            "name of the output file, or the name of the folder if the output file is hosts.yaml",
         ),
     ] = None,
     image: Annotated[
@@ -103,7 +103,8 @@ def init(
 
     - With --find, --try or --yes, toolkit uses the aliases in ~/.ssh/config (see --find).
     - On a terminal, with none of --find, --try, --yes and --json, toolkit asks for the hosts.
-    - In all other cases, toolkit writes two placeholder hosts, which you must replace.
+    - With --json or without a terminal, and with none of --find, --try and --yes, toolkit writes two
+      placeholder hosts, which you must replace.
 
     Examples:
         toolkit init

@@ -97,8 +97,7 @@ def up(
     network link. With the same options, a second run creates missing hosts and files, and restarts hosts that
     stopped or whose container engine stopped. If a network of the practice cluster was removed, toolkit
     recreates all hosts and keeps only the files in their volumes. If you edited hosts.yaml, toolkit keeps
-    your file. If the settings of the practice cluster also changed, toolkit writes a complete new file,
-    hosts.new.yaml.
+    your file, and writes changed settings of the practice cluster to a complete new file, hosts.new.yaml.
 
     Examples:
         toolkit lab up

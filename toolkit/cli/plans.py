@@ -79,7 +79,7 @@ def carry_out_after_pull(
     if not (dry_run and prepared.planned_later):
         return carry_out(prepared, dry_run, as_json, verbose, warnings, to_do)
     carry_out(prepared, dry_run, as_json, verbose)
-    say("the other steps depend on the pulled image; toolkit plans them after the pull")
+    say("the other steps depend on the pulled image; toolkit plans these steps after the pull")
     return None
 
 

@@ -38,7 +38,7 @@ def report(
     ] = "",
     compare: Annotated[
         str,
-        typer.Option(metavar="JOB", help="Compare the job with a second job", autocompletion=complete.jobs),
+        typer.Option(metavar="JOB", help="Compare the job with another job", autocompletion=complete.jobs),
     ] = "",
     scaling: Annotated[
         Path | None,

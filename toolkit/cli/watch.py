@@ -149,7 +149,7 @@ def _stop(session: Session, job: str, signals: Signals) -> None:
 
 def _raise(error: Exception | None, job: str, signals: Signals) -> None:
     if isinstance(error, Unreachable):
-        fix = f"toolkit attach {job}  # when the main host answers again; the job continues meanwhile"
+        fix = f"toolkit attach {job}  # when the main host answers again"
         raise Unreachable(f"stopped following {job}: {error.what}", fix, error.host) from error
     if isinstance(error, BrokenPipeError):
         discard_stdout()

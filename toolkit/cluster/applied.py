@@ -134,9 +134,7 @@ def removed_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[F
     if not gone or not set(inventory.names) <= set(then):
         return ()
     names = host_list(gone)
-    what = (
-        f"no longer contains {names}, but containers and SSH keys of the last `up` might still be on {names}"
-    )
+    what = f"no longer contains {names}, but {names} might still have containers and keys of the cluster"
     fix = f"toolkit down --hosts COPY  # COPY: a copy of hosts.yaml in which hosts: lists only {names}"
     return (Finding("hosts-file", "warning", what, fix, subject="hosts.yaml"),)
 

@@ -219,7 +219,7 @@ class Connected:
             fix = f"toolkit trust {host_list(self.errors, ' ')}"
         elif len({error.fix for error in self.errors.values()}) > 1:
             fix = "toolkit check  # lists the fix for each host" + (f"; for {name}: {fix}" if fix else "")
-        raise ToolkitError(f"cannot use any host{lines}", fix)
+        raise ToolkitError(f"toolkit cannot use any host{lines}", fix)
 
     def all_facts(self) -> dict[str, Facts]:
         """Return the facts of the hosts, if every host answered.

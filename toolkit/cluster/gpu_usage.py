@@ -45,7 +45,8 @@ class Holder:
     def __str__(self) -> str:
         since = f" since {moment(self.since)}" if self.since else ""
         if self.job and not self.pid:
-            claimed = "" if self.vouched else f", according to user {self.user or 'unknown'}"
+            user = self.user or "unknown"
+            claimed = "" if self.vouched else f", according to user {user}"
             return f"job {self.job} of cluster {self.cluster} ({self.owner or self.user}{claimed}){since}"
         of = f" in cluster {self.cluster}" if self.cluster else ""
         return f"{self.program or 'a process'} (pid {self.pid}, user {self.user or 'unknown'}){of}"
@@ -144,9 +145,10 @@ def refuse_held(
     if held:
         names = list(dict.fromkeys(use.host for use, _ in held))
         out = " ".join(f"--exclude {name}" for name in names)
-        what = "host" if len(names) == 1 else "hosts"
-        run = f"exclude the {what} with {out}, or share the GPUs with --share"
-        fix = f"toolkit status  # lists the users; wait until the GPUs are free, or in `toolkit run` {run}"
+        fix = (
+            "toolkit status  # lists the users of GPUs; wait until the GPUs are free, or add "
+            f"{out} or --share to `toolkit run`"
+        )
         raise NotReady(_sentence(held), fix, names[0] if len(names) == 1 else "")
 
 

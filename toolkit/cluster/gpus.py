@@ -136,7 +136,7 @@ def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
     split = ""
     lines = lines_of(text)
     if len(lines) > _MOST_LINES:
-        raise DecodeError("gpus", f"contains more than {_MOST_LINES} lines")
+        raise DecodeError("gpus", f"the list contains more than {_MOST_LINES} lines")
     for line in map(str.strip, lines):
         cells = [cell.strip() for cell in line.split(",")]
         # UUIDs become arguments of commands that `render` prints.
@@ -268,8 +268,8 @@ def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
     """
     key = key or f"hosts/{host.name}/gpus"
     if host.gpus is not None and host.gpus > len(facts.gpus) and not host.gpu_ids:
-        are = "is" if host.gpus == 1 else "are"
-        raise _missing(f"{counted(host.gpus, 'GPU')} {are} declared in hosts.yaml", facts, key)
+        plural = "" if host.gpus == 1 else "s"
+        raise _missing(f"hosts.yaml declares {host.gpus} GPU{plural}", facts, key)
     if not host.gpu_ids:
         return tuple(str(gpu.index) for gpu in facts.gpus[: host.gpus])
     known = _names(facts.gpus)
@@ -304,8 +304,8 @@ def _missing(declared: str, facts: Facts, key: str) -> NotReady:
     if not facts.gpus:
         what, fix = explain(facts.gpu_trouble, facts.host)
         # The alternative is a comment, so that a paste of the fix does not run it.
-        other = f"or set {key} to 0 in hosts.yaml"
-        fix = f"{fix}; {other}" if "#" in fix else f"{fix}  # {other}"
+        mark = ";" if "#" in fix else "  #"
+        fix = f"{fix}{mark} or set {key} to 0 in hosts.yaml"
         return NotReady(f"{declared}, but {what}", fix, facts.host)
     listed = ", ".join(
         f"{gpu.index} {gpu.uuid}" + (f" (split: {', '.join(gpu.usable)})" if gpu.migs else "")

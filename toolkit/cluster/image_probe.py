@@ -118,7 +118,7 @@ def image_here(name: str) -> ImageFacts:
     if not done.ok:
         usable = run_here((DOCKER, "ps", "--quiet"))
         if not usable.ok:
-            what = f"docker cannot be used on your machine: {words_of(usable.stderr)}"
+            what = f"toolkit cannot use docker on your machine: {words_of(usable.stderr)}"
             raise MissingTool(what, "sudo systemctl start docker  # your user must be in the group docker")
         what = f"your machine does not have the image {name}: {words_of(done.stderr)}"
         raise ImageError(what, obtain_command(name))
@@ -170,9 +170,9 @@ def choose_transport(
         known = replace(inventory, chosen_transport=_transport_of(inventory.image, layout, here, runners))
     if known.chosen_transport == EXEC:
         faults = tuple(without_ssh(inventory.launcher, inventory.worker_port_fixed, bool(inventory.spares)))
-        fix = f"or run `toolkit image build --onto {inventory.image}`"
+        fix = f"run `toolkit image build --onto {inventory.image}`"
         why = f"transport: auto selects {EXEC}, because {NO_SSH}"
-        problems = tuple(Problem(path_text(path), f"{what}, {fix} ({why})") for path, what in faults)
+        problems = tuple(Problem(path_text(path), f"{what}, or {fix} ({why})") for path, what in faults)
         if problems:
             raise BadInput(inventory.source, problems)
     return known
@@ -199,7 +199,7 @@ def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]
             return image_report(name, held, facts.as_user, runners[place.name].run, place.name, facts.engine)
     if here and not is_here(DOCKER):
         what = (
-            f"the image {name} cannot be probed: no usable host has the image, "
+            f"toolkit cannot probe the image {name}: no usable host has the image, "
             "and your machine has no docker command"
         )
         raise ImageError(

@@ -354,7 +354,7 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> Engine
         if text.strip().endswith(f" to {engine} info"):
             what, fix = "the docker engine does not respond", f"on {host}: sudo systemctl restart docker"
             if engine == PODMAN:  # which has no daemon
-                often = "often the cause is ~/.local/share/containers on a hung disk"
+                often = "a common cause is a hung disk with ~/.local/share/containers"
                 fix = f"on {host}: podman info  # {often}"
         else:
             # It has described itself: it is slow, for example with many images, or hangs in one question.

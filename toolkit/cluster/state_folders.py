@@ -144,7 +144,7 @@ def refuse_unsafe_state(facts: Facts) -> None:
     for folder in (*reversed(facts.state_folders), *_shared_inside(facts, _WRITTEN)):
         what, fix = _fault(facts, folder)
         if what:
-            raise UnsafeState(f"the state directory is not safe: {folder.path} {what}", fix, facts.host)
+            raise UnsafeState(f"the state directory is not safe: {what}", fix, facts.host)
 
 
 def _shared_inside(facts: Facts, names: tuple[str, ...] = ()) -> tuple[StateFolder, ...]:
@@ -166,20 +166,23 @@ def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
     elsewhere = "  # or in hosts.yaml, set state_dir: to another folder"
     aside = f"{on}sudo mv {path} {shlex.quote(f'{folder.path}.unsafe')}{elsewhere}"
     if stat.S_ISLNK(folder.mode):
-        return "is a symbolic link", f"{on}rm {path}  # to use another disk, set state_dir: in hosts.yaml"
+        return (
+            f"{folder.path} is a symbolic link",
+            f"{on}rm {path}  # to use another disk, set state_dir: in hosts.yaml",
+        )
     if not stat.S_ISDIR(folder.mode):
-        return "is not a directory", aside
+        return f"{folder.path} is not a directory", aside
     shared = bool(folder.mode & _SHARED_WRITE)
     mode = f"mode {stat.S_IMODE(folder.mode):04o}"
     if folder.outer:
         if shared and not folder.mode & stat.S_ISVTX:
             return (
-                f"is writable by other users and has no sticky bit ({mode})",
+                f"{folder.path} is writable by other users and has no sticky bit ({mode})",
                 f"{on}sudo chmod +t {path}{elsewhere}",
             )
         return "", ""
     if folder.uid != facts.uid:
-        return f"belongs to user ID {folder.uid} instead of {facts.user} ({facts.uid})", aside
+        return f"{folder.path} belongs to user ID {folder.uid} instead of {facts.user} ({facts.uid})", aside
     if shared:
         # All of them: a default ACL of a parent folder applies to each.
         own = [one for one in facts.state_folders if not one.outer and one.mode & _SHARED_WRITE]
@@ -190,7 +193,7 @@ def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
         look = f"find {path} ! -user {facts.uid}"
         fix = f"{on}{'; '.join((*change, look))}"
         return (
-            f"is writable by other users ({mode})",
+            f"{folder.path} is writable by other users ({mode})",
             f"{fix}  # then remove the listed files, which belong to other users",
         )
     return "", ""

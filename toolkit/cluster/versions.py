@@ -140,8 +140,8 @@ def disturbed_jobs(layout: Layout, inside: Mapping[str, str], prepare: bool = Fa
     removed = removed_containers(layout, prepare)
     # A host without programs is new to the cluster, and no job runs on it.
     programs = other_programs((p.facts for p in layout.places if p.facts.programs), inside)
-    would = "would remove the containers on" if prepare else "would recreate the containers on"
-    changes = (f"`toolkit up` {would} {', '.join(removed)}",) if removed else ()
+    verb = "remove" if prepare else "recreate"
+    changes = (f"`toolkit up` would {verb} the containers on {', '.join(removed)}",) if removed else ()
     return (
         (*changes, f"`toolkit up` would replace the toolkit programs on {', '.join(programs)}")
         if programs

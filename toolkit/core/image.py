@@ -40,11 +40,12 @@ def unsendable(tag: str, host: str, engine: str, silence: str) -> tuple[str, str
         engine: container engine of the host.
         silence: the reason why it is unknown if your machine has the image; empty if it has none.
     """
-    what = f"the image {tag} is missing, and "
+    reason = silence or "the engine of your machine has no copy to send"
+    what = f"the image {tag} is missing, and {reason}"
     if silence:
-        return what + silence, LATE_FIX
+        return what, LATE_FIX
     fix = f"{missing_fix(tag)}; or load the image on {host}: {engine} load -i FILE"
-    return f"{what}the engine of your machine has no copy to send", fix
+    return what, fix
 
 
 def build_command(tag: str) -> str:

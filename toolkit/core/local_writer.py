@@ -114,7 +114,7 @@ class LocalWriter:
     ) -> None:
         self.place, self.host = place, host
         self._size, self._files, self._keep_modes = size, files, keep_modes
-        self._than = "than fit" if size is None else "than announced, or more than fit"
+        self._announced = size is not None
         self._root = self._staging = -1
         self._staging_name = ""
         self._count = 0
@@ -188,7 +188,9 @@ class LocalWriter:
         assert self._size is not None
         self._size -= size
         if self._size < 0:
-            what = f"the host sent more bytes {self._than} into {self.place.root}"
+            what = f"the host sent more bytes than fit into {self.place.root}"
+            if self._announced:
+                what = f"the host sent more bytes than announced, or more than fit into {self.place.root}"
             raise ToolkitError(what, "free disk space on your machine, or use another folder", self.host)
 
     def close(self) -> None:

@@ -100,8 +100,8 @@ class _Sending:
             seen = self._ask(DataSeen, "adopt", {"wanted": self.wanted, "entries": packed})
         missing = frozenset(seen.missing)
         if unknown := [number for number in missing if number >= len(self.wanted)]:
-            shards = counted(len(self.wanted), "shard")
-            what = f"the host reports shard {unknown[0]} as missing, but the data set has {shards}"
+            last = f"the last shard of the data set is {len(self.wanted) - 1}"
+            what = f"the host reports shard {unknown[0]} as missing, but {last}"
             raise ToolkitError(what, _AGAIN, step.host)
         if not missing and seen.set == step.content.identity:
             return Verdict("skipped")

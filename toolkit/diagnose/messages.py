@@ -33,11 +33,11 @@ class Message:
 
 @dataclass(frozen=True)
 class MessageTopic:
-    """Messages about one subject, with a title and an introduction."""
+    """Messages about one subject, with a title and possibly an introduction."""
 
     title: str
-    about: str
     messages: tuple[Message, ...]
+    about: str = ""
 
 
 @functools.cache

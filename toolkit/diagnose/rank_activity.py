@@ -108,9 +108,9 @@ def doing(rank: RankSeen, is_gpu_busy: bool = False) -> Doing:
     place = _place(process)
     stopped = next((p for p in rank.processes if p.state in "Tt"), None)
     if stopped is not None:
-        subject = "is" if stopped is process else f"has a child process {stopped.name} that is"
-        cause = "a signal such as SIGSTOP (state T" if stopped.state == "T" else "a debugger (state t"
-        what = f"{subject} stopped by {cause}, process {stopped.pid})"
+        cause = "a signal such as SIGSTOP" if stopped.state == "T" else "a debugger"
+        how = f"stopped by {cause} (state {stopped.state}, process {stopped.pid})"
+        what = f"is {how}" if stopped is process else f"has a child process {stopped.name} that is {how}"
         return Doing("stopped", what, "", place)
     hung = next((p for p in rank.processes if p.state == "D"), None)
     if hung is not None:

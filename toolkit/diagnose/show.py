@@ -72,8 +72,10 @@ def _notes(evidence: Evidence) -> list[str]:
     for host in evidence.hosts:
         if host.oom_kills:
             killed = "1 process" if host.oom_kills == 1 else f"{host.oom_kills} processes"
-            why = "because the container or the host ran out of memory"
-            notes.append(f"the kernel of {host.name} killed {killed} of the container, {why}")
+            notes.append(
+                f"the kernel of {host.name} killed {killed} of the container, "
+                "because the container or the host ran out of memory"
+            )
     return notes
 
 

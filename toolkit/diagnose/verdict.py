@@ -58,7 +58,7 @@ FIXES: Mapping[str, str] = {
     "code": "check the stack of the rank in the bundle that toolkit why writes",
     "gpu": "on HOST: nvidia-smi; sudo dmesg | grep -i xid  # shows the load and the errors of the GPU",
     "apart": "call the same collectives in the same order on all ranks; check each `if` that uses the rank",
-    "link": "toolkit check  # tests each pair of hosts; check cable, switch and firewall between both hosts",
+    "link": "toolkit check  # tests each pair of hosts; check cable, switch and firewall between the hosts",
     "host": "toolkit up  # restarts a stopped container; if up fails, check power, network and load of HOST",
 }
 _COMPARE = "toolkit why  # run this command again after a minute, and compare the two outputs"
@@ -297,8 +297,10 @@ def _without_stacks(
     for ranks in list(alike.values())[:3]:
         does = found[ranks[0]].what
         known.append(f"{where_text(evidence, ranks)} {of_several(does) if len(ranks) > 1 else does}")
-    what = "toolkit cannot determine whether a rank waits for another rank, because toolkit could not read "
-    what += f"the {'stack' if len(unread) == 1 else 'stacks'} of {ranks_text(unread)}: {'; '.join(known)}"
+    what = (
+        "toolkit cannot determine whether a rank waits for another rank, because toolkit could not read "
+        f"the {'stack' if len(unread) == 1 else 'stacks'} of {ranks_text(unread)}: {'; '.join(known)}"
+    )
     fix = _COMPARE
     without = [host for host in evidence.hosts if not host.py_spy]
     if any(process.no_stack for host in without for rank in host.ranks for process in rank.processes):

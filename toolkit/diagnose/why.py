@@ -311,7 +311,7 @@ def _container_words(session: Session, name: str) -> str:
         words = f"the container {place} was created but never started"
     else:
         words = f"the container {place} exited with exit code {state.exit_code}"
-    words += " because it ran out of memory" if state.out_of_memory else ""
+    words += " because the container ran out of memory" if state.out_of_memory else ""
     return f"{words}: {state.error}" if state.error else words
 
 

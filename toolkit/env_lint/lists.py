@@ -29,7 +29,7 @@ def judge_per_function(variable: Variable, value: str) -> Complaint | None:
     library, known = variable.library, {word.lower() for word in variable.words}
     parts = [part for part in value.split(";") if part]
     if not all(":" in part for part in parts[1:]):
-        what = f"{library} fails because a list after a semicolon in {variable.name} names no function"
+        what = f"{library} fails because {variable.name} contains a list without a function after a semicolon"
         return Complaint("error", what, "write FUNCTION:LIST after each semicolon")
     for part in parts:
         function, _, names = part.rpartition(":")

@@ -249,7 +249,7 @@ _COSTS = (
     _Cost(
         "CUDA_LAUNCH_BLOCKING",
         _nonzero,
-        "the CPU waits for the end of each kernel before the start of the next kernel",
+        "the CPU waits for the end of each kernel",
     ),
     _Cost(
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
@@ -263,9 +263,7 @@ _COSTS = (
     ),
     _Cost("TORCH_NCCL_BLOCKING_WAIT", _one_of(*_YES), _WAIT),
     _Cost("NCCL_BLOCKING_WAIT", _one_of(*_YES), _WAIT),
-    _Cost(
-        "TORCH_NCCL_NAN_CHECK", _one_of(*_YES), "PyTorch searches each tensor for NaN before each collective"
-    ),
+    _Cost("TORCH_NCCL_NAN_CHECK", _one_of(*_YES), "PyTorch searches the input of each collective for NaN"),
     _Cost("NCCL_CHECK_POINTERS", _nonzero, "NCCL queries CUDA about each pointer of each call"),
     _Cost(
         "NCCL_CHECK_MODE", _one_of("debug_local", "debug_global"), "NCCL checks the arguments of each call"
@@ -278,6 +276,10 @@ _COSTS = (
     ),
     _Cost("HOROVOD_TIMELINE", _any, "Horovod writes events for every tensor of every step to a file"),
     _Cost("HOROVOD_LOG_LEVEL", _one_of("trace", "debug"), "Horovod writes log lines for every tensor"),
-    _Cost("UCX_LOG_LEVEL", _one_of(*_UCX_LEVELS), "UCX writes log lines for every message"),
-    _Cost("FI_LOG_LEVEL", _one_of("debug"), "libfabric writes log lines for every message"),
+    _Cost(
+        "UCX_LOG_LEVEL",
+        _one_of(*_UCX_LEVELS),
+        "UCX writes many log lines unless UCX was built with --disable-logging",
+    ),
+    _Cost("FI_LOG_LEVEL", _one_of("debug"), "debug builds of libfabric write many log lines"),
 )

@@ -91,7 +91,7 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
             problems.append(
                 Problem(
                     shown(word),
-                    "is not UTF-8, but a rendered job can contain only UTF-8",
+                    "this argument is not UTF-8, but a rendered job can contain only UTF-8",
                 )
             )
     found = _hindrances(inventory, batch, target)
@@ -199,7 +199,7 @@ def _declared(host: Host) -> int | None:
 def _refuse_too_few_gpus(inventory: Inventory, nodes: Sequence[BatchNode], env: Mapping[str, str]) -> None:
     """Refuse nodes with fewer GPUs than slots, unless a variable declares that ranks share GPUs."""
     problems = tuple(
-        Problem(f"hosts/{node.name}", f"has {_size(node)}, but by default each slot needs one GPU")
+        Problem(f"hosts/{node.name}", f"the host has {_size(node)}, but by default each slot needs one GPU")
         for node in nodes
         if 0 < node.gpus < node.slots
         and {**dict(inventory.env), **dict(node.env), **env}.get(SEVERAL_RANKS) != "1"
@@ -220,7 +220,7 @@ def _refuse_unequal(inventory: Inventory, nodes: Sequence[BatchNode], called: st
         problems = [
             Problem(
                 f"hosts/{node.name}",
-                f"has {_size(node)}, but {first.name} has {_size(first)}; "
+                f"the host has {_size(node)}, but {first.name} has {_size(first)}; "
                 f"a job for {called} requires equal nodes",
             )
             for node in unequal
@@ -237,7 +237,7 @@ def _refuse_without_gpu(inventory: Inventory, nodes: Sequence[BatchNode]) -> Non
     own = [node.name for node in nodes if node.gpus]
     without = [node for node in nodes if not node.gpus]
     if own and without:
-        what = f"has no GPU, unlike {own[0]}; Slurm requires a GPU on each node of a job with GPUs"
+        what = f"the host has no GPU, unlike {own[0]}; Slurm requires a GPU on each node of a job with GPUs"
         fix = f"add --only {','.join(own)}, or add --gpus N for all hosts with slots"
         problems = tuple(Problem(f"hosts/{node.name}", what) for node in without)
         raise BadInput(inventory.source or "hosts file", problems, fix)
@@ -252,7 +252,7 @@ def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[
     called = _CALLED[target] if target == KUBERNETES or batch.runtime == "docker" else batch.runtime
     chosen = [inventory.host(name) for name in chosen_hosts(inventory, batch.request)]
     found = [
-        Problem(f"services/{each.name}", "is a service, but a rendered job cannot contain services")
+        Problem(f"services/{each.name}", "a rendered job cannot contain services")
         for each in inventory.services
     ]
     found += [
@@ -276,7 +276,7 @@ def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[
             what = f"{inventory.network} requires a resource of your device plugin (--resource NAME=N)"
             found.append(Problem("network", what))
         found += [
-            Problem(f"labels/{name}", "is not a valid Kubernetes label")
+            Problem(f"labels/{name}", "the label is not valid in Kubernetes")
             for name, value in inventory.labels
             if not re.fullmatch(_LABEL, name) or not re.fullmatch(f"({_WORD})?", value)
         ]

@@ -22,7 +22,7 @@ def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
     hosts = {name: settings for name, _, settings in places}
     main = data.get("main", next(iter(hosts), None))
     if data.get("hosts") in ({}, []):
-        yield ("hosts",), "lists no host; write at least one host"
+        yield ("hosts",), "this key lists no host; write at least one host"
     if not isinstance(main, str):
         main = None
     if hosts and main is not None and main not in hosts:
@@ -60,9 +60,12 @@ def without_ssh(launcher: object, worker_port: bool, spares: bool) -> Iterator[F
         instead = INSTEAD.get(launcher) or f"one of {', '.join(WITHOUT_SSH)}"
         yield ("launcher",), f"{launcher} requires SSH, but transport is {EXEC}; write {instead}"
     if worker_port:
-        yield ("worker_port",), f"requires sshd in the containers, but transport is {EXEC}; remove the key"
+        yield (
+            ("worker_port",),
+            f"this key requires sshd in the containers, but transport is {EXEC}; remove the key",
+        )
     if spares:
-        yield ("spares",), f"restarts on spare hosts require SSH, but transport is {EXEC}; remove the key"
+        yield ("spares",), f"restarts on spare hosts require SSH, but transport is {EXEC}; remove spares"
 
 
 def _host_places(hosts: Any) -> list[tuple[str, Path, Mapping[str, Any]]]:
@@ -145,11 +148,11 @@ def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]
 
 def _gpu_list(place: Path, items: list[Any]) -> Iterator[Fault]:
     if not items:
-        more = "" if place[0] == "services" else " for all GPUs of the host"
-        yield place, f"lists no GPU; write 0 for no GPU, or remove the key{more}"
+        remove = "remove the key" if place[0] == "services" else "remove the key to use all GPUs"
+        yield place, f"this key lists no GPU; write 0 for no GPU, or {remove}"
     if len({type(item) for item in items if type(item) in (int, str)}) > 1:
         # One GPU under two names would count twice, and only the host knows which they are.
-        yield place, "contains indexes and UUIDs; write all GPUs as indexes or all as UUIDs"
+        yield place, "the list contains indexes and UUIDs; write all GPUs as indexes or all as UUIDs"
     seen: dict[object, int] = {}
     for index, item in enumerate(items):
         if type(item) in (int, str) and (first := seen.setdefault(item, index)) != index:
@@ -163,7 +166,7 @@ def _same_variables(data: Mapping[str, Any], hosts: Mapping[str, Mapping[str, An
     for name in secrets if isinstance(secrets, dict) else ():
         for place, env in places.items():
             if isinstance(env, dict) and name in env:
-                yield ("secrets", name), f"is also in {path_text(place)}; keep one entry"
+                yield ("secrets", name), f"this variable is also in {path_text(place)}; keep one entry"
 
 
 def _limits(ulimits: Any) -> Iterator[Fault]:
@@ -217,7 +220,7 @@ def _services(data: Mapping[str, Any], hosts: Mapping[str, Any]) -> Iterator[Fau
         if item.get("health") and not ports:
             yield (
                 (*place, "health"),
-                "requires ports, because toolkit queries the path on the first port; set ports",
+                "a health check requires ports, because toolkit queries the path on the first port",
             )
         if isinstance(item.get("gpus"), list):
             yield from _gpu_list((*place, "gpus"), item["gpus"])

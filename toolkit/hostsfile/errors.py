@@ -151,9 +151,10 @@ def fault(
         return path, str(error["ctx"]["error"]), at_key
     if sort == "missing":
         own = f"{path[0]}/{path[-1]}"
-        return path, f"is missing; {_REQUIRED[own if own in _REQUIRED else str(path[-1])]}", at_key
+        write = _REQUIRED[own if own in _REQUIRED else str(path[-1])]
+        return path, f"this key is missing; {write}", at_key
     if sort == "model_type" and path[0] == "hosts" and str(path[-1]) in keys[model_of["hosts"]]:
-        return path, f"is a key of a host; indent {path[-1]} more than the name of the host", True
+        return path, f"{path[-1]} is a key of a host; indent it more than the host's name", True
     return path, _wrong_sort(path, sort, value), at_key
 
 
@@ -162,9 +163,9 @@ def _unknown(path: Path, keys: Mapping[str, tuple[str, ...]], model_of: Mapping[
     cluster, host = model_of[""], model_of["hosts"]
     model = cluster if len(path) == 1 else model_of[_holder(path)]
     if model == cluster and key in keys[host]:
-        return "belongs to a host; write the key under the name of the host"
+        return "this key belongs to a host; write the key under the host's name"
     if model in (host, model_of["services"]) and key in keys[cluster]:
-        return "belongs to the cluster; write the key at the top level"
+        return "this key belongs to the cluster; write the key at the top level"
     return f"unknown key; {meant(key, keys[model])}"
 
 

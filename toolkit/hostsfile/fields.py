@@ -75,17 +75,16 @@ _UNITS = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _SHM_LEAST, _SHM_MOST, _LOG_LEAST = 1024**2, 64 * 1024**4, 64 * 1024
 
 
+_SHORT_NAME = "a name of 1 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends"
+
+
 def _not_an_option(text: str) -> None:
     if text.startswith("-"):
         raise ValueError(f"should not begin with '-', found {shown(text)}")
 
 
 def cluster(text: str) -> str:
-    require(
-        fits(CLUSTER, text),
-        "1 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends",
-        text,
-    )
+    require(fits(CLUSTER, text), _SHORT_NAME, text)
     return text
 
 
@@ -169,7 +168,7 @@ def identity_file(text: str) -> str:
     path(text)
     if text.endswith(".pub"):
         raise ValueError(
-            f"is the path of a public key; write the path of the private key, {shown(text[:-4])}"
+            f"this is the path of a public key; write the path of the private key, {shown(text[:-4])}"
         )
     return text
 
@@ -253,7 +252,7 @@ def env_name(text: str) -> str:
         )
     is_reserved = text in _RANK_NAMES or text.startswith(_RANK_PREFIXES)
     if is_reserved and not text.startswith(_PARAMETER_PREFIX):
-        raise ValueError("is reserved for toolkit and the launchers; remove the variable")
+        raise ValueError("this variable is reserved for toolkit and the launchers; remove the variable")
     if text in _CONTAINER_NAMES:
         raise ValueError(
             "toolkit sets this variable for containers; remove the variable. To choose GPUs, set the key gpus"
@@ -319,7 +318,7 @@ def gpu_id(text: str) -> str:
 
 
 def label_name(text: str) -> str:
-    should = "1 to 128 letters, digits, '.', '_', '-' or '/', with a letter or digit at both ends"
+    should = "a name of 1 to 128 letters, digits, '.', '_', '-' or '/', with a letter or digit at both ends"
     require(fits(LABEL, text), should, text)
     for kept in _KEPT_LABELS:
         if f"{text}.".startswith(kept):
@@ -340,8 +339,7 @@ HEALTH = r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*"
 
 
 def service_name(text: str) -> str:
-    should = "1 to 32 characters of a-z, 0-9 and '-', with a letter or digit at both ends"
-    require(fits(SERVICE_NAME, text), should, text)
+    require(fits(SERVICE_NAME, text), _SHORT_NAME, text)
     return text
 
 
@@ -354,7 +352,7 @@ def command(text: str) -> str:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ValueError(f"cannot be split into words ({error}), found {shown(text)}") from None
+        raise ValueError(f"toolkit cannot split {shown(text)} into words: {error}") from None
     require(bool(words), "a command", text)
     return text
 

@@ -34,9 +34,9 @@ def load_inventory(path: str | Path) -> Inventory:
     try:
         text = read_some(path)
     except (OSError, ValueError) as error:
-        fix = "toolkit init  # or name an existing file with --hosts FILE or TOOLKIT_HOSTS"
+        fix = "toolkit init  # or set --hosts FILE or TOOLKIT_HOSTS to an existing file"
         if not isinstance(error, FileNotFoundError):
-            fix = "name a readable hosts.yaml with --hosts FILE or TOOLKIT_HOSTS"
+            fix = "set --hosts FILE or TOOLKIT_HOSTS to a readable file"
         if os.environ.get("TOOLKIT_HOSTS") == str(path):
             fix = "unset TOOLKIT_HOSTS  # toolkit then reads hosts.yaml in the current folder"
         raise BadInput(str(path), (unreadable(error),), fix) from error
@@ -107,7 +107,7 @@ def _secret(path: Path) -> str:
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+        raise ValueError(f"toolkit cannot read {path}: {error.strerror}") from None
     try:
         text = data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
@@ -159,7 +159,7 @@ def read_yaml(path: str | Path) -> Any:
     except (OSError, ValueError) as error:
         raise BadInput(str(path), (unreadable(error),)) from error
     if len(data) > _MOST_YAML:
-        what = f"the file is longer than {_MOST_YAML} bytes, which is the maximum"
+        what = f"the file exceeds the maximum of {_MOST_YAML} bytes"
         raise BadInput(str(path), (Problem("", what),))
     try:
         return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -193,7 +193,7 @@ def choose_hosts(inventory: Inventory, only: Sequence[str], exclude: Sequence[st
     if unknown:
         known = host_list(inventory.names)
         problems = tuple(
-            Problem(name, f"is not a host in hosts.yaml, which lists {known}") for name in unknown
+            Problem("", f"{name} is not a host in hosts.yaml, which lists {known}") for name in unknown
         )
         raise BadInput("command line", problems)
     left = tuple(n for n in inventory.names if (not only or n in only) and n not in exclude)

@@ -158,13 +158,12 @@ class HostSettings(_Strict):
     )
     gpus: Gpus = _absent(
         int,
-        "GPUs for ranks: a number, counted from the first GPU, or a list of indexes or UUIDs (default: all "
-        "GPUs).",
+        "GPUs for ranks: a number N for the first N GPUs, or a list of indexes or UUIDs (default: all GPUs).",
     )
     env: Env | None = _absent(
         dict,
-        "Environment variables for the ranks on this host. They override variables of the same name in the "
-        "top-level `env`.",
+        "Environment variables for the ranks on this host. A variable of a host overrides a variable of the "
+        "same name in the top-level `env`.",
     )
 
 
@@ -179,7 +178,9 @@ class MountSettings(_Strict):
 class DataSettings(_Strict):
     """Files of your machine that toolkit copies to a folder of every host and mounts in the containers."""
 
-    source: DataSource = Field(description="Folder or file on your machine, relative to hosts.yaml.")
+    source: DataSource = Field(
+        description="Folder or file on your machine; a relative path is relative to hosts.yaml."
+    )
     path: DataPath = Field(
         description="Absolute path of the copy: a folder on every host, preferably on a local disk."
     )
@@ -239,7 +240,8 @@ class ServiceSettings(_Strict):
     )
     mounts: list[MountItem] | None = _absent(
         list,
-        "Mounts of the service, each /source:/target[:ro]. The service also has all mounts of the cluster.",
+        "Mounts of the service, each /source:/target[:ro] or a mapping. The service also has the cluster's "
+        "mounts.",
     )
 
 
@@ -258,8 +260,8 @@ class HostsFile(_Strict):
 
     cluster: Cluster = Field(description="Name of the cluster, also used in container and folder names.")
     image: ImageItem = Field(
-        description="Image of main and worker containers, and default image of services: the name of the "
-        "image, or a mapping with the keys `name` and `pull`."
+        description="Image of main and worker containers, and default image of services: a name, or a "
+        "mapping with `name` and `pull`."
     )
     main: HostName = _absent(str, "Host of the main container (default: the first host).")
     hosts: Hosts = Field(description="Hosts: a mapping of names to settings, or a list of names.")
@@ -270,12 +272,13 @@ class HostsFile(_Strict):
     )
     worker_port: WorkerPort = Field(
         default=DEFAULT_WORKER_PORT,
-        description="Port of sshd in the worker containers. If the key is not set and the port is busy, "
-        "toolkit uses another port.",
+        description="Port of sshd in the worker containers. If `worker_port` is not set and the default "
+        "port is busy, toolkit uses another port.",
     )
     mounts: list[MountItem] | None = _absent(
         list,
-        "Folders or files on the hosts that toolkit mounts in all containers, each /source:/target[:ro].",
+        "Folders or files on the hosts that toolkit mounts in all containers, each /source:/target[:ro] or a "
+        "mapping.",
     )
     data: list[DataSettings] | None = _absent(
         list, "Data that `up` and `data send` copy from your machine to the hosts."
@@ -283,8 +286,8 @@ class HostsFile(_Strict):
     env: Env | None = _absent(dict, "Environment variables of all ranks; each value is text.")
     secrets: dict[EnvName, SecretFile] | None = _absent(
         dict,
-        "Environment variables of all ranks, each with the content of a file on your machine. Paths are "
-        "relative to hosts.yaml.",
+        "Environment variables of all ranks, each with the content of a file on your machine. Relative paths "
+        "are relative to hosts.yaml.",
     )
     labels: dict[LabelName, LabelValue] | None = _absent(dict, "Additional labels for every container.")
     ulimits: dict[LimitName, LimitItem] | None = _absent(
@@ -303,7 +306,7 @@ class HostsFile(_Strict):
     launcher: Launcher = Field(
         default="auto",
         description="Program that starts the ranks. auto selects the launcher for the distributed-training "
-        "library that the script imports, or python if the script imports no such library.",
+        "library that the script imports, or python if the script imports none.",
     )
     engine: Engine = Field(default="docker", description="Container engine of the hosts.")
     transport: Transport = Field(
@@ -320,8 +323,7 @@ class HostsFile(_Strict):
     )
     services: dict[ServiceName, ServiceSettings] | None = _absent(
         dict,
-        "Additional containers, by name. `toolkit forward` makes the ports of services available "
-        "on your machine.",
+        "Additional containers, by name.",
     )
     state_dir: StateDir = _absent(
         str,

@@ -57,7 +57,7 @@ def read_yaml(text: str | bytes, secret_keys: Collection[str] = (), loader: Any 
     """
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     if len(raw) > MAX_BYTES:
-        return _refused(Problem("", f"the file is longer than {MAX_BYTES} bytes, which is the maximum"))
+        return _refused(Problem("", f"the file exceeds the maximum of {MAX_BYTES} bytes"))
     if isinstance(text, bytes):
         try:
             text = raw.decode("utf-8")
@@ -122,8 +122,10 @@ class _Reader:
             return
         for number, line_text in enumerate(self.text.split("\n"), 1):
             if found := _BAD.search(line_text.removesuffix("\r")):
-                what = f"contains the invisible character U+{ord(found[0]):04X}; remove the character"
-                self.problems.append(Problem("", f"this line {what}", number))
+                what = (
+                    f"this line contains the invisible character U+{ord(found[0]):04X}; remove the character"
+                )
+                self.problems.append(Problem("", what, number))
         self.text = _BAD_IN_TEXT.sub("", self.text)
 
     def _document(self) -> dict[str, Any] | None:
@@ -161,7 +163,9 @@ class _Reader:
             return self._scalar(event, path)
         if len(path) >= MAX_DEPTH:
             line = event.start_mark.line + 1
-            raise _Stop(Problem(path_text(path), f"is nested deeper than {MAX_DEPTH} levels", line))
+            raise _Stop(
+                Problem(path_text(path), f"this value is nested deeper than {MAX_DEPTH} levels", line)
+            )
         return self._sequence(path) if isinstance(event, ev.SequenceStartEvent) else self._mapping(path)
 
     def _tagged(self, event: Any, path: Path) -> Any:
@@ -174,7 +178,7 @@ class _Reader:
         text: str = event.value
         if found := _BAD.search(text):
             text = _BAD.sub("?", text)
-            what = f"contains the invisible character U+{ord(found[0]):04X}; remove the character"
+            what = f"this value contains the invisible character U+{ord(found[0]):04X}; remove the character"
             return self._opaque(path, event, what, text)
         if event.style:
             return text
@@ -185,7 +189,7 @@ class _Reader:
                 complaint = f"{complaint.partition(';')[0]}; put the value in quotes"
             shows = not secret and len(text) < 60 and text.isprintable()
             subject = text if shows else "this unquoted value"
-            return self._opaque(path, event, f"{subject} {complaint}", value)
+            return self._opaque(path, event, complaint.replace(VALUE, subject, 1), value)
         return value
 
     def _sequence(self, path: Path) -> list[Any]:
@@ -207,7 +211,7 @@ class _Reader:
             here = (*path, key)
             if key in entries:
                 first = self.lines[here]
-                self._say(here, event, f"is written twice, first on line {first}; keep one of the two keys")
+                self._say(here, event, f"this key is written twice, first on line {first}; keep only one")
                 self._node(value_event, here)
                 continue
             self.lines.setdefault(here, event.start_mark.line + 1)
@@ -235,7 +239,9 @@ class _Reader:
             self._opaque((*here, KEY), event, "this key contains a control character; remove the character")
         elif complaint:
             self._opaque(
-                (*here, KEY), event, f"this key {complaint.partition(';')[0]}; put the key in quotes"
+                (*here, KEY),
+                event,
+                f"{complaint.partition(';')[0].replace(VALUE, 'this key')}; put the key in quotes",
             )
         elif not isinstance(value, str):
             self._opaque(
@@ -253,6 +259,7 @@ class _Reader:
 
 
 _Value = str | int | float | bool | None
+VALUE = "{value}"  # subject of messages
 
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -261,7 +268,7 @@ _FLOAT = re.compile(r"[-+]?[0-9]+\.[0-9]*|\.[0-9]+")
 
 # Python refuses to convert very long digit strings; no number in the file needs more than these.
 _MOST_DIGITS = 18
-_TOO_LONG = "is too long for a number; put the value in quotes if the value is text"
+_TOO_LONG = "{value} is too long for a number; put the value in quotes if it is text"
 
 # The patterns below take quadratic time, so that longer texts are classified by one that does not.
 _LONGEST_READ = 100
@@ -271,45 +278,45 @@ _NUMBERLIKE = re.compile(r"[-+0-9_.:eE]+")
 _SURPRISES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF"),
-        "is a boolean for some YAML parsers; "
-        "put the value in quotes if the value is text, otherwise write true or false",
+        "{value} is a boolean for some YAML parsers; "
+        "put the value in quotes if it is text, otherwise write true or false",
     ),
     (
         re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"),
-        "is a number in base 60 for some YAML parsers; put the value in quotes if the value is text",
+        "{value} is a number in base 60 for some YAML parsers; put the value in quotes if it is text",
     ),
     (
         re.compile(r"[-+]?0[0-9_]+"),
-        "has a leading 0, which means octal for some YAML parsers; "
+        "{value} has a leading 0, which means octal for some YAML parsers; "
         "remove the leading 0, or put the value in quotes",
     ),
     (
         re.compile(r"[-+]?0([xX][0-9a-fA-F_]+|[oO][0-7_]+|[bB][01_]+)"),
-        "is a binary, octal or hexadecimal number for some YAML parsers; "
+        "{value} is a binary, octal or hexadecimal number for some YAML parsers; "
         "write the value in decimal, or put the value in quotes",
     ),
     (
         re.compile(r"(?=.*_)[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"),
-        "is a number for some YAML parsers; remove the '_', or put the value in quotes",
+        "{value} is a number for some YAML parsers; remove the '_', or put the value in quotes",
     ),
     (
         re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+|[-+]\.[0-9]+"),
-        "is a number for some YAML parsers and text for others; write all digits, or put the value in quotes",
+        "{value} is a number for some YAML parsers; write all digits, or put the value in quotes",
     ),
     (
         re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
-        "is infinity or not-a-number in YAML; put the value in quotes if the value is text",
+        "{value} is infinity or not-a-number in YAML; put the value in quotes if it is text",
     ),
     (
         re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?"),
-        "is a date for some YAML parsers; put the value in quotes if the value is text",
+        "{value} is a date for some YAML parsers; put the value in quotes if it is text",
     ),
-    (re.compile(r"="), "has a special meaning in YAML; put the value in quotes"),
+    (re.compile(r"="), "{value} has a special meaning in YAML; put the value in quotes"),
 )
 
 
 def plain(text: str) -> tuple[_Value, str]:
-    """Return the value of an unquoted scalar and what is wrong with it (empty: nothing).
+    """Return the value of an unquoted scalar, and a message about ``VALUE`` (empty if it is valid).
 
     When something is wrong the value is the text itself. Accepted are null, true and false, decimal
     integers, and decimal numbers with a point; everything else is text.
@@ -332,6 +339,8 @@ def plain(text: str) -> tuple[_Value, str]:
     return text, ""
 
 
+_INDENTATION = "the indentation does not match the lines above"
+_QUOTE = "this line opens a quote that is not closed"
 # Parts of PyYAML's and libyaml's messages, reworded; True: the problem is at the start of the construct.
 _SYNTAX: tuple[tuple[str, bool, str], ...] = (
     ("expected ':'", True, "there is no ': ' (a colon and a space) after this key"),
@@ -340,8 +349,8 @@ _SYNTAX: tuple[tuple[str, bool, str], ...] = (
         False,
         "a ': ' is inside a value, the indentation is wrong, or the line above has no space after ':'",
     ),
-    ("unexpected end of stream", True, "this line opens a quote that is not closed"),
-    ("unexpected document separator", True, "this line opens a quote that is not closed"),
+    ("unexpected end of stream", True, _QUOTE),
+    ("unexpected document separator", True, _QUOTE),
     (
         "cannot start any token",
         False,
@@ -350,9 +359,9 @@ _SYNTAX: tuple[tuple[str, bool, str], ...] = (
     ("',' or ']'", True, "this '[' has no matching ']', or a comma is missing"),
     ("',' or '}'", True, "this '{' has no matching '}', or a comma is missing"),
     ("escape", False, "this backslash sequence is unknown; use single quotes for text with backslashes"),
-    ("block end", False, "the indentation does not match the lines above"),
-    ("'-' indicator", False, "the indentation does not match the lines above"),
-    ("expected key", False, "the indentation does not match the lines above"),
+    ("block end", False, _INDENTATION),
+    ("'-' indicator", False, _INDENTATION),
+    ("expected key", False, _INDENTATION),
     ("sequence entries are not allowed", False, "a list item ('- ') needs its own line"),
     ("expected alphabetic or numeric", False, "'*' and '&' have a special meaning; put the value in quotes"),
     # libyaml's limit is 1,000.

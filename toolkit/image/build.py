@@ -175,7 +175,7 @@ def resolve(command: Command, requirements: str) -> str:
         detail = "".join(f"\n    {line}" for line in retried[-1:] or errors[-8:])
         raise ImageError(
             f"pip cannot resolve {requirements}, because the connection to a package index failed{detail}",
-            "python3 -m pip config list  # check index, proxy and certificate; also check the variables "
+            "python3 -m pip config list  # check index, proxy, certificate, and the variables "
             "https_proxy and no_proxy",
         )
     detail = "".join(f"\n    {line}" for line in errors[-8:])

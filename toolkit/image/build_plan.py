@@ -213,12 +213,14 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
     """
     known = parse_arguments(dockerfile)
     problems = [
-        Problem(name, f"is not an ARG of Dockerfile.{recipe.flavor}; known ARGs: {', '.join(known)}")
+        Problem(
+            name, f"this name is not an ARG of Dockerfile.{recipe.flavor}; known ARGs: {', '.join(known)}"
+        )
         for name, _ in recipe.arguments
         if name not in known
     ]
     if _WITH in dict(recipe.arguments):
-        problems.append(Problem(_WITH, "is set by --with, not by --build-arg"))
+        problems.append(Problem(_WITH, "use --with, not --build-arg"))
     openmpi = {**known, **dict(recipe.arguments)}.get("OPENMPI", "")
     if not re.fullmatch(r"4\.1|5\.\d+\.\d+", openmpi):
         problems.append(
@@ -517,7 +519,7 @@ def _cuda_problems(recipe: ImageRecipe) -> list[Problem]:
         majors = " or ".join(str(variant.major) for variant in CUDA_VARIANTS)
         return [Problem("--cuda", f"should be {majors}, found {recipe.cuda}")]
     if recipe.variant and recipe.flavor != "gpu":
-        return [Problem("--cuda", f"is available only for flavor gpu, found {recipe.flavor}")]
+        return [Problem("--cuda", f"this option is available only for flavor gpu, found {recipe.flavor}")]
     if recipe.variant and recipe.arch not in known.arches:
         torch = known.arguments["TORCH_VERSION"]
         what = (
@@ -532,7 +534,7 @@ def _nccl_problems(recipe: ImageRecipe) -> list[Problem]:
     if nccl is None:
         return []
     if recipe.flavor != "gpu":
-        return [Problem("--nccl", f"is available only for flavor gpu, found {recipe.flavor}")]
+        return [Problem("--nccl", f"this option is available only for flavor gpu, found {recipe.flavor}")]
     if not re.fullmatch(r"\d+\.\d+\.\d+(\.\w+)?", nccl):
         return [Problem("--nccl", f"should be a version such as 2.29.7, found '{nccl}'")]
     return []

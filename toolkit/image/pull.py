@@ -58,12 +58,12 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
 _SETTINGS = {
     DOCKER: {
         "certificates": "/etc/docker/certs.d",
-        "insecure": "add it to insecure-registries in /etc/docker/daemon.json, and run "
+        "insecure": "add the registry to insecure-registries in /etc/docker/daemon.json, and run "
         "sudo systemctl reload docker",
     },
     PODMAN: {
         "certificates": "/etc/containers/certs.d",
-        "insecure": "set insecure = true for it in /etc/containers/registries.conf",
+        "insecure": "set insecure = true for the registry in /etc/containers/registries.conf",
     },
 }
 

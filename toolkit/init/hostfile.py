@@ -61,9 +61,7 @@ def parse_hostfile(data: bytes, source: str) -> tuple[DraftHost, ...]:
         BadInput: with every problem, by line.
     """
     if len(data) > MAX_BYTES:
-        raise BadInput(
-            source, (Problem("", f"the file is longer than {MAX_BYTES} bytes, which is the maximum"),)
-        )
+        raise BadInput(source, (Problem("", f"the file exceeds the maximum of {MAX_BYTES} bytes"),))
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -146,7 +144,7 @@ def _take(line: _Line, word: str, value: str) -> None:
         line.read(lambda text: fields.between(int(text), 1, 65535), value)
         line.port = int(value) if re.fullmatch("[0-9]{1,5}", value) else 0
     elif _PROCESSORS.fullmatch(key):
-        line.faults.append(f"{word} is a processor setting, which toolkit does not read; remove the setting")
+        line.faults.append(f"toolkit does not read the processor setting {word}; remove the setting")
     else:
         line.faults.append(f"unknown word {shown(word)}; {meant(key, _KEYS)}")
 

@@ -68,8 +68,8 @@ def variant_text(surveyed: Sequence[SurveyedHost], fits: CudaVariant | None) -> 
         return ""
     if fits is None:
         return (
-            "  no toolkit GPU image fits the drivers and GPUs of all hosts; toolkit check reports each host"
-            " that does not fit"
+            "  no toolkit GPU image fits the drivers and GPUs of all hosts; after the image build, toolkit"
+            " check reports each host that does not fit"
         )
     oldest = ".".join(map(str, newest.oldest))
     return (

@@ -299,7 +299,7 @@ def _receive(
     query = json.dumps([[one.path, one.size, one.inode] for one in files]).encode()
     result = runner.stream(command(*_GIVE, "send"), stream, _pieces(query), MOST_SILENCE_S)
     if not result.ok or not stream.complete:
-        raise failure(result, runner, "run the same command again: it continues from the current state")
+        raise failure(result, runner, "run the same command again to continue the download")
     if stream.refused:
         one, why = stream.refused[0]
         others = len(stream.refused) - 1

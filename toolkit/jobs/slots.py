@@ -115,10 +115,10 @@ def _too_few(rooms: Sequence[Room], jobs: Sequence[Taken], wanted: int, left: in
             holders.append(job.job)
     needs = f"the job needs {counted(wanted, 'slot')}, but the hosts have only {counted(left, 'free slot')}"
     what = f"{needs}: {'; '.join(holding)}"
-    free = f"use the free slots (--np {left}), or " if left else ""
-    return NotReady(
-        what, f"toolkit stop {holders[-1]}  # or in `toolkit run`: {free}share the slots (--share)"
-    )
+    fix = f"toolkit stop {holders[-1]}  # or share the slots with `toolkit run --share`"
+    if left:
+        fix = f"{fix}, or use the free slots with `toolkit run --np {left}`"
+    return NotReady(what, fix)
 
 
 def too_few_slots(ranks: int, slots: int) -> str:

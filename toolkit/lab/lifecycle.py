@@ -277,7 +277,7 @@ def missing(spec: LabSpec, found: Found) -> tuple[str, ...]:
         if there is None:
             lines.append(f"create {host.name}: container {host.container}, engine {host.engine}")
         elif why := why_recreated(fresh, there.status):
-            lost = "toolkit deletes the files of the host that are not in its volumes"
+            lost = "toolkit deletes the files of the host outside volumes"
             lines.append(f"recreate {host.name}: container {host.container}, because {why}; {lost}")
         elif there.status != "running":
             lines.append(f"start {host.name}: container {host.container} (state: {there.status})")

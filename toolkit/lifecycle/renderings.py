@@ -53,8 +53,8 @@ def ssh_files(layout: Layout) -> dict[str, str]:
         BadInput: the containers of this cluster do not use SSH.
     """
     if not layout.port:
-        what = f"is {layout.inventory.used_transport}, so the containers have no SSH configuration"
-        raise BadInput(layout.inventory.source, (Problem("transport", what),))
+        what = f"with transport: {layout.inventory.used_transport}, containers have no SSH configuration"
+        raise BadInput(layout.inventory.source, (Problem("", what),))
     files = {"ssh_config": ssh_config(layout.paths, layout.port, layout.user)}
     for place in layout.workers:
         files[f"{place.name}/sshd_config"] = worker_sshd_config(layout, place)

@@ -27,7 +27,7 @@ Samples = list[tuple[tuple[tuple[str, str], ...], float]]
 
 _MIB = 2.0**20
 _OF_HOST = (
-    ("host_reading_timestamp_seconds", "Time of the measurement according to the clock of the host.", "at"),
+    ("host_reading_timestamp_seconds", "Time of the measurement by the clock of the host.", "at"),
     ("host_processors", "Number of processors of the host.", "cores"),
     ("host_processors_busy", "Number of processors in use on the host.", "busy"),
     ("host_memory_used_bytes", "Memory in use on the host.", "memory_used"),

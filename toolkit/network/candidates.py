@@ -129,12 +129,11 @@ def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
     elif link and link.kind == "bridge" and not _has_card(facts, link):
         found.append("the bridge has no network card, so it reaches no other host")
     elif link and link.down:
-        off = (
-            "is switched off"
+        found.append(
+            "the interface is switched off"
             if link.carrier is None
-            else "has no carrier (no cable, or no device at the end of the cable)"
+            else "the interface has no carrier (no cable, or the other device is off)"
         )
-        found.append(f"the interface {off}")
     return found
 
 

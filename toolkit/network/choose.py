@@ -249,9 +249,9 @@ def _why(best: Shared, shared: tuple[Shared, ...]) -> str:
     others = [one for one in shared if one.usable and one != best]
     kind = "link-local network" if best.link_local else "network"
     if not others:
-        return f"the address is in the only {kind} that all hosts share"
+        return f"the address is in the only usable {kind} that all hosts share"
     if best.rank() > min(one.rank() for one in others):
-        return f"the address is in a shared {kind} that the cluster already uses"
+        return f"the address is in a shared {kind} that other hosts already use"
     if best.slowest > max(one.slowest for one in others):
         return f"the address is in the fastest {kind} that all hosts share ({best.speed})"
     if best.by_ssh:
@@ -353,7 +353,7 @@ class Shared:
     def behind(self, best: Shared) -> str:
         """Return the reason why ``best`` was chosen instead of this network."""
         if self.rank() < best.rank():
-            return f"all hosts share the network, but the cluster already uses {best.network}"
+            return f"all hosts share the network, but other hosts already use {best.network}"
         faults = "; ".join((*self.unreached[:2], *self.detours[:2]))
         if len(self.unreached) > len(best.unreached):
             return f"all hosts share the network, but {faults}"
@@ -362,15 +362,19 @@ class Shared:
             return f"toolkit uses {best.network}, because {why}"
         because = f"; in addition, {faults}" if faults else ""
         if (self.slowest, self.mean) < (best.slowest, best.mean):
-            than = f"{best.network} ({self.speed} instead of {best.speed})"
-            return f"all hosts share the network, but it is slower than {than}{because}"
+            return (
+                f"all hosts share the network, but it is slower than {best.network} ({self.speed} instead of "
+                f"{best.speed}){because}"
+            )
         if self.link_local and self.slowest <= best.slowest:
             return f"the network is link-local, and {best.network} is as fast{because}"
         if not self.usable:
             return self.doubt
         if best.by_ssh and not self.by_ssh:
-            other = f"{best.network}, the network of the SSH addresses,"
-            return f"all hosts share the network, but {other} is as fast{because}"
+            return (
+                f"all hosts share the network, but {best.network} (the network of the SSH addresses) is as "
+                f"fast{because}"
+            )
         return f"all hosts share the network, but toolkit selected {best.network}, which is as fast{because}"
 
 

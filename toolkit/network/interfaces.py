@@ -59,7 +59,7 @@ def parse_interfaces(listed: str, routes: str, trie: str) -> tuple[Interface, ..
                     Interface(words[1], str(own.ip), own.network.prefixlen, "secondary" in words[4:])
                 )
         if len(found) > _MOST:
-            raise DecodeError("interfaces", f"contains more than {_MOST} addresses")
+            raise DecodeError("interfaces", f"the host has more than {_MOST} addresses")
     return tuple(found) or _from_proc(routes, trie)
 
 

@@ -204,7 +204,7 @@ def assemble(
 
 def _members(hosts: Sequence[tuple[str, int]], known: _Known) -> tuple[Member, ...]:
     names = [name for name, _ in hosts]
-    unknown = f"is not one of the predicted hosts: {host_list(names)}"
+    unknown = f"this host is not one of the predicted hosts: {host_list(names)}"
     problems = [
         Problem(f"--rate {path_text((name,))}", unknown) for name in known.given.rates if name not in names
     ]

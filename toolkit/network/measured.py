@@ -105,8 +105,10 @@ class Measured:
         text = f"the slowest link, from {slowest.source} to {slowest.target}, has {shown_rate(slowest.rate)}"
         if slowest.rate < 0.8 * median:
             times = median / slowest.rate
-            usual = f"the median rate of {shown_rate(median)}"
-            text += f"; a large ring all-reduce takes about {times:.1f} times as long as at {usual}"
+            text += (
+                f"; a large ring all-reduce takes about {times:.1f} times as long as at the median rate of "
+                f"{shown_rate(median)}"
+            )
         return text
 
     def as_json(self) -> dict[str, Any]:
@@ -175,9 +177,11 @@ def parse_measured(text: str, source: str) -> Measured:
     try:
         data = load_json(text)
     except DecodeError as error:
-        raise BadInput(source, (Problem("", f"is not valid JSON: {error}"),), _FIX) from error
+        raise BadInput(source, (Problem("", f"the file is not valid JSON: {error}"),), _FIX) from error
     if not isinstance(data, dict):
-        raise BadInput(source, (Problem("", f"should be a mapping, found {shown(data)}"),), _FIX)
+        raise BadInput(
+            source, (Problem("", f"the file should contain a mapping, found {shown(data)}"),), _FIX
+        )
     reader = _Reader()
     hosts = reader.hosts(data.get("hosts"))
     pairs = tuple(reader.each(data, "pairs", lambda place, row: reader.pair(place, row, hosts)))
@@ -185,7 +189,7 @@ def parse_measured(text: str, source: str) -> Measured:
     # Between the ranks of one slot or host, or if every pair failed, nothing could be measured.
     if not reader.problems and not pairs and not points and len(hosts) > 1 and not data.get("faults"):
         reader.problems.append(
-            Problem("", "has no measurements: both pairs and allreduce are missing or empty")
+            Problem("", "the file has no measurements: both pairs and allreduce are missing or empty")
         )
     if reader.problems:
         raise BadInput(source, tuple(reader.problems), _FIX)

@@ -55,7 +55,7 @@ def _tuned(tuning: Tuning) -> Iterator[str]:
     for rule in tuning.rules:
         yield f"    messages of {shown_bytes(rule.size)} or more: {rule.algorithm}"
     if not tuning.changes:
-        yield "    no settings, so the backend uses its defaults"
+        yield "    toolkit changes no settings, so the backend uses its defaults"
     yield from (f"  {reason}" for reason in tuning.why)
 
 

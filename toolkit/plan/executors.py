@@ -68,7 +68,7 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     targets, lost = _targets(step, context)
     if lost and len(lost) == len(targets):
         return Verdict("not run", f"an earlier step failed on {host_list(lost)}")
-    without = f"left out hosts on which an earlier step failed: {host_list(lost)}" if lost else ""
+    without = f"toolkit left out hosts on which an earlier step failed: {host_list(lost)}" if lost else ""
     runner = context.runners[step.host]
     subject = _own(step.command, context)
     whole = subject
@@ -77,7 +77,7 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
         whole = _guarded(subject, check, kept, step.reads and _own(step.reads, context))
     result, detail = runner.run(whole, step.timeout), ""
     if result.status in step.again:
-        detail = f"succeeded on the second attempt; the first attempt failed: {reason(result)}"
+        detail = f"the second attempt succeeded after the first attempt failed: {reason(result)}"
         result = runner.run(whole, step.timeout)
     if step.unsure and result.status == CANNOT_TELL:
         return Verdict("not run", reason(result), fix=step.unsure)

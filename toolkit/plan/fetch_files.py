@@ -38,7 +38,7 @@ def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
         fix = f"{error.fix}\n{_WITHOUT}" if error.fix else _WITHOUT
         raise ToolkitError(error.what, fix, step.host) from error
     except OSError as error:
-        what = f"cannot write the downloaded files to {step.into}: {error.strerror or error}"
+        what = f"toolkit cannot write the downloaded files to {step.into}: {error.strerror or error}"
         fix = f"free disk space on your machine, or make {step.into} writable\n{_WITHOUT}"
         raise ToolkitError(what, fix) from error
 

@@ -75,13 +75,15 @@ def parse_options(options: Options) -> Ask:
     reader = _Reader()
     given = reader.given(options)
     if not options.rate and not options.measured:
-        reader.bad("--rate", "is required unless --from FILE has measured rates; example: --rate 1gbit")
+        reader.bad(
+            "--rate", "this option is required unless --from FILE has measured rates; example: --rate 1gbit"
+        )
     sources = [name for name in ("params", "model", "probe") if getattr(options, name)]
     if len(sources) != 1:
         found = " and ".join(f"--{name}" for name in sources) or "none"
         reader.bad("--params", f"exactly one of --params, --model and --probe is required, found {found}")
     if options.probe and options.step_time:
-        reader.bad("--step-time", "cannot be combined with --probe, which measures the step time")
+        reader.bad("--step-time", "this option cannot be combined with --probe, which measures the step time")
     model = MODELS.get(options.model)
     if options.model and model is None:
         hint = meant(options.model, MODELS)
@@ -279,7 +281,7 @@ def predict_training(
         if inventory is None or probe is None:
             raise BadInput(
                 "command line",
-                (Problem("--probe", "requires hosts.yaml, because the probe runs on a cluster"),),
+                (Problem("--probe", "this option requires hosts.yaml, because the probe runs on a cluster"),),
             )
         probed = probe(inventory, options.probe)
     load = load_of(ask, probed)

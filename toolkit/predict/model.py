@@ -238,7 +238,7 @@ def verdict(rows: Sequence[Row]) -> str:
     if row.speedup is None or row.efficiency is None:
         if row.even is None:
             return f"{many} would be faster than 1 host at any compute time per step"
-        nine = f" (for 90 % of the ideal speedup: more than {seconds_text(row.ninety)})" if row.ninety else ""
+        nine = f" (more than {seconds_text(row.ninety)} for 90 % of the ideal speedup)" if row.ninety else ""
         return (
             f"{many} would be faster than 1 host if a step computes for more than "
             f"{seconds_text(row.even)}{nine}; {row.neck}"

@@ -255,7 +255,7 @@ class Link:
                 return gateway.transport.open_channel("direct-tcpip", to, ("", 0), timeout=self._timeout)
             except (OSError, EOFError, paramiko.SSHException) as error:
                 what = f"the jump host cannot connect to {to[0]} port {to[1]}: {error}"
-                fix = f"on the jump host: nc -vz {to[0]} {to[1]}  # its sshd needs AllowTcpForwarding yes"
+                fix = f"on the jump host: nc -vz {to[0]} {to[1]}  # sshd also needs AllowTcpForwarding yes"
                 raise Unreachable(what, fix, hop.name) from error
         if self.target.proxy:
             try:

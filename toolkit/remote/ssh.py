@@ -84,7 +84,9 @@ def wire_and_input(command: Command, timeout: float | None = None) -> tuple[str,
         command = replace(command, argv=("sh", "-c", _from_stdin(text), *words[3:]))
     longest = max((len(_bytes(str(word))) for word in command.argv), default=0)
     if longest > _MOST_ARGUMENT:
-        what = f"an argument of a command has {longest} bytes, but Linux accepts at most {_MOST_ARGUMENT}"
+        what = (
+            f"an argument of a command has {longest} bytes, but the limit of Linux is {_MOST_ARGUMENT} bytes"
+        )
         raise ToolkitError(f"{what}: {command.line()[:80]}", "shorten the argument, or put it into a file")
     line = wire(command, timeout)
     if len(line) <= _MOST_WORD:
@@ -140,7 +142,7 @@ class _Framed:
                 )
                 raise ToolkitError(
                     what,
-                    f"on {self._host}: remove the output from the startup files of the login shell",
+                    f"on {self._host}: change the startup files of the login shell so that they print less",
                     self._host,
                 )
         if data:

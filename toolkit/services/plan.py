@@ -150,7 +150,7 @@ def _stale_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
 def _start_steps(layout: Layout, place: Place, service: Service) -> tuple[Step, ...]:
     no_bridge = Failure(
         r"network bridge not found",
-        'the engine has no bridge network ("bridge": "none"), which services require',
+        'services require a bridge network, but the engine has none ("bridge": "none")',
         f'on {place.name}: remove "bridge": "none" from /etc/docker/daemon.json, '
         "then: sudo systemctl restart docker",
     )
@@ -167,8 +167,8 @@ def _start_steps(layout: Layout, place: Place, service: Service) -> tuple[Step, 
         unless=script('docker image inspect "$1" >/dev/null 2>&1', name),
         timeout=_PULL_SECONDS,
         fix=(
-            f"on {place.name}: {engine} pull {pulled}  # or on your machine: docker save {name} | "
-            f"ssh {place.name} {engine} load"
+            f"on {place.name}: {engine} pull {pulled}  # or load the image on {place.name}: "
+            f"{engine} load -i FILE"
         ),
     )
     return (pull, start)

@@ -112,7 +112,7 @@ def test_a_job_without_a_result_is_an_error(ran: Any) -> None:
     [
         ("[gpu1 0] ModuleNotFoundError: No module named 'mpi4py'", "mpi4py", "RUN pip install mpi4py"),
         (
-            "[toolkit] gpu1: the image has no mpirun; run `toolkit check` to find a launcher",
+            "[toolkit] gpu1: the image has no mpirun; run `toolkit image inspect` to list its launchers",
             "mpirun",
             "RUN apt-get update && apt-get install -y --no-install-recommends openmpi-bin"
             " && pip install mpi4py",

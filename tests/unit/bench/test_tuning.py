@@ -416,7 +416,7 @@ def test_tune_reports_invalid_options_and_hosts_together(run: Run) -> None:
     assert status == 2
     assert all(
         words in err
-        for words in ("--backend: should be one of", "--budget: should be 2 to 600 s", "gpu9: is not")
+        for words in ("--backend: should be one of", "--budget: should be 2 to 600 s", "gpu9 is not")
     )
 
 

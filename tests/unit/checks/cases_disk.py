@@ -77,7 +77,7 @@ CASES = (
         "disk-image",
         "warning",
         with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_OLD,)}),
-        "minus the size of the layers",
+        "minus the size of layers",
     ),
     Case("disk-image", "error", with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_UNRELATED,)})),
     Case(

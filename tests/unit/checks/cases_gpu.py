@@ -137,7 +137,7 @@ CASES = (
         "gpu-persistence",
         "warning",
         scene(gpu_health=gpus(card(0, persistence_mode="Disabled"))),
-        "is unloaded when no program uses the GPU",
+        "are lost when no program uses the GPU",
     ),
     # The server of a screen, or another card's mode, keeps the driver loaded.
     Case("gpu-persistence", "ok", _card(persistence_mode="Disabled", display_active="Enabled")),

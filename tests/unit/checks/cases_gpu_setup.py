@@ -94,7 +94,7 @@ CASES = (
         for base in (_NONE, _says(_PCI + _MISMATCH))
     ),
     Case("gpu-driver", "ok", _says(_PCI.replace("nvidia", "vfio-pci"))),
-    Case("gpu-count", "error", with_file(scene(), gpus=4), "4 GPUs are declared in hosts.yaml, but"),
+    Case("gpu-count", "error", with_file(scene(), gpus=4), "hosts.yaml declares 4 GPUs, but"),
     Case("gpu-count", "error", with_file(scene(), gpus=2, gpu_ids=("0", "7")), "hosts.yaml declares GPU 7"),
     Case("gpu-count", "ok", with_file(scene(), gpus=1)),
     Case("gpu-count", "warning", with_file(scene(), slots=3), "3 slots share 2 GPUs"),

@@ -225,7 +225,7 @@ def test_a_command_line_is_refused_once_with_every_fault(run: Run, hosts: Path) 
     assert head == "toolkit: command line: 9 problems"
     for start in (
         *("--np: ", "--timeout: ", "--env RANK: ", "--env NOT_SET: ", "--launcher: ", "--on-interrupt: "),
-        *("gpu8: is not a host", "gpu9: is not a host", "gone.py: does not exist in"),
+        *("gpu8 is not a host", "gpu9 is not a host", "gone.py: does not exist in"),
     ):
         assert sum(line.strip().startswith(start) for line in lines) == 1, start
     assert "s3cret" not in err
@@ -337,7 +337,7 @@ def test_a_measurement_is_printed_although_its_page_cannot_be_written(verb: str,
 
 
 def test_hosts_file_without_an_end_and_homes_that_nobody_has(run: Run, hosts: Path) -> None:
-    assert "longer than" in run("up", "--hosts", "/dev/zero")[2]
+    assert "exceeds the maximum" in run("up", "--hosts", "/dev/zero")[2]
     hosts.write_text(HOSTS.replace("{slots: 2}", "{identity_file: ~no-such-user/key}"))
     assert "hosts/gpu1/identity_file: there is no file ~no-such-user/key" in run("up")[2]
     hosts.write_text(HOSTS + "known_hosts: ~no-such-user/known_hosts\n")

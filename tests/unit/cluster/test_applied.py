@@ -150,7 +150,7 @@ def test_a_removed_host_is_named_and_a_renamed_one_is_not() -> None:
     assert removed_finding(before, said) == ()
     without = replace(before, hosts=tuple(h for h in before.hosts if h.name != "cpu3"))
     (warning,) = removed_finding(without, {name: said[name] for name in without.names})
-    assert "hosts.yaml no longer contains cpu3, but containers" in f"{warning.subject} {warning.what}"
+    assert "hosts.yaml no longer contains cpu3, but cpu3 might" in f"{warning.subject} {warning.what}"
     assert warning in change_finding(without, {name: said[name] for name in without.names})
     renamed = replace(before, hosts=tuple(replace(h, name=h.name.replace("3", "4")) for h in before.hosts))
     assert removed_finding(renamed, {name: said[name] for name in ("gpu1", "gpu2")}) == ()

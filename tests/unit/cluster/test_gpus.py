@@ -138,9 +138,9 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
         (host("0", "5"), PLAIN, "", f"declares GPU 5, but nvidia-smi on the host lists 2 GPUs: 0 {ID}", "-L"),
         (host("GPU-x"), PLAIN, "", "hosts.yaml declares GPU GPU-x", "hosts/gpu1/gpus"),
         (host("MIG-x"), SPLIT, "", f"split: {SPLIT[0].migs[0].uuid}", "hosts/gpu1/gpus"),
-        (host(number=4), PLAIN, "", "in hosts.yaml, but nvidia-smi on the host lists 2", "hosts/gpu1/gpus"),
+        (host(number=4), PLAIN, "", "declares 4 GPUs, but nvidia-smi on the host lists 2", "hosts/gpu1/gpus"),
         (host(number=2), said("gpu-lost-of-two")[0], said("gpu-lost-of-two")[1], "Unknown Error", "-L"),
-        (host(number=1), (), said("no-driver")[1], "1 GPU is declared in hosts.yaml", "modprobe nvidia"),
+        (host(number=1), (), said("no-driver")[1], "hosts.yaml declares 1 GPU", "modprobe nvidia"),
         (host("0"), (), said("mismatch-550")[1], "runs the old driver", "reboot  # or set hosts/"),
         (host(number=1), (), said("no-devices")[1], "the NVIDIA driver finds no GPU", "lspci"),
         (host(number=1), (), said("absent")[1], "nvidia-smi is not on the PATH", "install the NVIDIA driver"),
@@ -430,5 +430,5 @@ def test_a_mig_is_a_part() -> None:
 def test_a_list_of_very_many_gpus_is_refused() -> None:
     """To read it would take hours."""
     assert len(parse_smi("".join(f"{number}, GPU-{number}, x, 1, 1\n" for number in range(64)))[0]) == 64
-    with pytest.raises(DecodeError, match="gpus: contains more than 4096 lines"):
+    with pytest.raises(DecodeError, match="gpus: the list contains more than 4096 lines"):
         parse_smi("x\n" * 4097)

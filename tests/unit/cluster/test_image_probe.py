@@ -154,7 +154,7 @@ def test_keys_that_need_ssh_are_refused_with_their_fix() -> None:
     [
         ("lab:1", True, ImageError, "your machine does not have the image lab:1: No", "docker pull lab:1"),
         ("toolkit:gpu", True, ImageError, "your machine does not", "toolkit image build --flavor gpu"),
-        ("lab:1", False, MissingTool, "docker cannot be used on your machine: ", "sudo systemctl start"),
+        ("lab:1", False, MissingTool, "toolkit cannot use docker on your machine: ", "sudo systemctl start"),
     ],
 )
 def test_an_image_without_a_description(

@@ -242,7 +242,7 @@ def test_a_launcher_that_is_not_there(world: World) -> None:
     world.job(launches=[{"host": "gpu1", "argv": ["no-such-program"], "env": {}}])
     world.call("job.supervisor", JOB)
     assert (world.status()["state"], world.status()["exit_code"]) == ("failed", 127)
-    assert b"the image has no no-such-program; run `toolkit check` to find a launcher" in world.log()
+    assert b"the image has no no-such-program; run `toolkit image inspect` to list" in world.log()
 
 
 def test_the_first_launch_to_fail_ends_the_others(world: World) -> None:

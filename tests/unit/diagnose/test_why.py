@@ -208,7 +208,10 @@ def test_a_host_that_fails_is_evidence() -> None:
     paper.runners["gpu2"].said = ToolkitError("the connection was lost")
     paper.runners["gpu2"].state = {"Running": False, "ExitCode": 137, "OOMKilled": True}
     words = ask(paper).verdict.what
-    assert "the container toolkit-demo-worker exited with exit code 137 because it ran out of memory" in words
+    assert (
+        "the container toolkit-demo-worker exited with exit code 137 because the container ran out of memory"
+        in words
+    )
     paper.runners["gpu2"].state = {"Status": "created", "Running": False, "ExitCode": 0}
     assert "the container toolkit-demo-worker was created but never started" in ask(paper).verdict.what
     # The program's own words decide nothing: its data may lack a file as well.

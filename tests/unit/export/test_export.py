@@ -455,7 +455,7 @@ def test_nodes_that_differ_are_for_docker_alone(folder: Path) -> None:
     assert batch_job(inventory(), asked, SLURM, {"gpu3": facts_with(1)}).slots == 0
     for target, runtime in ((KUBERNETES, "docker"), (SLURM, "pyxis")):
         with pytest.raises(
-            BadInput, match="hosts/gpu3: has 1 slot and 1 GPU, but gpu1 has 2 slots and 2 GPUs"
+            BadInput, match="hosts/gpu3: the host has 1 slot and 1 GPU, but gpu1 has 2 slots and 2 GPUs"
         ):
             unlike = dataclasses.replace(asked, runtime=runtime)
             batch_job(inventory(), unlike, target, {"gpu3": facts_with(1)})
@@ -468,11 +468,13 @@ def test_a_node_with_fewer_gpus_than_ranks_is_refused(folder: Path, target: str)
     """The ranks without a GPU would fail with "invalid device ordinal", after the wait in the queue."""
     made = inventory(HOSTS.replace("gpus: 2}", "slots: 8}", 1))
     asked = batch(folder, only=("gpu1",), gpus=4)
-    with pytest.raises(BadInput, match="hosts/gpu1: has 8 slots and 4 GPUs, but by default each") as raised:
+    with pytest.raises(
+        BadInput, match="hosts/gpu1: the host has 8 slots and 4 GPUs, but by default each"
+    ) as raised:
         batch_job(made, asked, target, {})
     assert raised.value.fix.startswith("add --slots 4 for all hosts with slots")
     reported = batch(folder, only=("gpu1",))
-    with pytest.raises(BadInput, match="hosts/gpu1: has 8 slots and 3 GPUs"):
+    with pytest.raises(BadInput, match="hosts/gpu1: the host has 8 slots and 3 GPUs"):
         batch_job(made, reported, target, {"gpu1": facts_with(3)})
     for fixed in (dataclasses.replace(asked, slots=4), dataclasses.replace(asked, gpus=0)):
         (node,) = batch_job(made, fixed, target, {}).nodes
@@ -508,7 +510,7 @@ def test_ranks_can_share_gpus_if_a_variable_declares_it(folder: Path, target: st
 def test_a_node_without_gpus_beside_others_is_refused(folder: Path) -> None:
     """Slurm allocates at least one GPU of each node, or none at all."""
     asked = batch(folder, exclude=("gpu2",))
-    with pytest.raises(BadInput, match="hosts/gpu3: has no GPU, unlike gpu1") as raised:
+    with pytest.raises(BadInput, match="hosts/gpu3: the host has no GPU, unlike gpu1") as raised:
         batch_job(inventory(), asked, SLURM, {"gpu3": facts_with(0)})
     assert raised.value.fix == "add --only gpu1, or add --gpus N for all hosts with slots"
     asked = dataclasses.replace(asked, gpus=0)
@@ -622,7 +624,7 @@ def test_a_manifest_that_is_not_let_in(run: Run, tmp_path: Path) -> None:
         (b"when: 2024-99-99\n", "the file is not valid YAML: month must be in 1..12"),
         (b"n: !!int ''\n", "the file is not valid YAML"),
         (b"n: !!timestamp x\n", "the file is not valid YAML"),
-        (b"#" * (16 * 2**20 + 1), "the file is longer than 16777216 bytes"),
+        (b"#" * (16 * 2**20 + 1), "the file exceeds the maximum of 16777216 bytes"),
         (b"a: \xff\n", "the file is not valid YAML"),
     ],
     ids=["empty", "list", "date", "integer", "time", "long", "bytes"],

@@ -42,7 +42,7 @@ def test_the_advice_for_a_variable_is_accepted(value: str) -> None:
 @pytest.mark.parametrize("where", ["env: {{RANK: {}}}", "secrets: {{RANK: {}}}"])
 def test_a_refused_variable_has_one_advice(where: str, value: str) -> None:
     (problem,) = refused(f"{GOOD}{where.format(value)}\n")
-    assert problem.message == "is reserved for toolkit and the launchers; remove the variable"
+    assert problem.message == "this variable is reserved for toolkit and the launchers; remove the variable"
 
 
 def test_parameters_of_pmix_are_accepted_but_not_its_addresses() -> None:

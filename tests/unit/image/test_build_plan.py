@@ -479,7 +479,7 @@ def test_what_cannot_be_added_is_refused_all_at_once() -> None:
     with pytest.raises(BadInput) as caught:
         plan(recipe)
     said = [str(problem) for problem in caught.value.problems]
-    assert said[0] == "WITH: is set by --with, not by --build-arg"
+    assert said[0] == "WITH: use --with, not --build-arg"
     reason = "torch and TensorFlow need different releases of the same CUDA libraries"
     assert said[1] == f"--with: tensorflow is available only for flavor cpu, found gpu: {reason}"
     assert said[2].startswith("--with: should be one of accelerate, deepspeed,")

@@ -96,7 +96,10 @@ def test_users_and_ports() -> None:
         ("+e:2\n", ["line 1: '+e:2' refers to a scheduler allocation"]),
         ("^a\n", ["line 1: '^a' excludes a host; delete the lines of the host instead"]),
         ("a,b\n", ["line 1: a line should contain one host, found 'a,b'"]),
-        ("a sockets-per-board=2\n", ["line 1: sockets-per-board is a processor setting"]),
+        (
+            "a sockets-per-board=2\n",
+            ["line 1: toolkit does not read the processor setting sockets-per-board"],
+        ),
         ("fe80::1 slots=2\n", ["line 1: should not be an IPv6 address"]),
         ("10.0.0.256\n", ["line 1: should be an IPv4 address"]),
         ("-oProxyCommand=x\n", ["line 1: a line should begin with a host"]),
@@ -104,7 +107,7 @@ def test_users_and_ports() -> None:
         ("@a\n", ["line 1: should be a user name"]),
         ('"a" slots=2\n', ["line 1: should be a host name"]),
         (b"a slots=1\n\xff\n", ["line 2: this line is not UTF-8, so the file is not a hostfile"]),
-        (b"#" * (MAX_BYTES + 1), [f"the file is longer than {MAX_BYTES} bytes"]),
+        (b"#" * (MAX_BYTES + 1), [f"the file exceeds the maximum of {MAX_BYTES} bytes"]),
     ],
 )
 def test_what_is_refused(text: str | bytes, problems: list[str]) -> None:

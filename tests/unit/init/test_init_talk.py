@@ -403,7 +403,7 @@ def test_enter_takes_every_default(talk: Run, tmp_path: Path) -> None:
 def test_a_wrong_answer_is_asked_again(talk: Run, tmp_path: Path) -> None:
     status, _, err = talk(typed=["9", "all", "/x", "none", "No!", "mine", "maybe", "y"])
     assert status == 0 and "number from 1 to 3" in err and "'/x' is not in the list" in err
-    assert "should be 1 to 32 characters of a-z" in err and "should be one of yes, no" in err
+    assert "should be a name of 1 to 32 characters of a-z" in err and "should be one of yes, no" in err
     inventory = parse_inventory((tmp_path / "hosts.yaml").read_text(), "hosts.yaml")
     assert inventory.cluster == "mine" and inventory.mounts == ()
 

@@ -131,13 +131,13 @@ def test_hosts_can_be_given_as_a_list_in_brackets() -> None:
         "--np: the job requests 3 ranks, but its hosts have 2 slots"
     ]
     (unknown,) = refused(only=("gpu[2-3]",))
-    assert unknown.startswith("gpu3: is not a host in hosts.yaml")
+    assert unknown.startswith("gpu3 is not a host in hosts.yaml")
 
 
 def test_all_faults_are_named_at_once(code: Path) -> None:
     faults = refused(words=("gone.py",), workdir=code, launcher="mpiexec", ranks=99, exclude=("gpu7",))
     assert len(faults) == 3
-    assert faults[0].startswith("gpu7: is not a host in hosts.yaml, which lists gpu1, gpu2")
+    assert faults[0].startswith("gpu7 is not a host in hosts.yaml, which lists gpu1, gpu2")
     assert faults[1].startswith("--launcher: should be one of accelerate, auto, ")
     assert faults[1].endswith(", torchrun, found mpiexec")
     assert faults[2].startswith("gone.py: does not exist in")

@@ -156,7 +156,7 @@ def test_too_few_free_slots_are_reported_with_the_jobs_that_have_them() -> None:
     holders = "job 20261120-digits-a1b2 of alice uses 1 slot of gpu1, 2 slots of gpu2"
     assert caught.value.what == f"the job needs 5 slots, but the hosts have only 2 free slots: {holders}"
     assert caught.value.fix.startswith(
-        "toolkit stop 20261120-digits-a1b2  # or in `toolkit run`: use the free slots (--np 2)"
+        "toolkit stop 20261120-digits-a1b2  # or share the slots with `toolkit run --share`"
     )
 
 

@@ -226,8 +226,8 @@ def test_an_existing_cluster_stays_and_a_new_host_joins_it() -> None:
     choice = pick(replace(one, remembered=old), other)
     assert {path.network for path in choice.paths.values()} == {SLOW}
     assert choice.paths["gpu1"].reason == "an earlier `toolkit up` selected the address"
-    assert choice.paths["gpu2"].reason.endswith("that the cluster already uses")
-    assert "the cluster already uses 10.0.0.0/24" in choice.verdicts["gpu2", "10.9.0.2"]
+    assert choice.paths["gpu2"].reason.endswith("that other hosts already use")
+    assert "other hosts already use 10.0.0.0/24" in choice.verdicts["gpu2", "10.9.0.2"]
     # If the host no longer has it, another address is chosen.
     gone = Remembered(addresses=(("gpu1", "10.3.3.3"),))
     assert {p.network for p in pick(replace(one, remembered=gone), other).paths.values()} == {FAST}

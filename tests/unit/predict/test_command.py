@@ -86,7 +86,7 @@ def test_the_hosts_file_says_who_takes_part(call: Run, tmp_path: Path) -> None:
     assert "(toolkit assumes one slot on gpu3; to change the number, set --slots)" in call(*words[:-1])[1]
     status, _, err = call("--params", "1M", "--rate", "1gbit", "--rate", "gpu9=1gbit")
     assert status == 2
-    assert "--rate gpu9: is not one of the predicted hosts: gpu2, gpu1, gpu3" in err
+    assert "--rate gpu9: this host is not one of the predicted hosts: gpu2, gpu1, gpu3" in err
 
 
 def test_a_main_without_slots_takes_no_part(call: Run, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ ENOUGH = "--params 1M --rate 1gbit"
         (
             "",
             [
-                "--rate: is required unless",
+                "--rate: this option is required unless",
                 "--params: exactly one of --params, --model and --probe is required, found none",
             ],
         ),
@@ -170,7 +170,10 @@ ENOUGH = "--params 1M --rate 1gbit"
             "--model vgg16 --rate 1gbit --batch 32",
             ["--batch: the published step time is for 64 samples, found 32"],
         ),
-        ("--probe x.py --rate 1gbit --step-time 1s", ["--step-time: cannot be combined with --probe"]),
+        (
+            "--probe x.py --rate 1gbit --step-time 1s",
+            ["--step-time: this option cannot be combined with --probe"],
+        ),
         (f"{ENOUGH} extra", ["extra: is not an option; arguments of a script need"]),
     ],
 )

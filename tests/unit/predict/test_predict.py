@@ -107,7 +107,7 @@ def test_rates_that_are_lacking_or_for_nobody() -> None:
     with pytest.raises(BadInput) as caught:
         assemble(HOSTS3, Given(rates={"gpu1": 1e9, "gpu9": 1e9}))
     assert [str(problem) for problem in caught.value.problems] == [
-        "--rate gpu9: is not one of the predicted hosts: gpu1, gpu2, gpu3",
+        "--rate gpu9: this host is not one of the predicted hosts: gpu1, gpu2, gpu3",
         "gpu2, gpu3: the rate of the link is unknown; add --rate 1gbit or --rate gpu2=1gbit",
     ]
 
@@ -236,19 +236,19 @@ def test_a_file_of_measurements() -> None:
 @for_each(
     ("text", "messages"),
     [
-        ("{", ["is not valid JSON"]),
-        ("[]", ["should be a mapping, found a list"]),
+        ("{", ["the file is not valid JSON"]),
+        ("[]", ["the file should contain a mapping, found a list"]),
         ("{}", ["hosts: should be a list of different host names, found nothing"]),
         ('{"hosts": ["a", "a"]}', ["hosts: should be a list of different host names"]),
-        ("[" * 100_000, ["is not valid JSON"]),
-        ("9" * 5000, ["is not valid JSON"]),
+        ("[" * 100_000, ["the file is not valid JSON"]),
+        ("9" * 5000, ["the file is not valid JSON"]),
         ('{"hosts": ["a", "-b"]}', ["hosts: should be a list of different host names"]),
         (
             '{"hosts": ["a"], "allreduce": [{"bytes": 1%s, "ranks": 2, "seconds": 1}]}' % ("0" * 400),
-            ["is not valid JSON"],
+            ["the file is not valid JSON"],
         ),
         ('{"hosts": ["a", 1]}', ["hosts: should be a list of different host names"]),
-        ('{"hosts": ["a", "b"]}', ["has no measurements: both pairs and allreduce are missing or empty"]),
+        ('{"hosts": ["a", "b"]}', ["the file has no measurements: both pairs and allreduce are missing"]),
         (
             '{"hosts": ["a", "b"], "pairs": {}, "allreduce": 3}',
             ["pairs: should be a list", "allreduce: should be a list"],
@@ -277,7 +277,10 @@ def test_a_file_of_measurements() -> None:
                 "allreduce/1/seconds: should be a number from 1e-9 to 1e15, found 1e+99",
             ],
         ),
-        ('{"hosts": ["a"], "allreduce": [{"bytes": 1, "ranks": 2, "seconds": NaN}]}', ["is not valid JSON"]),
+        (
+            '{"hosts": ["a"], "allreduce": [{"bytes": 1, "ranks": 2, "seconds": NaN}]}',
+            ["the file is not valid JSON"],
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_of_measurements(text: str, messages: list[str]) -> None:
@@ -413,8 +416,8 @@ def test_the_verdict_in_one_line(speedup: float, efficiency: float, line: str) -
 def test_the_verdict_without_a_step_time() -> None:
     said = predict(network(hosts=2, gpu2=1e7), load(compute=None)).verdict
     assert said == (
-        "2 hosts would be faster than 1 host if a step computes for more than 4.08 s (for 90 % of the ideal "
-        "speedup: more than 36.7 s); the link of gpu2 has 10 Mb/s"
+        "2 hosts would be faster than 1 host if a step computes for more than 4.08 s (more than 36.7 s for "
+        "90 % of the ideal speedup); the link of gpu2 has 10 Mb/s"
     )
     assert predict(network(hosts=1), load()).verdict.startswith("1 host sends no gradients over the network")
     fast = assemble([("a", 8), ("b", 8)], Given(1e13, inside=1e9))[0]

@@ -387,7 +387,7 @@ def _max() -> Any:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, required=True, help="seconds per direction of a pair")
+    parser.add_argument("--seconds", type=float, required=True, help="seconds per direction of a host pair")
     parser.add_argument("--streams", type=int, required=True)
     parser.add_argument("--engine", choices=("auto", "mpi", "gloo", "nccl"), required=True)
     parser.add_argument("--sizes", type=int, nargs="*", required=True)

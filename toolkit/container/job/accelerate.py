@@ -39,8 +39,8 @@ def settings(command: Sequence[str], size: int) -> tuple[dict[str, str], list[st
     except ImportError as error:
         fail(
             127,
-            f"the image has no usable Accelerate ({error}); run `toolkit image build --with "
-            "accelerate`, then `toolkit up`",
+            f"the image has no usable Accelerate ({error}); add Accelerate to the image (for example: "
+            "`toolkit image build --with accelerate`), then run `toolkit up`",
         )
     asked = list(command)
     given = asked[:2] == LAUNCH

@@ -32,7 +32,7 @@ class State(Enum):
 
     RUNNING = "launches run"
     ENDING_RANKS = "ranks received SIGTERM and have a grace period; launches have not received a signal yet"
-    STOPPING = "launches also received the request to stop"
+    STOPPING = "launches received the request to stop"
     KILLING = "every process of the job is killed immediately"
     OVER = "every launch has exited, except daemons that serve other launches"
 

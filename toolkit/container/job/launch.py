@@ -71,8 +71,7 @@ def main() -> int:
         if shutil.which(launch["argv"][0]) is None:
             fail(
                 code,
-                f"the image has no {launch['argv'][0]}; run `toolkit check` to find a "
-                "launcher that the image has",
+                f"the image has no {launch['argv'][0]}; run `toolkit image inspect` to list its launchers",
             )
         fail(code, f"cannot start {launch['argv'][0]} in {job['workdir']}: {error.strerror}")
     while child.poll() is None:

@@ -144,12 +144,12 @@ def reply_of(line: bytes) -> dict[str, Any]:
         raise ValueError("not an answer")
     records = reply.get("records", [])
     if not isinstance(records, list):
-        raise ValueError("not a list of records")
+        raise ValueError("invalid list of records")
     if not isinstance(reply.get("now", 0.0), (int, float)):
         raise ValueError("not a time")
     records = [*records, *([reply["death"]] if "death" in reply else [])]
     if not all(is_record(record) for record in records):
-        raise ValueError("not the record of a rank")
+        raise ValueError("invalid rank record")
     return reply
 
 

@@ -29,6 +29,7 @@ READY_S = 90.0  # for all nodes to join; a busy host takes 20 s to start one
 LOOK_S = 0.3
 # Otherwise Ray Train's workers print each line twice: to their logger and unchanged (patch_print.py).
 QUIET = {"RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
+_ADD_RAY = "add Ray to the image (for example: `toolkit image build --with ray`), then run `toolkit up`"
 # Only for the driver: Ray assigns places to its workers.
 _PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -124,9 +125,7 @@ def serve(job: Job, host: HostFile, variables: Variables, known: dict[str, str])
                 env={**node_env(job, host, variables), **known},
             )
         except FileNotFoundError:
-            fail(
-                127, f"{name}: the image has no Ray; run `toolkit image build --with ray`, then `toolkit up`"
-            )
+            fail(127, f"{name}: the image has no Ray; {_ADD_RAY}")
     code = exit_code_of(process.wait())
     for line in last_lines(path):
         print(f"[toolkit] {name}: ray: {line}", file=sys.stderr)
@@ -149,7 +148,7 @@ def wait_for_nodes(job: Job) -> None:
     try:
         import ray
     except ImportError as error:
-        fail(127, f"the image has no Ray ({error}); run `toolkit image build --with ray`, then `toolkit up`")
+        fail(127, f"the image has no Ray ({error}); {_ADD_RAY}")
     ray.init(address=head_of(job), log_to_driver=False, logging_level="ERROR", configure_logging=False)
     wanted = {host["address"]: host for host in job["hosts"]}
     until = time.monotonic() + READY_S

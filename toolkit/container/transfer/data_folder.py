@@ -309,11 +309,10 @@ class Folder:
                 if not stat.S_ISDIR(about.st_mode):
                     self._clear_way(path)
             elif path not in self.ours and not self.written(entry):
-                words = (
-                    "exists already and was not written by toolkit; "
+                raise Fault(
+                    f"{self.path(path)} exists already and was not written by toolkit; "
                     "move the file, or set path: of the data set to another folder"
                 )
-                raise Fault(f"{self.path(path)} {words}")
         self._begin(shard, entries)
 
     def open_part(self, entry: Entry) -> int:
