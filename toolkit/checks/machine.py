@@ -78,8 +78,8 @@ def _arch(seen: Seen, scene: Scene) -> Iterator[Finding]:
         others = sorted({image_arch(facts.arch) for facts in scene.facts.values()} - {own})
         if others:
             what = (
-                f"the processor is {own}, but other hosts have {', '.join(others)}, "
-                "and all hosts of a cluster need the same image"
+                f"the processor architecture is {own}, but other hosts have {', '.join(others)}; "
+                "all hosts of a cluster need the same image"
             )
             yield error(what, "create a separate hosts.yaml for each processor architecture")
         else:

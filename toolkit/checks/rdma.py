@@ -131,5 +131,7 @@ CHECKS = (
     Check("rdma-rates", "the RDMA ports that ranks use have the same speed", whole=_rates),
     Check("rdma-unused", "ranks use the fast RoCE ports", whole=_unused),
     Check("rdma-mtu", f"the RoCE ports that ranks use have MTU {_ROCE_MTU} or more", host=_mtu),
-    Check("rdma-devices", "containers can use the RDMA devices", host=_devices),
+    Check(
+        "rdma-devices", "hosts with RDMA devices have /dev/infiniband/uverbs* for containers", host=_devices
+    ),
 )

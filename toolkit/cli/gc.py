@@ -54,8 +54,8 @@ def gc(
     toolkit removes leftover processes, containers and files of all your clusters on the hosts. toolkit does
     not stop running jobs. toolkit removes nothing that belongs to other users, except layers of interrupted
     image transfers. toolkit removes the state directory of a cluster (SSH keys and job records) only if the
-    host has no container of the cluster. The removal of a state directory that contains job records, or that
-    changed in the last hour, also requires --state or your confirmation on a terminal.
+    host has no container of the cluster. If a state directory contains job records, or changed in the last
+    hour, toolkit removes the directory only with --state, or after you confirm on a terminal.
 
     Examples:
         toolkit gc --dry-run

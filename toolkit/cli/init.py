@@ -102,7 +102,7 @@ def init(
     Without HOST and without --from-hostfile, toolkit chooses the hosts as follows:
 
     - With --find, --try or --yes, toolkit uses the aliases in ~/.ssh/config (see --find).
-    - On a terminal, with none of --find, --try, --yes and --json, toolkit asks for the hosts.
+    - On a terminal, toolkit asks for the hosts, unless you use --find, --try, --yes or --json.
     - With --json or without a terminal, and with none of --find, --try and --yes, toolkit writes two
       placeholder hosts, which you must replace.
 

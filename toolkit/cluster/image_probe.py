@@ -84,7 +84,7 @@ def image_report(
         raise ImageError(what, by_hand, host) from error
     if report.python[:2] < LEAST_PYTHON:
         found, least = (".".join(map(str, version)) for version in (report.python, LEAST_PYTHON))
-        what = f"the python3 of the image {name} has the version {found}, but toolkit needs {least} or newer"
+        what = f"python3 in the image {name} is version {found}, but toolkit requires {least} or newer"
         fix = "put a newer python3 first on the PATH of the image, or: toolkit image build"
         raise ImageError(what, fix, host)
     return report

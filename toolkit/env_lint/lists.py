@@ -106,7 +106,7 @@ def judge_components(variable: Variable, value: str) -> Complaint | None:
 def _loopback(variable: Variable, value: str) -> Complaint | None:
     if value != "lo":
         return None
-    what = f"{variable.name} selects the loopback interface, which reaches no other host"
+    what = f"{variable.name} selects the loopback interface, which cannot connect to other hosts"
     return Complaint("warning", what, f"remove {variable.name}")
 
 

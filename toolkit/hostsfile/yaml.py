@@ -154,7 +154,9 @@ class _Reader:
     def _node(self, event: Any, path: Path) -> Any:
         self.lines.setdefault(path, event.start_mark.line + 1)
         if isinstance(event, ev.AliasEvent):
-            return self._opaque(path, event, "toolkit does not support aliases ('*name'); write the value")
+            return self._opaque(
+                path, event, "toolkit does not support aliases ('*name'); replace the alias with its value"
+            )
         if event.anchor is not None:
             self._say(path, event, "toolkit does not support anchors ('&name'); remove the anchor")
         if event.tag is not None:
@@ -297,11 +299,12 @@ _SURPRISES: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"(?=.*_)[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"),
-        "{value} is a number for some YAML parsers; remove the '_', or put the value in quotes",
+        "some YAML parsers read {value} as a number; remove the '_', or put the value in quotes",
     ),
     (
         re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+|[-+]\.[0-9]+"),
-        "{value} is a number for some YAML parsers; write all digits, or put the value in quotes",
+        "some YAML parsers read {value} as a number; write the number without an exponent and with a digit "
+        "before the point, or put the value in quotes",
     ),
     (
         re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
@@ -309,7 +312,7 @@ _SURPRISES: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?"),
-        "{value} is a date for some YAML parsers; put the value in quotes if it is text",
+        "some YAML parsers read {value} as a date; put the value in quotes if it is text",
     ),
     (re.compile(r"="), "{value} has a special meaning in YAML; put the value in quotes"),
 )

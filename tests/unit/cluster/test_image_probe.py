@@ -197,7 +197,7 @@ def test_a_banner_is_not_an_answer() -> None:
             "probe of the image lab:1 failed: .*AppArmor enabled on system",
         ),
         (Image(status=125), "the runtime failed"),
-        (Image(python=[3, 9, 2]), "has the version 3.9.2, but toolkit needs 3.10"),
+        (Image(python=[3, 9, 2]), "is version 3.9.2, but toolkit requires 3.10"),
         (Image(python="3.12"), "no valid report"),
         (Image(lacks=("a\0b",)), "no valid report"),
     ],

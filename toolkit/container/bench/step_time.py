@@ -151,7 +151,8 @@ def main() -> int:
         "--limit",
         type=float,
         default=60.0,
-        help="seconds after which to stop with fewer measured steps, but at least 2 (default: 60)",
+        help="stop after SECONDS, even if fewer steps were measured, but measure at least 2 steps "
+        "(default: 60)",
     )
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)

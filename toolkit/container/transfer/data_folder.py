@@ -65,7 +65,7 @@ def parse_entries(text: bytes) -> list[Entry]:
     try:
         entries: list[Entry] = json.loads(text)
     except (ValueError, RecursionError):
-        raise Fault("a shard's entries cannot be read") from None
+        raise Fault("the list of a shard's entries is not valid JSON") from None
     if type(entries) is not list:
         raise Fault("a shard's entries are not a list")
     for entry in entries:
