@@ -8,6 +8,7 @@ import gzip
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -696,9 +697,10 @@ def test_a_second_ctrl_c_does_not_leave_the_job_in_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMBER", "17")
-    presses = "#!/bin/sh\nkill -INT $PPID\nsleep 0.2\necho JobState=PENDING Reason=None ExitCode=0:0\n"
     cancel = '#!/bin/sh\nkill -INT $PPID\nps -o sid= -p $$ >sid\necho "$@" >canceled\n'
-    slurm_here(tmp_path, monkeypatch, scontrol=presses, scancel=cancel)
+    slurm_here(tmp_path, monkeypatch, scancel=cancel)
+    # Not from scontrol: Ctrl-C before Popen has returned leaves the program and its pipes behind.
+    monkeypatch.setattr("toolkit.export.verify.time.sleep", lambda seconds: signal.raise_signal(signal.SIGINT))
     with pytest.raises((Interrupted, KeyboardInterrupt)):
         list(rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print))
     assert (tmp_path / "canceled").read_text() == "17\n"
