@@ -59,7 +59,6 @@ CLAIMS: list[tuple[str, str, Callable[[], object]]] = [
     ("README.md", "Python {}+", project),
     ("SECURITY.md", "| {} (`worker_port`)", lambda: DEFAULT_WORKER_PORT),
     ("SECURITY.md", "starts at a port from {}", master_ports),
-    ("docs/explanation/network.md", "from {}", master_ports),
     ("docs/how-to/harden.md", "{}-32767", lambda: FIRST_MASTER_PORT),
     ("docs/how-to/harden.md", "worker_port: {}", lambda: DEFAULT_WORKER_PORT),
     ("SECURITY.md", "releases up to {},", lambda: recipe("HOROVOD_VERSION")),

@@ -140,13 +140,11 @@ CLAIMS = [
     (LIFE, f"a progress bar at most once per {BAR_S:g} s"),
     (LIFE, f"`log_size` (default {DEFAULT_LOG_BYTES >> 20} MiB)"),
     (HOW, f"port {DEFAULT_WORKER_PORT}"),
-    (NETWORK, f"from {FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + MASTER_PORTS - 1}"),
     (LAUNCHERS, f"from {FIRST_MASTER_PORT} to {FIRST_MASTER_PORT + MASTER_PORTS - 1}"),
     (NETWORK, f"at least {LEAST_GAIN:.0%} faster for".replace("%", " %")),
     (NETWORK, f"at most {MOST_LOSS:.0%} slower for".replace("%", " %")),
     (NETWORK, ", ".join(map(shown_bytes, SIZES[:-1])) + f" and {shown_bytes(SIZES[-1])}"),
     (TRANSPORT, f"within about {SILENCE_S + EVERY_S + sum(_PAUSES) + len(_PAUSES) * _DIAL_S:g} s"),
-    (TRANSPORT, f"detects the loss within {FAST} s once ranks run, and within {SLOW} s while ranks start"),
     (EXITS, f"| {TIMED_OUT} | `timeout` |"),
     *(
         (EXITS, f"| {code} | `failed` |")
