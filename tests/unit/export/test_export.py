@@ -10,6 +10,8 @@ import re
 import shutil
 import signal
 import subprocess
+import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -666,7 +668,13 @@ def slurm_here(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -
         (folder / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("toolkit.export.verify.time.sleep", lambda seconds: None)
+    sleep_by(monkeypatch, lambda seconds: None)
+
+
+def sleep_by(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    """Replace the sleep between two questions to Slurm, but not that of `subprocess` for a slow program."""
+    clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+    monkeypatch.setattr("toolkit.export.verify.time", clock)
 
 
 def test_a_controller_that_never_answers_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -700,7 +708,7 @@ def test_a_second_ctrl_c_does_not_leave_the_job_in_the_queue(
     cancel = '#!/bin/sh\nkill -INT $PPID\nps -o sid= -p $$ >sid\necho "$@" >canceled\n'
     slurm_here(tmp_path, monkeypatch, scancel=cancel)
     # Not from scontrol: Ctrl-C before Popen has returned leaves the program and its pipes behind.
-    monkeypatch.setattr("toolkit.export.verify.time.sleep", lambda seconds: signal.raise_signal(signal.SIGINT))
+    sleep_by(monkeypatch, lambda seconds: signal.raise_signal(signal.SIGINT))
     with pytest.raises((Interrupted, KeyboardInterrupt)):
         list(rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print))
     assert (tmp_path / "canceled").read_text() == "17\n"
