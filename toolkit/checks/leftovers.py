@@ -204,7 +204,15 @@ def abandoned(seen: Seen) -> tuple[ContainerFacts, ...]:
         if c.state in ("exited", "dead", "created")
         and c.labels.get(LABEL_OWNER) == seen.facts.user
         and (c.labels.get(LABEL_CLUSTER), c.labels.get(LABEL_HOST)) not in kept
+        and not _has_other_state_dir(c, state_base(seen))
     )
+
+
+def _has_other_state_dir(container: ContainerFacts, base: str) -> bool:
+    """Return True for a container of a hosts.yaml with another ``state_dir``, which MARKS does not list."""
+    own = f"{container.labels.get(LABEL_CLUSTER)}/{container.labels.get(LABEL_HOST)}/"
+    mounts = (path for path in container.mounts if f"/toolkit/{own}" in path)
+    return any(not path.startswith(f"{base}/{own}") for path in mounts)
 
 
 def own_containers(seen: Seen, scene: Scene) -> tuple[ContainerFacts, ...]:

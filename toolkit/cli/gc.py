@@ -51,11 +51,12 @@ def gc(
 ) -> None:
     """Remove leftovers of interrupted runs from the hosts.
 
-    toolkit removes leftover processes, containers and files of all your clusters on the hosts. toolkit does
-    not stop running jobs. toolkit removes nothing that belongs to other users, except layers of interrupted
-    image transfers. toolkit removes the state directory of a cluster (SSH keys and job records) only if the
-    host has no container of the cluster. If a state directory contains job records, or changed in the last
-    hour, toolkit removes the directory only with --state, or after you confirm on a terminal.
+    toolkit removes leftover processes, containers and files of all your clusters on the hosts, except
+    containers and files of clusters with another state_dir. toolkit does not stop running jobs. toolkit
+    removes nothing that belongs to other users, except layers of interrupted image transfers. toolkit
+    removes the state directory of a cluster (SSH keys and job records) only if the host has no container
+    of the cluster. If a state directory contains job records, or changed in the last hour, toolkit
+    removes the directory only with --state, or after you confirm on a terminal.
 
     Examples:
         toolkit gc --dry-run

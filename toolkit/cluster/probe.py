@@ -423,6 +423,7 @@ def _container_facts(item: ContainerInspect) -> ContainerFacts:
         image=image_id(item.image),
         started=seconds_of(state.started or ""),
         ended=seconds_of(state.finished or ""),
+        mounts=tuple(sorted(mount.source for mount in item.mounts or ())),
     )
 
 

@@ -37,7 +37,8 @@ class ContainerFacts:
     """One container that carries a toolkit label.
 
     ``state`` is Docker's word (running, exited, created …), ``image`` the engine's Id of its image,
-    ``started`` and ``ended`` seconds since the epoch by the host's clock, 0 for never.
+    ``started`` and ``ended`` seconds since the epoch by the host's clock, 0 for never, ``mounts`` the mounted
+    paths of the host.
     """
 
     id: str
@@ -48,6 +49,7 @@ class ContainerFacts:
     image: str = ""
     started: float = 0.0
     ended: float = 0.0
+    mounts: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:

@@ -143,6 +143,13 @@ class ContainerConfig:
 
 
 @dataclass(frozen=True)
+class ContainerMount:
+    """A mount of a container; ``source`` is a path of the host."""
+
+    source: Annotated[Any_, Key("Source")] = ""
+
+
+@dataclass(frozen=True)
 class ContainerInspect:
     """An object of ``docker inspect``."""
 
@@ -151,6 +158,7 @@ class ContainerInspect:
     image: Annotated[Any_, Key("Image")] = ""
     state: Annotated[ContainerState | None, Key("State")] = None
     config: Annotated[ContainerConfig | None, Key("Config")] = None
+    mounts: Annotated[tuple[ContainerMount, ...] | None, Key("Mounts")] = None
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,18 @@ CASES = (
     Case("left-containers", "warning", _holds(_STOPPED), "is not running (exited, exit code 137)"),
     Case("left-containers", "warning", _holds(_NO_SSHD), "is not running (exited, exit code 127)"),
     Case("left-containers", "warning", _holds(_ABANDONED), "belongs to a removed cluster"),
+    Case(
+        "left-containers",
+        "warning",
+        _holds(replace(_ABANDONED, mounts=("/data", f"{HOME}/.local/state/toolkit/old/gpu2/etc/hosts"))),
+        "belongs to a removed cluster",
+    ),
+    # The hosts.yaml of that cluster sets another state_dir, which the check does not search.
+    Case(
+        "left-containers",
+        "ok",
+        _holds(replace(_ABANDONED, mounts=("/data", "/scratch/alice/toolkit/old/gpu2/etc/hosts"))),
+    ),
     # Its state directory is there: that cluster's own `up` starts it again.
     Case("left-containers", "ok", _holds(_ABANDONED, base=_OTHER_STATE)),
     Case("left-containers", "ok", _holds(replace(_ABANDONED, state="running"))),
