@@ -24,12 +24,14 @@ from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.hostsfile.load import read_secrets
 from toolkit.jobs.records import find_job, job_status, newest_job
 from toolkit.jobs.status import JobStatus, exception_of, parse_status
+from toolkit.launchers import starts_from_main
 from toolkit.protocol.decode import DecodeError, decode, decode_json
 from toolkit.protocol.engine import ContainerState
 from toolkit.protocol.evidence import MOST_BYTES, Inspected, InspectedNow, Kept
 from toolkit.protocol.jobs import RecordHost, Status
 from toolkit.protocol.names import INSIDE, container_name, program
 from toolkit.protocol.redact import masked, masked_text, secret_pairs, secret_values
+from toolkit.protocol.transport import EXEC
 from toolkit.remote.fanout import fan_out
 
 # Stacks of many processes take time; a host that needs longer counts as one without an answer.
@@ -110,8 +112,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
             raise
         # The job might hang because of the main host; the workers have its record too.
         job = _from_workers(session, word, error)
-    names = list(dict.fromkeys([main, *(name for name, _ in job.hosts)]))
-    reports = _look(session, job.id, names, secrets)
+    reports = _look(session, job.id, _hosts_of(session, job), secrets)
     _refuse_older(reports)
     evidence = _evidence(job, {name: (one.seen, one.container) for name, one in reports.items()})
     known = _known(job, reports, evidence)
@@ -125,6 +126,14 @@ def ask_why(session: Session, word: str = "") -> Answer:
         evidence, verdict = before, replace(earlier, what=what)
     verdict = replace(verdict, what=masked_text(verdict.what, secrets))
     return Answer(masked_job(job, secrets), evidence, verdict, known, reports, stalled)
+
+
+def _hosts_of(session: Session, job: JobStatus) -> list[str]:
+    """Return the hosts that have files of the job: its hosts, and main if the launcher runs there."""
+    hosts = [name for name, _ in job.hosts]
+    if hosts and session.inventory.in_parts and not starts_from_main(job.launcher, EXEC):
+        return hosts
+    return list(dict.fromkeys([session.inventory.main, *hosts]))
 
 
 def _kept(reports: Mapping[str, InspectedHost], names: Sequence[str]) -> Kept | None:

@@ -95,6 +95,7 @@ class Paper:
     def __init__(self, state: str = "running", **said: Any) -> None:
         self.inventory = inventory(FILE)
         self.errors: dict[str, ToolkitError] = {}
+        self.started: dict[str, tuple[str, ...]] = {}
         self.facts = dict.fromkeys(NAMES)
         record = {"command": ["train.py", "--api-key=abc"], "hosts": ABOUT["hosts"]}
         reason = "stopped by SIGTERM" if state == "stopped" else ""
@@ -248,6 +249,29 @@ def test_a_host_that_has_left_the_file_is_named() -> None:
     paper = hang()
     paper.inventory = inventory(FILE.replace("  cpu3: {address: 10.77.0.4}\n", ""))
     assert "cpu3 is no longer in hosts.yaml" in ask(paper).verdict.what
+
+
+@for_each(("launcher", "is_asked"), [("torchrun", False), ("horovodrun", True)])
+def test_main_is_asked_about_a_job_of_other_hosts_only_if_it_starts_their_ranks(
+    launcher: str, is_asked: bool
+) -> None:
+    """With `transport: exec`, a host outside the job has no files of it."""
+    nothing = f"gpu1 has no folder of job {JOB}"
+    paper = Paper(
+        gpu1=nothing,
+        gpu2=said("gpu2", 0, "dist.all_reduce(x)"),
+        cpu3=said("cpu3", 1, "time.sleep(9)", "nanosleep"),
+    )
+    paper.inventory = inventory(FILE.replace("main: gpu1", "main: gpu1\ntransport: exec"))
+    (row,) = paper.rows
+    row["record"] |= {"hosts": ABOUT["hosts"][1:], "launcher": launcher, "transport": "exec", "main": "gpu1"}
+    row["now"] = 5.0
+    if not is_asked:
+        paper.runners["gpu1"].rows = []
+    answer = ask(paper)
+    assert any("diagnose.inspect_ranks" in words for words in paper.main.asked) == is_asked
+    assert ("gpu1" in answer.verdict.what) == is_asked
+    assert is_asked or answer.verdict.ranks == (1,)
 
 
 def test_a_missing_job_raises_an_error() -> None:
