@@ -68,6 +68,7 @@ class RankSeen:
         exit_code: None while the rank runs, or if its exit code was not recorded.
         processes: the rank's command and its child processes.
         started: the last start of the rank on its host, in seconds since the epoch; 0 if it is not known.
+        oom: whether the kernel killed the rank because memory ran out; None if this is not known.
     """
 
     rank: int
@@ -77,6 +78,7 @@ class RankSeen:
     exit_code: int | None = None
     processes: tuple[Process, ...] = ()
     started: float = 0.0
+    oom: bool | None = None
 
     @property
     def last_line(self) -> str:
@@ -117,7 +119,8 @@ class HostSeen:
         is_predicate: whether ``error`` continues a sentence that begins with the host's name, such as
             ``did not answer within 25 s``; otherwise it is the message of a program.
         container: a clause about the state of its container; empty if the container runs.
-        oom_kills: number of processes of the container that the kernel killed because memory ran out.
+        oom_kills: number of processes of the container that the kernel killed because memory ran out, since
+            the start of the container.
         gpus: one line for each GPU: utilization, power, memory.
         gpu_error: the reason why nvidia-smi did not report its GPUs; empty without an error.
         busy: for each GPU, whether a kernel ran all the time, as while NCCL waits for other ranks.
@@ -266,6 +269,7 @@ def _rank(host: str, row: SeenRank) -> RankSeen:
         exit_code=row.exit_code,
         processes=tuple(map(_process, row.processes)),
         started=row.started or 0.0,
+        oom=row.oom,
     )
 
 

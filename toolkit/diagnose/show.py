@@ -73,8 +73,8 @@ def _notes(evidence: Evidence) -> list[str]:
         if host.oom_kills:
             killed = "1 process" if host.oom_kills == 1 else f"{host.oom_kills} processes"
             notes.append(
-                f"the kernel of {host.name} killed {killed} of the container, "
-                "because the container or the host ran out of memory"
+                f"since the start of the container, the kernel of {host.name} killed {killed} of the "
+                "container, because the container or the host ran out of memory"
             )
     return notes
 

@@ -322,7 +322,9 @@ def _end(evidence: Evidence) -> Verdict:
     if named is not None:
         hosts = (named.host,)
         fix = f"toolkit logs --rank {named.rank}  # shows the output of the rank that failed first"
-        if named.exit_code == _KILLED and evidence.host(named.host).oom_kills:
+        # The number of the host can be that of an earlier job in the same container.
+        oom = bool(evidence.host(named.host).oom_kills) if named.oom is None else named.oom
+        if named.exit_code == _KILLED and oom:
             words.append(
                 f"the kernel killed rank {named.rank}, because the container or {named.host} "
                 "ran out of memory"

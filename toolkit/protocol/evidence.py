@@ -58,6 +58,7 @@ class SeenRank:
 
     Args:
         started: its last start on this host, in seconds since the epoch; None in older reports.
+        oom: whether the kernel killed it because memory ran out; None if this is not known.
     """
 
     rank: Rank
@@ -66,6 +67,7 @@ class SeenRank:
     lines: Lines = ()
     tail: Output = ""
     exit_code: ExitCode | None = None
+    oom: bool | None = None
     processes: tuple[SeenProcess, ...] = ()
     dumps: dict[str, Blob] | None = None
 

@@ -221,6 +221,9 @@ def test_after_a_restart_its_own_hosts_and_ends_count(world: World) -> None:
     ended = {"rank": 0, "attempt": 0, "exit_code": 1, "ended": 1000.0}
     (folder / "logs" / "rank-0.exit").write_text(json.dumps(ended))
     assert inspect(world, JOB)["ranks"][0]["exit_code"] == 1
+    for more, oom in (({}, None), ({"oom": False}, False), ({"oom": False, "vanished": True}, None)):
+        (folder / "logs" / "rank-0.exit").write_text(json.dumps(ended | more))
+        assert inspect(world, JOB)["ranks"][0]["oom"] is oom
     own = {"attempt": 1, "hosts": [{"name": "gpu9", "address": "10.77.0.9", "slots": 1, "gpus": []}]}
     (folder / "attempt.json").write_text(json.dumps(own))
     said = inspect(world, JOB)

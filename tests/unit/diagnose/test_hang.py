@@ -372,7 +372,12 @@ def test_the_end_of_a_job() -> None:
     raised = replace(others(seen(1, exit_code=134, lines=aborted)), state="failed", failed_rank=1)
     assert "the exception of rank 1 is: KeyError: 'b'" in judge(raised).what
     killed = replace(ended, hosts=tuple(replace(host, oom_kills=1) for host in ended.hosts))
-    assert "the kernel killed rank 1, because the container or box2 ran out of memory" in judge(killed).what
+    memory = "the kernel killed rank 1, because the container or box2 ran out of memory"
+    assert memory in judge(killed).what
+    # With a record of the rank, the count of the host can be of an earlier job.
+    for oom in (True, False):
+        rows = tuple(replace(h, ranks=tuple(replace(r, oom=oom) for r in h.ranks)) for h in killed.hosts)
+        assert (memory in judge(replace(killed, hosts=rows)).what) == oom
     lost = replace(ended, reason="box3 is lost: no answer for 8 s", failed_rank=None, lost_host="box3")
     assert judge(lost).hosts == ("box3",) and "box3 is lost" in judge(lost).what
     # The words of the reason decide on nothing.

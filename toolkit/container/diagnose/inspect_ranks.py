@@ -99,6 +99,8 @@ def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str,
         "lines": last_useful(text),
         "tail": text,
         "exit_code": record.get("exit_code"),
+        # The program that observes a rank can be killed with the rank.
+        "oom": None if record.get("vanished") else record.get("oom"),
         "ended": max(0.0, now - record["ended"]) if record else None,
         "pids": pids,
         "processes": [],
