@@ -232,7 +232,10 @@ def _numa(seen: Seen, scene: Scene) -> Iterator[Finding]:
     # (https://docs.nvidia.com/grace-perf-tuning-guide/); on other processors it matters little.
     if _only(seen, "/proc/sys/kernel/numa_balancing") not in ("", "0"):
         if nodes > 1 and seen.facts.gpus and image_arch(seen.facts.arch) == "arm64":
-            what = f"automatic NUMA balancing moves memory between {nodes} nodes, which can stall GPU copies"
+            what = (
+                f"automatic NUMA balancing moves memory between {nodes} NUMA nodes, "
+                "which can stall GPU copies"
+            )
             yield warning(what, f"on {seen.host}: sudo sysctl kernel.numa_balancing=0")
         elif nodes > 1:
             yield fine("automatic NUMA balancing is on (kernel.numa_balancing)")

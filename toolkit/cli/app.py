@@ -102,7 +102,7 @@ VERBS: tuple[Verb | VerbGroup, ...] = (
     ),
     *panel(
         "Data",
-        group("data", "Copy data sets to hosts, and list and remove data sets.",
+        group("data", "Copy, list and remove data sets on the hosts.",
               Verb("send", "data:send", "Copy the data sets in hosts.yaml to every host."),
               Verb("ls", "data:list_", "Show which host has which data set."),
               Verb("rm", "data:remove", "Remove the data sets from the hosts.")),

@@ -32,7 +32,8 @@ def forward(
         typer.Option(
             metavar="N",
             help="Local port for the first port of the service (default: the port of the service, or a free "
-            "port if your machine cannot open this port). This option requires exactly one service",
+            "port if your machine cannot open this port). With this option, toolkit must forward exactly one "
+            "service: name the service if several services in hosts.yaml have ports",
         ),
     ] = None,
     browser: Annotated[bool, typer.Option("--open", help="Open the first service in a browser")] = False,

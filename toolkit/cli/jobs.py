@@ -53,7 +53,8 @@ def jobs(
 ) -> None:
     """List the jobs of the cluster.
 
-    toolkit prints the id, user, state, hosts, start time and exit code of each job, with the newest job last.
+    For each listed job, toolkit prints the id, user, state, hosts, start time and exit code. The newest job
+    is last.
 
     Examples:
         toolkit jobs

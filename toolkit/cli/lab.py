@@ -97,7 +97,8 @@ def up(
     network link. With the same options, a second run creates missing hosts and files, and restarts hosts that
     stopped or whose container engine stopped. If a network of the practice cluster was removed, toolkit
     recreates all hosts and keeps only the files in their volumes. If you edited hosts.yaml, toolkit keeps
-    your file, and writes changed settings of the practice cluster to a complete new file, hosts.new.yaml.
+    your file. If the settings of the practice cluster changed, toolkit then writes a complete file with the
+    new settings, hosts.new.yaml.
 
     Examples:
         toolkit lab up

@@ -75,10 +75,10 @@ def predict(
         int | None,
         typer.Option(
             metavar="N",
-            help="Predict for 1 to N hosts. The default is the number of hosts in hosts.yaml, without spare "
-            "hosts that were not measured and hosts with 0 slots. Without hosts.yaml, the default is the "
-            "number of hosts in the --from file, or 8. If N is more than 16, toolkit predicts only for 1 to "
-            "8 hosts, powers of two, and N hosts",
+            help="Predict for 1 to N hosts. The default is the number of hosts in hosts.yaml that have at "
+            "least 1 slot. Spare hosts count only if the --from file contains them. Without hosts.yaml, the "
+            "default is the number of hosts in the --from file, or 8. If N is more than 16, toolkit predicts "
+            "only for 1 to 8 hosts, powers of two, and N hosts",
             rich_help_panel=_NET,
         ),
     ] = None,

@@ -146,7 +146,10 @@ class ExportReader:
 
     def _small(self, name: str) -> bytes:
         if self._places[name][1] > _MOST_JSON:
-            raise Unreadable(f"{name} in the local engine's export is larger than {_MOST_JSON} bytes")
+            raise Unreadable(
+                f"{name} in the image export of the container engine on your machine is larger than "
+                f"{_MOST_JSON} bytes"
+            )
         return b"".join(self._stored(name))
 
     def _stored(self, name: str) -> Iterator[bytes]:

@@ -245,7 +245,8 @@ def refuse_other_settings(spec: LabSpec, found: Found) -> None:
         has = container.labels.get(LABEL_LAB_SETTINGS, "")
         if has != wanted[name]:
             raise LabError(
-                f"practice cluster {spec.name} exists with other settings: {name} was created with {has}",
+                f"practice cluster {spec.name} already exists with different settings: {name} was created "
+                f"with the settings {has}",
                 fix,
             )
 

@@ -282,7 +282,11 @@ def _verdict(
     best = next((s for s in shared if path and s.network == path.network), None)
     if best:
         return one.behind(best)
-    return "toolkit did not select the address" if one.usable else one.doubt
+    return (
+        "toolkit selected no address, because data_address in hosts.yaml is not an address of the host"
+        if one.usable
+        else one.doubt
+    )
 
 
 @dataclass(frozen=True)

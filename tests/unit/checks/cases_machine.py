@@ -104,7 +104,7 @@ CASES = (
         "numa-balancing",
         "warning",
         with_host(_with(_BALANCING), "gpu2", {"arch": "aarch64", "gpus": (gpu(0),)}),
-        "between 2 nodes",
+        "between 2 NUMA nodes",
     ),
     Case("numa-balancing", "ok", _with(_BALANCING), "automatic NUMA balancing is on"),
     Case("slots", "warning", with_file(scene(), slots=65), "65 slots share 64 processors"),
