@@ -88,7 +88,7 @@ def request_of(
     grace: str,
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the request and the names of variables without a value; problems go to ``line``."""
-    pairs = [variable(line, word) for word in env or ()]
+    pairs = dict(variable(line, word) for word in env or ()).items()  # the last option of a name has priority
     request = Request(
         words=tuple(words),
         workdir=line.folder("--workdir", workdir),

@@ -90,6 +90,13 @@ class BatchJob:
 BY_MPI = ("horovodrun", "mpirun")
 
 
+def rank_variables(job: BatchJob) -> dict[str, str]:
+    """Return the variables of every rank that the rendered text contains; those of the user have priority."""
+    cpu = {} if job.gpus else {"ACCELERATE_USE_CPU": "true"}
+    variables = {**cpu, "PYTHONUNBUFFERED": "1", **dict(job.env)}
+    return {name: value for name, value in variables.items() if name not in job.passed}
+
+
 def network_lines(job: BatchJob) -> list[str]:
     """Return NAME=VALUE for the ranks of a node; the node's shell sets ``$device`` and ``$network``."""
     settings = {**usual_variables(), **(variables(EFA) if job.network == "efa" else {})}

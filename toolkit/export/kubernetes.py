@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from toolkit.core.templates import render_template
-from toolkit.export.job import BY_MPI, CODE, BatchJob, network_lines, rank_text
+from toolkit.export.job import BY_MPI, CODE, BatchJob, network_lines, rank_text, rank_variables
 from toolkit.launchers.mpirun import mpirun_words
 from toolkit.launchers.openmpi import openmpi_daemons
 
@@ -226,12 +226,11 @@ def plain_env(env: dict[str, str]) -> list[dict[str, Any]]:
 
 def pod_env(job: BatchJob) -> list[dict[str, Any]]:
     """Return the variables of ranks."""
-    cpu = {} if job.gpus else {"ACCELERATE_USE_CPU": "true"}
     secrets = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name(job), "key": name}}}
         for name in job.passed
     ]
-    return [*plain_env({**cpu, "PYTHONUNBUFFERED": "1", **dict(job.env)}), *secrets]
+    return [*plain_env(rank_variables(job)), *secrets]
 
 
 def pod_address() -> list[dict[str, Any]]:

@@ -141,6 +141,14 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
     check_batch(inventory, batch, target)
     start = start_of(inventory, batch.request)
     plain = target == SLURM and batch.runtime == "docker"
+    request = batch.request
+    # Later sources override earlier ones. The submission sets the values of variables that are None here.
+    env: dict[str, str | None] = {
+        **dict(inventory.env),
+        **dict.fromkeys(name for name, _ in inventory.secrets),
+        **dict.fromkeys(batch.passed),
+        **dict(request.env),
+    }
     nodes = tuple(
         made
         for name in chosen_hosts(inventory, batch.request)
@@ -149,7 +157,7 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
     if not nodes:
         fix = "in hosts.yaml: set slots of a selected host to 1 or more"
         raise BadInput("command line", (Problem("", "none of the selected hosts has a slot"),), fix)
-    _refuse_too_few_gpus(inventory, nodes, dict(batch.request.env))
+    _refuse_too_few_gpus(inventory, nodes, env)
     if plain:
         _refuse_without_gpu(inventory, nodes)
     else:
@@ -159,7 +167,6 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
         script = next(number for number, word in enumerate(command) if word.endswith(".py")) + 1
         before, after = shlex.join(command[:script]), shlex.join(command[script:])
         command = ("sh", "-c", f'exec {before} {start.local_rank_word}="$LOCAL_RANK" {after}'.rstrip())
-    request = batch.request
     # All unsupported parts have been left out by now.
     left = {each.path for each in _hindrances(inventory, batch, target)}
     return BatchJob(
@@ -170,8 +177,8 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
         launcher=start.launcher,
         command=command,
         nodes=nodes,
-        env=tuple(sorted({**dict(inventory.env), **dict(request.env)}.items())),
-        passed=tuple(sorted({*(name for name, _ in inventory.secrets), *batch.passed})),
+        env=tuple(sorted((name, value) for name, value in env.items() if value is not None)),
+        passed=tuple(sorted(name for name, value in env.items() if value is None)),
         mounts=tuple(each for each in inventory.all_mounts if f"mounts/{each.target}" not in left),
         labels=tuple(pair for pair in inventory.labels if f"labels/{pair[0]}" not in left),
         ulimits=tuple(each for each in inventory.ulimits if f"ulimits/{each.name}" not in left),
@@ -189,20 +196,24 @@ def _node(host: Host, batch: BatchRequest, facts: Mapping[str, Facts], target: s
     slots = host.slots
     if slots is None or (batch.slots is not None and slots):
         slots = batch.slots if batch.slots is not None else gpus or 1
-    return BatchNode(host.name, slots, gpus, host.data_address, host.env if target == SLURM else ())
+    # The command line has priority over variables of a host.
+    given = {*dict(batch.request.env), *batch.passed}
+    env = tuple(pair for pair in host.env if target == SLURM and pair[0] not in given)
+    return BatchNode(host.name, slots, gpus, host.data_address, env)
 
 
 def _declared(host: Host) -> int | None:
     return len(host.gpu_ids) or host.gpus
 
 
-def _refuse_too_few_gpus(inventory: Inventory, nodes: Sequence[BatchNode], env: Mapping[str, str]) -> None:
+def _refuse_too_few_gpus(
+    inventory: Inventory, nodes: Sequence[BatchNode], env: Mapping[str, str | None]
+) -> None:
     """Refuse nodes with fewer GPUs than slots, unless a variable declares that ranks share GPUs."""
     problems = tuple(
         Problem(f"hosts/{node.name}", f"the host has {_size(node)}, but by default each slot needs one GPU")
         for node in nodes
-        if 0 < node.gpus < node.slots
-        and {**dict(inventory.env), **dict(node.env), **env}.get(SEVERAL_RANKS) != "1"
+        if 0 < node.gpus < node.slots and {**env, **dict(node.env)}.get(SEVERAL_RANKS) != "1"
     )
     if problems:
         least = min(node.gpus for node in nodes if node.gpus)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from toolkit.core.container import ENTRYPOINT, Container, Mount, docker_run_args
 from toolkit.core.templates import render_template
-from toolkit.export.job import BY_MPI, CODE, FOLDER, BatchJob, network_lines, rank_text
+from toolkit.export.job import BY_MPI, CODE, FOLDER, BatchJob, network_lines, rank_text, rank_variables
 from toolkit.launchers.mpirun import mpirun_words
 from toolkit.launchers.openmpi import openmpi_daemons
 
@@ -62,11 +62,6 @@ def _by_srun(job: BatchJob, runtime: str, sbatch: Sequence[str]) -> str:
     The container is started by options of pyxis (https://github.com/NVIDIA/pyxis), or by apptainer.
     """
     start, image, elsewhere = _STARTS[runtime](job)
-    env = {
-        "PYTHONUNBUFFERED": "1",
-        **({"ACCELERATE_USE_CPU": "true"} if not job.gpus else {}),
-        **dict(job.env),
-    }
     return render_template(
         "scripts/slurm-srun.sh.j2",
         job=job,
@@ -75,7 +70,7 @@ def _by_srun(job: BatchJob, runtime: str, sbatch: Sequence[str]) -> str:
         rank=rank_text(job, by_srun=True),
         network=network_lines(job),
         own=[(node.name, joined(map("=".join, node.env))) for node in job.nodes if node.env],
-        env=[shlex.join(("=".join(pair),)) for pair in sorted(env.items())],
+        env=[shlex.join(("=".join(pair),)) for pair in sorted(rank_variables(job).items())],
         image=image,
         elsewhere=elsewhere,
         start=as_lines(start),
@@ -136,11 +131,9 @@ def _container(job: BatchJob) -> Container:
     home = f"{FOLDER}/home"
     env = {
         "HOME": home,
-        **({"ACCELERATE_USE_CPU": "true"} if not job.gpus else {}),
         "MASTER_ADDR": var("master"),
         "MASTER_PORT": var("port"),
-        "PYTHONUNBUFFERED": "1",
-        **dict(job.env),
+        **rank_variables(job),
     }
     if job.launcher in BY_MPI:
         # Each node has its own settings: daemons do not receive those of the first node.

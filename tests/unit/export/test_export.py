@@ -520,6 +520,44 @@ def test_a_node_without_gpus_beside_others_is_refused(folder: Path) -> None:
     assert [node.gpus for node in batch_job(inventory(), asked, SLURM, {}).nodes] == [0, 0]
 
 
+OWN_ENV = """\
+cluster: demo
+image: toolkit:gpu
+env: {WANDB_MODE: offline}
+secrets: {TOKEN: token}
+hosts:
+  gpu1: {gpus: 0, env: {NCCL_DEBUG: WARN, OMP_NUM_THREADS: "4"}}
+launcher: torchrun
+"""
+
+
+@pytest.mark.parametrize("target", [SLURM, KUBERNETES])
+def test_variables_of_the_command_line_have_priority(folder: Path, target: str) -> None:
+    """As in `toolkit run`: over variables of the cluster, of a host and of toolkit, and over secrets."""
+    leave_out = ("hosts/gpu1/env",) if target == KUBERNETES else ()
+    env = (("NCCL_DEBUG", "INFO"), ("TOKEN", "mine"))
+    asked = batch(folder, env=env, passed=("ACCELERATE_USE_CPU", "WANDB_MODE"), leave_out=leave_out)
+    job = batch_job(inventory(OWN_ENV), asked, target, {})
+    assert (job.env, job.passed) == (env, ("ACCELERATE_USE_CPU", "WANDB_MODE"))
+    assert job.nodes[0].env == ((("OMP_NUM_THREADS", "4"),) if target == SLURM else ())
+    if target == SLURM:
+        for runtime in RUNTIMES:
+            text = script(job, runtime)
+            assert not re.search(r"(WANDB_MODE|ACCELERATE_USE_CPU)=|NCCL_DEBUG=WARN|\{TOKEN", text)
+    else:
+        names = [each["name"] for each in manifest(job, Pods())["spec"]["trainer"]["env"]]
+        assert len(set(names)) == len(names)
+
+
+def test_the_last_option_of_a_variable_has_priority(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text(OWN_ENV)
+    words = ("render", "slurm", "--env", "WANDB_MODE=online", "--env", "WANDB_MODE")
+    _, passed, _ = run(*words, "true")
+    assert "--env WANDB_MODE \\\n" in passed and "WANDB_MODE=" not in passed
+    _, rendered, _ = run(*words, "--env", "WANDB_MODE=disabled", "true")
+    assert "--env WANDB_MODE=disabled \\\n" in rendered and "{WANDB_MODE" not in rendered
+
+
 @pytest.mark.parametrize("launcher", ["deepspeed", "torchrun"])
 @pytest.mark.parametrize("option", ["--local_rank", "--local-rank"])
 def test_the_option_for_the_local_rank(folder: Path, launcher: str, option: str) -> None:
