@@ -98,12 +98,16 @@ def rank_variables(job: BatchJob) -> dict[str, str]:
 
 
 def network_lines(job: BatchJob) -> list[str]:
-    """Return NAME=VALUE for the ranks of a node; the node's shell sets ``$device`` and ``$network``."""
+    """Return NAME=VALUE for the ranks of a node; the node's shell sets ``$device`` and ``$network``.
+
+    Variables that the user sets for all ranks are not among them: these lines would override the values.
+    """
     settings = {**usual_variables(), **(variables(EFA) if job.network == "efa" else {})}
     if job.network == "ethernet":
         # The second variable is for EFA, which NCCL uses by a plugin.
         settings |= {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
-    lines = [f"{name}={value}" for name, value in sorted(settings.items())]
+    given = {*dict(job.env), *job.passed}
+    lines = [f"{name}={value}" for name, value in sorted(settings.items()) if name not in given]
     return [each.replace("INTERFACE", "$device").replace("NETWORK", "$network") for each in lines]
 
 

@@ -42,7 +42,7 @@ def _by_docker(job: BatchJob, sbatch: Sequence[str]) -> str:
         sbatch=(*_about(job), *sbatch),
         rank=rank_text(job),
         network=network_lines(job),
-        own=[(node.name, joined(env_words(node.env))) for node in job.nodes if node.env],
+        own=_own_variables(job),
         options=options,
         image=shlex.quote(job.image),
         before=launch.before,
@@ -69,7 +69,7 @@ def _by_srun(job: BatchJob, runtime: str, sbatch: Sequence[str]) -> str:
         sbatch=(*_about(job, each_rank=True), *sbatch),
         rank=rank_text(job, by_srun=True),
         network=network_lines(job),
-        own=[(node.name, joined(map("=".join, node.env))) for node in job.nodes if node.env],
+        own=_own_variables(job),
         env=[shlex.join(("=".join(pair),)) for pair in sorted(rank_variables(job).items())],
         image=image,
         elsewhere=elsewhere,
@@ -125,6 +125,11 @@ def _about(job: BatchJob, each_rank: bool = False) -> list[str]:
     if job.timeout is not None:
         lines.append(f"--time={math.ceil(job.timeout / 60)}")
     return [*lines, "--output=%x-%j.log"]
+
+
+def _own_variables(job: BatchJob) -> list[tuple[str, str]]:
+    """Return the name of each node with own variables, and these variables as words for ``export``."""
+    return [(node.name, joined(map("=".join, node.env))) for node in job.nodes if node.env]
 
 
 def _container(job: BatchJob) -> Container:

@@ -162,18 +162,76 @@ _SLURM = {
 def test_ranks_do_not_start_without_a_network(
     tmp_path: Path, runtime: str, unknown: str, no_ip: str, status: int, says: str
 ) -> None:
-    for name, text in _SLURM.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "UNKNOWN": unknown, "NO_IP": no_ip, "HF_TOKEN": "x"}
-    env |= dict.fromkeys(("SLURM_SUBMIT_DIR", "SLURM_JOB_NODELIST"), str(tmp_path))
+    done = first_rank(tmp_path, script(JOB, runtime), UNKNOWN=unknown, NO_IP=no_ip)
+    assert (done.returncode, says in done.stdout + done.stderr) == (status, True), done
+
+
+def first_rank(folder: Path, text: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run a script for srun with the programs of ``_SLURM``."""
+    for name, lines in _SLURM.items():
+        (folder / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (folder / name).chmod(0o755)
+    env = {"PATH": f"{folder}:{os.environ['PATH']}", "UNKNOWN": "none", "NO_IP": "no", "HF_TOKEN": "x"}
+    env |= dict.fromkeys(("SLURM_SUBMIT_DIR", "SLURM_JOB_NODELIST"), str(folder))
     env |= dict.fromkeys(("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID"), "0")
     env |= {"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}
-    text = script(JOB, runtime)
-    done = subprocess.run(
-        ["bash"], input=text, env={**env, "SLURMD_NODENAME": "gpu1"}, capture_output=True, text=True
+    env |= {"SLURMD_NODENAME": "gpu1", **changes}
+    return subprocess.run(["bash"], input=text, env=env, capture_output=True, text=True)
+
+
+# NCCL's interface is set for all ranks, Gloo's at submission, and TensorPipe's on the second node only.
+OWN_NETWORK = dataclasses.replace(
+    JOB,
+    command=("sh", "-c", 'echo "$NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME $TP_SOCKET_IFNAME"'),
+    env=(("NCCL_SOCKET_IFNAME", "=ib0"),),
+    passed=("GLOO_SOCKET_IFNAME",),
+    nodes=(JOB.nodes[0], BatchNode("gpu2", 2, 2, "", (("TP_SOCKET_IFNAME", "it's\n$5"),))),
+)
+
+
+@for_each("runtime", RUNTIMES)
+@for_each("node, tensorpipe", [("gpu1", "eth0"), ("gpu2", "it's\n$5")])
+def test_network_variables_of_the_user_have_priority(
+    runtime: str, node: str, tensorpipe: str, tmp_path: Path
+) -> None:
+    text = script(OWN_NETWORK, runtime)
+    env = {"GLOO_SOCKET_IFNAME": "ib1", "SLURMD_NODENAME": node}
+    if runtime == "docker":
+        assert {"--env NCCL_SOCKET_IFNAME==ib0 \\", "--env GLOO_SOCKET_IFNAME \\"} <= set(
+            map(str.strip, text.splitlines())
+        )
+        written = re.search(r'^ *cat > "\$folder/network".*?^ *esac$', text, re.MULTILINE | re.DOTALL)
+        assert written is not None
+        lines = (
+            "device=eth0",
+            f"folder={tmp_path}",
+            written[0],
+            ". $folder/network",
+            *OWN_NETWORK.command[2:],
+        )
+        env |= {"NCCL_SOCKET_IFNAME": "=ib0", "PATH": os.environ["PATH"]}
+        done = subprocess.run(["bash", "-c", "\n".join(lines)], env=env, capture_output=True, text=True)
+    else:
+        done = first_rank(tmp_path, text, **env)
+    assert (done.stdout, done.stderr) == (f"=ib0 ib1 {tensorpipe}\n", "")
+
+
+@pytest.mark.parametrize("launcher", KIND_OF)
+def test_pods_keep_network_variables_of_the_user(launcher: str) -> None:
+    text = manifest_text(manifest(with_launcher(launcher, OWN_NETWORK), Pods()))
+    assert re.findall(r"export (.*_SOCKET_IFNAME)=", text) == ["TP_SOCKET_IFNAME"]
+
+
+def test_options_of_the_user_follow_those_that_a_node_adds() -> None:
+    """Docker uses the last value of a variable and of a limit, here of NCCL_IB_DISABLE and memlock."""
+    job = dataclasses.replace(
+        JOB, env=(("NCCL_IB_DISABLE", "0"),), ulimits=(Ulimit("memlock", 1 << 20, 1 << 20),)
     )
-    assert (done.returncode, says in done.stdout + done.stderr) == (status, True), done
+    text = script(job, "docker")
+    added = text.index('"${more[@]}"')
+    assert 0 < added < text.index("--env NCCL_IB_DISABLE=0") and added < text.index(
+        "--ulimit memlock=1048576"
+    )
 
 
 def test_pods_do_not_start_without_a_network(tmp_path: Path) -> None:

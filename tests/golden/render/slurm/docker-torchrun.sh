@@ -119,6 +119,10 @@ export NCCL_SOCKET_IFNAME==$device
 export OMPI_MCA_btl_tcp_if_include=$network
 export TP_SOCKET_IFNAME=$device
 END-OF-NETWORK
+    # Variables of one node override the lines above.
+    case $SLURMD_NODENAME in
+    gpu2) printf '%s\n' 'export OMP_NUM_THREADS=4' >> "$folder/network" ;;
+    esac
     for each in /dev/infiniband/*; do
         [ -c "$each" ] && rdma+=(--device "$each")
     done
@@ -130,11 +134,10 @@ END-OF-NETWORK
     done
     # Slurm's numbers of the GPUs of this job on this node.
     more+=(--gpus "\"device=${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS:?Slurm assigned no GPU to the job}}\"")
-    case $SLURMD_NODENAME in
-    gpu2) more+=(--env OMP_NUM_THREADS=4) ;;
-    esac
     docker image inspect registry.example.com:5000/team/trainer:1.0 > /dev/null 2>&1 || docker pull --quiet registry.example.com:5000/team/trainer:1.0 >&2 || fail 'cannot pull the image registry.example.com:5000/team/trainer:1.0' 69
+    # Docker uses the last value of a variable or limit, so the options of the job follow those of the node.
     docker run \
+        "${more[@]}" \
         --interactive \
         --rm \
         --name "$name" \
@@ -166,7 +169,6 @@ END-OF-NETWORK
         --label team=vision \
         --label 'toolkit.slurm='"$SLURM_JOB_ID" \
         --env HF_TOKEN \
-        "${more[@]}" \
         registry.example.com:5000/team/trainer:1.0 sh -c 'trap "" TERM; exec cat' < "$folder/life" > /dev/null &
     container=$!
     exec 8> "$folder/life"
