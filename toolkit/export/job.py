@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.templates import render_template
-from toolkit.network.settings import EFA, usual_variables, variables
+from toolkit.network.settings import usual_variables
 
 # Working directory of the ranks, which contains the code.
 CODE = "/workspace"
@@ -102,12 +102,9 @@ def network_lines(job: BatchJob) -> list[str]:
 
     Variables that the user sets for all ranks are not among them: these lines would override the values.
     """
-    settings = {**usual_variables(), **(variables(EFA) if job.network == "efa" else {})}
-    if job.network == "ethernet":
-        # The second variable is for EFA, which NCCL uses by a plugin.
-        settings |= {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
     given = {*dict(job.env), *job.passed}
-    lines = [f"{name}={value}" for name, value in sorted(settings.items()) if name not in given]
+    settings = sorted(usual_variables(job.network).items())
+    lines = [f"{name}={value}" for name, value in settings if name not in given]
     return [each.replace("INTERFACE", "$device").replace("NETWORK", "$network") for each in lines]
 
 

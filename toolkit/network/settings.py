@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolkit.core.facts import Facts, RdmaPort
 from toolkit.network.choose import DataPath
-from toolkit.network.fabric import Fabric, gid_index
+from toolkit.network.fabric import Fabric, choose_fabric, gid_index
 from toolkit.protocol.host_list import host_list
 
 
@@ -34,15 +34,21 @@ def rank_settings(
     if not path.interface:
         return ()
     ports = fabric.ports.get(path.host, ())
-    found = [*_tcp(path, networks), *_rdma(path, ports, fabric, facts)]
-    if fabric.kind == "efa":
-        found += EFA
+    found = [*_tcp(path, networks), *_any_host(fabric), *_rdma(path, ports, fabric, facts)]
     return tuple(sorted(found, key=lambda setting: setting.name))
 
 
-def usual_variables() -> dict[str, str]:
-    """Return the variables of every rank for TCP, with the placeholders INTERFACE and NETWORK."""
-    return variables(_tcp(DataPath("", "", "INTERFACE", "NETWORK", ""), ("NETWORK",)))
+def usual_variables(profile: str = "auto") -> dict[str, str]:
+    """Return the variables of every rank on hosts of which nothing is known.
+
+    INTERFACE and NETWORK in the values are placeholders.
+
+    Args:
+        profile: ``network:`` of hosts.yaml.
+    """
+    # An unknown host can have an EFA device.
+    fabric = replace(choose_fabric(profile, {}), some_efa=True)
+    return variables([*_tcp(DataPath("", "", "INTERFACE", "NETWORK", ""), ("NETWORK",)), *_any_host(fabric)])
 
 
 def variables(settings: Sequence[Setting]) -> dict[str, str]:
@@ -75,15 +81,27 @@ def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
     ]
 
 
-def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Facts) -> list[Setting]:
-    names = [port.name for port in ports]
-    why = "by default, UCX also tries devices that reach no other host"
-    found = [Setting("UCX_NET_DEVICES", ",".join((*names, path.interface)), why)]
+def _any_host(fabric: Fabric) -> list[Setting]:
+    """Return the settings of a fabric that are the same on every host."""
+    found: list[Setting] = []
     if fabric.kind == "tcp only":
         found.append(Setting("NCCL_IB_DISABLE", "1", fabric.reason))
         if fabric.some_efa:
             why = f"NCCL_IB_DISABLE does not disable the EFA plugin of NCCL, and {fabric.reason}"
             found.append(Setting("NCCL_NET", "Socket", why))
+    if fabric.kind in ("infiniband", "roce") and fabric.required:
+        found.append(
+            Setting("NCCL_NET", "IB", "hosts.yaml sets network: infiniband, so NCCL must not use TCP instead")
+        )
+    if fabric.kind == "efa":
+        found += EFA
+    return found
+
+
+def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Facts) -> list[Setting]:
+    names = [port.name for port in ports]
+    why = "by default, UCX also tries devices that reach no other host"
+    found = [Setting("UCX_NET_DEVICES", ",".join((*names, path.interface)), why)]
     if names:
         found.append(
             Setting(
@@ -91,10 +109,6 @@ def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Fact
                 f"={','.join(names)}",
                 f"these are the fastest usable ports, and {fabric.reason}",
             )
-        )
-    if fabric.kind in ("infiniband", "roce") and fabric.required:
-        found.append(
-            Setting("NCCL_NET", "IB", "hosts.yaml sets network: infiniband, so NCCL must not use TCP instead")
         )
     if fabric.kind == "roce" and (index := gid_index(ports, facts, fabric.networks)) is not None:
         reason = "this GID selects RoCE v2 over the IPv4 address of the host"

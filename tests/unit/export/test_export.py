@@ -368,6 +368,7 @@ def test_networks(network: str) -> None:
     for text in (docker, *others):
         assert ("NCCL_IB_DISABLE=1" in text) == (network == "ethernet")
         assert ("NCCL_NET=Socket" in text) == (network == "ethernet")
+        assert ("NCCL_NET=IB" in text) == (network == "infiniband"), "NCCL must not use TCP instead"
         assert ("FI_PROVIDER=efa" in text) == (network == "efa")
 
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.unit import cluster_world as world
+from tests.unit.each import for_each
 from toolkit.core.facts import Facts, Gid, Gpu, Interface, Link, RdmaPort
+from toolkit.hostsfile.fields import NETWORKS as PROFILES
 from toolkit.network.choose import DataPath
 from toolkit.network.fabric import Fabric, choose_fabric, gid_index
-from toolkit.network.settings import Setting, all_settings, rank_settings, variables
+from toolkit.network.settings import Setting, all_settings, rank_settings, usual_variables, variables
 from toolkit.protocol.transport import openmpi_network
 
 IB = RdmaPort("mlx5_0", 1, "mlx5_core", "ACTIVE", "InfiniBand", 200.0, ("ib0",))
@@ -135,6 +137,17 @@ def test_settings_without_rdma() -> None:
         "UCX_NET_DEVICES": "eth1",
     }
     assert told(TCP, world.facts(), replace(PATH, interface="")) == {}
+
+
+@for_each("profile", PROFILES)
+def test_unknown_hosts_have_the_settings_of_known_hosts_except_names_of_devices(profile: str) -> None:
+    """For exported jobs, because a scheduler selects their nodes."""
+    facts = hosts((IB, EFA), (IB, EFA))
+    path, fabric = replace(PATH, interface="INTERFACE"), choose_fabric(profile, facts)
+    known = variables(rank_settings(path, ("NETWORK",), fabric, facts["gpu2"]))
+    del known["UCX_NET_DEVICES"]
+    known.pop("NCCL_IB_HCA", "")
+    assert usual_variables(profile) == known
 
 
 def test_settings_for_infiniband() -> None:
