@@ -112,8 +112,8 @@ def _about(job: BatchJob, each_rank: bool = False) -> list[str]:
     tasks = job.slots if each_rank else 1
     lines = [f"--job-name={job.name}", f"--nodes={len(job.nodes)}", f"--ntasks-per-node={tasks}"]
     gpus = [node.gpus for node in job.nodes]
-    if not job.slots or len(set(gpus)) > 1:
-        # Nodes differ, and the script finds the number of ranks by the name of the node.
+    if not job.slots or len(set(gpus)) > 1 or any(node.env for node in job.nodes):
+        # Nodes differ, and the script finds the ranks and the variables of a node by its name.
         lines.append(f"--nodelist={','.join(node.name for node in job.nodes)}")
     if len(set(gpus)) > 1:
         lines.append(f"--gpus={sum(gpus)}")  # on all nodes together

@@ -108,6 +108,14 @@ def test_slurm_can_allocate_the_gpus_of_nodes_that_differ() -> None:
     assert "#SBATCH --nodelist" not in text
 
 
+@for_each("runtime", RUNTIMES)
+def test_nodes_with_own_variables_are_requested_by_name(runtime: str) -> None:
+    """On another node, ranks would start without the variables."""
+    own = dataclasses.replace(JOB, nodes=(JOB.nodes[0], BatchNode("gpu2", 2, 2, "", (("A", "b"),))))
+    assert "#SBATCH --nodelist=gpu1,gpu2\n" in script(own, runtime)
+    assert "#SBATCH --nodelist" not in script(JOB, runtime)
+
+
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "docker"])
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 def test_scripts_for_others(runtime: str, launcher: str) -> None:
