@@ -13,6 +13,7 @@ from toolkit.core.templates import render_template
 from toolkit.export.job import BY_MPI, CODE, FOLDER, BatchJob, network_lines, rank_text, rank_variables
 from toolkit.launchers.mpirun import mpirun_words
 from toolkit.launchers.openmpi import openmpi_daemons
+from toolkit.protocol.names import WITHOUT_NUMA_CALLS
 
 # Maximum seconds until the next container runs; the second number includes a pull of the image.
 _START_WITHIN, _PULL_WITHIN = 300, 3600
@@ -43,6 +44,7 @@ def _by_docker(job: BatchJob, sbatch: Sequence[str]) -> str:
         rank=rank_text(job),
         network=network_lines(job),
         own=_own_variables(job),
+        defaults=WITHOUT_NUMA_CALLS if job.gpus else {},
         options=options,
         image=shlex.quote(job.image),
         before=launch.before,

@@ -39,6 +39,8 @@ UP_TIMES = "up.json"
 RUNS = "runs"
 
 DEFAULT_WORKER_PORT = 12345
+# Default of ranks with GPUs in a container of Docker; ``by_gpus`` in container/job/rank.py has the reason.
+WITHOUT_NUMA_CALLS = {"NCCL_CUMEM_HOST_ENABLE": "0"}
 # Begins each line that toolkit adds to the output of ranks and launchers.
 OWN_LINE = "[toolkit] "
 # The most that one log of a job takes on a host's disk.

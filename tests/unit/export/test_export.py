@@ -255,6 +255,30 @@ def test_pods_do_not_start_without_a_network(tmp_path: Path) -> None:
         assert made.count("no interface has the address") == number
 
 
+@for_each(
+    "gpus, image, own, expected",
+    [
+        (2, {}, "", "0"),
+        (2, {"NCCL_CUMEM_HOST_ENABLE": "1"}, "", "1"),
+        (2, {}, "export NCCL_CUMEM_HOST_ENABLE=2", "2"),
+        (0, {}, "", "unset"),
+    ],
+)
+def test_nccl_does_not_use_numa_calls_that_docker_refuses(
+    gpus: int, image: dict[str, str], own: str, expected: str, tmp_path: Path
+) -> None:
+    """As in `toolkit run`; a value of the image, of the job or of the node has priority."""
+    job = dataclasses.replace(JOB, nodes=tuple(dataclasses.replace(node, gpus=gpus) for node in JOB.nodes))
+    text = script(job, "docker").replace("/run/toolkit/", f"{tmp_path}/")
+    rank = re.search(r"<< 'END-OF-RANK'\n(.*?)END-OF-RANK", text, re.DOTALL)
+    assert rank is not None
+    (tmp_path / "network").write_text(f"{own}\n")
+    words = ("sh", "-c", rank[1], "rank", "sh", "-c", 'echo "${NCCL_CUMEM_HOST_ENABLE-unset}"')
+    env = {"PATH": os.environ["PATH"], "RANK": "0", "WORLD_SIZE": "4", **image}
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{expected}\n", "")
+
+
 def test_words_come_through_bash_as_they_are() -> None:
     own = var("own")
     text = f"own=mine; printf '%s\\0' {joined((*NASTY, own, f'x={own}:{own},y'))}"

@@ -29,6 +29,7 @@ from toolkit.container.job.variables import Variables, require
 from toolkit.container.job_file import HostFile, Job, load_host, load_job
 from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log, last_lines, size_of
+from toolkit.protocol.names import WITHOUT_NUMA_CALLS
 from toolkit.protocol.outcomes import EXIT_NO_INPUT, EXIT_NO_LOG, EXIT_USAGE
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
@@ -58,9 +59,6 @@ PLACE_NAMES: list[tuple[str, str, str, str]] = [
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
 ]
-
-
-_CUMEM_HOST = "NCCL_CUMEM_HOST_ENABLE"
 
 
 def find_place(env: Mapping[str, str]) -> Place | None:
@@ -120,7 +118,7 @@ def by_gpus(base: Mapping[str, str], job: Job, host: str) -> dict[str, str]:
     gpus = next((each["gpus"] for each in hosts_of(job) if each["name"] == host), [])
     if not gpus:
         return {"ACCELERATE_USE_CPU": "true"}
-    return {} if _CUMEM_HOST in base else {_CUMEM_HOST: "0"}
+    return {name: value for name, value in WITHOUT_NUMA_CALLS.items() if name not in base}
 
 
 def compiled_code(base: Mapping[str, str]) -> dict[str, str]:

@@ -69,6 +69,9 @@ furnish() {
     { echo "127.0.0.1 localhost"; printf '%s\n' "$names"; } > "$folder/hosts"
     cat > "$folder/rank" << 'END-OF-RANK'
 . /run/toolkit/network
+# A default, because Docker refuses NUMA calls of NCCL. A value of the image or of the job has priority.
+: "${NCCL_CUMEM_HOST_ENABLE=0}"
+export NCCL_CUMEM_HOST_ENABLE
 # Every rank starts through these lines: they set the variables that frameworks read, and exit if the world
 # size differs from the world size of the job.
 if [ -n "${OMPI_COMM_WORLD_SIZE:-}" ]; then
