@@ -105,8 +105,8 @@ def _unused(scene: Scene) -> Iterator[Finding]:
                 yield warning(f"{what} ({port.rate:g} Gb/s): {name} {has}", fix, host, port.name)
             elif shared.intersection(i.network for i in own):
                 fix = (
-                    f"on {host}: ip -4 addr  # then put the first RDMA ports of all hosts in one "
-                    "network, and the second ports in another network"
+                    f"on {host}: ip -4 addr  # then use RDMA ports of the same speed on all hosts, the first "
+                    "ports in one network, and the second ports in another network"
                 )
                 yield warning(
                     f"{what}, because NCCL would connect ports in different networks", fix, host, port.name

@@ -147,11 +147,14 @@ def _roce(
     shared = [one.network for one in every if not one.link_local]
     found = {name: _fastest(f, "Ethernet", _own(f, shared, paths.get(name))) for name, f in facts.items()}
     orders = {name: [_network(facts[name], port, shared) for port in own] for name, own in found.items()}
-    first = next(iter(orders.values()))
-    if all(len(order) == len(first) for order in orders.values()) and any(
-        o != first for o in orders.values()
-    ):
-        common = [network for network in shared if all(network in order for order in orders.values())]
+    distinct = set(map(tuple, orders.values()))
+    if all(distinct) and len(distinct) > 1 and len(set().union(*distinct)) > 1:
+        # First the networks of the fastest ports, then those in which every host has a slower port.
+        common = [network for network in shared if all(network in order for order in distinct)] or [
+            network
+            for network in shared
+            if all(_fastest(f, "Ethernet", _own(f, [network], None)) for f in facts.values())
+        ]
         data = [network for network in common if any(p.network == network for p in paths.values())]
         one = (data or common)[:1]
         found = {name: _fastest(f, "Ethernet", _own(f, one, None)) for name, f in facts.items()}

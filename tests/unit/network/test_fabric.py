@@ -68,6 +68,41 @@ def test_roce_needs_a_network_that_all_share() -> None:
     assert choose_fabric("auto", apart).kind == "tcp only"
 
 
+@pytest.mark.parametrize(
+    ("rates", "networks"),
+    [
+        (((200.0, 200.0), (200.0, 200.0)), "AB"),
+        (((200.0, 200.0), (100.0, 200.0)), "B"),
+        (((200.0, 200.0), (0.0, 200.0)), "B"),
+        (((200.0, 200.0), (200.0, 100.0)), "A"),
+        (((200.0, 100.0), (100.0, 200.0)), "A"),
+        (((200.0, 100.0), (0.0, 200.0)), "B"),
+    ],
+)
+def test_all_hosts_use_the_same_networks_if_a_port_is_slow_or_down(
+    rates: tuple[tuple[float, ...], ...], networks: str
+) -> None:
+    """NCCL connects the first ports of all hosts, also if the hosts use different numbers of ports."""
+    found = {}
+    for number, own in enumerate(rates, 1):
+        at = tuple(Interface(f"eth{i}", f"10.7{7 + i}.0.{number}", 24) for i in (0, 1))
+        ports = tuple(
+            replace(
+                roce(number, f"mlx5_{i}"),
+                state="ACTIVE" if rate else "DOWN",
+                rate=rate,
+                interfaces=(at[i].name,),
+                gids=(Gid(3, "RoCE v2", at[i].address, at[i].name),),
+            )
+            for i, rate in enumerate(own)
+        )
+        found[f"gpu{number}"] = replace(world.facts(f"gpu{number}", rdma=ports), interfaces=at)
+    data = {name: replace(PATH, host=name) for name in found}
+    fabric = choose_fabric("auto", found, data)
+    used = {name: [port.device for port in own] for name, own in fabric.ports.items()}
+    assert list(used.values()) == [["mlx5_" + {"A": "0", "B": "1"}[network] for network in networks]] * 2
+
+
 @pytest.mark.parametrize("above", ["bond0", "ens1f0np0.100"])
 def test_an_address_above_the_port_is_the_ports(above: str) -> None:
     """With RoCE LAG one device has both ports of a card, and the bond above them has the address."""
