@@ -106,8 +106,11 @@ def ask(text: str) -> None:
 
 
 def confirm(question: str) -> bool:
-    """Ask on standard error for yes or no; Enter means no."""
-    return typer.confirm(printable_line(question), err=True)
+    """Ask on standard error for yes or no; Enter and an answer that is not valid text mean no."""
+    try:
+        return typer.confirm(printable_line(question), err=True)
+    except UnicodeDecodeError:
+        return False
 
 
 def _as_lines(text: str) -> str:

@@ -126,6 +126,8 @@ def _ask(job: str, follower: _Follower, signals: Signals) -> str:
             if signals.got:
                 raise Detached(job, "detached by a signal", 128 + signals.got) from None
             return "stop"
+        except UnicodeDecodeError:
+            line = "\n"  # like any other answer that is not a choice
     word = line.strip().lower()
     if not line or word in ("d", "detach"):
         return "detach"

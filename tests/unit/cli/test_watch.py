@@ -20,6 +20,7 @@ import typer
 from tests.unit.container_world import PATIENCE_S
 from toolkit.cli import watch
 from toolkit.cli.app import Toolkit
+from toolkit.cli.common import confirm
 from toolkit.cli.lazy import VerbGroup
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import _ask, _tell
@@ -55,6 +56,37 @@ def test_a_second_ctrl_c_while_the_question_is_written_stops_the_job(monkeypatch
     assert _ask("the-job", cast(Any, _Held()), signals) == "stop"
     assert "the-job is running" in screen.getvalue()
     assert not _Held.held.locked()
+
+
+class _Typed(io.TextIOWrapper):
+    """A terminal on which the user has typed these bytes."""
+
+    def __init__(self, typed: bytes = b"") -> None:
+        super().__init__(io.BytesIO(typed), encoding="utf-8")
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"), [(b"s\n", "stop"), (b"\n", ""), (b"\xc3\n", ""), (b"\xc3s\n", ""), (b"", "detach")]
+)
+def test_half_a_character_in_an_answer_is_not_an_answer(
+    monkeypatch: pytest.MonkeyPatch, typed: bytes, answer: str
+) -> None:
+    """A terminal without IUTF8 deletes one byte per Backspace and leaves the first byte of an umlaut."""
+    signals = Signals()
+    monkeypatch.setattr(sys, "stderr", _Typed())
+    monkeypatch.setattr(sys, "stdin", _Typed(typed))
+    assert _ask("the-job", cast(Any, _Held()), signals) == answer
+    assert not _Held.held.locked()
+
+
+@pytest.mark.parametrize(("typed", "answer"), [(b"y\n", True), (b"\n", False), (b"\xc3y\n", False)])
+def test_half_a_character_is_not_a_yes(monkeypatch: pytest.MonkeyPatch, typed: bytes, answer: bool) -> None:
+    monkeypatch.setattr(sys, "stderr", _Typed())
+    monkeypatch.setattr(sys, "stdin", _Typed(typed))
+    assert confirm("Remove the SSH keys?") is answer
 
 
 @pytest.mark.parametrize("code", [0, 130])
