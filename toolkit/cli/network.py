@@ -106,6 +106,9 @@ def tune(
     line.read(check_tune, engine, budget)
     inventory = line.hosts(hosts)
     chosen = listed(only)
+    others = {"--backend": engine != "auto", "--budget": budget != DEFAULT_BUDGET_S, "--only": only}
+    for option in (option for option, given in others.items() if forget and given):
+        line.refuse(option, "cannot be combined with --forget, which removes all tuned settings")
     request = Request(words=("python3",), launcher="mpirun", only=chosen, secrets=False)
     line.read(check_request, inventory, request)
     inventory = line.accept(inventory)

@@ -420,6 +420,15 @@ def test_tune_reports_invalid_options_and_hosts_together(run: Run) -> None:
     )
 
 
+def test_forget_refuses_the_options_of_a_measurement(run: Run) -> None:
+    Path("hosts.yaml").write_text(world.HOSTS)
+    words = ("--backend", "mpi", "--budget", "30", "--only", "gpu1")
+    status, _, err = run("network", "tune", "--forget", *words)
+    assert status == 2
+    for option in words[::2]:
+        assert f"{option}: cannot be combined with --forget" in err
+
+
 # Measuring and keeping
 
 
