@@ -72,6 +72,11 @@ from toolkit.protocol.gauges import GaugedJob, GpuGauge, RankGauge
             None,
         ),
         ("100/100 - 1s - 20ms/step - accuracy: 0.91", 100, 50.0, None),
+        # The micro sign, the Greek letters, and characters that are s and k without regard to case.
+        *((f"250 {micro}s/step", None, 4000.0, None) for micro in "uU\u00b5\u03bc\u039c"),
+        ("250 m\u017f/\u017ftep", None, 4.0, None),
+        ("\u017fteps_per_second: 3", None, 3.0, None),
+        ("to\u212aens/s: 3", None, None, 3.0),
         ("  12/100 [==>...........................] - ETA: 3s - loss: 0.5", 12, None, None),
         (
             "[INFO] [timer.py:215:stop] epoch=0/micro_step=68/global_step=34, RunningAvgSamplesPerSec=7.86,"

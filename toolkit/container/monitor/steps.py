@@ -47,7 +47,8 @@ _STEP_OF = re.compile(
     r"|^\s*(\d{1,15})/\d+ (?:[━\u2578]|\[[=>.]|- \d+s)"  # Keras: 12/100 ━━━━, 12/100 [==>..., 100/100 - 1s
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_PARTS = {"": 1.0, "m": 1e3, "u": 1e6, "µ": 1e6}
+# Casefolded, as every character is that matches without regard to case: the micro sign becomes U+03BC.
+_PARTS = {"": 1.0, "m": 1e3, "u": 1e6, "\u03bc": 1e6}
 # Of a longer line only the end is used, where trainers print their numbers.
 _LONGEST_LINE = 4096
 # Window in seconds over which throughput is computed from step numbers.
@@ -105,13 +106,13 @@ class StepRate:
 
 def _steps_per_s(line: str) -> float | None:
     for name, value in reversed(_NAMED.findall(line)):
-        if name.lower() == "steps":
+        if name.casefold() == "steps":
             return _number(value)
     if found := _STEPS.findall(line):
         return _number(found[-1])
     for value, part in reversed(_SECONDS.findall(line)):
         if each := _number(value):
-            return _PARTS[part.lower()] / each
+            return _PARTS[part.casefold()] / each
     if (found := _MILLISECONDS.findall(line)) and (each := _number(found[-1])):
         return 1e3 / each
     return None
@@ -119,7 +120,7 @@ def _steps_per_s(line: str) -> float | None:
 
 def _samples_per_s(line: str) -> float | None:
     for name, value in reversed(_NAMED.findall(line)):
-        if name.lower() != "steps":
+        if name.casefold() != "steps":
             return _number(value)
     found = _SAMPLES.findall(line) or _TRAINERS.findall(line)
     return _number(found[-1]) if found else None
