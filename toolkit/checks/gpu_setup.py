@@ -45,6 +45,8 @@ FIRST_DRIVER: Mapping[int, int] = {11: 450, **{variant.major: variant.driver for
 OLDEST_GPU: Mapping[int, Version] = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
 
 
+# Ends with the last component that is a number, such as 45 or 48+deb13, but not 64k.
+_KERNEL_VERSION = re.compile(r"(?:.*[.-])?\d+(?:\+[^.-]*)?(?![^.-])")
 _TERM = re.compile(r"(cuda|driver|brand|arch)(>=|<=|!=|>|<|=)(.+)")
 
 
@@ -355,9 +357,9 @@ def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if running not in modules:
         yield unchecked(f"modinfo found no NVIDIA driver module for the running kernel {running}")
         return
-    flavor = running.rpartition("-")[2]
-    newer = [k for k in report.tagged("kernel") if _order(k) > _order(running) and k.endswith(flavor)]
-    if newer and (last := max(newer, key=_order)) not in modules:
+    own, flavor = _kernel(running)
+    newer = [k for k in report.tagged("kernel") if _kernel(k)[0] > own and _kernel(k)[1] == flavor]
+    if newer and (last := max(newer, key=_kernel)) not in modules:
         what = (
             f"the installed kernel {last} has no NVIDIA driver, so ranks cannot use the GPUs after a reboot "
             "into this kernel"
@@ -366,8 +368,17 @@ def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(what, f"on {seen.host}: {fix}")
 
 
-def _order(kernel: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d{1,9}", kernel)))
+def _kernel(name: str) -> tuple[tuple[int, ...], str]:
+    """Return the version of a kernel, and its flavor without the release of the distribution.
+
+    >>> _kernel("6.8.0-45-generic")
+    ((6, 8, 0, 45), '-generic')
+    >>> _kernel("5.14.0-427.13.1.el9_4.x86_64+rt")
+    ((5, 14, 0, 427, 13, 1), '.el.x+rt')
+    """
+    found = _KERNEL_VERSION.match(name)
+    end = found.end() if found else 0
+    return tuple(map(int, re.findall(r"\d{1,9}", name[:end]))), re.sub(r"[\d_]", "", name[end:])
 
 
 def _imex(scene: Scene) -> Iterator[Finding]:

@@ -65,6 +65,14 @@ CUDA_WITHOUT_GPU = _OURS
 for _name in _OURS.seen:
     CUDA_WITHOUT_GPU = with_host(CUDA_WITHOUT_GPU, _name, {"gpus": ()}, answers={})
 _KERNELS = TAIL + "kernel:6.8.0-51-generic\nkernel:6.8.0-99-lowlatency\nkernel:5.15.0-99-generic\n"
+_KERNELS_RHEL = """\
+module:5.14.0-427.13.1.el9_4.x86_64
+kernel:5.14.0-427.13.1.el9_4.x86_64
+kernel:5.14.0-427.el9.x86_64
+kernel:5.14.0-503.11.1.el9_5.x86_64
+kernel:5.14.0-503.11.1.el9_5.x86_64+rt
+running:5.14.0-427.13.1.el9_4.x86_64
+"""
 
 CASES = (
     *(
@@ -266,5 +274,12 @@ CASES = (
         "the installed kernel 6.8.0-51-generic has no NVIDIA driver",
     ),
     Case("gpu-next-kernel", "ok", _says(gpus(tail=_KERNELS + "module:6.8.0-51-generic\n"))),
+    Case(
+        "gpu-next-kernel",
+        "warning",
+        _says(gpus(tail=_KERNELS_RHEL)),
+        "the installed kernel 5.14.0-503.11.1.el9_5.x86_64 has no NVIDIA driver",
+    ),
+    Case("gpu-next-kernel", "ok", _says(gpus(tail=_KERNELS_RHEL + "module:5.14.0-503.11.1.el9_5.x86_64\n"))),
     Case("gpu-next-kernel", "not checked", _says(gpus(tail="running:6.8.0-45-generic\n")), "modinfo"),
 )

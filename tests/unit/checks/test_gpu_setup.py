@@ -7,7 +7,7 @@ import pytest
 from tests.unit.each import for_each
 from toolkit.checks.gpu_setup import (
     BRANCHES,
-    _order,
+    _kernel,
     dotted,
     first_driver,
     image_cuda,
@@ -84,4 +84,41 @@ def test_the_declared_cuda_of_an_image() -> None:
 @pytest.mark.parametrize("long", ["9" * 5000, "550." + "9" * 5000, "9" * 5000 + ".1"])
 def test_a_host_gives_a_version_that_is_too_long_to_count(long: str) -> None:
     assert version(long) in ((), (550,))
-    assert _order(f"6.1.{long}-amd64")[:2] == (6, 1)
+    assert _kernel(f"6.1.{long}-amd64")[0][:2] == (6, 1)
+
+
+@for_each(
+    ("running", "newer"),
+    [
+        ("6.8.0-45-generic", "6.8.0-51-generic"),
+        ("6.8.0-1015-nvidia-64k", "6.8.0-1016-nvidia-64k"),
+        ("6.8.0-1015-aws", "6.8.0-1016-aws"),
+        ("6.1.0-0.deb11.13-amd64", "6.1.0-18-amd64"),
+        ("6.1.0-18-cloud-amd64", "6.12.48+deb13-cloud-amd64"),
+        ("5.14.21-150500.55.39-default", "6.4.0-150600.21-default"),
+        ("4.18.0-80.el8.x86_64", "4.18.0-80.1.2.el8_0.x86_64"),
+        ("5.14.0-427.13.1.el9_4.x86_64", "5.14.0-503.11.1.el9_5.x86_64"),
+        ("5.14.0-427.13.1.el9_4.x86_64+rt", "5.14.0-503.11.1.el9_5.x86_64+rt"),
+        ("5.15.0-206.153.7.el9uek.x86_64", "5.15.0-300.163.18.el9uek.x86_64"),
+        ("6.8.5-201.fc39.x86_64", "6.8.5-301.fc40.x86_64"),
+        ("5.10.199-190.747.amzn2.x86_64", "5.10.230-223.885.amzn2.x86_64"),
+        ("6.1.66-91.160.amzn2023.x86_64", "6.1.72-96.166.amzn2023.x86_64"),
+    ],
+)
+def test_the_next_kernel_of_the_same_flavor(running: str, newer: str) -> None:
+    assert _kernel(running)[0] < _kernel(newer)[0]
+    assert _kernel(running)[1] == _kernel(newer)[1] != ""
+
+
+@for_each(
+    ("running", "other"),
+    [
+        ("6.8.0-45-generic", "6.8.0-99-lowlatency"),
+        ("6.1.0-18-amd64", "6.1.0-18-cloud-amd64"),
+        ("5.14.0-427.13.1.el9_4.x86_64", "5.14.0-427.13.1.el9_4.x86_64+rt"),
+        ("5.14.0-427.13.1.el9_4.x86_64", "5.15.0-206.153.7.el9uek.x86_64"),
+        ("5.14.0-427.13.1.el9_4.aarch64", "5.14.0-427.13.1.el9_4.aarch64+64k"),
+    ],
+)
+def test_kernels_of_different_flavors(running: str, other: str) -> None:
+    assert _kernel(running)[1] != _kernel(other)[1]
