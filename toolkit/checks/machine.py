@@ -87,19 +87,44 @@ def _arch(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _one_machine(scene: Scene) -> Iterator[Finding]:
-    # Hosts that are containers share a kernel; cloned hosts share the engine's id and the name. Only equal
-    # values of all three identify one host.
-    same: dict[tuple[str, str, str], list[str]] = {}
+    groups: list[tuple[_Identity, list[str]]] = []
     for name, seen in scene.seen.items():
-        boot, engine = _only(seen, "/proc/sys/kernel/random/boot_id"), engine_info(seen).id
-        if boot and engine and seen.facts is not None:
-            same.setdefault((boot, engine, seen.facts.hostname), []).append(name)
-    for names in same.values():
+        if seen.facts is None:
+            continue
+        addresses = " ".join(sorted(i.address for i in seen.facts.interfaces))
+        boot = _only(seen, "/proc/sys/kernel/random/boot_id")
+        own = (seen.facts.hostname, boot, engine_info(seen).id, addresses)
+        answers = [_same(other, own) for other, _ in groups]
+        if True in answers:
+            groups[answers.index(True)][1].append(name)
+            continue
+        if None in answers:
+            who = f"{groups[answers.index(None)][1][0]} and {name} have the same host name {own[0]}"
+            yield unchecked(f"{who}, and toolkit cannot compare their boot IDs and addresses", "", name)
+        groups.append((own, [name]))
+    for _, names in groups:
         if len(names) > 1:
             what = f"{' and '.join(names)} are the same host under {len(names)} names"
             yield error(
                 what, f"in hosts.yaml: remove {names[1]}  # for more ranks on the host, set slots", names[1]
             )
+
+
+# Host name, boot ID, ID of the engine, addresses; empty if the host did not report them.
+_Identity = tuple[str, str, str, str]
+
+
+def _same(one: _Identity, other: _Identity) -> bool | None:
+    """Return True if both are the same host, None if this is not known.
+
+    Hosts that are containers share a kernel; cloned hosts share the engine's ID and the name. Only equal
+    values of all three identify one host. Podman has no ID, and the addresses replace it.
+    """
+    name, boot, engine, addresses = zip(one, other, strict=True)
+    pairs = (name, boot, engine if all(engine) else addresses)
+    if any(all(pair) and pair[0] != pair[1] for pair in pairs):
+        return False
+    return True if all(map(all, pairs)) else None
 
 
 def _names(scene: Scene) -> Iterator[Finding]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 from tests.unit.checks.recorded import machine
 from tests.unit.checks.scenes import Case, info, scene, with_file, with_host, with_image
@@ -26,6 +28,13 @@ def _same_engine() -> Scene:
     return with_host(scene(docker=info("gpu1"), machine_files=machine("gpu1")), "gpu2", {"hostname": "gpu1"})
 
 
+def _same_podman(**facts: Any) -> Scene:
+    """gpu2 is gpu1 under another name, and its engine has no ID."""
+    podman = json.dumps({"host": {"hostname": "gpu1"}, "version": {"Version": "5.4.0"}})
+    same = {"hostname": "gpu1", "interfaces": scene().facts["gpu1"].interfaces}
+    return with_host(scene(docker=podman, machine_files=machine("gpu1")), "gpu2", {**same, **facts})
+
+
 CASES = (
     *(
         Case(check, "ok", scene())
@@ -45,6 +54,16 @@ CASES = (
     # Hosts of a lab share a kernel, machines cloned from one disk an engine's id and a name.
     Case("same-machine", "ok", scene(machine_files=machine("gpu1"))),
     Case("same-machine", "ok", with_host(scene(docker=info("gpu1")), "gpu2", {"hostname": "gpu1"})),
+    Case("same-machine", "error", _same_podman(), "gpu1 and gpu2 are the same host"),
+    Case("same-machine", "ok", _same_podman(interfaces=scene().facts["gpu2"].interfaces)),
+    Case("same-machine", "ok", _same_podman(hostname="gpu2")),
+    Case(
+        "same-machine",
+        "not checked",
+        with_host(scene(docker=info("gpu1"), machine_files=""), "gpu2", {"hostname": "gpu1"}),
+        "gpu1 and gpu2 have the same host name gpu1, and toolkit cannot compare their boot IDs",
+    ),
+    Case("same-machine", "ok", scene(machine_files="")),
     # docker commands of gpu2 go to gpu1: another check's fault.
     Case("same-machine", "ok", scene(docker=info("gpu1"), machine_files=machine("gpu1"))),
     Case(
