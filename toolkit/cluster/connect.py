@@ -14,6 +14,7 @@ from toolkit.cluster.gpus import SMI_SECONDS
 from toolkit.cluster.pairs import Ways, network_ways, parse_ways, together, unanswered, ways_command
 from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.cluster.state_folders import refuse_unsafe_state
+from toolkit.core.command import quoted
 from toolkit.core.facts import Facts
 from toolkit.core.report import Outcome
 from toolkit.core.runner import Runner
@@ -216,7 +217,8 @@ class Connected:
         fix = first.fix
         causes = {error.cause if isinstance(error, Unreachable) else None for error in self.errors.values()}
         if causes == {UnreachableCause.UNKNOWN_KEY}:
-            fix = f"toolkit trust {host_list(self.errors, ' ')}"
+            # A shell expands brackets that are not quoted.
+            fix = f"toolkit trust {quoted(*host_list(self.errors, ' ').split(' '))}"
         elif len({error.fix for error in self.errors.values()}) > 1:
             fix = "toolkit check  # lists the fix for each host" + (f"; for {name}: {fix}" if fix else "")
         raise ToolkitError(f"toolkit cannot use any host{lines}", fix)

@@ -17,6 +17,7 @@ from toolkit.cluster.ports import master_port
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.cluster.versions import require_programs
 from toolkit.core.code import CodeTree, size_findings
+from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.core.host_programs import container_programs
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
@@ -186,7 +187,8 @@ def _refuse_lost(session: Session, names: Sequence[str], request: Request) -> No
         return
     error = copy.copy(session.errors[lost[0]])
     if session.inventory.main not in lost and not request.only:
-        without = ",".join((*request.exclude, *lost))
+        # An excluded word can be a host list in brackets, which a shell expands without quotes.
+        without = quoted(",".join((*request.exclude, *lost)))
         error.fix += f"\ntoolkit run --exclude {without} …  # runs the job on the other hosts"
     raise error
 

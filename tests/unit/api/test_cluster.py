@@ -328,6 +328,11 @@ def test_where_no_host_answers_the_cure_says_whose_it_is() -> None:
     with pytest.raises(ToolkitError) as caught:
         session.require_some()
     assert caught.value.fix == "toolkit trust gpu1 gpu2"
+    more = ("head", *(f"gpu{number}" for number in range(1, 5)))
+    session.errors = {n: Unreachable("not known", f"toolkit trust {n}", n, unknown) for n in more}
+    with pytest.raises(ToolkitError) as caught:
+        session.require_some()
+    assert caught.value.fix == "toolkit trust head 'gpu[1-4]'", "zsh fails if no file has such a name"
 
 
 def test_open_files_are_allowed_up_to_the_hard_limit() -> None:

@@ -87,6 +87,7 @@ def test_a_host_that_does_not_answer_stops_the_job(make: Make) -> None:
     [
         (Request(("true",)), ("gpu2", "cpu3"), "--exclude gpu2,cpu3 "),
         (Request(("true",), exclude=("cpu3",)), ("gpu2", "cpu3"), "--exclude cpu3,gpu2 "),
+        (Request(("true",), exclude=("cpu[3]",)), ("gpu2",), "--exclude 'cpu[3],gpu2' "),
         (Request(("true",), only=("gpu2",)), ("gpu2",), ""),
         (Request(("true",)), ("gpu1", "gpu2"), ""),
     ],
