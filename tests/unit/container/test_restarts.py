@@ -6,19 +6,32 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.container_world import JOB, PATIENCE_S, World, host_entry, python, rank_env, wait_for
+from tests.unit.container_world import (
+    JOB,
+    PATIENCE_S,
+    World,
+    host_entry,
+    python,
+    rank_env,
+    sleeping,
+    wait_for,
+)
 from toolkit.container.job import elastic, restarts
 from toolkit.container.job.regroup import Regroup
 from toolkit.container.job.supervisor import Supervisor
 from toolkit.container.job_file import load_job
 from toolkit.container.logs.log import Log
 from toolkit.core.host_programs import container_programs
+from toolkit.protocol.outcomes import EXIT_LOST
+
+OTHER = f"{JOB}-other"
 
 
 @pytest.fixture
@@ -35,8 +48,21 @@ def a_job(**changes: Any) -> dict[str, Any]:
     return {**job, **changes}
 
 
-def failed(host: str, state: str = "failed") -> Any:
-    return restarts.End(state, 1, "it broke", host)
+def failed(host: str, state: str = "failed", code: int = 1) -> Any:
+    return restarts.End(state, code, "it broke", host)
+
+
+def spare(number: int) -> dict[str, Any]:
+    return host_entry(name=f"gpu{number}", address=f"10.77.0.{number}")
+
+
+@contextmanager
+def another_job(world: World, *hosts: str) -> Iterator[None]:
+    """Let slot 0 of these hosts be of another job that runs; its record still lists gpu1, where it began."""
+    with sleeping(TOOLKIT_SUPERVISOR=OTHER) as process:
+        status = {"state": "running", "pid": process.pid, "hosts": {name: [0] for name in hosts}}
+        (world.job(OTHER) / "status.json").write_text(json.dumps(status))
+        yield
 
 
 def names(hosts: list[dict[str, Any]]) -> list[str]:
@@ -49,7 +75,7 @@ def test_a_failure_is_followed_as_often_as_asked() -> None:
     plan = restarts.Restarts(job)
     for _ in range(2):
         assert plan.may_follow(end) and not plan.why_not(failed("", "stopped"))
-        plan.note(end, job["hosts"], 1.0)
+        plan.note(end, ["gpu1", "gpu2"], 1.0)
     assert not plan.may_follow(end)
     assert plan.why_not(end) == "; toolkit gave up after 2 restarts"
     assert not restarts.Restarts(a_job(max_restarts=0)).why_not(end)
@@ -64,17 +90,17 @@ def test_each_wait_is_longer_until_an_attempt_has_lasted() -> None:
     job = a_job(max_restarts=99)
     plan = restarts.Restarts(job)
     end = failed("gpu1")
-    assert [plan.note(end, job["hosts"], 5.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert [plan.note(end, job["hosts"], lasted) for lasted in (3600.0, 5.0)] == [1, 2]
+    assert [plan.note(end, ["gpu1", "gpu2"], 5.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [plan.note(end, ["gpu1", "gpu2"], lasted) for lasted in (3600.0, 5.0)] == [1, 2]
 
 
 def test_a_host_that_fails_twice_gives_way_to_a_spare() -> None:
     job = a_job()
     plan = restarts.Restarts(job)
     assert names(plan.candidates()) == ["gpu1", "gpu2", "gpu9"]
-    plan.note(failed("gpu1"), job["hosts"], 1.0)
+    plan.note(failed("gpu1"), ["gpu1", "gpu2"], 1.0)
     assert names(plan.candidates()) == ["gpu1", "gpu2", "gpu9"]
-    plan.note(failed("gpu1"), job["hosts"], 1.0)
+    plan.note(failed("gpu1"), ["gpu1", "gpu2"], 1.0)
     assert names(plan.candidates()) == ["gpu2", "gpu9", "gpu1"]
 
 
@@ -159,8 +185,14 @@ class Leases:
     def lose(self, host: str) -> None:
         self.lost.append(host)
 
+    def is_lost(self, host: str) -> bool:
+        return host in self.lost
+
+    def interrupt(self, hosts: Sequence[str]) -> None:
+        pass
+
     def there(self) -> list[str]:
-        return list(self.hosts)
+        return [host for host in self.hosts if host not in self.lost]
 
     def tell(self, host: str, request: dict[str, Any]) -> dict[str, Any]:
         if host == self.silent:
@@ -193,7 +225,7 @@ def test_a_restart_begins_only_if_its_hosts_have_stored_it(
     folder = world.job(**a_job(), world_size=2, launcher="torchrun", elastic=True, networks=[])
     monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
     supervisor = Supervisor(load_job(JOB), Log(folder / "output.log", 1 << 20))
-    supervisor.restarts.note(failed("gpu2"), supervisor.job["hosts"], 1.0)
+    supervisor.restarts.note(failed("gpu2"), ["gpu1", "gpu2"], 1.0)
     leases: Any = Leases(full, silent)
     supervisor.leases = leases
     assert supervisor._take(supervisor.job["hosts"], 1) == error
@@ -341,6 +373,64 @@ def test_a_lost_host_that_horovodrun_cannot_learn_of_ends_the_attempt(
     (folder / "discovered").unlink()
     (folder / "discovered").mkdir()
     assert not group.survives(failed("gpu2")) and not asked
+
+
+@pytest.fixture
+def elastic_job(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
+    """A job on gpu1 and gpu2, with gpu9 and gpu10 as spares, whose torchrun restarts ranks."""
+    spares = [spare(9), spare(10)]
+    folder = world.job(**a_job(spares=spares), world_size=2, launcher="torchrun", elastic=True)
+    monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
+    supervisor = Supervisor(load_job(JOB), Log(folder / "output.log", 1 << 20))
+    supervisor.status["state"] = "running"
+    yield supervisor
+    supervisor.log.close()
+
+
+@pytest.mark.parametrize(
+    ("held", "changes", "hosts"),
+    [
+        ([], {}, ["gpu1", "gpu9"]),
+        (["gpu9"], {}, ["gpu1", "gpu10"]),
+        (["gpu9", "gpu10"], {"min_hosts": 1}, ["gpu1"]),
+        (["gpu9", "gpu10"], {}, []),
+        (["gpu9", "gpu10"], {"share": True}, ["gpu1", "gpu9"]),
+    ],
+)
+def test_an_elastic_job_takes_a_spare_that_no_other_job_uses(
+    world: World, elastic_job: Supervisor, held: list[str], changes: dict[str, Any], hosts: list[str]
+) -> None:
+    leases: Any = Leases()
+    leases.hosts, leases.lost = ["gpu1", "gpu2", "gpu9", "gpu10"], ["gpu2"]
+    job: Any = {**elastic_job.job, "launches": [], **changes}
+    group = Regroup(job, leases, lambda index: None, [], elastic_job._may_go_on)
+    with another_job(world, *held):
+        assert group.survives(failed("gpu2", code=EXIT_LOST)) is bool(hosts)
+    assert list(elastic_job.status["hosts"]) == (hosts or ["gpu1", "gpu2"])
+    assert group.names == (hosts or ["gpu1", "gpu2"])
+
+
+def test_other_jobs_see_the_hosts_to_which_an_elastic_job_has_moved(
+    world: World, elastic_job: Supervisor
+) -> None:
+    one, two = elastic_job.job["hosts"]
+    nine, ten = elastic_job.job["spares"]
+    other: Any = {"id": OTHER, "share": False}
+    with sleeping(TOOLKIT_SUPERVISOR=JOB) as process:
+        elastic_job.status["pid"] = process.pid
+        assert elastic_job._may_go_on(failed("gpu2"), [one, nine])
+        assert restarts.taken_by_another(other, [one, two, nine, ten]).keys() == {"gpu1", "gpu9"}
+
+
+def test_each_restart_by_the_launcher_has_the_hosts_of_the_ranks_that_failed(
+    world: World, elastic_job: Supervisor
+) -> None:
+    one, _ = elastic_job.job["hosts"]
+    nine, ten = elastic_job.job["spares"]
+    assert elastic_job._may_go_on(failed("gpu2"), [one, nine])
+    assert elastic_job._may_go_on(failed("gpu9"), [one, ten])
+    found = [restart["hosts"] for restart in world.status()["restarts"]]
+    assert found == [["gpu1", "gpu2"], ["gpu1", "gpu9"]]
 
 
 def test_a_world_that_an_elastic_job_may_have(world: World) -> None:

@@ -79,7 +79,7 @@ class Attempt:
         say: receives a line of toolkit: the reason of the end, as soon as it is known.
         over: returns the reason of an end from outside, None while there is none.
         may_go_on: whether an elastic launcher can continue after this end of some ranks, on these hosts; if
-            so, it reports that to the user.
+            so, it takes their slots and reports that to the user.
     """
 
     def __init__(

@@ -17,6 +17,7 @@ from toolkit.container.job.launch import Running
 from toolkit.container.job.lease_client import Leases
 from toolkit.container.job.orphans import hang_up
 from toolkit.container.job.rank_records import End, Record
+from toolkit.container.job.restarts import slot_lock, taken_by_another
 from toolkit.container.job_file import Host, Job
 from toolkit.protocol.outcomes import EXIT_LOST
 
@@ -31,7 +32,7 @@ class Regroup:
         launch: function that starts the launch with this number.
         running: the launches that have been started.
         may_go_on: whether the launcher can continue after this end of some ranks, on these hosts; if so, it
-            reports that to the user.
+            takes their slots and reports that to the user.
     """
 
     def __init__(
@@ -94,11 +95,12 @@ class Regroup:
     def _goes_on(self, end: End, gone: str) -> bool:
         """Let the launcher restart its ranks, without a lost host, if it can."""
         before = self._members
-        members = before.without(gone, self._leases.there()) if gone else before
-        if members is None or (gone and say_who_is_there(self._job, members.hosts)):
-            return False
-        if not self._may_go_on(end, members.hosts):
-            return False
+        with slot_lock():  # until the status lists the spare host, so that no other job takes its slots
+            members = before.without(gone, self._usable()) if gone else before
+            if members is None or (gone and say_who_is_there(self._job, members.hosts)):
+                return False
+            if not self._may_go_on(end, members.hosts):
+                return False
         self._members, self.since = members, time.monotonic()
         if gone:
             self._leave_out(gone)
@@ -110,6 +112,10 @@ class Regroup:
             if self._job["launcher"] == "torchrun":
                 self._leases.interrupt(set(before.names) - {gone})
         return True
+
+    def _usable(self) -> set[str]:
+        """Return the hosts that answer and whose slots no other job has taken."""
+        return set(self._leases.there()) - taken_by_another(self._job, self._members.reserve).keys()
 
     def _leave_out(self, host: str) -> None:
         for running in self._running:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
+from toolkit.container.conventions import SUPERVISOR_TAG, is_tagged, root
 from toolkit.container.job.lease_client import Leases
 from toolkit.container.job.rank_records import End
 from toolkit.container.job.variables import AllVariables
-from toolkit.container.job_file import Host, Job
+from toolkit.container.job_file import Host, Job, read_job
+from toolkit.container.job_list import read_status
 from toolkit.protocol.host_list import host_list
+from toolkit.protocol.outcomes import FINAL_STATES
 
 ACQUIRE_S = 8.0  # wait for hosts to answer; then continue with those that have answered
 DOUBTFUL_S = 2.0  # wait for hosts that were lost recently
@@ -54,12 +59,10 @@ class Restarts:
             return ""
         return f"; toolkit gave up after {count(most, 'restart')}"
 
-    def note(self, end: End, hosts: Sequence[Host], lasted: float) -> float:
-        """Record a failure; return the seconds to wait (backoff)."""
+    def note(self, end: End, hosts: Sequence[str], lasted: float) -> float:
+        """Record a failure on these hosts; return the seconds to wait (backoff)."""
         self._failed[end.host] += 1
-        self.done.append(
-            {"at": time.time(), "reason": end.reason, "host": end.host, "hosts": [h["name"] for h in hosts]}
-        )
+        self.done.append({"at": time.time(), "reason": end.reason, "host": end.host, "hosts": list(hosts)})
         if lasted > CALM_S:
             self._wait = FIRST_WAIT_S
         wait, self._wait = self._wait, min(2 * self._wait, MOST_WAIT_S)
@@ -121,6 +124,44 @@ def next_job(job: Job, hosts: Sequence[Host], number: int, port: int) -> Job:
 def part_of_attempt(job: Job) -> dict[str, Any]:
     """Return the fields of a job that differ in another attempt; the rest is in job.json."""
     return {name: value for name, value in job.items() if name in _OWN}
+
+
+def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
+    return {host["name"]: host["taken"] for host in hosts}
+
+
+@contextmanager
+def slot_lock() -> Iterator[None]:
+    """Hold a lock, so that only one job at a time takes slots and later ones see them."""
+    with (root() / "jobs" / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def taken_by_another(job: Job, hosts: Sequence[Host]) -> dict[str, str]:
+    """Describe, for each of these hosts, a slot of the job that another running job has taken.
+
+    Empty if all slots are free, or if the job shares its slots.
+    """
+    found: dict[str, str] = {}
+    for path in () if job["share"] else (root() / "jobs").glob("*/status.json"):
+        other = path.parent.name
+        status = read_status(other)
+        if status is None or other == job["id"] or status["state"] in FINAL_STATES:
+            continue
+        if not is_tagged(status["pid"], SUPERVISOR_TAG, other):
+            continue
+        theirs = status["hosts"]
+        if not theirs:  # status.json is damaged
+            with suppress(OSError, ValueError, RecursionError):  # a damaged record must end no other job
+                theirs = taken(read_job(other)["hosts"])
+        for host in hosts:
+            if both := sorted(set(host["taken"]) & set(theirs.get(host["name"], ()))):
+                found[host["name"]] = (
+                    f"slot {both[0]} of {host['name']} was reserved by job {other} after the "
+                    "check of free slots"
+                )
+    return found
 
 
 def too_few(there: Sequence[Host], least: int) -> str:

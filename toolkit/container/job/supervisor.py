@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import FrameType
 
 from toolkit.container.conventions import (
@@ -18,9 +17,7 @@ from toolkit.container.conventions import (
     PEER_FAILED,
     SUPERVISOR_TAG,
     fail,
-    is_tagged,
     job_folder,
-    root,
 )
 from toolkit.container.diagnose.watchdog import Watchdog
 from toolkit.container.files import reserve, write_json
@@ -31,10 +28,20 @@ from toolkit.container.job.launch import raise_limit, too_few_descriptors
 from toolkit.container.job.lease_client import Leases
 from toolkit.container.job.orphans import end_everywhere
 from toolkit.container.job.rank_records import End
-from toolkit.container.job.restarts import Restarts, acquire_leases, count, next_job, part_of_attempt, too_few
+from toolkit.container.job.restarts import (
+    Restarts,
+    acquire_leases,
+    count,
+    next_job,
+    part_of_attempt,
+    slot_lock,
+    taken,
+    taken_by_another,
+    too_few,
+)
 from toolkit.container.job.variables import AllVariables, receive
-from toolkit.container.job_file import Host, Job, load_job, read_job
-from toolkit.container.job_list import Status, keep_status, read_status
+from toolkit.container.job_file import Host, Job, load_job
+from toolkit.container.job_list import Status, keep_status
 from toolkit.container.logs.log import Log, size_of
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.outcomes import (
@@ -42,7 +49,6 @@ from toolkit.protocol.outcomes import (
     EXIT_LOST,
     EXIT_STARTED,
     EXIT_USAGE,
-    FINAL_STATES,
     JobState,
     next_state,
 )
@@ -189,7 +195,7 @@ class Supervisor:
     def _prepare(self, end: End, lasted: float) -> End | None:
         """Prepare the next attempt; return an end if there is none."""
         assert self.leases is not None
-        wait = self.restarts.note(end, self.job["hosts"], lasted)
+        wait = self.restarts.note(end, list(self.status["hosts"]), lasted)
         number, most = len(self.restarts.done), self.job["max_restarts"]
         self._enter(JobState.RESTARTING)
         self.say(f"restart {number} of {most} in {wait:g} s")
@@ -221,8 +227,8 @@ class Supervisor:
         port = self.leases.tell(names[0], {"do": "port", "from": self.job["master_port"] + 1}).get("port")
         job = next_job(self.job, hosts, number, int(port or self.job["master_port"]))
         with slot_lock():
-            if not job["share"] and (other := taken_by_another(job)):
-                return other
+            if held := taken_by_another(job, hosts):
+                return next(iter(held.values()))
             try:
                 write_json(self.folder / ATTEMPT, part_of_attempt(job))
             except OSError as error:
@@ -252,10 +258,13 @@ class Supervisor:
         self.save()
 
     def _may_go_on(self, end: End, hosts: Sequence[Host]) -> bool:
-        """Return whether an elastic launcher restarts its ranks on these hosts after this end."""
+        """Return whether an elastic launcher restarts its ranks on these hosts after this end.
+
+        The caller holds the lock of the slots.
+        """
         if not self.restarts.may_follow(end):
             return False
-        self.restarts.note(end, self.job["hosts"], math.inf)
+        self.restarts.note(end, list(self.status["hosts"]), math.inf)
         number, most = len(self.restarts.done), self.job["max_restarts"]
         self.status["hosts"] = taken(hosts)
         self.save()
@@ -319,40 +328,6 @@ def room_for_status(job: Job) -> int:
     return (1 << 15) + 64 * hosts * (1 + min(job["max_restarts"], MOST_RESTARTS))
 
 
-def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
-    return {host["name"]: host["taken"] for host in hosts}
-
-
-@contextmanager
-def slot_lock() -> Iterator[None]:
-    """Hold a lock, so that only one job at a time takes slots and later ones see them."""
-    with (root() / "jobs" / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def taken_by_another(job: Job) -> str:
-    """Describe a requested slot or GPU that another running job has taken; empty if there is none."""
-    for path in (root() / "jobs").glob("*/status.json"):
-        other = path.parent.name
-        status = read_status(other)
-        if status is None or other == job["id"] or status["state"] in FINAL_STATES:
-            continue
-        if not is_tagged(status["pid"], SUPERVISOR_TAG, other):
-            continue
-        theirs = status["hosts"]
-        with suppress(OSError, ValueError, RecursionError):  # a damaged record must end no other job
-            theirs = taken(read_job(other)["hosts"])
-        for host in job["hosts"]:
-            both = sorted(set(host["taken"]) & set(theirs.get(host["name"], ())))
-            if both:
-                return (
-                    f"slot {both[0]} of {host['name']} was reserved by job {other} after the "
-                    "check of free slots"
-                )
-    return ""
-
-
 def main() -> int:
     if len(sys.argv) != 2:
         fail(EXIT_USAGE, "usage: job.supervisor JOB")
@@ -398,9 +373,8 @@ def main() -> int:
         )
         return EXIT_STARTED
     with slot_lock():
-        other = "" if job["share"] else taken_by_another(job)
-        if other:
-            supervisor.refuse(other)
+        if held := taken_by_another(job, job["hosts"]):
+            supervisor.refuse(next(iter(held.values())))
             return EXIT_STARTED
         supervisor.save()
     supervisor.run()
