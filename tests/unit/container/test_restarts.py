@@ -24,6 +24,7 @@ from tests.unit.container_world import (
     wait_for,
 )
 from toolkit.container.job import elastic, restarts
+from toolkit.container.job import supervisor as supervisor_module
 from toolkit.container.job.regroup import Regroup
 from toolkit.container.job.supervisor import Supervisor
 from toolkit.container.job_file import load_job
@@ -58,10 +59,10 @@ def spare(number: int) -> dict[str, Any]:
 
 @contextmanager
 def another_job(world: World, *hosts: str) -> Iterator[None]:
-    """Let slot 0 of these hosts be of another job that runs; its record still lists gpu1, where it began."""
+    """Let slot 0 of these hosts be of another job that runs; its record still lists gpu7, where it began."""
     with sleeping(TOOLKIT_SUPERVISOR=OTHER) as process:
         status = {"state": "running", "pid": process.pid, "hosts": {name: [0] for name in hosts}}
-        (world.job(OTHER) / "status.json").write_text(json.dumps(status))
+        (world.job(OTHER, hosts=[spare(7)]) / "status.json").write_text(json.dumps(status))
         yield
 
 
@@ -179,6 +180,12 @@ class Leases:
     def keep(self, hosts: list[str]) -> None:
         self.hosts = list(dict.fromkeys(hosts))
 
+    def check(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
     def leave(self, host: str) -> None:
         self.hosts.remove(host)
 
@@ -234,6 +241,50 @@ def test_a_restart_begins_only_if_its_hosts_have_stored_it(
     assert (f"gpu9 {NOT_STORED}" in log) == (full == "gpu9")
     assert ("restart 1: 2 ranks on gpu1, gpu2" in log) == (not error)
     supervisor.log.close()
+
+
+@pytest.mark.parametrize(
+    ("begun", "gone", "held", "changes", "hosts"),
+    [
+        ("gpu2", "gpu2", [], {}, ["gpu1", "gpu9"]),
+        ("gpu2", "gpu2", ["gpu9"], {}, ["gpu1", "gpu10"]),
+        ("gpu2", "gpu2", ["gpu9", "gpu10"], {"min_hosts": 1}, ["gpu1"]),
+        ("gpu2", "gpu2", ["gpu9", "gpu10"], {}, []),
+        ("gpu2", "gpu2", ["gpu9", "gpu10"], {"share": True}, ["gpu1", "gpu9"]),
+        # gpu2 was lost earlier and is back, with another job.
+        ("gpu9", "", ["gpu2"], {}, ["gpu1", "gpu9"]),
+        ("gpu9", "", [], {}, ["gpu1", "gpu2"]),
+    ],
+)
+def test_a_restart_uses_the_first_hosts_that_no_other_job_uses(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    begun: str,
+    gone: str,
+    held: list[str],
+    changes: dict[str, Any],
+    hosts: list[str],
+) -> None:
+    job = a_job(spares=[spare(9), spare(10)], **changes)
+    folder = world.job(**job, world_size=2, launcher="torchrun", networks=[])
+    monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
+    monkeypatch.setattr(restarts, "FIRST_WAIT_S", 0.0)
+    supervisor = Supervisor(load_job(JOB), Log(folder / "output.log", 1 << 20))
+    supervisor.status |= {"state": "running", "hosts": {"gpu1": [0], begun: [0]}}
+    leases: Any = Leases()
+    leases.hosts = [name for name in ("gpu1", "gpu2", "gpu9", "gpu10") if name != gone]
+    supervisor.leases = leases
+    monkeypatch.setattr(supervisor_module, "acquire_leases", lambda *_: leases)
+    with another_job(world, *held):
+        end = supervisor._prepare(failed("gpu2", code=EXIT_LOST), 1.0)
+    supervisor.log.close()
+    if hosts:
+        assert end is None
+    else:
+        taken = f"slot 0 of gpu9 was reserved by job {OTHER} after the check of free slots"
+        assert end is not None and end.reason == f"it broke; no restart: {taken}"
+    assert list(world.status()["hosts"]) == (hosts or ["gpu1", begun])
+    assert names(supervisor.job["hosts"]) == (hosts or ["gpu1", "gpu2"])
 
 
 def test_a_restart_by_the_launcher_ends_a_stall(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

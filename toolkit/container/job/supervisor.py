@@ -215,26 +215,34 @@ class Supervisor:
         least = self.job["min_hosts"] or self.restarts.wanted
         if len(there) < least:
             return end._replace(reason=f"{end.reason}; no restart: {too_few(there, least)}")
-        other = self._take(there[: self.restarts.wanted], number)
-        return end._replace(reason=f"{end.reason}; no restart: {other}") if other else None
+        hosts, error = self._reserve(there, least)
+        error = error or self._take(hosts, number)
+        return end._replace(reason=f"{end.reason}; no restart: {error}") if error else None
+
+    def _reserve(self, there: Sequence[Host], least: int) -> tuple[list[Host], str]:
+        """Take the slots of the preferred hosts with free slots; return an error if they are too few."""
+        with slot_lock():
+            held = taken_by_another(self.job, there)
+            hosts = [host for host in there if host["name"] not in held][: self.restarts.wanted]
+            if len(hosts) < least:
+                return [], next(iter(held.values()))
+            self.status["hosts"] = taken(hosts)
+            self.save()
+        return hosts, ""
 
     def _take(self, hosts: Sequence[Host], number: int) -> str:
-        """Move the job to these hosts; return the error, empty on success."""
+        """Move the job to these hosts, whose slots it has; return the error, empty on success."""
         assert self.leases is not None
         names = [host["name"] for host in hosts]
         reserve = [host["name"] for host in reserve_of({**self.job, "hosts": list(hosts)})]
         self.leases.keep([self.job["main"], *names, *reserve])
         port = self.leases.tell(names[0], {"do": "port", "from": self.job["master_port"] + 1}).get("port")
         job = next_job(self.job, hosts, number, int(port or self.job["master_port"]))
-        with slot_lock():
-            if held := taken_by_another(job, hosts):
-                return next(iter(held.values()))
-            try:
-                write_json(self.folder / ATTEMPT, part_of_attempt(job))
-            except OSError as error:
-                return f"{self.job['main']} cannot write {self.folder / ATTEMPT}: {error.strerror}"
-            self.job, self.status["hosts"] = job, taken(hosts)
-            self.save()
+        try:
+            write_json(self.folder / ATTEMPT, part_of_attempt(job))
+        except OSError as error:
+            return f"{self.job['main']} cannot write {self.folder / ATTEMPT}: {error.strerror}"
+        self.job = job
         for name in dict.fromkeys([job["main"], *names, *self.leases.there()]):
             reply = self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)})
             if reply.get("ready"):
