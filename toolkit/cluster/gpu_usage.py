@@ -121,14 +121,17 @@ def refuse_held(
     facts: Mapping[str, Facts],
     wanted: Mapping[str, Collection[str]],
     cluster: str = "",
-    jobs: Collection[str] = (),
+    jobs: Mapping[str, Mapping[str, Collection[str]]] = {},
 ) -> None:
     """Refuse GPUs that another job or process uses.
 
     Args:
         facts: by host.
         wanted: UUIDs of the requested GPUs, or parts of them, on each host; see ``usable_uuids``.
-        cluster, jobs: own cluster, and those of its jobs that the caller handles itself.
+        cluster: own cluster.
+        jobs: its jobs whose slots the caller has compared, with the GPUs of their slots by host. A job that
+            started before a change of ``slots:`` can hold other GPUs, which are refused. On a host that is
+            not listed, the job has no slots, and its reservation is for a restart.
 
     Raises:
         NotReady: names hosts, GPUs and holders.
@@ -140,7 +143,12 @@ def refuse_held(
         for use in holders(facts[host])
         if use.uuid in uuids
         for holder in use.holders
-        if not (holder.job in jobs and holder.user == facts[host].user and cluster == holder.cluster)
+        if not (
+            holder.job in jobs
+            and holder.user == facts[host].user
+            and cluster == holder.cluster
+            and use.uuid in jobs[holder.job].get(host, uuids)
+        )
     ]
     if held:
         names = list(dict.fromkeys(use.host for use, _ in held))

@@ -118,7 +118,8 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
     spares = tuple(taken for room in rooms(layout, spare) for taken in _spare(room, hosts, running))
     if not request.share:
         wanted = {host.name: host.gpus for host in hosts}
-        refuse_held(session.facts, wanted, inventory.cluster, [each.job for each in running])
+        compared = {each.job: _gpus_of(each, rooms(layout, list(wanted))) for each in running}
+        refuse_held(session.facts, wanted, inventory.cluster, compared)
     taking_part = {host.name for host in (*hosts, *spares)} | {inventory.main}
     paths = {p.host: p for p in layout.paths if p.host in taking_part}
     given = read_secrets(inventory) if request.secrets else ()
@@ -178,6 +179,11 @@ def _spare(room: Room, hosts: Sequence[JobHost], running: Sequence[Taken]) -> tu
         return take_slots((room,), slots, running)
     except (ValueError, NotReady):
         return ()
+
+
+def _gpus_of(job: Taken, rooms: Sequence[Room]) -> dict[str, tuple[str, ...]]:
+    """Return the GPUs of a job's slots, by host, as hosts.yaml now divides the GPUs."""
+    return {room.name: room.gpus_of(slots) for room in rooms if (slots := job.slots.get(room.name))}
 
 
 def _refuse_lost(session: Session, names: Sequence[str], request: Request) -> None:

@@ -198,11 +198,22 @@ def test_a_held_gpu_is_refused_with_its_holder() -> None:
 
 def test_jobs_that_the_caller_knows_are_not_refused_again() -> None:
     mine = replace(CLAIM, cluster="demo", owner="alice", user="alice")
-    refuse_held({"gpu1": host(claims=[mine])}, {"gpu1": ["GPU-0"]}, "demo", ["j1"])
+    compared = {"j1": {"gpu1": ["GPU-0"]}}
+    refuse_held({"gpu1": host(claims=[mine])}, {"gpu1": ["GPU-0"]}, "demo", compared)
     for claim in (mine, replace(mine, cluster="other"), replace(mine, user="mallory")):
-        known = () if claim is mine else ("j1",)
+        known = {} if claim is mine else compared
         with pytest.raises(NotReady):
             refuse_held({"gpu1": host(claims=[claim])}, {"gpu1": ["GPU-0"]}, "demo", known)
+
+
+def test_a_gpu_that_does_not_belong_to_the_slots_of_a_known_job_is_refused() -> None:
+    both = {"gpu1": host(claims=[replace(CLAIM, cluster="demo", user="alice", gpus=("GPU-0", "GPU-1"))])}
+    compared = {"j1": {"gpu1": ["GPU-0"]}}
+    refuse_held(both, {"gpu1": ["GPU-0"]}, "demo", compared)
+    with pytest.raises(NotReady, match=r"GPU 1 \(GPU-1\) is held by job j1 of cluster demo"):
+        refuse_held(both, {"gpu1": ["GPU-0", "GPU-1"]}, "demo", compared)
+    # The lease on a spare host of an elastic job reserves GPUs without slots.
+    refuse_held(both, {"gpu1": ["GPU-0", "GPU-1"]}, "demo", {"j1": {"gpu2": ["GPU-0"]}})
 
 
 def test_many_holders_are_one_sentence() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from toolkit.cluster.session import Session
+from toolkit.core.facts import Claim
 from toolkit.errors import BadInput, NotReady, Unreachable
 from toolkit.jobs.make_job import code_findings, plan_request
 from toolkit.jobs.plan import job_file
@@ -29,10 +31,16 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Return what makes a job on hosts of which `gone` do not answer and `stopped` have no container."""
 
     def made(
-        text: str, request: Request, gone: tuple[str, ...] = (), stopped: tuple[str, ...] = (), jobs: Any = ()
+        text: str,
+        request: Request,
+        gone: tuple[str, ...] = (),
+        stopped: tuple[str, ...] = (),
+        jobs: Any = (),
+        claims: tuple[Claim, ...] = (),
     ) -> Any:
         session = Session(world.inventory(text))
         session.facts = world.facts_when_up()
+        session.facts["gpu1"] = replace(session.facts["gpu1"], claims=claims)
         for name in stopped:
             session.facts[name] = world.cluster_facts()[name]
         for name in gone:
@@ -121,6 +129,34 @@ def test_slots_of_a_running_job_are_taken_only_with_share(make: Make) -> None:
     assert job.share and {host.name: host.taken for host in job.hosts} == every
     ended = [SimpleNamespace(id="other", owner="bob", hosts=every, final=True)]
     assert not make(world.HOSTS, Request(("true",)), jobs=ended).share
+
+
+@for_each(
+    ("before", "ranks", "after", "gpus"),
+    [
+        (1, 1, 2, None),  # slot 0 was both GPUs, and is GPU-0 now
+        (4, 1, 2, ("GPU-1",)),  # slot 0 was half of GPU-0
+        (1, 1, 4, ("GPU-0",)),  # slots 0 and 1 share GPU-0
+        (2, 1, 2, ("GPU-1",)),
+        (4, 1, 4, ("GPU-0",)),
+    ],
+)
+def test_a_job_gets_no_gpu_of_a_job_that_started_with_other_slots(
+    make: Make, before: int, ranks: int, after: int, gpus: tuple[str, ...] | None
+) -> None:
+    def with_slots(count: int) -> str:
+        return world.HOSTS.replace("address: 10.77.0.2\n", f"address: 10.77.0.2\n    slots: {count}\n")
+
+    (first,) = make(with_slots(before), Request(("true",), only=("gpu1",), ranks=ranks)).hosts
+    user = world.facts_when_up()["gpu1"].user
+    claim = Claim("first", "demo", "alice", first.taken, first.gpus, user)
+    running = [SimpleNamespace(id="first", owner="alice", hosts={"gpu1": first.taken}, final=False)]
+    request = Request(("true",), only=("gpu1",), ranks=1)
+    if gpus is None:
+        with pytest.raises(NotReady, match=r"is held by job first of cluster demo"):
+            make(with_slots(after), request, jobs=running, claims=(claim,))
+    else:
+        assert make(with_slots(after), request, jobs=running, claims=(claim,)).hosts[0].gpus == gpus
 
 
 def test_only_a_launcher_with_daemons_has_a_token(make: Make) -> None:
