@@ -15,7 +15,8 @@ from typing import NoReturn
 from toolkit.protocol.outcomes import EXIT_USAGE
 
 # In a job's folder while its ranks are being ended. A launcher kills all ranks within a second after
-# one has exited, so rank.py stays until the others have used their complete grace.
+# one has exited, so rank.py stays until the others have used their complete grace. The file contains the
+# grace in seconds.
 STOPPING = "stopping"
 # In a job's folder on main: the user's grace from `stop`, in seconds.
 GRACE = "grace"

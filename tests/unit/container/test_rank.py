@@ -405,8 +405,46 @@ def test_a_child_saves_in_the_grace_of_the_whole_job_though_its_rank_is_gone(wor
     sweep = world.start("job.orphans", JOB, "--grace", str(PATIENCE_S), "--ranks")
     wait_for(lambda: not is_alive(child))
     assert sweep.wait(timeout=PATIENCE_S) == 0
+    process.terminate()  # by the launcher, which the supervisor stops after the ranks
     assert process.wait(timeout=PATIENCE_S) == 143
     assert b"terms 1\n" in (world.folder() / "logs" / "rank-0.log").read_bytes()
+
+
+def test_a_rank_waits_for_the_grace_of_a_stop_that_is_longer_than_the_jobs(world: World) -> None:
+    """Its own children save for 40 s, and another rank for 100 s; each look at the clock takes 1 s."""
+    world.job(grace=1.0)
+    program = world.driver(
+        f"""
+import os
+from pathlib import Path
+from toolkit.container.conventions import STOPPING, job_folder
+from toolkit.container.job import child, orphans
+from toolkit.container.logs.lines import Stream
+from toolkit.container.logs.log import Log
+
+now = 0.0
+
+def clock():
+    global now
+    now += 1.0
+    return now
+
+stopping = job_folder({JOB!r}) / STOPPING
+assert orphans.end({JOB!r}, 60.0, ranks=True) == []  # what a lease does after `toolkit stop --grace 60`
+log = Log(job_folder({JOB!r}) / "log", 1 << 20)
+rank = child.Child(["true"], "/", dict(os.environ), Path("/nonexistent"), clock)
+assert rank.copy((Stream(1, b""), Stream(2, b"")), log, 1.0) == 0
+began = now
+child.alive_in = lambda group: [0] if now < began + 40 else []
+rank.end_group(1.0, stopping)
+print(now >= began + 40)
+child.POLL_S, began = 0, now
+rank.hold(stopping, 1.0)
+print(now - began >= 100)
+"""
+    )
+    status, out, err = world.call(program)
+    assert (status, out) == (0, b"True\nTrue\n"), err.decode()
 
 
 def test_the_last_output_of_an_exited_child_is_kept(world: World) -> None:

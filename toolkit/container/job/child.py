@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from toolkit.container.conventions import HEARTBEAT_S, LEASE_S, exit_code_of
+from toolkit.container.files import content
 from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log
 
@@ -136,11 +137,16 @@ class Child:
         except (OSError, ValueError):
             return False  # it is being written, or the job is over
 
-    def hold(self, stopping: Path, limit: float) -> None:
-        """Delay the report of the child's end while the job's other ranks use their grace."""
-        deadline = self._clock() + limit
-        while stopping.exists() and not self._asked and self._clock() < deadline:
-            if os.getppid() != self._launcher:
+    def hold(self, stopping: Path, grace: float) -> None:
+        """Delay the report of the child's end while the job's other ranks use their grace.
+
+        Args:
+            grace, stopping: see ``longest_grace``; the delay is at most twice this grace.
+        """
+        began = self._clock()
+        while stopping.exists() and not self._asked:
+            late = self._clock() > began + 2 * longest_grace(grace, stopping)
+            if late or os.getppid() != self._launcher:
                 break
             time.sleep(POLL_S)
 
@@ -205,6 +211,7 @@ class Child:
         because they can have something to save.
 
         Args:
+            grace: see ``longest_grace``.
             stopping: exists while the job is being ended on this host. The cleanup has sent TERM then, and
                 sends KILL after the grace of the complete job.
         """
@@ -215,9 +222,12 @@ class Child:
         if left and not (swept or signal.SIGTERM in self._asked or self._lost is not None):
             self.signal(signal.SIGTERM)
         ending = swept or bool(self._asked) or self._lost is not None
-        until = self._clock() + (LEFT_S if self._returncode and not ending else grace)
-        while left and self._clock() < until + KILLED_S:
-            if self._clock() > until and not stopping.exists():
+        began = self._clock()
+        while left:
+            seconds = LEFT_S if self._returncode and not ending else longest_grace(grace, stopping)
+            if self._clock() > began + seconds + KILLED_S:
+                break
+            if self._clock() > began + seconds and not stopping.exists():
                 self.signal(signal.SIGKILL)
             output.pump(POLL_S / 2)
             self.watch(grace)
@@ -225,6 +235,18 @@ class Child:
         output.drain(DRAIN_S)  # the last output of these processes
         output.close()
         process.wait()
+
+
+def longest_grace(grace: float, stopping: Path) -> float:
+    """Return the seconds that processes of the job can have between TERM and KILL.
+
+    Args:
+        grace: the job's own.
+        stopping: file with the grace of the cleanup, which can be longer because of `stop`; see conventions.
+    """
+    with suppress(OSError, ValueError):  # no cleanup has begun, or the file is being written
+        return max(grace, float(content(stopping)))
+    return grace
 
 
 class Output:

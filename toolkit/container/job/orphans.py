@@ -129,8 +129,9 @@ def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> l
     With `ranks`, the launcher and its daemons are spared, and rank.py delays its report to them.
     """
     if ranks:
-        with suppress(OSError):  # a full disk, or no folder of the job on this host and so no ranks
-            (job_folder(job_id) / STOPPING).touch()
+        # A full disk, where the file stays empty, or no folder of the job on this host and so no ranks.
+        with suppress(OSError):
+            (job_folder(job_id) / STOPPING).write_text(f"{grace}\n")
     left = find(job_id, ranks)
     for process in left:
         send(process["pid"], job_id, signal.SIGTERM)

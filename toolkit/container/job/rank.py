@@ -297,5 +297,5 @@ def main() -> int:
         if child is not None:
             child.end_group(job["grace"], folder / STOPPING)
     if child is not None:
-        child.hold(folder / STOPPING, 2 * job["grace"])
+        child.hold(folder / STOPPING, job["grace"])
     return code
