@@ -108,7 +108,8 @@ def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
             # The job can end between the two checks.
             status = status if alive else kept_status(folder) or status
             status = _only_in(status, "restarts", "reason")
-            record = _only(read(folder / "record.json"), "owner", "launcher", "command", "hosts", "transport")
+            names = ("owner", "launcher", "command", "hosts", "transport", "elastic")
+            record = _only(read(folder / "record.json"), *names)
             record = _only_in(record, "hosts", "name", "slots", "taken")
             found.append(
                 {"id": folder.name, "alive": alive, "status": status, "record": record, "now": time.time()}

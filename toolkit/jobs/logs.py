@@ -6,6 +6,7 @@ follows the job stops the other parts if one fails or its host is gone, because 
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -26,7 +27,7 @@ from toolkit.plan.context import reason as reason_of
 from toolkit.protocol.decode import MOST_BYTES
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.jobs import Cause, Ended, Status
-from toolkit.protocol.names import program
+from toolkit.protocol.names import JOBS, program
 from toolkit.protocol.outcomes import EXIT_LOST
 from toolkit.remote.fanout import fan_out
 
@@ -36,6 +37,10 @@ _ON_THE_WAY_S = 1.0  # longer than the delay of output from a host
 # Seconds after which main has detected a lost host, and between two checks whether a rank has moved.
 _DETECTED_S, _POLL_S = 60.0, 1.0
 MOST_LINE = 1 << 20  # bytes
+
+# Prints the seconds since the last start of a rank, from its file `rank-N.run`.
+_SINCE_START = "import json, sys, time; print(time.time() - json.load(open(sys.argv[1]))['starts'][-1])"
+_QUERY_S = 30.0
 
 Sink = Callable[[bytes], None]
 # A host, and the status of its part or the error of the query.
@@ -90,13 +95,35 @@ def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bo
     if on and what.rank is not None:
         _follow_rank(session, job, what.rank, sink, what)
         return
-    host = session.inventory.main if what.rank is None else job.host_of(what.rank)
+    host = session.inventory.main if what.rank is None else _host_of(session, job, what.rank)
     copy(session.container(host), job.id, sink, what, *more)
+
+
+def _host_of(session: Session, job: JobStatus, rank: int) -> str:
+    """Return the host on which a rank runs; in an elastic job, the host that has started the rank last.
+
+    Raises:
+        NotReady: the job has no such rank.
+    """
+    planned = job.host_of(rank)
+    if not job.elastic:
+        return planned
+    ask = command("python3", "-c", _SINCE_START, str(JOBS / job.id / "logs" / f"rank-{rank}.run"))
+
+    def since_start(host: str) -> float:
+        result = session.container(host).run(ask, _QUERY_S)
+        if not result.ok:  # the host has not started the rank
+            return math.inf
+        return read_answer(float, result.stdout, host, f"the start of rank {rank}")
+
+    # By the clock of each host, because the clocks differ.
+    ages = {planned: math.inf} | fan_out(dict(job.hosts), since_start)[0]
+    return min(ages, key=lambda host: ages[host])
 
 
 def _follow_rank(session: Session, job: JobStatus, rank: int, sink: Sink, what: Excerpt) -> None:
     """Copy a rank's log until the rank has ended, also from the hosts to which restarts move the rank."""
-    host, left = job.host_of(rank), dict[str, float]()
+    host, left = _host_of(session, job, rank), dict[str, float]()
     while True:
         error: ToolkitError | None = None
         try:
@@ -128,7 +155,7 @@ def _host_after_restart(session: Session, job: str, rank: int, host: str, lost: 
         except ToolkitError:
             return ""
         with suppress(NotReady):  # after a restart on fewer hosts, the rank does not exist
-            if (now := status.host_of(rank)) != host:
+            if (now := _host_of(session, status, rank)) != host:
                 return now
         if status.final or (status.state != "restarting" and time.monotonic() > until):
             return ""

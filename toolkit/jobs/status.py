@@ -53,6 +53,7 @@ class JobStatus:
         last_lines: last output of the rank that failed first.
         failed_rank: the rank that failed first, None if no rank did or if it is not known.
         lost_host: the host whose loss ended the job, empty if it ended for another reason.
+        elastic: the launcher restarts ranks itself, and numbers ranks in its own order of the hosts.
     """
 
     id: str
@@ -70,6 +71,7 @@ class JobStatus:
     last_lines: tuple[str, ...] = ()
     failed_rank: int | None = None
     lost_host: str = ""
+    elastic: bool = False
 
     def __repr__(self) -> str:
         # Without the command and the output, which can contain secrets.
@@ -91,7 +93,7 @@ class JobStatus:
         return sum(len(slots) for _, slots in self.hosts)
 
     def host_of(self, rank: int) -> str:
-        """Return the host on which a rank runs.
+        """Return the host on which a rank runs, unless the job is elastic.
 
         Raises:
             NotReady: the job has no such rank.
@@ -165,6 +167,7 @@ def parse_status(job: str, status: Status, alive: bool = True, record: Record | 
         last_lines=cause.last or (),
         failed_rank=cause.rank,
         lost_host=status.lost_host or "",
+        elastic=record.elastic or False,
     )
 
 
@@ -241,6 +244,7 @@ def job_json(job: JobStatus) -> dict[str, Any]:
     """Return a job in the form of the JSON output."""
     found = asdict(job) | {"ranks": job.ranks, "hosts": {name: list(slots) for name, slots in job.hosts}}
     del found["failed_rank"], found["lost_host"]  # `reason` contains both as text
+    del found["elastic"]
     return found
 
 

@@ -42,6 +42,7 @@ class Record:
     command: Lines | None = ()
     hosts: tuple[RecordHost, ...] | None = ()
     transport: str | None = ""
+    elastic: bool | None = False
 
     def __post_init__(self) -> None:
         check_slots(self.slots)

@@ -44,6 +44,8 @@ def test_a_job_is_read_from_its_records() -> None:
     for rank in (-1, 3):
         with pytest.raises(NotReady, match=f"has no rank {rank}, because the world size is 3"):
             found.host_of(rank)
+    elastic = parse_status("x", Status(), True, decode(Record, {**RECORD, "elastic": True}))
+    assert (elastic.elastic, found.elastic) == (True, False)
 
 
 def test_a_job_whose_supervisor_is_gone_is_lost_unless_it_has_ended() -> None:
