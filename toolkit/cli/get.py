@@ -156,7 +156,7 @@ def bring_logs(session: Session, job: JobStatus, into: Destination, verbose: boo
     """
     folder = JOBS / job.id
     known = session.inventory.names
-    names = dict.fromkeys((session.inventory.main, *(name for name, _ in job.hosts)))
+    names = dict.fromkeys((session.inventory.main, *dict(job.hosts), *job.former_hosts))
     places = {name: into.folder(job.id, name) for name in names if name in known}
 
     def find(name: str) -> Found:

@@ -107,7 +107,7 @@ def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
             alive = is_alive(status.get("pid"), folder.name)
             # The job can end between the two checks.
             status = status if alive else kept_status(folder) or status
-            status = _only_in(status, "restarts", "reason")
+            status = _only_in(status, "restarts", "reason", "hosts")
             names = ("owner", "launcher", "command", "hosts", "transport", "elastic")
             record = _only(read(folder / "record.json"), *names)
             record = _only_in(record, "hosts", "name", "slots", "taken")

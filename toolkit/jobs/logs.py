@@ -85,9 +85,10 @@ def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bo
     Raises:
         NotReady: the job has no such rank or host.
     """
-    if what.host and what.host not in dict(job.hosts):
-        known = host_list(name for name, _ in job.hosts)
-        raise NotReady(f"job {job.id} has no ranks on {what.host}, only on {known}", "toolkit jobs")
+    used = [*dict(job.hosts), *job.former_hosts]
+    if what.host and what.host not in used:
+        known = host_list(used)
+        raise NotReady(f"job {job.id} has had no ranks on {what.host}, only on {known}", "toolkit jobs")
     more = () if on else ("--now",)
     if what.rank is None and session.inventory.in_parts:
         show_parts(session, job.id, sink, what, more)

@@ -49,6 +49,7 @@ class JobStatus:
         owner: who started it, by the name on the machine that did.
         command: what each rank executes.
         hosts: names of its hosts in rank order, each with the slots that it has there.
+        former_hosts: hosts that the job used before a restart, and uses no longer.
         restarts: why each attempt before this one ended.
         last_lines: last output of the rank that failed first.
         failed_rank: the rank that failed first, None if no rank did or if it is not known.
@@ -67,6 +68,7 @@ class JobStatus:
     launcher: str = ""
     command: tuple[str, ...] = ()
     hosts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    former_hosts: tuple[str, ...] = ()
     restarts: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
     failed_rank: int | None = None
@@ -150,6 +152,8 @@ def parse_status(job: str, status: Status, alive: bool = True, record: Record | 
     record, cause = record or Record(), status.cause or Cause()
     # The hosts that `run` requested, unless a restart has changed them.
     requested = {host.name: host.taken or _slots(host.slots) for host in record.hosts or ()}
+    hosts = status.hosts or requested
+    earlier = dict.fromkeys((*requested, *(name for one in status.restarts or () for name in one.hosts)))
     return JobStatus(
         id=job,
         # Main's container or host stopped during the job, so no process could record its end.
@@ -162,7 +166,8 @@ def parse_status(job: str, status: Status, alive: bool = True, record: Record | 
         owner=record.owner or "",
         launcher=record.launcher or "",
         command=record.command or (),
-        hosts=tuple((status.hosts or requested).items()),
+        hosts=tuple(hosts.items()),
+        former_hosts=tuple(name for name in earlier if name not in hosts),
         restarts=tuple(one.reason for one in status.restarts or ()),
         last_lines=cause.last or (),
         failed_rank=cause.rank,
@@ -244,7 +249,7 @@ def job_json(job: JobStatus) -> dict[str, Any]:
     """Return a job in the form of the JSON output."""
     found = asdict(job) | {"ranks": job.ranks, "hosts": {name: list(slots) for name, slots in job.hosts}}
     del found["failed_rank"], found["lost_host"]  # `reason` contains both as text
-    del found["elastic"]
+    del found["elastic"], found["former_hosts"]
     return found
 
 

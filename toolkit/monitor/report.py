@@ -55,7 +55,7 @@ def job_report(session: Session, job: str) -> JobReport:
         )
     for name, what in accounts.items():
         accounts[name] = replace(what, versions=what.versions | host_versions(session.facts[name]))
-    took_part = {name for name, _ in status.hosts}
+    took_part = {*own, *status.former_hosts}
     missing = {name: why for name, why in silent.items() if name in took_part}
     return make_report(
         session.inventory.cluster,

@@ -750,7 +750,7 @@ def test_the_listing_contains_only_what_its_readers_use(world: World) -> None:
     assert rows["hosts"]["record"] == {"hosts": [{"name": "a", "slots": 1, "taken": [0]}, 7]}
     assert {one.name for one in fields(RecordHost)} == {"name", "slots", "taken"}
     assert rows["odd"]["record"] == [7], "the client reports it"
-    assert rows["odd"]["status"] == {**status, "restarts": [{"reason": "lost"}, 7]}
+    assert rows["odd"]["status"] == {**status, "restarts": [{"reason": "lost", "hosts": ["a"]}, 7]}
 
 
 def test_the_listing_passes_over_what_a_rank_has_put_in_place_of_a_file(world: World) -> None:

@@ -591,11 +591,16 @@ def test_saved_logs_stay_below_their_folder(project: Path, place: Place, run: Ru
     assert (moved / "logs" / "rank-0.log").read_text() == "step 1\n"
 
 
-def test_logs_of_hosts_that_are_not_ours(project: Path, place: Place, run: Run) -> None:
+@pytest.mark.parametrize("left", [False, True])
+def test_logs_of_hosts_that_are_not_ours(project: Path, place: Place, run: Run, left: bool) -> None:
     place.write("../logs/rank-0.log", "step 1\n")
     place.write("../output.log", "[gpu1 0] step 1\n")
-    hosts = {HOST: [0], "../../x": [0]}
-    place.write("../status.json", json.dumps({"state": "succeeded", "exit_code": 0, "hosts": hosts}))
-    status, _, err = run("logs", "one", "--save", "kept")
-    assert status == 1 and "ran on '../../x', which is not in hosts.yaml" in err
+    hosts, restarts = {HOST: [0], "../../x": [0]}, list[object]()
+    if left:  # the job has restarted on the other host only
+        del hosts["../../x"]
+        restarts = [{"reason": "lost", "hosts": [HOST, "../../x"]}]
+    status = {"state": "succeeded", "exit_code": 0, "hosts": hosts, "restarts": restarts}
+    place.write("../status.json", json.dumps(status))
+    code, _, err = run("logs", "one", "--save", "kept")
+    assert code == 1 and "ran on '../../x', which is not in hosts.yaml" in err
     assert (project / "kept" / "one" / HOST / "logs" / "rank-0.log").is_file()

@@ -15,7 +15,7 @@ import pytest
 
 from toolkit.core.command import Command, Result
 from toolkit.core.runner import Sink, run_here
-from toolkit.errors import ToolkitError, Unreachable
+from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.jobs import logs
 from toolkit.jobs.logs import Excerpt, raise_if_failed, show_log
 from toolkit.jobs.status import JobStatus
@@ -138,6 +138,18 @@ def test_the_log_of_a_rank_of_an_elastic_job_is_followed_to_another_host(
     found = {"main": lambda: Result(0, next(ages)), "gpu2": lambda: next(starts)}
     output, _, error = follow_rank(monkeypatch, states, {"main": b"one\n", "gpu2": b"two\n"}, found)
     assert (output, error) == (f"one\n{MOVED}two\n", None)
+
+
+def test_the_output_of_a_host_that_the_job_has_left_can_be_selected(monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced = replace(job("gpu9"), former_hosts=("gpu2",))
+    inventory = SimpleNamespace(main="main", in_parts=False)
+    session: Any = SimpleNamespace(inventory=inventory, container=lambda host: host)
+    asked = list[object]()
+    monkeypatch.setattr(logs, "copy", lambda *words: asked.append(words[3]))
+    show_log(session, replaced, print, Excerpt(host="gpu2"), False)
+    assert asked == [Excerpt(host="gpu2")]
+    with pytest.raises(NotReady, match="has had no ranks on gpu3, only on main, gpu9, gpu2"):
+        show_log(session, replaced, print, Excerpt(host="gpu3"), False)
 
 
 @pytest.mark.parametrize("final", [False, True])

@@ -48,6 +48,15 @@ def test_a_job_is_read_from_its_records() -> None:
     assert (elastic.elastic, found.elastic) == (True, False)
 
 
+def test_a_job_that_restarted_on_other_hosts_has_left_the_earlier_ones() -> None:
+    restarts = [{"reason": "lost", "hosts": hosts} for hosts in (["gpu1", "gpu2"], ["gpu1", "gpu9"])]
+    found = job(
+        hosts={"gpu1": [0, 2], "gpu8": [0]}, restarts=[{"reason": "of an earlier toolkit"}, *restarts]
+    )
+    assert (found.former_hosts, dict(found.hosts).keys()) == (("gpu2", "gpu9"), {"gpu1", "gpu8"})
+    assert job().former_hosts == ()
+
+
 def test_a_job_whose_supervisor_is_gone_is_lost_unless_it_has_ended() -> None:
     assert job(alive=False).state == "lost" and job(alive=False).final
     assert job(alive=False, state="succeeded", exit_code=0).state == "succeeded"

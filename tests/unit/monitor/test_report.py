@@ -30,7 +30,7 @@ from toolkit.bench.scaling_report import Point as Scaled
 from toolkit.bench.scaling_report import Scaling, parse_scaling, scaling_html
 from toolkit.container.monitor import gauge_log, job_facts
 from toolkit.core.report import HERE, Outcome, from_phase, parse_spans, spans_json
-from toolkit.errors import BadInput
+from toolkit.errors import BadInput, Unreachable
 from toolkit.jobs.status import parse_status
 from toolkit.monitor.charts import Line, chart, clock_text, ticks
 from toolkit.monitor.job_report import Curve, JobReport, make_report
@@ -379,6 +379,23 @@ def test_a_host_without_a_part_is_not_in_the_report(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(toolkit.monitor.report, "_ask", lambda session, name, job: (5070.0, told[name]))
     report = toolkit.monitor.report.job_report(session, "j1")  # type: ignore[arg-type]
     assert [rank.host for rank in report.ranks] == ["gpu2"]
+
+
+def test_a_host_that_the_job_has_left_is_silent_if_it_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inventory = replace(world_inventory(), main="gpu1")
+    told = host_says("gpu1", 0, 0.0)
+    restarts = [{"reason": "lost", "hosts": ["gpu1", "gpu2"]}]
+    status = {"state": "failed", "hosts": {"gpu1": [0]}, "restarts": restarts}
+    errors = {name: Unreachable("it does not answer", "", name) for name in inventory.names if name != "gpu1"}
+    session = SimpleNamespace(inventory=inventory, errors=errors, facts={"gpu1": facts("gpu1")})
+    monkeypatch.setattr(
+        toolkit.monitor.report, "job_status", lambda *_: parse_status("j1", decode(Status, status))
+    )
+    monkeypatch.setattr(toolkit.monitor.report, "_ask", lambda *_: (5070.0, told))
+    report = toolkit.monitor.report.job_report(session, "j1")  # type: ignore[arg-type]
+    assert report.silent == (("gpu2", "it does not answer"),)
 
 
 def assert_self_contained(text: str) -> None:
