@@ -7,10 +7,10 @@ from pathlib import Path
 
 from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of
-from toolkit.errors import ToolkitError
+from toolkit.errors import BadInput, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.jobs.control import run_to_completion
-from toolkit.jobs.launcher import rank_command
+from toolkit.jobs.launcher import rank_command, script_problems
 from toolkit.jobs.make_job import plan_request
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request, check_request
@@ -25,9 +25,11 @@ def probe_request(inventory: Inventory, script: str, arguments: Sequence[str], w
     """Return the request that runs the script as one rank, on the main host if it has slots.
 
     Raises:
-        BadInput: the script is outside the folder that toolkit sends.
+        BadInput: the script is outside the folder that toolkit sends, or is ignored.
     """
     command = rank_command((script, *arguments), workdir)
+    if problems := script_problems(command, workdir):
+        raise BadInput("command line", tuple(problems))
     ordered = sorted(inventory.hosts, key=lambda host: host.name != inventory.main)
     with_slots = [host.name for host in ordered if host.slots != 0]
     request = Request(

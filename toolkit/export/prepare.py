@@ -72,7 +72,7 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     Raises:
         BadInput: see ``toolkit.jobs.request.check_request``; or the target cannot express a part of the file.
     """
-    check_request(inventory, replace(batch.request, secrets=False))
+    check_request(inventory, replace(batch.request, secrets=False), sent=False)
     problems = []
     start, fixes = start_of(inventory, batch.request), []
     launcher = start.launcher

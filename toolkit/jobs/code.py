@@ -86,8 +86,11 @@ def _has_meaning(line: str) -> bool:
     return bool(line.strip())
 
 
-# The rules of each folder on the way, outermost first, with how much of a path leads to that folder.
-_Rules = tuple[tuple[int, Rules], ...]
+# The rules of each folder on the way, outermost first: the start of paths in the folder, the name of the
+# ignore file, and its rules.
+_Rules = tuple[tuple[str, str, Rules], ...]
+_NO_RULES: _Rules = ()
+_WILD = re.compile(r"[\\*?\[\]]")  # characters with a meaning in a line of an ignore file
 
 
 def list_files(folder: Path) -> tuple[str, ...]:
@@ -99,6 +102,38 @@ def list_files(folder: Path) -> tuple[str, ...]:
         ToolkitError: the folder is not there, or a part of it cannot be read.
     """
     return tuple(path for path, _ in _found(folder))
+
+
+def why_not_sent(folder: Path, path: str) -> str:
+    """Return the reason why a file of a folder is not sent, with the fix; empty if it is sent.
+
+    Args:
+        path: relative to ``folder``; the target of a symlink does not count.
+
+    Raises:
+        ToolkitError: an ignore file cannot be read.
+    """
+    parts, prefix, rules = Path(os.path.normpath(path)).parts, "", _NO_RULES
+    if parts[:1] == ("..",):
+        return ""
+    for name in parts:
+        place, below = folder / prefix / name, f"{prefix}{name}"
+        is_folder = place.is_dir() and not place.is_symlink()
+        if is_folder and _is_never_sent(place):
+            return f"toolkit never sends the folder {below}; move the file to another folder"
+        try:
+            rules = _with_rules_in(folder / prefix, prefix, rules)
+        except OSError as error:
+            raise _unreadable(error) from error
+        if file := _ignored_by(below, is_folder, rules):
+            slash = "/" if is_folder else ""
+            plain = _WILD.sub(r"\\\g<0>", name)
+            fix = f"add the line !/{plain}{slash} to the end of {prefix}{IGNORE_FILES[-1]}"
+            return f"{file} excludes {below}{slash} from the code; {fix}"
+        if not is_folder:
+            break
+        prefix = f"{below}/"
+    return ""
 
 
 def read_tree(folder: Path, cache: Path | None = None, private: Iterable[Path] = ()) -> CodeTree:
@@ -199,15 +234,13 @@ def _unreadable(error: OSError) -> ToolkitError:
 
 
 def _walk(folder: Path, prefix: str, rules: _Rules, found: list[tuple[str, os.DirEntry[str]]]) -> None:
-    files = (folder / name for name in IGNORE_FILES)
-    own = [parse_ignore(file.read_bytes()) for file in files if file.is_file()]
-    rules = (*rules, *((len(prefix), r) for r in own if r is not None))
+    rules = _with_rules_in(folder, prefix, rules)
     for entry in os.scandir(folder):
         is_folder = entry.is_dir(follow_symlinks=False)
         path = f"{prefix}{entry.name}"
-        if is_folder and (entry.name in NEVER_SENT or _has_results(entry)):
+        if is_folder and _is_never_sent(Path(entry.path)):
             continue
-        if _is_ignored(path, is_folder, rules):
+        if _ignored_by(path, is_folder, rules):
             continue
         if is_folder:
             _walk(Path(entry.path), f"{path}/", rules, found)
@@ -217,17 +250,28 @@ def _walk(folder: Path, prefix: str, rules: _Rules, found: list[tuple[str, os.Di
             found.append((path, entry))
 
 
-def _has_results(entry: os.DirEntry[str]) -> bool:
-    """Return whether a folder can have downloads of toolkit; a Python package of the same name has none."""
-    return entry.name == RUNS and not Path(entry.path, "__init__.py").is_file()
+def _is_never_sent(folder: Path) -> bool:
+    """Return True for folders without code, and for one that can have downloads of toolkit.
+
+    A Python package of the same name has no downloads.
+    """
+    has_results = folder.name == RUNS and not (folder / "__init__.py").is_file()
+    return has_results or folder.name in NEVER_SENT
 
 
-def _is_ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
-    for start, own in reversed(rules):
-        verdict = own.ignored(path[start:], is_folder)
+def _with_rules_in(folder: Path, prefix: str, rules: _Rules) -> _Rules:
+    files = (name for name in IGNORE_FILES if (folder / name).is_file())
+    own = ((prefix, name, parse_ignore((folder / name).read_bytes())) for name in files)
+    return (*rules, *((prefix, name, found) for prefix, name, found in own if found is not None))
+
+
+def _ignored_by(path: str, is_folder: bool, rules: _Rules) -> str:
+    """Return the ignore file that excludes an entry; empty if none does."""
+    for prefix, name, own in reversed(rules):
+        verdict = own.ignored(path.removeprefix(prefix), is_folder)
         if verdict is not None:
-            return verdict
-    return False
+            return f"{prefix}{name}" if verdict else ""
+    return ""
 
 
 class Unsteady(OSError):

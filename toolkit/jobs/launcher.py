@@ -14,6 +14,7 @@ from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.load import is_file, is_folder
+from toolkit.jobs.code import why_not_sent
 from toolkit.jobs.script_imports import (
     files_of,
     imports_of,
@@ -140,12 +141,36 @@ def _sources(command: Sequence[str], workdir: Path | None) -> dict[str, str]:
         return {_CODE: command[index]}
     if not kind or workdir is None:
         return {}
-    candidates = [command[index]]
+    script = _script(command, workdir)
+    return read_sources(workdir, script) if script else {}
+
+
+def _script(command: Sequence[str], workdir: Path) -> str:
+    """Return the file of the folder that a command runs; empty if it runs none, or one that is not known."""
+    kind, index = _python_program(command)
+    candidates = [command[index]] if kind == "script" else [command[0]]
     if kind == "module":
         base = command[index].replace(".", "/")
         candidates = [f"{base}.py", f"{base}/__main__.py"]
-    script = next((path for path in candidates if is_file(workdir / path)), "")
-    return read_sources(workdir, script) if script else {}
+    elif tuple(command[:2]) == _ACCELERATE:
+        candidates = [word for word in command if word.endswith(".py")][:1]
+    return next((path for path in candidates if is_file(workdir / path)), "")
+
+
+def script_problems(command: Sequence[str], workdir: Path | None) -> list[Problem]:
+    """Return the problem of a script that the hosts would not receive with the folder.
+
+    Args:
+        command: see ``rank_command``.
+
+    Raises:
+        ToolkitError: an ignore file cannot be read.
+    """
+    script = _script(command, workdir) if workdir is not None else ""
+    if workdir is None or not script or script.startswith("/"):
+        return []
+    why = why_not_sent(workdir, script)
+    return [Problem(script, f"is not sent to the hosts, because {why}")] if why else []
 
 
 def _python_program(command: Sequence[str]) -> tuple[str, int]:

@@ -19,6 +19,7 @@ from toolkit.jobs.launcher import (
     elastic_problems,
     how_to_start,
     launcher_problems,
+    script_problems,
     transport_problems,
     without_ssh,
 )
@@ -74,15 +75,17 @@ class CheckedRequest:
     start: Start
 
 
-def check_request(inventory: Inventory | None, request: Request) -> CheckedRequest:
+def check_request(inventory: Inventory | None, request: Request, sent: bool = True) -> CheckedRequest:
     """Report all problems of a request at once, before any host is contacted.
 
     Args:
         inventory: None if the hosts file has problems; then only the rest is checked.
+        sent: the ranks run the copy of the folder that toolkit sends, without ignored files.
 
     Raises:
         BadInput: unknown launcher or hosts, more ranks than declared slots, a folder, a script or a
-            secret that is not there.
+            secret that is not there, or a script that is not sent.
+        ToolkitError: an ignore file of the folder cannot be read.
     """
     problems = _number_problems(request) + _variable_problems(request)
     chosen: tuple[str, ...] = ()
@@ -113,6 +116,7 @@ def check_request(inventory: Inventory | None, request: Request) -> CheckedReque
             start = start_of(inventory, request)
             # Without an inventory it is unknown whether the hosts file names a launcher.
             launcher = start.launcher if launcher else ""
+            problems += script_problems(start.command, request.workdir) if sent else ()
         except BadInput as error:
             problems += error.problems
     if request.elastic:

@@ -450,6 +450,12 @@ def inventory(text: str = HOSTS, **changes: Any) -> Inventory:
     return dataclasses.replace(parse_inventory(text, "hosts.yaml"), **changes)
 
 
+def test_an_ignored_script_is_exported(folder: Path) -> None:
+    """The job runs the script of a shared folder or of the image: toolkit sends nothing."""
+    (folder / ".gitignore").write_text("train.py\n")
+    check_batch(inventory(), batch(folder), SLURM)
+
+
 def refused(made: Inventory, asked: BatchRequest, target: str) -> list[str]:
     with pytest.raises(BadInput) as error:
         check_batch(made, asked, target)

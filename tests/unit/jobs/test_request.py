@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
+from toolkit.bench.step_time import probe_request
 from toolkit.core.host_programs import container_programs
 from toolkit.errors import BadInput
 from toolkit.hostsfile.inventory import Inventory
@@ -120,6 +121,38 @@ def test_what_the_command_line_would_refuse_is_refused_to_python_too(wrong: Any,
         check_request(world.inventory(SLOTS), Request(words=("hostname",), **wrong))
     assert [problem.path for problem in caught.value.problems] == [path]
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        (("train.py",), "train.py"),
+        (("./lib/tool.py",), "lib/tool.py"),
+        (("python", "-u", "train.py"), "train.py"),
+        (("python", "-m", "lib.tool"), "lib/tool.py"),
+        (("accelerate", "launch", "--num_processes", "2", "train.py"), "train.py"),
+        (("run.sh",), "./run.sh"),
+        (("python", "train.py", "--config", "ignored.py"), ""),
+        (("python", "/opt/train.py"), ""),
+        (("nvidia-smi",), ""),
+    ],
+)
+def test_a_script_that_is_not_sent_is_refused(code: Path, words: tuple[str, ...], script: str) -> None:
+    assert not refused(words=words, workdir=code)
+    (code / "ignored.py").write_text("")
+    (code / ".gitignore").write_text(f"{script.removeprefix('./')}\nignored.py\n")
+    problems = refused(words=words, workdir=code)
+    assert len(problems) == bool(script)
+    for problem in problems:
+        assert problem.startswith(f"{script}: is not sent to the hosts, because .gitignore excludes ")
+    check_request(world.inventory(SLOTS), Request(words=words, workdir=code), sent=False)
+
+
+def test_a_step_of_a_script_that_is_not_sent_is_not_measured(code: Path) -> None:
+    assert probe_request(world.inventory(SLOTS), "train.py", (), code).words[-1] == "train.py"
+    (code / ".gitignore").write_text("train.py\n")
+    with pytest.raises(BadInput, match=r"train\.py: is not sent to the hosts"):
+        probe_request(world.inventory(SLOTS), "train.py", (), code)
 
 
 def test_what_is_right_passes() -> None:

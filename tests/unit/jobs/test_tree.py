@@ -18,7 +18,7 @@ from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import private_files
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.jobs import code as jobs_code
-from toolkit.jobs.code import contents, list_files, read_tree
+from toolkit.jobs.code import contents, list_files, read_tree, why_not_sent
 from toolkit.jobs.make_job import private_code
 from toolkit.plan.steps import Phase, Plan, SendCode
 
@@ -115,7 +115,48 @@ def test_the_same_files_as_git(tmp_path: Path, seed: int) -> None:
     for folder in [tmp_path, *chance.sample(folders, k=min(3, len(folders)))]:
         lines = chance.sample(RULES, k=chance.randrange(1, 5))
         (folder / ".gitignore").write_text(chance.choice(["\n", "\r\n"]).join(lines) + "\n")
-    assert list(list_files(tmp_path)) == by_git(tmp_path)
+    sent = list_files(tmp_path)
+    assert list(sent) == by_git(tmp_path)
+    local = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*")) if path.is_file()]
+    assert {path for path in local if not why_not_sent(tmp_path, path)} == set(sent)
+
+
+@pytest.mark.parametrize(
+    ("path", "lines", "reasons"),
+    [
+        ("train.py", {".gitignore": "*.py"}, [".gitignore excludes train.py"]),
+        ("train.py", {".toolkitignore": "/train.py"}, [".toolkitignore excludes train.py"]),
+        ("a/b/t.py", {".gitignore": "b/"}, [".gitignore excludes a/b/"]),
+        ("a/t.py", {"a/.gitignore": "t.py", ".toolkitignore": "!a/t.py"}, ["a/.gitignore excludes a/t.py"]),
+        ("#a[b]*\\?.py", {".gitignore": "*.py"}, [".gitignore excludes #a[b]*\\?.py"]),
+        ("./a/../train.py", {".gitignore": "train.py"}, [".gitignore excludes train.py"]),
+        ("train.py", {".gitignore": "*.py\n!train.py"}, []),
+        ("link/t.py", {".gitignore": "a/"}, []),  # the target of a link does not count
+        ("../outside.py", {".gitignore": "*.py"}, []),
+    ],
+)
+def test_a_file_that_is_not_sent_is_sent_after_the_fix(
+    tmp_path: Path, path: str, lines: dict[str, str], reasons: list[str]
+) -> None:
+    folder = tmp_path / "code"
+    put(folder, "a/t.py", "../outside.py")
+    (folder / "link").symlink_to("a")
+    put(folder, path)
+    for name, text in lines.items():
+        put(folder, name, text=f"{text}\n")
+    for reason in reasons:
+        what, _, fix = why_not_sent(folder, path).partition(" from the code; add the line ")
+        line, _, file = fix.partition(" to the end of ")
+        assert what == reason
+        with (folder / file).open("a") as rules:
+            rules.write(f"{line}\n")
+    assert why_not_sent(folder, path) == ""
+
+
+@pytest.mark.parametrize("name", ["runs", "lib/.venv"])
+def test_the_folder_that_is_never_sent_is_named(tmp_path: Path, name: str) -> None:
+    put(tmp_path, f"{name}/train.py")
+    assert why_not_sent(tmp_path, f"{name}/train.py").startswith(f"toolkit never sends the folder {name}; ")
 
 
 @pytest.mark.parametrize("rules", ["!.git/\n!.venv/\n!__pycache__/\n!.lab/\n!runs/\n", "*\n!*/\n!*.py\n", ""])
