@@ -10,7 +10,7 @@ import pytest
 from tests.unit.container_world import INSIDE
 from toolkit.container import conventions
 from toolkit.container.code import store
-from toolkit.container.job import supervisor
+from toolkit.container.job import restarts
 
 
 def test_the_root_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_the_root_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setenv("TOOLKIT_ROOT", root)
             assert conventions.job_folder("x") == Path(root, "jobs", "x")
             assert conventions.program("job.rank") == [f"{root}/inside/run.py", "job.rank"]
-            assert supervisor.root() == Path(root)
+            assert restarts.root() == Path(root)
             assert store.jobs_folder() == f"{root}/jobs"
 
 
