@@ -347,8 +347,8 @@ def ask(word: str, root: Path, **order: object) -> subprocess.CompletedProcess[s
     return subprocess.run(words, input=json.dumps(order), capture_output=True, text=True, check=False)
 
 
-def unpack(root: Path, source: Path, cut: int | None = None) -> list[Any]:
-    """Feed the shards of a folder to the host's program, the last one cut short if asked for."""
+def unpack(root: Path, source: Path, cut: int | None = None, first: int = 0) -> list[Any]:
+    """Feed the shards of a folder from a number on to the host's program, cut short if asked for."""
     text = (
         "import json, sys, time; from toolkit.container.transfer import unpack; said = []\n"
         "root, account, *files = sys.argv[1:]\n"
@@ -363,7 +363,7 @@ def unpack(root: Path, source: Path, cut: int | None = None) -> list[Any]:
         "print(json.dumps(said))\n"
     )
     files = []
-    for number, shard in enumerate(read_content(source).shards):
+    for number, shard in enumerate(read_content(source).shards[first:]):
         files.append(root.parent / f"shard{number}")
         files[-1].write_bytes(b"".join(read_shard(source, shard))[:cut])
     root.mkdir(exist_ok=True)
@@ -496,6 +496,109 @@ def test_parts_of_a_transfer_that_was_given_up_go(tmp_path: Path, source: Path) 
     unpack(host.path, source, cut=-100)
     assert any(path.name.startswith(".toolkit-part-") for path in (host.path / "a").iterdir())
     assert remove(host).status == "ok" and not host.path.exists()
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_an_interrupted_update_leaves_files_of_toolkit_only(
+    tmp_path: Path, source: Path, arrived: bool
+) -> None:
+    """The changed file has its new version, or still the one before; both are written by toolkit."""
+    root = tmp_path / "root"
+    unpack(root, source)
+    (source / "a/4").write_bytes(b"!" * 5_000)
+    unpack(root, source, cut=None if arrived else -100)
+    assert (root / "a/4").stat().st_size == (5_000 if arrived else 3_000)
+    assert json.loads(ask("remove", root).stdout) == {"gone": 5, "stay": 0, "left": 0}
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_file_that_is_deleted_after_an_interrupted_update_goes(
+    tmp_path: Path, source: Path, arrived: bool
+) -> None:
+    root = tmp_path / "root"
+    unpack(root, source)
+    (source / "a/4").write_bytes(b"!" * 5_000)
+    unpack(root, source, cut=None if arrived else -100)
+    (source / "a/4").unlink()
+    unpack(root, source)
+    wanted = [shard.name for shard in read_content(source).shards]
+    done = ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1})
+    assert json.loads(done.stdout) == {"gone": 1, "stay": 0} and listing(root) == listing(source)
+
+
+def test_a_file_that_changed_on_the_host_stays_after_an_interrupted_update(
+    tmp_path: Path, source: Path
+) -> None:
+    root = tmp_path / "root"
+    unpack(root, source)
+    (source / "a/4").write_bytes(b"!" * 5_000)
+    unpack(root, source)
+    (root / "a/4").write_text("mine")
+    assert json.loads(ask("remove", root).stdout) == {"gone": 4, "stay": 1, "left": 1}
+    assert (root / "a/4").read_text() == "mine"
+
+
+def test_a_file_makes_room_for_a_folder_after_an_interrupted_update(tmp_path: Path, source: Path) -> None:
+    root = tmp_path / "root"
+    (source / "b").write_bytes(b"b" * 3_000)
+    unpack(root, source)
+    (source / "b").write_bytes(b"!" * 5_000)
+    unpack(root, source, cut=-100)
+    (source / "b").unlink()
+    (source / "b").mkdir()
+    assert unpack(root, source) == [[0, 0, ""]]
+    assert (root / "b").is_dir()
+
+
+def test_a_folder_with_a_part_of_an_interrupted_transfer_makes_room_for_a_file(
+    tmp_path: Path, source: Path
+) -> None:
+    root = tmp_path / "root"
+    unpack(root, source, cut=-100)
+    shutil.rmtree(source / "a")
+    (source / "a").write_text("a file now")
+    assert unpack(root, source) == [[0, 0, ""]]
+    assert listing(root) == listing(source)
+
+
+@pytest.mark.parametrize("then", ["rm", "file"])
+def test_a_folder_whose_own_entry_did_not_arrive_goes(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    for name, size in (("LEAST", 1000), ("MOST", 4000), ("PIECE", 4000)):
+        monkeypatch.setattr(shards, name, size)
+    root = tmp_path / "root"
+    (source / "a/b").mkdir()
+    (source / "a/b/large").write_bytes(b"x" * 9_000)
+    folder, *_ = json.loads(read_content(source).shards[0].entries)
+    assert folder[:2] == ["d", "a"]
+    unpack(root, source, first=1)
+    assert (root / "a/b").is_dir()
+    if then == "rm":
+        assert json.loads(ask("remove", root).stdout)["left"] == 0
+        return
+    shutil.rmtree(source / "a")
+    (source / "a").write_text("a file now")
+    assert unpack(root, source) == [[0, 0, ""]]
+    assert listing(root) == listing(source)
+
+
+def test_a_file_in_the_place_of_a_folder_without_an_entry_is_refused(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused before the journal has the folder, and is not overwritten by a file of this name."""
+    for name, size in (("LEAST", 1000), ("MOST", 4000), ("PIECE", 4000)):
+        monkeypatch.setattr(shards, name, size)
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "a").write_text("mine")
+    for _, status, said in unpack(root, source, first=1):
+        assert status == 1 and said.startswith(f"{root}/a is a link or a file, but must be a folder")
+    shutil.rmtree(source / "a")
+    (source / "a").write_text("a file now")
+    ((_, status, said),) = unpack(root, source)
+    assert status == 1 and said.startswith(f"{root}/a exists already and was not written by toolkit")
+    assert (root / "a").read_text() == "mine"
 
 
 ENTRIES_THAT_ARE_NONE: list[Any] = [

@@ -24,7 +24,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolkit.protocol.shards import Entry, shard_name
@@ -187,7 +187,20 @@ class Folder:
     def _begin(self, shard: str, entries: list[Entry]) -> None:
         self.whole.pop(shard, None)
         self.begun[shard] = entries
-        self.ours.update((entry[1], entry) for entry in entries)
+        self.ours.update((entry[1], entry) for entry in (*self._above(entries), *entries))
+
+    def _above(self, entries: list[Entry]) -> list[Entry]:
+        """Return an entry for each unrecorded folder above these entries.
+
+        The shard with the folder's own entry can arrive later, or never if the transfer is interrupted.
+        """
+        found: dict[str, Entry] = {}
+        for entry in entries:
+            path = entry[1].rpartition("/")[0]
+            while path and path not in found and self.ours.get(path, ["l"])[0] != "d":
+                found[path] = ["d", path, 0o755]
+                path = path.rpartition("/")[0]
+        return list(found.values())
 
     def lock(self) -> None:
         self._lock = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._top)
@@ -292,8 +305,8 @@ class Folder:
 
     def _clear_way(self, path: str) -> None:
         """Remove a file or link from the path of a folder if it is ours and unchanged, or refuse."""
-        mine = self.ours.get(path)
-        if mine is None or mine[0] == "d" or not self.written(mine):
+        versions = (e for entries in self.begun.values() for e in entries if e[1] == path and e[0] != "d")
+        if not any(map(self.written, versions)):
             raise Fault(
                 f"{self.path(path)} is a link or a file, but must be a folder; remove the link or file"
             )
@@ -301,7 +314,7 @@ class Folder:
 
     def begin(self, shard: str, entries: list[Entry]) -> None:
         """Refuse to overwrite files of others; files that already match their entry count as ours."""
-        for entry in entries:
+        for entry in (*self._above(entries), *entries):
             path, about = entry[1], self.stat(entry[1])
             if about is None:
                 continue
@@ -345,6 +358,7 @@ class Folder:
             put()
         except IsADirectoryError:
             below = [e for entries in self.begun.values() for e in entries if e[1].startswith(f"{path}/")]
+            self.drop_parts(self.begun, f"{path}/")
             self.clear([*below, ["d", path, 0]])
             put()
 
@@ -355,6 +369,14 @@ class Folder:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=self.at(above))
 
+    def drop_parts(self, shards: Mapping[str, list[Entry]], prefix: str = "") -> None:
+        """Remove the incomplete files of an interrupted transfer, of the paths with this prefix."""
+        for shard, entries in shards.items():
+            if shard not in self.whole:
+                for number, entry in enumerate(entries):
+                    if entry[1].startswith(prefix):
+                        self.drop(beside(entry[1], f"{PART}{shard[:16]}-{number}"))
+
     def drop_old(self) -> None:
         """Remove the account that an earlier version kept in the data folder."""
         for name in OLD:
@@ -363,26 +385,30 @@ class Folder:
                 self.drop(name)
 
     def clear(self, entries: Iterable[Entry], but: Iterable[str] = ()) -> tuple[int, int]:
-        """Remove the unchanged files that toolkit wrote; return the numbers of removed and kept files."""
+        """Remove the unchanged files that toolkit wrote; return the numbers of removed and kept files.
+
+        A file is unchanged if it matches any of its entries: an interrupted update leaves either version.
+        """
         kept = set(but)
-        gone = stay = 0
-        folders = []
+        gone = 0
+        changed, folders = set(), set()
         for entry in entries:
+            above, _, name = entry[1].rpartition("/")
             if entry[0] == "p":
                 self.drop(self.part_of(entry))
-            if entry[1] in kept:
-                continue
-            if entry[0] == "d":
-                folders.append(entry[1])
-                continue
-            kept.add(entry[1])
-            above, _, name = entry[1].rpartition("/")
-            if self.written(entry):
-                os.unlink(name, dir_fd=self.at(above))
-                gone += 1
-            elif self.stat(entry[1]) is not None:
-                stay += 1
-        for path in sorted(set(folders), reverse=True):
+            if entry[0] != "d" and entry[1] not in kept:
+                if self.written(entry):
+                    os.unlink(name, dir_fd=self.at(above))
+                    gone += 1
+                else:
+                    changed.add(entry[1])
+            path = entry[1] if entry[0] == "d" else above
+            while path and path not in kept and path not in folders:
+                folders.add(path)
+                path = path.rpartition("/")[0]
+        left = map(self.stat, changed)
+        stay = sum(about is not None and not stat.S_ISDIR(about.st_mode) for about in left)
+        for path in sorted(folders, reverse=True):
             above, _, name = path.rpartition("/")
             # Folders with files of others stay.
             with contextlib.suppress(OSError):

@@ -23,17 +23,15 @@ from toolkit.container.transfer.data_folder import (
     JOURNAL,
     MARK,
     OLD,
-    PART,
     Fault,
     Folder,
-    beside,
     parse_entries,
     shard_line,
     sync_disk,
     whole_line,
     words_of,
 )
-from toolkit.protocol.shards import Entry, shard_name
+from toolkit.protocol.shards import shard_name
 
 
 def look(folder: Folder, wanted: list[str]) -> dict[str, object]:
@@ -90,7 +88,7 @@ def finish(folder: Folder, wanted: list[str], mark: dict[str, object]) -> dict[s
             folder.replace(os.path.basename(folder.part_of(entry)), entry[1])
     keep = set(wanted)
     old = {name: found for name, found in folder.begun.items() if name not in keep}
-    _drop_parts(folder, old)
+    folder.drop_parts(old)
     gone, stay = folder.clear([e for found in old.values() for e in found], {entry[1] for entry in entries})
     size = mark["bytes"]
     if type(size) is not int:
@@ -112,19 +110,11 @@ def finish(folder: Folder, wanted: list[str], mark: dict[str, object]) -> dict[s
 def remove(folder: Folder) -> dict[str, object]:
     """Remove the written files, but not the folder itself, which can be a mount point."""
     folder.account.drop(MARK)
-    _drop_parts(folder, folder.begun)
+    folder.drop_parts(folder.begun)
     gone, stay = folder.clear([entry for found in folder.begun.values() for entry in found])
     folder.account.drop(JOURNAL, f"{JOURNAL}.new", f"{MARK}.new")
     folder.drop_old()
     return {"gone": gone, "stay": stay, "left": len(folder.names())}
-
-
-def _drop_parts(folder: Folder, shards: dict[str, list[Entry]]) -> None:
-    """Remove the incomplete files of an interrupted transfer."""
-    for shard, entries in shards.items():
-        if shard not in folder.whole:
-            for number, entry in enumerate(entries):
-                folder.drop(beside(entry[1], f"{PART}{shard[:16]}-{number}"))
 
 
 def main() -> int:
