@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageConfig, ImageInspect, OciConfig
+from toolkit.protocol.names import PARTIAL_REPOSITORY
 
 # The user's own requirements among the additions in a toolkit image.
 OWN = "own"
@@ -179,7 +180,7 @@ def listed_name(image: str, tags: Collection[str]) -> str:
     """Return the tag, of those of an image, that a name in hosts.yaml refers to; empty without one.
 
     Podman lists a name without a registry below localhost/ if the image was built, loaded or sent, and below
-    docker.io/ if it was pulled. ``image_names`` removes localhost/.
+    docker.io/ if it was pulled. ``short_name`` removes localhost/.
     """
     names = (image, image.removeprefix("localhost/"), with_registry(image))
     return next((name for name in names if name in tags), "")
@@ -187,8 +188,21 @@ def listed_name(image: str, tags: Collection[str]) -> str:
 
 def image_names(image: ImageInspect) -> tuple[str, ...]:
     """Return the names under which an engine lists an image, by tag."""
-    # Podman's prefix for a name without a registry.
-    return tuple(name.removeprefix("localhost/") for name in image.tags or ())
+    return tuple(map(short_name, image.tags or ()))
+
+
+def short_name(name: str) -> str:
+    """Return a listed name without the prefix that Podman adds to a name without a registry.
+
+    Podman lists a partial image below docker.io/library/ after loading it. Other images keep this prefix,
+    see ``listed_name``.
+
+    >>> short_name("localhost/toolkit:gpu"), short_name("docker.io/library/toolkit-part:x-1")
+    ('toolkit:gpu', 'toolkit-part:x-1')
+    """
+    name = name.removeprefix("localhost/")
+    part = name.removeprefix(f"{_HUB}/library/")
+    return part if part.startswith(f"{PARTIAL_REPOSITORY}:") else name
 
 
 def image_facts(image: ImageInspect, engine: str = DOCKER) -> ImageFacts:

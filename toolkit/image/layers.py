@@ -19,6 +19,7 @@ from itertools import takewhile
 from toolkit.core.command import Command, script
 from toolkit.core.disk_space import ASK_ROOM, Room, parse_room
 from toolkit.core.engines import PODMAN
+from toolkit.core.image import short_name
 from toolkit.protocol.decode import DecodeError, decode, decode_json, load_first, load_json
 from toolkit.protocol.engine import Containerd, Texts
 from toolkit.protocol.frames import FrameError, framed_script, lines_of, read_frames
@@ -286,9 +287,8 @@ def parse_holdings(data: bytes, nonce: str) -> Holdings:
             layers, end = load_first(line)
             names, _ = load_first(line, end + 1)
             chains.append(decode(Texts, layers or []))
-            parts += [
-                name for name in decode(Texts, names or []) if name.startswith(f"{PARTIAL_REPOSITORY}:")
-            ]
+            short = map(short_name, decode(Texts, names or []))
+            parts += [name for name in short if name.startswith(f"{PARTIAL_REPOSITORY}:")]
     found = parse_room(sections.get("room", ""))
     # The engine's folder comes last, after that of a separate containerd. The data of a containerd that the
     # engine has started is below the engine's folder.

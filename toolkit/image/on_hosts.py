@@ -239,13 +239,13 @@ _GONE = 'for name; do ! docker image inspect "$name" >/dev/null 2>&1 || exit 1; 
 
 # Every program that receives an image has the image's content digest in its environment, which other users
 # can neither read nor forge. While such a program runs, its partial images look like those of a broken
-# transfer. Argument of each function: the image's content digest.
+# transfer. Argument of each function: the image's content digest. `short_name` describes the prefixes.
 PARTS = (
     OWN_PROCESSES
     + r"""
 parts() {
   names=$(docker images --filter "label=toolkit.part=$1" --format '{{.Repository}}:{{.Tag}}') || return
-  printf '%s\n' "$names" | sed -n '/^toolkit-part:/p'
+  printf '%s\n' "$names" | sed -n 's,^localhost/,,; s,^docker\.io/library/,,; /^toolkit-part:/p'
 }
 doubt() {
   pids=$(with_variable "TOOLKIT_RELAY=$1" | tr -dc '0-9\n')

@@ -210,6 +210,14 @@ def test_the_free_space_of_a_containerd_that_was_moved(tmp_path: Path, quote: st
     assert found.room.path in ((str(data),) if moved else ("/var/lib/containerd", str(tmp_path)))
 
 
+@pytest.mark.parametrize("prefix", ["docker.io/library/", "localhost/"])
+def test_what_a_host_with_podman_holds(prefix: str) -> None:
+    images = f'["sha256:a"] ["{prefix}toolkit-part:0123-aaaa-1","docker.io/library/other:1"]\n'
+    found = parse_holdings(framed(NONCE, driver="podman overlay", images=images), NONCE)
+    assert (found.store, found.parts_of("0123")) == ("podman", ("toolkit-part:0123-aaaa-1",))
+    assert len(found.parts) == 1
+
+
 def test_what_a_host_holds() -> None:
     images = (
         '["sha256:a","sha256:b"] ["x:1","toolkit-part:0123-aaaa-2"]\n'

@@ -19,6 +19,7 @@ from tests.unit.hosts_here import execute, hosts
 from toolkit.cluster.connect import Reply
 from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.cluster.session import Session
+from toolkit.core.engines import PODMAN
 from toolkit.errors import Unreachable
 from toolkit.image.list_and_prune import list_images, prune_plan
 from toolkit.image.on_hosts import QUESTIONS, HeldImage, image_rows, images_text, parse_held, plan_prune
@@ -82,6 +83,18 @@ def test_what_a_host_says() -> None:
     assert (b.part_of, b.own_names, b.verified) == ("9" * 16, (part,), False)
     assert (c.names, c.whole, c.since, c.users) == ((), False, 1767323045.123, ())
     assert parse_held({}) == parse_held(answer([], "")) == ()
+
+
+def test_a_part_that_podman_has_loaded_is_found_and_removed() -> None:
+    """Podman lists it below docker.io/library/."""
+    (item,) = json.loads(Path(__file__).parents[1].joinpath("image_inspect/podman-5.4.json").read_text())
+    (listed,) = item["RepoTags"]
+    part = "toolkit-part:2be9127a658db5b6-abcd-1"
+    assert listed == f"docker.io/library/{part}"
+    item["Config"]["Labels"][LABEL_PART] = "2be9127a658db5b6"
+    (held,) = parse_held(answer([item], ""))
+    assert (held.part_of, held.own_names) == ("2be9127a658db5b6", (part,))
+    assert [step.title for step in plan_prune({"gpu1": [held]}, "", PODMAN).steps] == [f"remove image {part}"]
 
 
 _DOCKER = r"""#!/bin/sh

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,13 @@ def test_everything_goes_and_a_second_time_there_is_nothing_to_do(engine: Path) 
     again = execute(plan_of(engine / "state directory" / "toolkit" / CLUSTER / "gpu2"), hosts("gpu2"))
     assert again.ok and again.changes == 0, again
     assert outcomes(again)["proof"] == "ok" and "nothing to change" in report_text(again)
+
+
+@pytest.mark.parametrize("prefix", ["docker.io/library/", "localhost/"])
+def test_parts_that_podman_lists_with_a_registry_go(engine: Path, prefix: str) -> None:
+    (engine / "parts").write_text(f"{prefix}{PART}\n{prefix}other:1\n")
+    assert outcomes(run(engine))["images"] == "ok"
+    assert re.findall("^rmi .*", (engine / "log").read_text(), re.MULTILINE) == [f"rmi {PART}"]
 
 
 def test_processes_outside_of_containers_end_and_others_stay(engine: Path) -> None:
