@@ -45,7 +45,11 @@ def _source(inventory: Inventory, one: DataSet) -> Path:
     source = Path(one.source)
     with contextlib.suppress(RuntimeError):  # no home directory to expand "~"
         source = source.expanduser()
-    return Path(os.path.realpath(Path(inventory.source).parent / source))
+    path = Path(inventory.source).parent / source
+    with contextlib.suppress(OSError):
+        if path.is_file():  # a link to a file keeps its own name on the hosts
+            return Path(os.path.realpath(path.parent), path.name)
+    return Path(os.path.realpath(path))
 
 
 def _is_there(source: Path) -> bool:

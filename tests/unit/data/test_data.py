@@ -147,6 +147,23 @@ def test_sources_start_at_the_hosts_file_and_must_be_there(tmp_path: Path) -> No
         require_data(world.inventory())
 
 
+def test_a_link_as_a_source_keeps_its_name_if_it_leads_to_a_file(tmp_path: Path) -> None:
+    inventory = parse_inventory(TEXT, str(tmp_path / "hosts.yaml"))
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "v3.bin").write_text("3")
+    (tmp_path / "set").symlink_to("store/v3.bin")
+    ((_, source, content),) = read_data(inventory)
+    (shard,) = content.shards
+    assert [entry[:2] for entry in json.loads(shard.entries)] == [["f", "set"]]
+    assert b"".join(read_shard(Path(source), shard)) == shard.head + b"3"
+    (tmp_path / "set").unlink()
+    (tmp_path / "set").symlink_to("store")
+    ((_, source, content),) = read_data(inventory)
+    assert source == str(store)
+    assert [entry[:2] for entry in json.loads(content.shards[0].entries)] == [["f", "v3.bin"]]
+
+
 # Plans
 
 
