@@ -162,8 +162,10 @@ def resolve(command: Command, requirements: str) -> str:
     """Return pip's installation report for a user's requirements.
 
     Raises:
+        MissingTool: this Python has no pip.
         ImageError: pip finds no compatible versions, or the connection to a package index failed.
     """
+    _require_pip()
     argv = [str(token) for token in command.argv]
     done = subprocess.run(argv, input=command.stdin, capture_output=True, check=False)
     if done.returncode == 0:
@@ -186,6 +188,15 @@ def resolve(command: Command, requirements: str) -> str:
     )
 
 
+def _require_pip() -> None:
+    if importlib.util.find_spec("pip") is None:
+        raise MissingTool(
+            "toolkit fetches the wheels with pip, but the Python that runs toolkit has no pip",
+            f"{quoted(sys.executable)} -m ensurepip"
+            "  # or recreate the virtual environment with python3 -m venv",
+        )
+
+
 def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
     """Fetch the missing packages of the wheelhouses, and remove those that are no longer needed.
 
@@ -200,12 +211,8 @@ def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
                 Path(house.folder, name).unlink(missing_ok=True)
     # Before pip runs, because it imports setuptools from a wheelhouse.
     checked = refuse_altered(build, frozenset())
-    if build.fetches and importlib.util.find_spec("pip") is None:
-        raise MissingTool(
-            "toolkit fetches the wheels with pip, but the Python that runs toolkit has no pip",
-            f"{quoted(sys.executable)} -m ensurepip"
-            "  # or recreate the virtual environment with python3 -m venv",
-        )
+    if build.fetches:
+        _require_pip()
     for house in build.wheelhouses:
         try:
             for fetch in house.fetches:

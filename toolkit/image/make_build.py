@@ -79,6 +79,7 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
 
     Raises:
         BadInput: an ARG is not in the Dockerfile, or an extra cannot be added.
+        MissingTool: pip must resolve requirements, but this Python has no pip.
         ImageError: pip finds no versions that are compatible with the image, or the connection to a package
             index failed.
     """

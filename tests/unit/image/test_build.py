@@ -150,6 +150,19 @@ def test_versions_that_conflict_are_reported_even_after_a_connection_that_broke(
     assert "WARNING" not in caught.value.what and caught.value.fix.startswith("change more")
 
 
+def test_a_python_without_pip_is_named_before_the_requirements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    ran = tmp_path / "ran"
+    with pytest.raises(MissingTool, match="the Python that runs toolkit has no pip") as caught:
+        resolve(python(f"open({str(ran)!r}, 'w')"), "more.txt")
+    assert f"{sys.executable} -m ensurepip" in caught.value.fix and not ran.exists()
+    fetch = Fetch("thing", (python("pass"),), "", "")
+    with pytest.raises(MissingTool, match="has no pip"):
+        fill_wheelhouse(build_in(tmp_path, wheelhouses=(house(tmp_path, fetches=(fetch,)),)), quiet)
+
+
 def locked_house(folder: Path, text: str, **changes: Any) -> Wheelhouse:
     """A wheelhouse with one locked wheel, whose file contains the text; the lock has "good"."""
     (folder / "wheels").mkdir()
