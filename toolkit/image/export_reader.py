@@ -58,6 +58,13 @@ def _export_folder() -> Path:
     return folder
 
 
+def _unwritable(folder: Path, error: OSError) -> Unreadable:
+    return Unreadable(
+        f"toolkit cannot write the image export to {folder}: {error.strerror}; "
+        "set TMPDIR to a writable folder with free space"
+    )
+
+
 class ExportReader:
     """Reader of the layers of one image from its ``docker save`` archive.
 
@@ -95,7 +102,9 @@ class ExportReader:
             raise
         except Exception as error:  # tarfile raises many kinds for headers that are not valid
             self.close()
-            raise Unreadable(f"the local engine's export is malformed: {error}") from error
+            raise Unreadable(
+                f"the image export of the container engine on your machine is malformed: {error}"
+            ) from error
 
     def read(self, numbers: Sequence[int]) -> Iterator[bytes]:
         """Yield the concatenated plain tars of some layers; the caller checks their digests.
@@ -107,7 +116,9 @@ class ExportReader:
             for number in numbers:
                 yield from self._plain(self._names[number])
         except _MALFORMED as error:
-            raise Unreadable(f"the local engine's export is malformed: {error}") from error
+            raise Unreadable(
+                f"the image export of the container engine on your machine is malformed: {error}"
+            ) from error
 
     def close(self) -> None:
         """Close and free the archive."""
@@ -118,23 +129,28 @@ class ExportReader:
 
     def _export(self) -> None:
         needed, folder = int(self._image.size * _SPARE), _export_folder()
-        if shutil.disk_usage(folder).free < needed:
+        try:
+            free = shutil.disk_usage(folder).free
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by `close`)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        if free < needed:
             raise Unreadable(f"{folder} has less than {size_text(needed)} of free space for the image export")
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by `close`)
         for piece in self._save(self._image.id):
             try:
                 self._file.write(piece)
                 self._file.flush()
             except OSError as error:
-                raise Unreadable(
-                    f"toolkit cannot write the image export to {folder}: {error.strerror}"
-                ) from error
+                raise _unwritable(folder, error) from error
         self._file.seek(0)
         links: dict[str, str] = {}
         with tarfile.TarFile(fileobj=cast("IO[bytes]", TarHeaders(self._file))) as tar:
             for count, member in enumerate(tar):
                 if count >= _MOST_MEMBERS:
-                    raise Unreadable(f"the local engine's export contains more than {_MOST_MEMBERS} files")
+                    raise Unreadable(
+                        "the image export of the container engine on your machine contains more than "
+                        f"{_MOST_MEMBERS} files"
+                    )
                 if member.isfile():
                     self._places[member.name] = (member.offset_data, member.size)
                 elif member.issym():

@@ -134,7 +134,7 @@ def test_a_layer_of_several_gzip_members_is_read_to_its_end() -> None:
 def test_a_damaged_layer_makes_the_export_unreadable(layer: bytes) -> None:
     """The engine then gets the whole archive; Go's decompressor accepts no bytes after a member either."""
     reader, identity = reader_of(layer, b"layer")
-    with pytest.raises(Unreadable, match="the local engine's export is malformed"):
+    with pytest.raises(Unreadable, match="the container engine on your machine is malformed"):
         reader.describe(identity)
 
 
@@ -144,7 +144,7 @@ def test_headers_of_headers_make_the_export_unreadable(kind: bytes) -> None:
     header = tarfile.TarInfo("x")
     header.type, header.size = kind, 12
     member = header.tobuf(tarfile.GNU_FORMAT) + b"12 path=abc\n".ljust(tarfile.BLOCKSIZE, tarfile.NUL)
-    with pytest.raises(Unreadable, match="the local engine's export is malformed"):
+    with pytest.raises(Unreadable, match="the container engine on your machine is malformed"):
         ExportReader(lambda _: iter([member * 3000]), IMAGE).describe("0" * 16)
 
 
@@ -160,6 +160,24 @@ def test_a_header_that_is_longer_than_its_archive_takes_no_memory(size: int) -> 
             ExportReader(lambda _: iter([data]), IMAGE).describe("0" * 16)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("what", ["missing", "no folder"])
+def test_a_folder_for_the_export_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It is not an error of the engine's export, which has not started."""
+    folder = tmp_path / "chosen"
+    if what == "no folder":
+        folder.write_text("")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    words = "No such file or directory" if what == "missing" else "Not a directory"
+    with pytest.raises(Unreadable) as caught:
+        ExportReader(lambda _: pytest.fail("it was exported"), IMAGE).describe("0" * 16)
+    assert caught.value.what == (
+        f"toolkit cannot write the image export to {folder}: {words}; "
+        "set TMPDIR to a writable folder with free space"
+    )
 
 
 def test_the_container_that_reads_layers_can_open_nothing_else() -> None:

@@ -197,8 +197,8 @@ def test_where_layers_cannot_be_read_the_image_is_saved_whole(sender: Sender, ma
     hosts = [make(f"h{n}", store) for n in range(3)]
     for outcome, host in zip(send(sender, *hosts), hosts, strict=True):
         assert outcome.status == "ok" and arrived(sender, host), outcome
-        why = "because toolkit cannot read the layers of the image one by one: the local engine's export is"
-        assert f"as a single archive, {why}" in outcome.detail
+        why = "because toolkit cannot read the layers of the image one by one: the image export of the"
+        assert f"as a single archive, {why} container engine on your machine is" in outcome.detail
     assert sender.saved == 2 and sender.read == []
 
 
