@@ -148,7 +148,8 @@ class DataPayload:
         mine = (
             at for at, one in enumerate(segments) if isinstance(one, _Piece) and one.number in own.numbers
         )
-        return {"into": own.into, "account": own.account, "writes": list(mine)}
+        held = sum(s.size for number, s in enumerate(self._content.shards) if number not in own.numbers)
+        return {"into": own.into, "account": own.account, "writes": list(mine), "held": held}
 
     def prime(self, need: Hashable) -> None:
         """Do nothing: files need no preparation."""

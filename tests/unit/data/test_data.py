@@ -320,7 +320,8 @@ def needs(**numbers: Iterable[int]) -> dict[str, Need]:
 
 
 def test_after_a_break_each_host_needs_the_row_from_some_shard_on() -> None:
-    payload = DataPayload(Path("/x"), pack(small(3_000)))
+    content = pack(small(3_000))
+    payload = DataPayload(Path("/x"), content)
     asked = needs(a=range(6, 20), b=range(3, 20), c=range(20))
     own = payload.lay_out(asked)
     assert [len(own[host]) for host in "abc"] == [14, 17, 20]
@@ -329,6 +330,7 @@ def test_after_a_break_each_host_needs_the_row_from_some_shard_on() -> None:
         "into": "/a",
         "account": "/account/a",
         "writes": list(range(14)),
+        "held": sum(shard.size for shard in (*content.shards[:6], *content.shards[20:])),
     }
 
 
@@ -459,7 +461,25 @@ def test_a_journal_that_is_cut_short_is_gone_on_with(tmp_path: Path, source: Pat
     assert json.loads(ask("look", root, wanted=wanted).stdout)["missing"] == [0]
     unpack(root, source)
     assert json.loads(ask("look", root, wanted=wanted).stdout)["missing"] == []
-    assert len(journal.read_bytes().splitlines()) == 3
+    assert len(journal.read_bytes().splitlines()) == 5
+
+
+def test_the_journal_counts_the_shards_of_the_last_set_only(tmp_path: Path, source: Path) -> None:
+    root = tmp_path / "root"
+
+    def total() -> int:
+        lines = (account(root) / "journal").read_bytes().splitlines()
+        counted: int = json.loads([line for line in lines if line.startswith(b'{"whole"')][-1])["bytes"]
+        return counted
+
+    unpack(root, source)
+    assert total() == read_content(source).shards[0].size
+    for path in (source / "a").iterdir():
+        path.rename(path.with_name(f"{path.name}.new"))
+    unpack(root, source, cut=-100)
+    assert total() == 0
+    unpack(root, source)
+    assert total() == read_content(source).shards[0].size
 
 
 def test_a_version_that_was_begun_since_is_not_taken_for_the_one_before(tmp_path: Path, source: Path) -> None:

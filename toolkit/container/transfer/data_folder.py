@@ -52,7 +52,12 @@ def shard_line(shard: str, entries: bytes) -> bytes:
 
 
 def whole_line(shard: str, size: int) -> bytes:
-    """Return the journal's line about a complete shard; size: total bytes of all complete shards."""
+    """Return the journal's line about a complete shard.
+
+    Args:
+        shard: empty at the start of a transfer.
+        size: total bytes of the complete shards that the data set contains.
+    """
     return b'{"whole":"%s","bytes":%d}\n' % (shard.encode(), size)
 
 
@@ -153,7 +158,7 @@ class Folder:
     def __init__(self, root: str, account: str, lock: bool = False) -> None:
         self.root, self.account = root, Account(account)
         self.begun: dict[str, list[Entry]] = {}
-        self.whole: dict[str, int] = {}  # with the total bytes of all shards that were complete then
+        self.whole: set[str] = set()
         self.ours: dict[str, Entry] = {}  # by path, as last written
         self._top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._folders: dict[str, int] = {}
@@ -178,14 +183,14 @@ class Folder:
         with contextlib.suppress(ValueError, LookupError, TypeError):
             record = json.loads(line)
             if record["whole"] in self.begun and type(record["bytes"]) is int:
-                self.whole[record["whole"]] = record["bytes"]
+                self.whole.add(record["whole"])
 
     def path(self, name: str) -> str:
         """Return the path of a name in the folder for messages; never for opening it."""
         return os.path.join(self.root, name)
 
     def _begin(self, shard: str, entries: list[Entry]) -> None:
-        self.whole.pop(shard, None)
+        self.whole.discard(shard)
         self.begun[shard] = entries
         self.ours.update((entry[1], entry) for entry in (*self._above(entries), *entries))
 

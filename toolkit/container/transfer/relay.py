@@ -322,14 +322,15 @@ class Relay:
         into: str = "",
         account: str = "",
         writes: Collection[int] = (),
+        held: int = 0,
     ) -> None:
         """Start to listen and to load; ``loads`` has each archive's first chunk and the first chunk after it.
 
-        For a data set, ``into`` is its folder, ``account`` is the record of its files, and ``writes`` are
-        the numbers of the shards to write.
+        For a data set, ``into`` is its folder, ``account`` is the record of its files, ``writes`` are the
+        numbers of the shards to write, and ``held`` is the size of its shards that are complete.
         """
         if into:
-            self.shelf = Shelf(into, account, writes, len(loads), self.put_away)
+            self.shelf = Shelf(into, account, writes, len(loads), self.put_away, held)
         self.server = tls(ssl.PROTOCOL_TLS_SERVER, key, cert, ca)
         self.client = tls(ssl.PROTOCOL_TLS_CLIENT, key, cert, ca)
         self.at = self.first = self.loaded = loads[0][0]

@@ -38,6 +38,7 @@ class Shelf:
         writes: numbers of the shards to write; the others are only forwarded.
         count: number of all shards that arrive.
         say: called with a number, a status and a message.
+        held: bytes of the shards of the data set that were complete before.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class Shelf:
         writes: Iterable[int],
         count: int,
         say: Callable[[int, int, str], None],
+        held: int = 0,
     ) -> None:
         self.folder = Folder(root, account, lock=True)
         self.writes, self.left, self.say = set(writes), count, say
-        self.total = max(self.folder.whole.values(), default=0)
+        self.total = held
         self.folder.account.drop(MARK)
         self.journal = _append(self.folder.account.open(JOURNAL, os.O_RDWR | os.O_CREAT | os.O_APPEND))
+        self.note(whole_line("", held))  # the last total can be that of another data set
         os.umask(0)  # the entries of the set contain the modes
         self.failed = ""
         self._turn = threading.Condition()
@@ -93,10 +96,9 @@ class Shelf:
                 try:
                     sync_disk(self.folder.root)
                     for one in good:
-                        if one.shard not in self.folder.whole:
-                            self.total += one.size
+                        self.total += one.size
                         self.note(whole_line(one.shard, self.total))
-                        self.folder.whole[one.shard] = self.total
+                        self.folder.whole.add(one.shard)
                     os.fdatasync(self.journal.fileno())
                 except OSError as error:
                     failures = dict.fromkeys(good, words_of(error))
