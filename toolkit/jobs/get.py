@@ -37,7 +37,8 @@ from toolkit.jobs.status import JobStatus
 from toolkit.plan.context import failure
 from toolkit.protocol.names import JOBS, RUNS, program
 
-_GIVE = program("send_files", "-S", "-E")
+# -X utf8: names of files are UTF-8, also if the image sets another locale.
+_GIVE = program("send_files", "-S", "-E", "-X", "utf8")
 _LIST_SECONDS = 120.0
 _SHOWN = 8
 _PIECE = 2**15  # bytes of a request that are sent at once

@@ -45,7 +45,8 @@ def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
 
 def _fetch(step: Fetch, context: Context, writer: LocalWriter, advance: Advance) -> Verdict:
     # The program's text, because the host can have the programs of an earlier version.
-    python = ("python3", "-I", "-S", "-c", packed("send_files"))
+    # -X utf8: names of files are UTF-8, also if the image sets another locale.
+    python = ("python3", "-I", "-S", "-X", "utf8", "-c", packed("send_files"))
     runner = context.runners[step.host]
     stream = JobFiles(writer, lambda done: advance(done, 0))
     collect = command(*step.inside, *python, "jobs", str(JOBS))

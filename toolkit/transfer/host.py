@@ -309,7 +309,7 @@ exec python3 -I -S -c 'import base64, sys, zlib; exec(zlib.decompress(base64.b64
 """
 # With the same variables for `toolkit down`; no image has the content digest `data`.
 # Arguments: the data folder, its record, the cluster, the fallback image, then USER:GROUP and the network of
-# its container.
+# its container. -X utf8: names of files are UTF-8, also if the image sets another locale.
 _START_IN = r"""
 folder=$1 account=$2 cluster=$3 image=$4 user=$5 network=$6; shift 6; umask 022
 TOOLKIT_CLUSTER=$cluster TOOLKIT_RELAY=data; export TOOLKIT_CLUSTER TOOLKIT_RELAY
@@ -317,13 +317,13 @@ no() { echo "{\"missing\": \"$1\"}"; exit; }
 mkdir -p "$folder" && (umask 077; mkdir -p "$account") || exit
 code='import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))'
 if command -v python3 >/dev/null && python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))'; then
-  exec python3 -I -S -c "$code" "$@"
+  exec python3 -I -S -X utf8 -c "$code" "$@"
 fi
 docker image inspect "$image" >/dev/null 2>&1 || \
   no "the host has neither python3 3.8 or newer nor the image of the cluster"
 exec docker run --rm -i --network "$network" --user "$user" @confined@ \
   --env TOOLKIT_CLUSTER --env TOOLKIT_RELAY --mount "type=bind,source=$folder,target=$folder" \
-  --mount "type=bind,source=$account,target=$account" "$image" python3 -I -S -c "$code" "$@"
+  --mount "type=bind,source=$account,target=$account" "$image" python3 -I -S -X utf8 -c "$code" "$@"
 """.replace("@confined@", " ".join(CONFINED))
 
 

@@ -47,6 +47,7 @@ from toolkit.lifecycle.up import plan_up
 from toolkit.plan.steps import RemoveData, Run, SendData
 from toolkit.protocol import shards
 from toolkit.protocol.shards import LEAST, MOST, PIECE, Content, Entry, pack
+from toolkit.transfer.host import data_program, data_relay_program
 
 TEXT = world.HOSTS + world.DATA
 
@@ -810,6 +811,23 @@ def test_an_account_that_others_can_reach_is_refused(tmp_path: Path, source: Pat
     for word in ("look", "finish", "remove"):
         refused = ask(word, root, wanted=[], mark={"bytes": 1})
         assert refused.returncode == 3 and "must belong to the SSH user and have mode 0700" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["python3", "docker"])
+@pytest.mark.parametrize("relay", [True, False])
+def test_names_are_utf8_whatever_locale_an_image_has(tmp_path: Path, name: str, relay: bool) -> None:
+    """On a host without Python, a container runs the program."""
+    for program in ("python3", "docker"):
+        old = int(name != "python3")
+        text = f'case $* in *version_info*) exit {old} ;; *" -c "*) echo {program} "$@" ;; esac'
+        (tmp_path / program).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / program).chmod(0o755)
+    folders = (str(tmp_path / "data"), str(tmp_path / "account"))
+    start = data_relay_program if relay else data_program
+    argv = [str(word) for word in start(*folders, "demo", "i:1", "1:1", "look").argv]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    said = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
+    assert said.startswith(f"{name} ") and " -X utf8 -c " in said
 
 
 def packed(source: Path) -> dict[str, Any]:

@@ -216,6 +216,20 @@ def test_file_names_that_are_not_text(place: Place) -> None:
     assert found == {b"odd\xff": b"\xff", b"oddline\nbreak": b"line\nbreak", b"odda b": b"a b"}
 
 
+def test_file_names_are_utf8_whatever_locale_the_image_has(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    words = place.code.host.words
+    monkeypatch.setattr(
+        place.code.host, "words", lambda command: ran.append(command.line()) or words(command)
+    )
+    place.write("c.pt")
+    place.get("c.pt")
+    asked = [line for line in ran if "send_files" in line]
+    assert len(asked) == 2 and all(" -X utf8 " in line for line in asked)
+
+
 def test_what_is_not_there_is_said_with_what_is(place: Place) -> None:
     place.write("out/c.pt")
     with pytest.raises(

@@ -119,6 +119,12 @@ def test_logs_records_and_what_the_job_wrote_come(jobs: Path, tmp_path: Path) ->
     assert told and told[-1][0] > 0 and told[-1][1] == 0
 
 
+def test_names_are_utf8_whatever_locale_the_image_has(jobs: Path, tmp_path: Path) -> None:
+    inside = ("sh", "-c", 'case $* in *" -X utf8 -c "*) exec "$@" ;; *) exit 9 ;; esac', "sh")
+    verdict, _ = fetch(Runner(), tmp_path / "saved", inside)
+    assert verdict.status == "ok"
+
+
 def test_only_folders_of_jobs_are_searched(jobs: Path, tmp_path: Path) -> None:
     for name in ("-delete", ".code"):
         (jobs / name).mkdir()
