@@ -286,7 +286,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
         card = by_uuid.get(uuid, {})
         fix = f"on {seen.host}: {reset.format(_index(card))}"
         if failed in ("Yes", "1"):
-            fix = f"toolkit run --exclude {seen.host} ...  # until the GPU is replaced"
+            fix = f"toolkit run --exclude {seen.host} SCRIPT  # until the GPU is replaced"
             yield error("the GPU could not remap a bad memory row", fix, subject=label(card))
         elif pending in ("Yes", "1"):
             yield warning(
@@ -360,7 +360,7 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
             fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT  # or end the process"
             yield error(what, fix, subject=label(card))
         else:
-            fix = f"toolkit run --exclude {seen.host} ...  # or wait until the process ends"
+            fix = f"toolkit run --exclude {seen.host} SCRIPT  # or wait until the process ends"
             yield warning(f"{who} uses {held}", fix, subject=label(card))
 
 
@@ -430,12 +430,12 @@ def _alike(scene: Scene) -> Iterator[Finding]:
         main = scene.inventory.main
         fixes = [f"in hosts.yaml: set hosts/{main}/slots to 0"] if main in without else []
         if others := [name for name in without if name != main]:
-            fixes.append(f"toolkit run --exclude {','.join(others)} ...")
+            fixes.append(f"toolkit run --exclude {','.join(others)} SCRIPT")
         yield warning(what, f"{'; '.join(fixes)}  # or set gpus: 0 for every host in hosts.yaml")
     for title, fix, words in (
         (
             "the GPU models differ",
-            "toolkit run --exclude HOST ...  # the slowest GPU limits all ranks",
+            "toolkit run --exclude HOST SCRIPT  # the slowest GPU limits all ranks",
             "name",
         ),
         (

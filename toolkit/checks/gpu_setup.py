@@ -244,7 +244,7 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
             older = next(
                 (str(major) for major in sorted(OLDEST_GPU, reverse=True) if own >= OLDEST_GPU[major]), ""
             )
-            fix = f"toolkit run --exclude {seen.host} ..."
+            fix = f"toolkit run --exclude {seen.host} SCRIPT"
             fix = f"{fix}  # or use an image with CUDA {older}" if older else fix
             yield error(what, _other_variant(scene) or fix, subject=label(card))
         elif own_image is not None and not own_image.runs_on(own, arch):
@@ -253,7 +253,7 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 "torch in the image supports capabilities "
                 f"{dotted(own_image.oldest_on(arch))} to {own_image.newest}.x"
             )
-            fix = f"toolkit run --exclude {seen.host} ..."
+            fix = f"toolkit run --exclude {seen.host} SCRIPT"
             yield error(what, _other_variant(scene) or fix, subject=label(card))
 
 

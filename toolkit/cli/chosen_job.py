@@ -18,7 +18,7 @@ Job = Annotated[
     str,
     typer.Argument(
         metavar="[JOB]",
-        help="Id of a job, or the last part of the id (default: the newest job)",
+        help="ID of a job, or the last part of the ID (default: the newest job)",
         autocompletion=complete.jobs,
     ),
 ]
@@ -26,7 +26,7 @@ RunningJob = Annotated[
     str,
     typer.Argument(
         metavar="[JOB]",
-        help="Id of a job, or the last part of the id (default: the newest running job; if no job runs, "
+        help="ID of a job, or the last part of the ID (default: the newest running job; if no job runs, "
         "the newest job)",
         autocompletion=complete.jobs,
     ),

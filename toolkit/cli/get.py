@@ -62,7 +62,7 @@ def get(
         str,
         typer.Option(
             metavar="JOB",
-            help="Id of a job, or the last part of the id (default: the newest job)",
+            help="ID of a job, or the last part of the ID (default: the newest job)",
             autocompletion=complete.jobs,
         ),
     ] = "",

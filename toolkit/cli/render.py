@@ -32,8 +32,9 @@ def compose(
 ) -> None:
     """Print a Compose file for each host.
 
-    After `toolkit up --prepare`, `docker compose up` with the file of a host starts the same containers as
-    `toolkit up`. toolkit queries the hosts, but changes nothing on the hosts and writes no private key.
+    After `toolkit up --prepare`, run `docker compose up` on each host with the file of this host to start the
+    same containers as `toolkit up`. toolkit queries the hosts, but changes nothing on the hosts and writes no
+    private key.
 
     Examples:
         toolkit render compose --output compose

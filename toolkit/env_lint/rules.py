@@ -220,7 +220,7 @@ def _nccl_log(settings: Settings) -> Iterator[tuple[Setting, Complaint]]:
             calls = {"COLL", "CALL"} - named if "ALL" not in named else set()
         if calls - (set() if level.value.upper() == "TRACE" else {"CALL"}):
             what = "NCCL writes a line for every collective of every rank"
-            fix = "set NCCL_DEBUG=WARN after debugging, or NCCL_DEBUG_SUBSYS=INIT,NET"
+            fix = "set NCCL_DEBUG_SUBSYS=INIT,NET, or set NCCL_DEBUG=WARN after debugging"
             yield parts, Complaint("warning", what, fix)
             return
     if level.value.upper() == "TRACE":

@@ -264,7 +264,7 @@ class _Output:
             if not data:
                 if end and not self._buffer:
                     return b""
-                raise Unreadable("the layer reader exited before the end of its output")
+                raise Unreadable("the layer reader exited before it sent all of its output")
             self._buffer += data
         taken = bytes(self._buffer[:count])
         del self._buffer[:count]

@@ -257,7 +257,10 @@ def _measured_text(measured: Measured, fit: Fit | None, changed: Sequence[str]) 
             f"{seconds_text(fit.message)} overhead per message"
         )
     if measured.pairs:
-        parts.append(f"measured rates of {counted(len(measured.pairs), 'ordered pair')} of hosts")
+        parts.append(
+            f"measured rates of {counted(len(measured.pairs), 'link')} between hosts "
+            "(each direction is one link)"
+        )
     if changed:
         parts.append(f"rate from the command line for {', '.join(changed)}")
     return "; ".join(parts)

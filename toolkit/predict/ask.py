@@ -107,8 +107,8 @@ def parse_options(options: Options) -> Ask:
     if published and options.batch not in (None, published.batch):
         reader.bad(
             "--batch",
-            f"the published step time is for {published.batch} samples, found {options.batch}; "
-            "also set --step-time",
+            f"the published step time is for {published.batch} samples, but --batch is {options.batch}; "
+            f"set --step-time to the step time with {options.batch} samples",
         )
     if reader.problems:
         raise BadInput("command line", tuple(reader.problems))

@@ -203,7 +203,7 @@ CASES = (
         "gpu-generation",
         "error",
         _asks(_says(gpus(card(0, compute_cap="3.7", name="Tesla K80"))), CUDA_VERSION="13.0.1"),
-        fix="toolkit run --exclude gpu2 ...  # or use an image with CUDA 11",
+        fix="toolkit run --exclude gpu2 SCRIPT  # or use an image with CUDA 11",
     ),
     Case(
         "gpu-generation",

@@ -168,7 +168,7 @@ ENOUGH = "--params 1M --rate 1gbit"
         ),
         (
             "--model vgg16 --rate 1gbit --batch 32",
-            ["--batch: the published step time is for 64 samples, found 32"],
+            ["--batch: the published step time is for 64 samples, but --batch is 32"],
         ),
         (
             "--probe x.py --rate 1gbit --step-time 1s",

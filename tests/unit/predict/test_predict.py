@@ -69,7 +69,7 @@ def test_measured_pairs_tell_whose_link_it_is() -> None:
     made, source = assemble(HOSTS3, Given(), found)
     assert made.neck().text == "the link of gpu2 has 9.4 Mb/s"
     assert made.latency == pytest.approx(50e-6)
-    assert source == "measured rates of 6 ordered pairs of hosts"
+    assert source == "measured rates of 6 links between hosts (each direction is one link)"
     assert made.first(2).neck().text == "the link of gpu2 has 9.4 Mb/s"
     # With only two hosts, the slow end cannot be identified.
     two = measured(hosts=["gpu1", "gpu2"], pairs=all_pairs({"gpu1": 941, "gpu2": 9.4}))
