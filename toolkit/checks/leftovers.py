@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -212,7 +213,8 @@ def _has_other_state_dir(container: ContainerFacts, base: str) -> bool:
     """Return True for a container of a hosts.yaml with another ``state_dir``, which MARKS does not list."""
     own = f"{container.labels.get(LABEL_CLUSTER)}/{container.labels.get(LABEL_HOST)}/"
     mounts = (path for path in container.mounts if f"/toolkit/{own}" in path)
-    return any(not path.startswith(f"{base}/{own}") for path in mounts)
+    # Engines normalize the paths of mounts, but a home folder can have a slash at its end.
+    return any(not path.startswith(f"{posixpath.normpath(base)}/{own}") for path in mounts)
 
 
 def own_containers(seen: Seen, scene: Scene) -> tuple[ContainerFacts, ...]:

@@ -95,6 +95,21 @@ def _only_in(value: Any, name: str, *keys: str) -> Any:
     return {**value, name: [_only(one, *keys) for one in value[name]]}
 
 
+def _each_host_once(status: Any) -> Any:
+    """Return a status in which each restart has only the hosts that no earlier restart has."""
+    if not isinstance(status, dict) or not isinstance(status.get("restarts"), list):
+        return status
+    known: set[str] = set()
+    restarts = []
+    for one in status["restarts"]:
+        if isinstance(one, dict) and isinstance(names := one.get("hosts"), list):
+            new = [name for name in names if not isinstance(name, str) or name not in known]
+            known.update(name for name in new if isinstance(name, str))
+            one = {**one, "hosts": new}
+        restarts.append(one)
+    return {**status, "restarts": restarts}
+
+
 def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
     """Return the jobs whose folders are in a folder, with the fields that the readers of the list use.
 
@@ -107,7 +122,7 @@ def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
             alive = is_alive(status.get("pid"), folder.name)
             # The job can end between the two checks.
             status = status if alive else kept_status(folder) or status
-            status = _only_in(status, "restarts", "reason", "hosts")
+            status = _each_host_once(_only_in(status, "restarts", "reason", "hosts"))
             names = ("owner", "launcher", "command", "hosts", "transport", "elastic")
             record = _only(read(folder / "record.json"), *names)
             record = _only_in(record, "hosts", "name", "slots", "taken")

@@ -69,6 +69,7 @@ class HeldData:
         identity: content digest of the complete set there; empty if none is complete.
         files, size: of that set; if it is incomplete, ``size`` counts the bytes that have arrived.
         since: time of completion, in seconds since the epoch by the host's clock; 0 for never.
+        begun: whether a transfer has begun and is not complete.
     """
 
     folder: bool = False
@@ -76,6 +77,7 @@ class HeldData:
     files: int = 0
     size: int = 0
     since: int = 0
+    begun: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def parse_held(text: str) -> dict[str, HeldData]:
         elif word == "mark" and len(cells) == 1 and folder:
             held = _held(cells[0])
             # The folder was removed, and another one is in its place.
-            found[folder] = HeldData(True) if empty and held.size else held
+            found[folder] = HeldData(True) if empty and (held.size or held.begun) else held
     return found
 
 
@@ -141,7 +143,7 @@ def _held(text: str) -> HeldData:
         return HeldData(True)
     if mark.set:
         return HeldData(True, mark.set, mark.files, mark.bytes, mark.since)
-    return HeldData(True, size=mark.bytes)
+    return HeldData(True, size=mark.bytes, begun=True)
 
 
 def plan_data(
@@ -254,7 +256,7 @@ def _row(host: str, one: DataSet, held: HeldData, content: Content | None) -> Da
     if held.identity:
         other = content is not None and content.identity != held.identity
         state, share = ("other", None) if other else ("whole", 100)
-    elif held.size:
+    elif held.begun:
         state = "part"
         if content is not None:
             whole = sum(shard.size for shard in content.shards)

@@ -44,6 +44,7 @@ def _by_docker(job: BatchJob, sbatch: Sequence[str]) -> str:
         rank=rank_text(job),
         network=network_lines(job),
         own=_own_variables(job),
+        own_options=[(node.name, joined(env_words(node.env))) for node in job.nodes if node.env],
         defaults=WITHOUT_NUMA_CALLS if job.gpus else {},
         options=options,
         image=shlex.quote(job.image),

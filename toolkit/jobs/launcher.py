@@ -166,8 +166,12 @@ def script_problems(command: Sequence[str], workdir: Path | None) -> list[Proble
     Raises:
         ToolkitError: an ignore file cannot be read.
     """
-    script = _script(command, workdir) if workdir is not None else ""
-    if workdir is None or not script or script.startswith("/"):
+    by_accelerate = tuple(command[:2]) == _ACCELERATE and {"-m", "--module"} & set(command)
+    # The image can have a module of the same name.
+    if workdir is None or by_accelerate or _python_program(command)[0] == "module":
+        return []
+    script = _script(command, workdir)
+    if not script or script.startswith("/"):
         return []
     why = why_not_sent(workdir, script)
     return [Problem(script, f"is not sent to the hosts, because {why}")] if why else []

@@ -96,12 +96,16 @@ def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bo
     if on and what.rank is not None:
         _follow_rank(session, job, what.rank, sink, what)
         return
-    host = session.inventory.main if what.rank is None else _host_of(session, job, what.rank)
+    host = session.inventory.main
+    if what.rank is not None:
+        host = _host_of(session, job, what.rank) or job.host_of(what.rank)
     copy(session.container(host), job.id, sink, what, *more)
 
 
 def _host_of(session: Session, job: JobStatus, rank: int) -> str:
     """Return the host on which a rank runs; in an elastic job, the host that has started the rank last.
+
+    Empty if no host of an elastic job that answers has started the rank.
 
     Raises:
         NotReady: the job has no such rank.
@@ -118,13 +122,14 @@ def _host_of(session: Session, job: JobStatus, rank: int) -> str:
         return read_answer(float, result.stdout, host, f"the start of rank {rank}")
 
     # By the clock of each host, because the clocks differ.
-    ages = {planned: math.inf} | fan_out(dict(job.hosts), since_start)[0]
-    return min(ages, key=lambda host: ages[host])
+    ages = fan_out(dict(job.hosts), since_start)[0]
+    found = min(ages, key=lambda host: ages[host], default="")
+    return found if math.isfinite(ages.get(found, math.inf)) else ""
 
 
 def _follow_rank(session: Session, job: JobStatus, rank: int, sink: Sink, what: Excerpt) -> None:
     """Copy a rank's log until the rank has ended, also from the hosts to which restarts move the rank."""
-    host, left = _host_of(session, job, rank), dict[str, float]()
+    host, left = _host_of(session, job, rank) or job.host_of(rank), dict[str, float]()
     while True:
         error: ToolkitError | None = None
         try:
@@ -156,7 +161,7 @@ def _host_after_restart(session: Session, job: str, rank: int, host: str, lost: 
         except ToolkitError:
             return ""
         with suppress(NotReady):  # after a restart on fewer hosts, the rank does not exist
-            if (now := _host_of(session, status, rank)) != host:
+            if (now := _host_of(session, status, rank)) and now != host:
                 return now
         if status.final or (status.state != "restarting" and time.monotonic() > until):
             return ""

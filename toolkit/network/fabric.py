@@ -146,8 +146,7 @@ def _roce(
     every = shared_networks(facts, candidates(facts), Evidence())
     shared = [one.network for one in every if not one.link_local]
     found = {name: _fastest(f, "Ethernet", _own(f, shared, paths.get(name))) for name, f in facts.items()}
-    orders = {name: [_network(facts[name], port, shared) for port in own] for name, own in found.items()}
-    distinct = set(map(tuple, orders.values()))
+    distinct = {tuple(_nets(facts[name], own, shared)) for name, own in found.items()}
     if all(distinct) and len(distinct) > 1 and len(set().union(*distinct)) > 1:
         # First the networks of the fastest ports, then those in which every host has a slower port.
         common = [network for network in shared if all(network in order for order in distinct)] or [
@@ -155,6 +154,15 @@ def _roce(
             for network in shared
             if all(_fastest(f, "Ethernet", _own(f, [network], None)) for f in facts.values())
         ]
+        rails = {
+            name: tuple(port for port in own if _network(facts[name], port, shared) in common)
+            for name, own in found.items()
+        }
+        if (
+            all(rails.values())
+            and len({tuple(_nets(facts[n], own, shared)) for n, own in rails.items()}) == 1
+        ):
+            return rails, tuple(common)
         data = [network for network in common if any(p.network == network for p in paths.values())]
         one = (data or common)[:1]
         found = {name: _fastest(f, "Ethernet", _own(f, one, None)) for name, f in facts.items()}
@@ -168,6 +176,10 @@ def _own(facts: Facts, networks: Sequence[str], path: DataPath | None) -> frozen
     if path and is_link_local(path.address):
         return frozenset((path.interface,))
     return frozenset(i.name for i in facts.interfaces if i.network in networks)
+
+
+def _nets(facts: Facts, ports: Sequence[RdmaPort], networks: Sequence[str]) -> list[str]:
+    return [_network(facts, port, networks) for port in ports]
 
 
 def _network(facts: Facts, port: RdmaPort, networks: Sequence[str]) -> str:

@@ -55,6 +55,16 @@ CASES = (
         _holds(replace(_ABANDONED, mounts=("/data", f"{HOME}/.local/state/toolkit/old/gpu2/etc/hosts"))),
         "belongs to a removed cluster",
     ),
+    Case(
+        "left-containers",
+        "warning",
+        with_host(
+            _holds(replace(_ABANDONED, mounts=(f"{HOME}/.local/state/toolkit/old/gpu2/etc/hosts",))),
+            "gpu2",
+            {"state_dir": f"{HOME}//.local/state/toolkit/demo/gpu2"},
+        ),
+        "belongs to a removed cluster",
+    ),
     # The hosts.yaml of that cluster sets another state_dir, which the check does not search.
     Case(
         "left-containers",

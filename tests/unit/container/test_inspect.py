@@ -221,7 +221,13 @@ def test_after_a_restart_its_own_hosts_and_ends_count(world: World) -> None:
     ended = {"rank": 0, "attempt": 0, "exit_code": 1, "ended": 1000.0}
     (folder / "logs" / "rank-0.exit").write_text(json.dumps(ended))
     assert inspect(world, JOB)["ranks"][0]["exit_code"] == 1
-    for more, oom in (({}, None), ({"oom": False}, False), ({"oom": False, "vanished": True}, None)):
+    killed = {"signal": 9, "oom": False}
+    for more, oom in (
+        ({}, None),
+        ({"oom": False}, None),
+        (killed, False),
+        (killed | {"vanished": True}, None),
+    ):
         (folder / "logs" / "rank-0.exit").write_text(json.dumps(ended | more))
         assert inspect(world, JOB)["ranks"][0]["oom"] is oom
     own = {"attempt": 1, "hosts": [{"name": "gpu9", "address": "10.77.0.9", "slots": 1, "gpus": []}]}

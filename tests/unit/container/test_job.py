@@ -735,7 +735,8 @@ def test_the_listing_reads_what_is_there_and_passes_over_what_is_not(world: Worl
 
 def test_the_listing_contains_only_what_its_readers_use(world: World) -> None:
     """The records of many jobs together would exceed the size of an answer."""
-    status = {"state": "succeeded", "pid": 1, "restarts": [{"at": 1.0, "reason": "lost", "hosts": ["a"]}, 7]}
+    restarts: list[Any] = [{"at": at, "reason": "lost", "hosts": ["a", f"b{at}"]} for at in range(2)]
+    status = {"state": "succeeded", "pid": 1, "restarts": [*restarts, 7]}
     records = {
         "whole": {**{one.name: one.name for one in fields(Record)}, "launches": [{"argv": ["x"]}]},
         "hosts": {"hosts": [{"name": "a", "slots": 1, "taken": [0], "gpus": ["GPU-1"]}, 7]},
@@ -750,7 +751,8 @@ def test_the_listing_contains_only_what_its_readers_use(world: World) -> None:
     assert rows["hosts"]["record"] == {"hosts": [{"name": "a", "slots": 1, "taken": [0]}, 7]}
     assert {one.name for one in fields(RecordHost)} == {"name", "slots", "taken"}
     assert rows["odd"]["record"] == [7], "the client reports it"
-    assert rows["odd"]["status"] == {**status, "restarts": [{"reason": "lost", "hosts": ["a"]}, 7]}
+    listed = [{"reason": "lost", "hosts": ["a", "b0"]}, {"reason": "lost", "hosts": ["b1"]}, 7]
+    assert rows["odd"]["status"] == {**status, "restarts": listed}
 
 
 def test_the_listing_passes_over_what_a_rank_has_put_in_place_of_a_file(world: World) -> None:

@@ -250,6 +250,7 @@ def test_a_restart_begins_only_if_its_hosts_have_stored_it(
         ("gpu2", "gpu2", ["gpu9"], {}, ["gpu1", "gpu10"]),
         ("gpu2", "gpu2", ["gpu9", "gpu10"], {"min_hosts": 1}, ["gpu1"]),
         ("gpu2", "gpu2", ["gpu9", "gpu10"], {}, []),
+        ("gpu2", "gpu2", [], {"min_hosts": 3}, ["gpu1", "gpu9"]),
         ("gpu2", "gpu2", ["gpu9", "gpu10"], {"share": True}, ["gpu1", "gpu9"]),
         # gpu2 was lost earlier and is back, with another job.
         ("gpu9", "", ["gpu2"], {}, ["gpu1", "gpu9"]),

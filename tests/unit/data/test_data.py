@@ -245,7 +245,7 @@ def test_hosts_are_asked_by_quoted_names_and_answer_in_json(tmp_path: Path) -> N
     found = parse_held(said())
     assert [found[f] for f in folders] == [
         HeldData(True, "x", 2, 3, 4),
-        HeldData(True, size=7),
+        HeldData(True, size=7, begun=True),
         HeldData(True),
         HeldData(),
         HeldData(True),
@@ -294,7 +294,7 @@ def test_rows_say_how_far_each_host_is() -> None:
     content = pack(small(1_000))
     said = {
         "gpu1": {"/scratch/set": HeldData(True, content.identity, 1_000, 10**8, 1_700_000_000)},
-        "gpu2": {"/scratch/set": HeldData(True, size=content.shards[0].size)},
+        "gpu2": {"/scratch/set": HeldData(True, size=content.shards[0].size, begun=True)},
     }
     rows = data_rows(inventory, said, {"/scratch/set": content}, {"cpu3": "no answer"})
     assert [(row.host, row.state) for row in rows] == [
@@ -303,6 +303,9 @@ def test_rows_say_how_far_each_host_is() -> None:
         ("cpu3", "unreachable"),
     ]
     assert rows[1].share is not None and 5 < rows[1].share < 20
+    # The first shard of another version has not arrived completely.
+    (begun, *_) = data_rows(inventory, {"gpu1": {"/scratch/set": HeldData(True, begun=True)}}, {}, {})
+    assert begun.state == "part"
     rows += data_rows(inventory, held(gpu1="other", gpu2=""), {"/scratch/set": content}, {})
     text = data_text((*rows, DataRow("x", "/p", "/t", "part", 5)))
     assert (

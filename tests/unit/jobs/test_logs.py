@@ -140,6 +140,27 @@ def test_the_log_of_a_rank_of_an_elastic_job_is_followed_to_another_host(
     assert (output, error) == (f"one\n{MOVED}two\n", None)
 
 
+def test_a_rank_of_an_elastic_job_has_not_moved_to_a_host_that_has_not_started_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 1 runs on gpu2, which is lost; by the order of hosts.yaml, it would run on main."""
+    planned = (("gpu2", (0,)), ("main", (0,)))
+    states = [
+        replace(job("gpu2", state), hosts=planned, elastic=True) for state in ("running", "running", "failed")
+    ]
+    lost = Unreachable("the host does not answer", "", "gpu2")
+    starts = iter([Result(0, "5.0")])
+
+    def of_gpu2() -> Result:
+        for start in starts:
+            return start
+        raise lost
+
+    found = {"main": lambda: Result(1), "gpu2": of_gpu2}
+    output, _, error = follow_rank(monkeypatch, states, {"gpu2": lost, "main": b"no rank"}, found)
+    assert (output, error) == ("", lost)
+
+
 def test_the_output_of_a_host_that_the_job_has_left_can_be_selected(monkeypatch: pytest.MonkeyPatch) -> None:
     replaced = replace(job("gpu9"), former_hosts=("gpu2",))
     inventory = SimpleNamespace(main="main", in_parts=False)

@@ -77,6 +77,8 @@ def test_roce_needs_a_network_that_all_share() -> None:
         (((200.0, 200.0), (200.0, 100.0)), "A"),
         (((200.0, 100.0), (100.0, 200.0)), "A"),
         (((200.0, 100.0), (0.0, 200.0)), "B"),
+        (((200.0, 200.0, 200.0), (200.0, 0.0, 200.0)), "AC"),
+        (((200.0, 200.0), (200.0, 200.0, 200.0)), "AB"),
     ],
 )
 def test_all_hosts_use_the_same_networks_if_a_port_is_slow_or_down(
@@ -85,7 +87,7 @@ def test_all_hosts_use_the_same_networks_if_a_port_is_slow_or_down(
     """NCCL connects the first ports of all hosts, also if the hosts use different numbers of ports."""
     found = {}
     for number, own in enumerate(rates, 1):
-        at = tuple(Interface(f"eth{i}", f"10.7{7 + i}.0.{number}", 24) for i in (0, 1))
+        at = tuple(Interface(f"eth{i}", f"10.7{7 + i}.0.{number}", 24) for i in range(3))
         ports = tuple(
             replace(
                 roce(number, f"mlx5_{i}"),
@@ -100,7 +102,7 @@ def test_all_hosts_use_the_same_networks_if_a_port_is_slow_or_down(
     data = {name: replace(PATH, host=name) for name in found}
     fabric = choose_fabric("auto", found, data)
     used = {name: [port.device for port in own] for name, own in fabric.ports.items()}
-    assert list(used.values()) == [["mlx5_" + {"A": "0", "B": "1"}[network] for network in networks]] * 2
+    assert list(used.values()) == [[f"mlx5_{'ABC'.index(network)}" for network in networks]] * 2
 
 
 @pytest.mark.parametrize("above", ["bond0", "ens1f0np0.100"])

@@ -99,8 +99,9 @@ def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str,
         "lines": last_useful(text),
         "tail": text,
         "exit_code": record.get("exit_code"),
-        # The program that observes a rank can be killed with the rank.
-        "oom": None if record.get("vanished") else record.get("oom"),
+        # Not known if the program that observes the rank was killed with it, or if a shell reports the
+        # signal of its child.
+        "oom": record.get("oom") if record.get("signal") and not record.get("vanished") else None,
         "ended": max(0.0, now - record["ended"]) if record else None,
         "pids": pids,
         "processes": [],

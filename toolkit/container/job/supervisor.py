@@ -212,7 +212,8 @@ class Supervisor:
         if over := self._over():
             return over
         there = [host for host in candidates if host["name"] in self.leases.there()]
-        least = self.job["min_hosts"] or self.restarts.wanted
+        # --min-hosts counts the selected hosts, and a job with few ranks can use fewer.
+        least = min(self.job["min_hosts"] or self.restarts.wanted, self.restarts.wanted)
         if len(there) < least:
             return end._replace(reason=f"{end.reason}; no restart: {too_few(there, least)}")
         hosts, error = self._reserve(there, least)

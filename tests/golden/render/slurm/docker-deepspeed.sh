@@ -102,7 +102,7 @@ END-OF-RANK
 # Run one container while this script runs. The container ends when the pipe that it reads has no writer,
 # so that even kill -9 leaves no container behind.
 node() {
-    local peer device network container ending='' told='' rdma=() more=()
+    local peer device network container ending='' told='' rdma=() more=() own=()
     trap 'echo ended' EXIT
     [ -d "$code" ] || fail "the folder $code does not exist on this node; submit the job from a folder that all nodes share" 66
     command -v docker > /dev/null || fail "docker is not installed" 69
@@ -125,6 +125,10 @@ END-OF-NETWORK
     # Variables of one node override the lines above.
     case $SLURMD_NODENAME in
     gpu2) printf '%s\n' 'export OMP_NUM_THREADS=4' >> "$folder/network" ;;
+    esac
+    # Docker and the launcher read some of these variables too.
+    case $SLURMD_NODENAME in
+    gpu2) own=(--env OMP_NUM_THREADS=4) ;;
     esac
     for each in /dev/infiniband/*; do
         [ -c "$each" ] && rdma+=(--device "$each")
@@ -172,6 +176,7 @@ END-OF-NETWORK
         --label team=vision \
         --label 'toolkit.slurm='"$SLURM_JOB_ID" \
         --env HF_TOKEN \
+        ${own[@]+"${own[@]}"} \
         registry.example.com:5000/team/trainer:1.0 sh -c 'trap "" TERM; exec cat' < "$folder/life" > /dev/null &
     container=$!
     exec 8> "$folder/life"
