@@ -100,7 +100,7 @@ def test_a_labs_life(name: str, tmp_path: Path) -> None:
     assert lab_up(spec).changes == 1
     assert lab_status(name) == status
 
-    with pytest.raises(LabError, match="other settings"):
+    with pytest.raises(LabError, match="different settings"):
         lab_up(LabSpec(name, spec.folder, hosts=2, user="root"))
     with pytest.raises(LabError, match="requests 1"):
         lab_up(LabSpec(name, spec.folder, hosts=1))
