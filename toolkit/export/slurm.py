@@ -44,7 +44,6 @@ def _by_docker(job: BatchJob, sbatch: Sequence[str]) -> str:
         rank=rank_text(job),
         network=network_lines(job),
         own=_own_variables(job),
-        own_options=[(node.name, joined(env_words(node.env))) for node in job.nodes if node.env],
         defaults=WITHOUT_NUMA_CALLS if job.gpus else {},
         options=options,
         image=shlex.quote(job.image),
@@ -130,9 +129,13 @@ def _about(job: BatchJob, each_rank: bool = False) -> list[str]:
     return [*lines, "--output=%x-%j.log"]
 
 
-def _own_variables(job: BatchJob) -> list[tuple[str, str]]:
-    """Return the name of each node with own variables, and these variables as words for ``export``."""
-    return [(node.name, joined(map("=".join, node.env))) for node in job.nodes if node.env]
+def _own_variables(job: BatchJob) -> list[tuple[str, str, str]]:
+    """Return the name of each node with own variables, and these as words for ``export`` and for Docker."""
+    return [
+        (node.name, joined(map("=".join, node.env)), joined(env_words(node.env)))
+        for node in job.nodes
+        if node.env
+    ]
 
 
 def _container(job: BatchJob) -> Container:

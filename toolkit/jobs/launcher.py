@@ -166,9 +166,11 @@ def script_problems(command: Sequence[str], workdir: Path | None) -> list[Proble
     Raises:
         ToolkitError: an ignore file cannot be read.
     """
-    by_accelerate = tuple(command[:2]) == _ACCELERATE and {"-m", "--module"} & set(command)
+    is_module = _python_program(command)[0] == "module" or (
+        tuple(command[:2]) == _ACCELERATE and bool({"-m", "--module"} & set(command))
+    )
     # The image can have a module of the same name.
-    if workdir is None or by_accelerate or _python_program(command)[0] == "module":
+    if workdir is None or is_module:
         return []
     script = _script(command, workdir)
     if not script or script.startswith("/"):

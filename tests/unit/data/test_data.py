@@ -539,15 +539,25 @@ def test_parts_of_a_transfer_that_was_given_up_go(tmp_path: Path, source: Path) 
     assert remove(host).status == "ok" and not host.path.exists()
 
 
+def updated(tmp_path: Path, source: Path, arrived: bool) -> Path:
+    """Send the source, change a file and send it again, without the last step; return the data folder.
+
+    Args:
+        arrived: the new version of the file has arrived; otherwise the transfer is cut off before.
+    """
+    root = tmp_path / "root"
+    unpack(root, source)
+    (source / "a/4").write_bytes(b"!" * 5_000)
+    unpack(root, source, cut=None if arrived else -100)
+    return root
+
+
 @pytest.mark.parametrize("arrived", [True, False])
 def test_an_interrupted_update_leaves_files_of_toolkit_only(
     tmp_path: Path, source: Path, arrived: bool
 ) -> None:
     """The changed file has its new version, or still the one before; both are written by toolkit."""
-    root = tmp_path / "root"
-    unpack(root, source)
-    (source / "a/4").write_bytes(b"!" * 5_000)
-    unpack(root, source, cut=None if arrived else -100)
+    root = updated(tmp_path, source, arrived)
     assert (root / "a/4").stat().st_size == (5_000 if arrived else 3_000)
     assert json.loads(ask("remove", root).stdout) == {"gone": 5, "stay": 0, "left": 0}
 
@@ -556,10 +566,7 @@ def test_an_interrupted_update_leaves_files_of_toolkit_only(
 def test_a_file_that_is_deleted_after_an_interrupted_update_goes(
     tmp_path: Path, source: Path, arrived: bool
 ) -> None:
-    root = tmp_path / "root"
-    unpack(root, source)
-    (source / "a/4").write_bytes(b"!" * 5_000)
-    unpack(root, source, cut=None if arrived else -100)
+    root = updated(tmp_path, source, arrived)
     (source / "a/4").unlink()
     unpack(root, source)
     wanted = [shard.name for shard in read_content(source).shards]
@@ -570,10 +577,7 @@ def test_a_file_that_is_deleted_after_an_interrupted_update_goes(
 def test_a_file_that_changed_on_the_host_stays_after_an_interrupted_update(
     tmp_path: Path, source: Path
 ) -> None:
-    root = tmp_path / "root"
-    unpack(root, source)
-    (source / "a/4").write_bytes(b"!" * 5_000)
-    unpack(root, source)
+    root = updated(tmp_path, source, arrived=True)
     (root / "a/4").write_text("mine")
     assert json.loads(ask("remove", root).stdout) == {"gone": 4, "stay": 1, "left": 1}
     assert (root / "a/4").read_text() == "mine"

@@ -134,13 +134,9 @@ export NCCL_SOCKET_IFNAME==$device
 export OMPI_MCA_btl_tcp_if_include=$network
 export TP_SOCKET_IFNAME=$device
 END-OF-NETWORK
-    # Variables of one node override the lines above.
+    # Variables of one node override the lines above. Docker and the launcher read some of them too.
     case $SLURMD_NODENAME in
-    gpu2) printf '%s\n' 'export OMP_NUM_THREADS=4' >> "$folder/network" ;;
-    esac
-    # Docker and the launcher read some of these variables too.
-    case $SLURMD_NODENAME in
-    gpu2) own=(--env OMP_NUM_THREADS=4) ;;
+    gpu2) printf '%s\n' 'export OMP_NUM_THREADS=4' >> "$folder/network"; own=(--env OMP_NUM_THREADS=4) ;;
     esac
     for each in /dev/infiniband/*; do
         [ -c "$each" ] && rdma+=(--device "$each")
