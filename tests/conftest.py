@@ -51,6 +51,7 @@ def require_engine(problem: str, ci: str) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the order of every run that is not of unit tests alone: others share a practice cluster."""
+    os.environ.pop("TOOLKIT_HOSTS", None)  # `make demo` prints a command that sets it
     # nohup, and a shell for commands in the background, ignore these signals; programs inherit that.
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:

@@ -42,8 +42,7 @@ class Newcomer(Toolkit):
         ssh.parent.mkdir()
         ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F "{home}/.ssh/config" "$@"\n')
         ssh.chmod(0o755)
-        env = {k: v for k, v in os.environ.items() if k != "TOOLKIT_HOSTS"}
-        env |= {"HOME": str(home), "PATH": f"{ssh.parent}:{os.environ['PATH']}"}
+        env = {**os.environ, "HOME": str(home), "PATH": f"{ssh.parent}:{os.environ['PATH']}"}
         super().__init__(work / "hosts.yaml", work, PROGRAM, env)
 
     def talk(self, *words: str) -> Terminal:
