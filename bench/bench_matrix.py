@@ -122,10 +122,10 @@ def document(found: list[Row], outer: dict[str, Any], version: str, command: str
     lines = [
         "# Combinations of engines and launchers",
         "",
-        f"`{command}` ran these tests on {when:%Y-%m-%d} with toolkit {version}.",
+        f"`{command}` ran the tests on this page on {when:%Y-%m-%d} with toolkit {version}.",
         f"The hosts were practice hosts on one machine with {system} and {outer['Architecture']}.",
         "",
-        "A cluster has two hosts with the same Docker version and image store, "
+        "Each tested cluster has two hosts with the same Docker version and image store, "
         "or three hosts that differ in Docker version or image store.",
         "Each job has one rank per host.",
         "For Compose and `docker run`, `toolkit up --prepare` prepares the hosts, "
@@ -135,8 +135,9 @@ def document(found: list[Row], outer: dict[str, Any], version: str, command: str
         "",
         "- **start**: The containers start.",
         "- **smoke**: `toolkit smoke` succeeds.",
-        "- **horovodrun, mpirun, torchrun**: A job that runs an all-reduce with this launcher succeeds.",
-        "- **second up**: Another `toolkit up` changes no container and no file.",
+        "- **horovodrun, mpirun, torchrun**: With each of these three launchers, "
+        "a job that runs an all-reduce succeeds.",
+        "- **second up**: A second `toolkit up` changes no container and no file.",
         "- **down**: After `toolkit down`, no container, volume or network of the cluster exists.",
         "",
         f"Every test succeeded in {good} of {len(found)} combinations of hosts, SSH user and start method.",

@@ -133,7 +133,7 @@ CLAIMS = [
     (CHECK, f"or after {LIFE_SECONDS} s"),
     (LIFE, f"SIGTERM to the ranks, and SIGKILL after {Request.grace:g} s"),
     (LIFE, f"detects the loss within {FAST} s once ranks run, and within {SLOW} s while ranks start"),
-    (LIFE, f"end their ranks within {HORIZON} s"),
+    (LIFE, f"stop their ranks within {HORIZON} s"),
     (LIFE, f"on which {SUSPECT} attempts failed"),
     (LIFE, f"{FIRST_WAIT_S:g} s after the first failure, then 2 s, 4 s and so on, at most {MOST_WAIT_S:g} s"),
     (LIFE, f"more than {CALM_S / 60:g} minutes"),
