@@ -269,9 +269,12 @@ def test_an_eof_that_comes_late_ends_no_other_command(ssh: Ssh, monkeypatch: pyt
         with channel.lock:
             message = channel._send_eof()
         waiting.until("the host has closed the channel", lambda: channel.closed)
-        channel.transport._send_user_message(message)
+        if message is not None:  # else the host has closed the channel before
+            channel.transport._send_user_message(message)
+            sent.append(channel)
 
     ssh.config()
+    sent: list[Any] = []
     runner = SshRunner(resolve_target("gpu", "gpu"))
     other = Thread(target=lambda: results.append(runner.run(command("sleep", "2"), 20)))
     results: list[Result] = []
@@ -279,8 +282,11 @@ def test_an_eof_that_comes_late_ends_no_other_command(ssh: Ssh, monkeypatch: pyt
         runner.open()
         other.start()
         monkeypatch.setattr(paramiko.Channel, "shutdown_write", late)
-        for _ in range(3):
-            assert runner.run(command("true"), 20).ok
+        for _ in range(100):
+            assert runner.run(command("sleep", "0.1"), 20).ok
+            if len(sent) == 3:
+                break
+        assert len(sent) == 3
         other.join(30)
         assert [result.status for result in results] == [0]
     finally:
