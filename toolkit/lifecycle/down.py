@@ -75,25 +75,28 @@ for name in $idle; do docker rmi "$name" >/dev/null || exit; done
 """
 _NO_PARTS = f'{_IDLE_PARTS}test -z "$idle"'
 
-# The kernel writes blanks in its table of mounts as numbers.
+# The kernel's table of mounts contains paths without links, and blanks as numbers.
 _MOUNTS = r"""
 mounts() {
-  at=$(printf '%s' "$1" | sed 's/\\/\\134/g; s/ /\\040/g; s/\t/\\011/g')
+  at=$(readlink -f -- "$1") || at=$1
+  at=$(printf '%s' "$at" | sed 's/\\/\\134/g; s/ /\\040/g; s/\t/\\011/g')
   while read -r _ on _; do case $on/ in "$at"/*) printf '%s\n' "$on" ;; esac; done </proc/self/mounts
 }
 """
 # A function of shell that removes a folder in which ranks can have left folders without write permission.
 # chmod -R ignores links below the folder.
-REMOVE_TREE = r"""
-remove_tree() { rm -rf "$1" 2>/dev/null || { chmod -R u+rwX "$1" 2>/dev/null; rm -rf "$1"; }; }
+REMOVE_TREE = rf"""{_MOUNTS}
+remove_tree() {{
+  on=$(mounts "$1")
+  [ -z "$on" ] || {{
+echo "a file system is mounted at $on; unmount the file system, because toolkit removes no mounted files" >&2
+    return 1
+  }}
+  rm -rf "$1" 2>/dev/null || {{ chmod -R u+rwX "$1" 2>/dev/null; rm -rf "$1"; }}
+}}
 """
 # The folder of a cluster, $1. The parents go too if this was the last cluster; otherwise rmdir leaves them.
-REMOVE_STATE = f"""{_MOUNTS}{REMOVE_TREE}
-on=$(mounts "$1")
-[ -z "$on" ] || {{
-echo "a file system is mounted at $on; unmount the file system, because toolkit removes no mounted files" >&2
-  exit 1
-}}
+REMOVE_STATE = f"""{REMOVE_TREE}
 remove_tree "$1" || exit 1
 rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
 exit 0

@@ -499,6 +499,17 @@ def test_a_folder_of_a_job_that_a_rank_has_made_read_only_goes(tmp_path: Path, e
     assert (done.returncode, done.stderr, job.exists()) == (0, "", False)
 
 
+def test_a_folder_of_a_job_with_a_mounted_file_system_stays(tmp_path: Path, engine: Path) -> None:
+    (job := tmp_path / "job").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    (table := tmp_path / "mounts").write_text(f"server:/data {job}/data nfs rw 0 0\n")
+    text = plan_module._REMOVE_JOB.replace("/proc/self/mounts", str(table))
+    words = ("gc-job", "demo", "over: /gc-job/", str(tmp_path / "link" / "job"))
+    done = subprocess.run(["sh", "-c", text, "sh", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and job.exists()
+    assert done.stderr.startswith(f"a file system is mounted at {job}/data; unmount the file system")
+
+
 def test_files_that_were_never_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other"
     other.mkdir()

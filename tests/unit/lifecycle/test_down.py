@@ -236,12 +236,17 @@ def test_parts_that_the_engine_does_not_list_are_no_proof(engine: Path) -> None:
     assert failed.phase == "images" and "engine is busy" in failed.detail
 
 
+@pytest.mark.parametrize("link", [False, True])
 def test_what_is_mounted_below_its_folder_is_not_removed(
-    engine: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Path, monkeypatch: pytest.MonkeyPatch, link: bool
 ) -> None:
-    state = engine / "state directory" / "toolkit" / CLUSTER / "gpu2"
+    home = engine / "state directory"
+    state = (engine / "real home" if link else home) / "toolkit" / CLUSTER / "gpu2"
     (state / "jobs" / "data").mkdir(parents=True)
     (state / "jobs" / "data" / "precious").write_text("x")
+    if link:
+        home.symlink_to("real home")
+    # The kernel lists paths without links.
     table = engine / "mounts"
     table.write_text(f"server:/data {str(state).replace(' ', chr(92) + '040')}/jobs/data nfs rw 0 0\n")
     for name in ("REMOVE_STATE", "_PROOF"):
