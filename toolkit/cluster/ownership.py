@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.printable import printable_line
 from toolkit.errors import NotReady
-from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_SERVICE, MAIN, container_name
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, MAIN, container_name, service_container
 
 # Functions of shell. ``with_variable`` prints the path of the environment of each process of this user that
 # has the variable NAME=VALUE. ``of_this_user`` reduces such paths on standard input to those of this user.
@@ -38,7 +38,7 @@ done
 
 def ours(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
     """Return the host's containers of this cluster in which ranks run; its services are not among them."""
-    return tuple(c for c in _all(cluster, facts) if LABEL_SERVICE not in c.labels)
+    return tuple(c for c in _all(cluster, facts) if not _is_service(cluster, c))
 
 
 def with_processes(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
@@ -48,7 +48,12 @@ def with_processes(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
 
 def services_of(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
     """Return the containers of this cluster's services on a host."""
-    return tuple(c for c in _all(cluster, facts) if LABEL_SERVICE in c.labels)
+    return tuple(c for c in _all(cluster, facts) if _is_service(cluster, c))
+
+
+def _is_service(cluster: str, container: ContainerFacts) -> bool:
+    # An image can bring the label of a service, but no name.
+    return container.name.startswith(service_container(cluster, ""))
 
 
 def _all(cluster: str, facts: Facts) -> Iterator[ContainerFacts]:

@@ -23,7 +23,7 @@ from tests.unit.hosts_here import execute, hosts
 from toolkit.cli.forward import _wanted
 from toolkit.cli.line import CommandLine
 from toolkit.cluster.layout import Observed, make_layout
-from toolkit.cluster.ownership import ours, services_of
+from toolkit.cluster.ownership import ours, services_of, with_processes
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Result
 from toolkit.core.engines import translate_engine
@@ -35,7 +35,7 @@ from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Phase, Plan
 from toolkit.plan.steps import Run as RunStep
-from toolkit.protocol.names import service_container
+from toolkit.protocol.names import LABEL_SERVICE, service_container
 from toolkit.services import control, forward
 from toolkit.services.control import address_of
 from toolkit.services.plan import service_of
@@ -283,6 +283,18 @@ def test_services_are_no_places_for_ranks() -> None:
     said = facts(board=service("board", "gpu1"))["gpu1"]
     assert [c.name for c in ours("demo", said)] == ["toolkit-demo-main"]
     assert [c.name for c in services_of("demo", said)] == [service_container("demo", "board")]
+
+
+def test_a_label_of_the_image_makes_no_service_of_a_container() -> None:
+    """The image of a `docker commit` has the labels of the container, here of a service."""
+    said = world.facts_when_up()
+    for host, found in said.items():
+        containers = tuple(replace(c, labels={LABEL_SERVICE: "board", **c.labels}) for c in found.containers)
+        said[host] = replace(found, containers=containers)
+    assert [c.name for c in with_processes("demo", said["gpu1"])] == ["toolkit-demo-main"]
+    assert not any(services_of("demo", one) for one in said.values())
+    plan = plan_up(make_layout(world.inventory(), Observed(said)), world.INSIDE)
+    assert not [step.title for step in plan.steps if step.title.startswith("remove ")]
 
 
 def test_the_status_of_services() -> None:
