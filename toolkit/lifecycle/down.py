@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Mapping, Sequence
 
 from toolkit.cluster.ownership import END_LEFT, OWN_PROCESSES, ours
 from toolkit.core.command import Command, quoted, script
 from toolkit.core.container import CONFINED
-from toolkit.core.facts import Facts
+from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.image import listed_name
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.image.on_hosts import PARTS
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 from toolkit.protocol.decode import whole
 from toolkit.protocol.files import NO_JOB_FILES
-from toolkit.protocol.names import JOBS, LABEL_PORT
+from toolkit.protocol.names import JOBS, LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_PORT
 
 # The cluster's containers of this user only: another user can have created some since the probe.
 # Arguments: cluster, user as in ``_in_json``.
@@ -103,7 +104,7 @@ exit 0
 """
 
 # Every process of a cluster's container has TOOLKIT_CLUSTER in its environment and runs as the SSH user, who
-# also owns the listener. Arguments: cluster, user as in ``_in_json``, folder, port, identities.
+# also owns the listener. Arguments: cluster, user as in ``_in_json``, port, folders, "--", identities.
 _PROOF = (
     f"""{_OWN}{_MOUNTS}{PARTS}"""
     + r"""
@@ -111,18 +112,22 @@ left=''
 docker version >/dev/null || exit 1
 ids=$(own "$1" "$2")
 [ -z "$ids" ] || left="$left containers: $ids;"
-[ ! -e "$3" ] || left="$left files: $3;"
-on=$(mounts "$3")
-[ -z "$on" ] || left="$left mounts: $on;"
 for file in $(with_variable "TOOLKIT_CLUSTER=$1"); do
   file=${file#/proc/}; left="$left process ${file%/environ};"
 done
-port=$(printf ':%04X' "$4") me=$(id -u)
+port=$(printf ':%04X' "$3") me=$(id -u)
 found=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | while read -r _ at _ state _ _ _ uid _; do
   case "$at $state $uid" in *"$port 0A $me") echo "$at" ;; esac
 done)
-[ "$4" = 0 ] || [ -z "$found" ] || left="$left a listener on port $4;"
-shift 4
+[ "$3" = 0 ] || [ -z "$found" ] || left="$left a listener on port $3;"
+shift 3
+while [ "$1" != -- ]; do
+  [ ! -e "$1" ] || left="$left files: $1;"
+  on=$(mounts "$1")
+  [ -z "$on" ] || left="$left mounts: $on;"
+  shift
+done
+shift
 doubts=''
 for identity; do
   names=$(parts "$identity") || exit 1
@@ -152,43 +157,68 @@ def plan_down(
         Phase("records", _fetch_steps(inventory.cluster, hosts, save_to) if save_to else ()),
         Phase("containers", tuple(_remove_step(inventory.cluster, f) for f in hosts)),
         Phase("processes", tuple(_end_step(inventory.cluster, f) for f in hosts)),
-        Phase("files", tuple(_files_step(f) for f in hosts)),
+        Phase("files", tuple(_files_step(f, s) for f in hosts for s in _states(inventory.cluster, f))),
         Phase("images", tuple(_parts_step(f, wanted) for f in hosts) if wanted else ()),
         Phase("proof", tuple(_proof_step(inventory, f, wanted) for f in hosts)),
     ]
     return Plan(f"down {inventory.cluster}", tuple(p for p in phases if p.steps))
 
 
+def _states(cluster: str, facts: Facts) -> tuple[str, ...]:
+    """Return the state directories of the cluster on a host: the present one first, then those in use."""
+    used = (_state_of(container, facts) for container in ours(cluster, facts))
+    return tuple(dict.fromkeys((facts.state_dir, *used)))
+
+
+def _state_of(container: ContainerFacts, facts: Facts) -> str:
+    """Return the state directory that a container of this user mounts; the present one if it mounts no other.
+
+    They differ after a change of ``state_dir`` or of the host's name in hosts.yaml.
+    """
+    labels = container.labels
+    if labels.get(LABEL_OWNER) == facts.user:
+        end = f"/toolkit/{labels.get(LABEL_CLUSTER)}/{labels.get(LABEL_HOST)}/jobs"
+        for state in (path.removesuffix("/jobs") for path in container.mounts if path.endswith(end)):
+            # A mount of hosts.yaml can have one of these paths. Engines normalize the paths of mounts.
+            if f"{state}/conf" in container.mounts and state != posixpath.normpath(facts.state_dir):
+                return state
+    return facts.state_dir
+
+
 def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[Step, ...]:
-    title = "download records, logs and results"
-    steps: list[Step] = []
-    for facts in hosts:
-        found = ours(cluster, facts)
-        running = next((c.name for c in found if c.state == "running"), "")
-        image = next((c.image for c in found), "") or next((i.id for i in facts.images), "")
-        jobs = f"{facts.state_dir}/jobs"
-        readable = (
-            f'on {facts.host}: sudo chown -R "$(id -u)" {quoted(jobs)} && chmod -R u+rwX {quoted(jobs)}  '
-            "# gives all files of jobs to the SSH user; then run `toolkit down` again"
-        )
-        if running:
-            steps.append(Fetch(facts.host, title, ("docker", "exec", running), save_to, readable))
-        elif image:
-            # After a reboot, or when a user removed the container, the jobs are still on the host.
-            mount = f"type=bind,source={jobs},target={JOBS},readonly"
-            # A cluster without a job can have an image in which no program runs.
-            look = script(f"{_EMPTY} && {{ echo '{NO_JOB_FILES}'; exit; }}; shift; exec \"$@\"", jobs).argv
-            run = ("docker", "run", "--rm", "--network", "none", *CONFINED, *facts.as_user)
-            inside = (*map(str, look), *run, "--mount", mount, image)
-            steps.append(Fetch(facts.host, title, inside, save_to, readable))
-        else:
-            empty = script(f'{_EMPTY} || {{ echo "$1 contains job records" >&2; exit 1; }}', jobs)
-            fix = (
-                "toolkit down --no-save  # deletes the job records; to download them, toolkit needs the "
-                "container or the image of the cluster on the host"
-            )
-            steps.append(Run(facts.host, title, empty, unless=empty, fix=fix))
-    return tuple(steps)
+    return tuple(_fetch_step(cluster, f, s, save_to) for f in hosts for s in _states(cluster, f))
+
+
+def _fetch_step(cluster: str, facts: Facts, state: str, save_to: str) -> Step:
+    title = _title("download records, logs and results", facts, state)
+    found = ours(cluster, facts)
+    running = (c.name for c in found if c.state == "running" and _state_of(c, facts) == state)
+    image = next((c.image for c in found), "") or next((i.id for i in facts.images), "")
+    jobs = f"{state}/jobs"
+    readable = (
+        f'on {facts.host}: sudo chown -R "$(id -u)" {quoted(jobs)} && chmod -R u+rwX {quoted(jobs)}  '
+        "# gives all files of jobs to the SSH user; then run `toolkit down` again"
+    )
+    if name := next(running, ""):
+        return Fetch(facts.host, title, ("docker", "exec", name), save_to, readable)
+    if image:
+        # After a reboot, or when a user removed the container, the jobs are still on the host.
+        mount = f"type=bind,source={jobs},target={JOBS},readonly"
+        # A cluster without a job can have an image in which no program runs.
+        look = script(f"{_EMPTY} && {{ echo '{NO_JOB_FILES}'; exit; }}; shift; exec \"$@\"", jobs).argv
+        run = ("docker", "run", "--rm", "--network", "none", *CONFINED, *facts.as_user)
+        inside = (*map(str, look), *run, "--mount", mount, image)
+        return Fetch(facts.host, title, inside, save_to, readable)
+    empty = script(f'{_EMPTY} || {{ echo "$1 contains job records" >&2; exit 1; }}', jobs)
+    fix = (
+        "toolkit down --no-save  # deletes the job records; to download them, toolkit needs the "
+        "container or the image of the cluster on the host"
+    )
+    return Run(facts.host, title, empty, unless=empty, fix=fix)
+
+
+def _title(title: str, facts: Facts, state: str) -> str:
+    return title if state == facts.state_dir else f"{title} in {state}"
 
 
 def _identities(inventory: Inventory, facts: Facts) -> tuple[str, ...]:
@@ -229,14 +259,17 @@ def _parts_step(facts: Facts, identities: Sequence[str]) -> Step:
     )
 
 
-def _files_step(facts: Facts) -> Step:
+def _files_step(facts: Facts, state: str) -> Step:
+    again = f"on {facts.host}: ls -la {quoted(state)}"
+    fix = f"toolkit down  # after other commands for this cluster have ended; if `down` fails again, {again}"
+    if state != facts.state_dir:
+        fix = f"{again}  # remove the directory; `toolkit down` does not find the directory again"
     return Run(
         facts.host,
-        "remove SSH keys, configurations and job records",
-        script(REMOVE_STATE, facts.state_dir),
-        unless=script('[ ! -e "$1" ]', facts.state_dir),
-        fix="toolkit down  # after other commands for this cluster have ended; if `down` fails again, on "
-        f"{facts.host}: ls -la {quoted(facts.state_dir)}",
+        _title("remove SSH keys, configurations and job records", facts, state),
+        script(REMOVE_STATE, state),
+        unless=script('[ ! -e "$1" ]', state),
+        fix=fix,
     )
 
 
@@ -253,9 +286,10 @@ def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -
             _PROOF,
             inventory.cluster,
             _in_json(facts.user),
-            facts.state_dir,
             # A second cluster can listen on the same port at another address; its listener is no leftover.
             "0" if others else port,
+            *_states(inventory.cluster, facts),
+            "--",
             *identities,
         ),
         fix="toolkit down  # after other commands for this cluster have ended; if `down` fails again, on "

@@ -18,6 +18,7 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.container_world import BOUND_TO_MODES, OTHER, PATIENCE_S, only_root, sleeping
 from tests.unit.hosts_here import execute, hosts
+from toolkit.core.facts import Facts
 from toolkit.core.report import PlanFailed, Report, refuse_failed
 from toolkit.lifecycle import down as plan_module
 from toolkit.lifecycle.down import plan_down
@@ -273,6 +274,53 @@ def test_folders_that_a_rank_has_made_read_only_are_removed(tmp_path: Path) -> N
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, state.exists()) == (0, "", False)
     assert outside.stat().st_mode & 0o777 == 0o555 and (outside / "file").read_text() == "x"
+
+
+def up_with_state(folder: Path, place: str, state: str = "running") -> tuple[Path, Facts]:
+    """The state directory of a container, and a host whose hosts.yaml says another one since."""
+    old = folder / place / "toolkit" / CLUSTER / "gpu2"
+    for name in ("conf", "jobs/job"):
+        (old / name).mkdir(parents=True)
+    (old / "conf" / "id_ed25519").touch()
+    mounts = (f"{old}/conf", f"{old}/jobs", "/data")
+    worker = replace(world.running(CLUSTER, "gpu2", "worker"), state=state, mounts=mounts)
+    present = f"{folder}/new/toolkit/{CLUSTER}/gpu2"
+    return old, world.facts("gpu2", state_dir=present, images=(world.NAMED,), containers=(worker,))
+
+
+def test_the_state_directory_of_a_container_goes_after_a_change_of_hosts_yaml(engine: Path) -> None:
+    old, facts = up_with_state(engine, "old place")
+    inventory = replace(world.inventory(), cluster=CLUSTER)
+    assert execute(plan_down(inventory, {"gpu2": facts}), hosts("gpu2")).ok
+    assert not old.exists() and (engine / "old place").exists()
+    proof = plan_down(inventory, {"gpu2": facts}).phases[-1]
+    (old / "conf").mkdir(parents=True)
+    (failed,) = execute(Plan("down", (proof,)), hosts("gpu2")).failures
+    assert f"files: {old};" in failed.detail
+
+
+@pytest.mark.parametrize("state", ["running", "exited"])
+def test_records_in_the_state_directory_of_a_container_are_downloaded(engine: Path, state: str) -> None:
+    old, facts = up_with_state(engine, "old", state)
+    plan = plan_down(replace(world.inventory(), cluster=CLUSTER), {"gpu2": facts}, "runs/demo")
+    present, used = (cast(Fetch, step) for step in plan.phases[0].steps)
+    assert f"type=bind,source={facts.state_dir}/jobs,target=/run/toolkit/jobs,readonly" in present.inside
+    if state == "running":
+        assert used.inside == ("docker", "exec", f"toolkit-{CLUSTER}-worker")
+    else:
+        assert f"type=bind,source={old}/jobs,target=/run/toolkit/jobs,readonly" in used.inside
+
+
+@pytest.mark.parametrize("label", ["owner", "host"])
+def test_a_folder_of_the_user_is_no_state_directory(engine: Path, label: str) -> None:
+    _, facts = up_with_state(engine, "old")
+    (worker,) = facts.containers
+    other = replace(worker, labels={**worker.labels, f"toolkit.{label}": "other"})
+    only_jobs = replace(worker, mounts=worker.mounts[1:])
+    for one in (other, only_jobs):
+        found = replace(facts, containers=(one,))
+        steps = plan_down(replace(world.inventory(), cluster=CLUSTER), {"gpu2": found}).steps
+        assert len([step for step in steps if step.title.startswith("remove SSH keys")]) == 1
 
 
 @pytest.mark.parametrize("jobs", ["missing", "empty", "one job", "cannot be listed"])

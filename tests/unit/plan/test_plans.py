@@ -527,7 +527,7 @@ def test_down_looks_at_the_port_only_if_it_is_nobody_elses() -> None:
     def port(facts: Facts) -> str:
         steps = plan_down(world.inventory(), {"gpu2": facts}).steps
         (proof,) = (s for s in steps if isinstance(s, Run) and s.title == "verify the removal")
-        return str(proof.command.argv[7])
+        return str(proof.command.argv[6])
 
     own = world.facts_when_up()["gpu2"]
     theirs = replace(world.running("prod", "gpu2", "worker", port="12345"), name="toolkit-prod-worker")
