@@ -85,6 +85,12 @@ _LAST_WORDS = f"""
 docker logs --tail 3 "$1" 2>&1
 docker inspect --format '{{{{if not .State.Running}}}}{_EXIT_CODE}{{{{.State.ExitCode}}}}{{{{end}}}}' "$1"
 """
+# The engine can rotate the log, so the line is not required of $2, a container whose sshd listened during the
+# probe; empty for none.
+_LISTENS = """
+[ "$(docker inspect --format '{{.Id}} {{.State.Running}}' "$1")" = "$2 true" ] ||
+  docker logs "$1" 2>&1 | grep -q "^Server listening on "
+"""
 _PORT_TAKEN = "another process took the port during the start"
 
 
@@ -279,14 +285,15 @@ def _wait_step(layout: Layout, place: Place) -> Step:
             f"on {place.name}: sudo ss -ltnp 'sport = :{layout.port}'"
             "  # prints the process that uses the port; or remove worker_port from hosts.yaml"
         )
+    there = runs_already(cluster_container(layout, place), place.facts) or ""
+    known = (place.path.address, layout.port) in place.facts.listening and there != ""
     return WaitFor(
         place.name,
         f"wait for sshd on {place.path.address}:{layout.port}",
-        ready=script('docker logs "$1" 2>&1 | grep -q "^Server listening on "', name),
+        ready=script(_LISTENS, name, there if known else ""),
         alive=script('test "$(docker inspect --format "{{.State.Running}}" "$1")" = true', name),
         explain=script(_LAST_WORDS, name),
-        known=(place.path.address, layout.port) in place.facts.listening
-        and runs_already(cluster_container(layout, place), place.facts) is not None,
+        known=known,
         deadline=30,
         failures=(
             Failure(

@@ -420,6 +420,30 @@ def test_up_names_the_missing_sshd_by_the_status_of_the_container(
     assert outcome.fix.endswith(_ONTO)
 
 
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [("c" * 64 + " true", "skipped"), ("d" * 64 + " true", "failed"), ("c" * 64 + " false", "failed")],
+)
+def test_a_worker_with_a_rotated_log_is_ready_if_its_sshd_listened_during_the_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, status: str
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(
+        f"#!/bin/sh\ncase $* in *.Id*) echo {answer} ;; logs*) echo Connection closed ;; *) exit 1 ;; esac\n"
+    )
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    said = world.as_started(world.layout())
+    said["gpu2"] = replace(said["gpu2"], listening=(("10.77.0.3", 12345),))
+    layout = make_layout(world.inventory(), Observed(said))
+    (step,) = (s for s in plan_up(layout, world.INSIDE).steps if isinstance(s, WaitFor) and s.host == "gpu2")
+    # An earlier step changes something, so the step is not skipped by the facts alone.
+    assert step.known
+    plan = Plan("up", (Phase("sshd", (replace(step, known=False),)),))
+    (outcome,) = execute(plan, hosts("gpu2")).outcomes
+    assert outcome.status == status, outcome
+
+
 @pytest.mark.parametrize("lost", ["home", "etc/hosts"])
 def test_up_recreates_a_container_whose_directories_or_files_were_deleted(
     lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
