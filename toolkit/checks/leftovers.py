@@ -256,7 +256,9 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if "looked" not in seen.answer(MARKS) or not seen.facts.docker:
         yield unchecked("toolkit cannot list the clusters on the host")
         return
+    # The containers of a cluster with another engine are not listed, but their processes are.
     alive = {c.labels.get(LABEL_CLUSTER) for c in seen.facts.containers}
+    alive |= {one.cluster for one in marked(seen)}
     for address, cluster, host, folder in _state_rows(seen):
         here = host == seen.host and not is_elsewhere(seen, address)
         if here and cluster != scene.inventory.cluster and cluster not in alive:

@@ -33,6 +33,12 @@ def _marked(gpu1: str, gpu2: str) -> Scene:
 
 
 _OTHER_STATE = scene(marks=marks("gpu2", folders=(f"{HOME}/.local/state/toolkit/old/gpu2",)))
+# The process of a container that the engine of this cluster does not list.
+_OTHER_ENGINE = scene(
+    marks=marks(
+        "gpu2", process(811, JOB_ID, cluster="old"), folders=(f"{HOME}/.local/state/toolkit/old/gpu2",)
+    )
+)
 _OTHER_HOST = scene(marks=marks("gpu2", folders=(f"{HOME}/.local/state/toolkit/old/gpu1",)))
 _STATE = f"{HOME}/.local/state/toolkit/demo"
 _FORMER = "state|10.77.0.3|demo|node 2"
@@ -91,6 +97,7 @@ CASES = (
     Case("left-state", "warning", _OTHER_STATE, "cluster old, but no container"),
     Case("left-state", "ok", _OTHER_HOST),
     Case("left-state", "ok", _holds(running("old", "gpu2", "worker"), base=_OTHER_STATE)),
+    Case("left-state", "ok", _OTHER_ENGINE),
     Case("left-state", "not checked", scene(marks=""), "cannot list the clusters"),
     Case(
         "left-state",
