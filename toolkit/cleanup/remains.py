@@ -199,7 +199,8 @@ class Remains:
                 if witness or not _runs(seen, cluster):
                     yield Stray(seen.host, job, tuple(pids), witness, cluster)
 
-    def _jobs(self) -> Iterator[OldJob]:
+    def _ages(self) -> Iterator[tuple[Seen, Folder, float | None]]:
+        """Yield the folders of jobs without a supervisor, with the days since the end; None if unknown."""
         alive = supervised(self.scene)
         ended = {
             (seen.host, folder.cluster, folder.job): (reported(seen).clock - folder.ended) / 86400
@@ -209,21 +210,41 @@ class Remains:
         }
         in_parts = self.scene.inventory.in_parts
         for seen in self.scene.seen.values():
-            here = reported(seen)
-            for folder in here.jobs:
+            for folder in reported(seen).jobs:
                 main = self._main_of(folder.cluster)
-                if folder.job in alive or not main:
-                    continue
-                about = (seen.host, folder.job, folder.path)
-                # Only the main host decides, or each host if each has its own supervisor.
-                age = ended.get((seen.host if in_parts else main, folder.cluster, folder.job))
-                if not folder.sent and here.clock - folder.changed > QUIET * 60:
-                    why = "the job never started, because the transfer of its code did not finish"
-                    yield OldJob(*about, why, main, folder.cluster, quiet=True)
-                elif self.days is not None and age is not None and age > self.days:
-                    yield OldJob(
-                        *about, f"the job ended {counted(round(age), 'day')} ago", main, folder.cluster
-                    )
+                if main and folder.job not in alive:
+                    # Only the main host decides, or each host if each has its own supervisor.
+                    decides = seen.host if in_parts else main
+                    yield seen, folder, ended.get((decides, folder.cluster, folder.job))
+
+    def _jobs(self) -> Iterator[OldJob]:
+        for seen, folder, age in self._ages():
+            about, main = (seen.host, folder.job, folder.path), self._main_of(folder.cluster)
+            if not folder.sent and reported(seen).clock - folder.changed > QUIET * 60:
+                why = "the job never started, because the transfer of its code did not finish"
+                yield OldJob(*about, why, main, folder.cluster, quiet=True)
+            elif self.days is not None and age is not None and age > self.days:
+                yield OldJob(*about, f"the job ended {counted(round(age), 'day')} ago", main, folder.cluster)
+
+    def _unknown_ends(self) -> Iterator[Kept]:
+        """Yield the old folders of jobs whose end no supervisor recorded, or whose record is gone."""
+        if self.days is None:
+            return
+        paths: dict[str, list[str]] = {}
+        for seen, folder, age in self._ages():
+            decides = self._witness(folder.cluster, seen.host)
+            if age is not None or not folder.sent or not decides:
+                continue
+            # If the host that decides does not list its jobs, the record can exist.
+            listed = reported(self.scene.seen[decides]).clock > 0
+            works = any(one.job == folder.job for one in marked(seen))
+            quiet = reported(seen).clock - folder.changed
+            if listed and not works and quiet > max(self.days * 86400, QUIET * 60):
+                paths.setdefault(seen.host, []).append(folder.path)
+        for host, found in paths.items():
+            why = "toolkit finds no supervisor and no record of the end, for example after a reboot of a host"
+            fix = f"on {host}: {quoted('rm', '-rf', *found)}  # deletes the records, logs and results"
+            yield Kept(host, counted(len(found), "old job folder"), why, fix)
 
     def kept(self, states: tuple[State, ...]) -> tuple[Kept, ...]:
         """Return possible leftovers that are kept.
@@ -270,6 +291,7 @@ class Remains:
                         else "toolkit gc --hosts FILE  # FILE: the hosts.yaml of this cluster"
                     )
                     rows.append(Kept(seen.host, f"processes of job {job}", why, fix))
+        rows += self._unknown_ends()
         return tuple(rows)
 
 

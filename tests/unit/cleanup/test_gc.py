@@ -290,6 +290,38 @@ def test_folders_of_jobs() -> None:
     assert (one.host, one.quiet) == ("gpu2", True) and "transfer of its code did not finish" in one.why
 
 
+def unknown_ends(*answered: Seen, days: float | None = 3) -> list[tuple[str, str]]:
+    found = remains(*answered, days=days)
+    assert left(found).jobs == ()
+    return [(one.host, one.fix) for one in found.kept(()) if one.what == "1 old job folder"]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_old_folders_of_jobs_without_a_record_of_their_end_are_kept_with_a_fix(lost: bool) -> None:
+    """A reboot ended the supervisor, or an earlier gc removed the record while a worker did not answer."""
+    main, worker = container("demo", "gpu1", "main"), container("demo", "gpu2", "worker")
+    old = NOW - 5 * DAY
+    on_main = seen("gpu1", job("demo", "gpu1", state="running", at=old), containers=(main,))
+    without = seen("gpu1", containers=(main,))
+    on_worker = seen("gpu2", job("demo", "gpu2", at=old), containers=(worker,))
+    there = on_main if lost else without
+    fixes = [
+        (host, f"on {host}: rm -rf {HOME}/demo/{host}/jobs/{JOB}  # deletes the records, logs and results")
+        for host in ("gpu1", "gpu2")
+    ]
+    assert unknown_ends(there, on_worker) == fixes[not lost :]
+    for days in (None, 6):
+        assert unknown_ends(there, on_worker, days=days) == []
+    assert unknown_ends(on_worker) == [], "main does not answer"
+    rank = seen("gpu2", job("demo", "gpu2", at=old), containers=(worker,), ranks=process(811, JOB))
+    supervisor = seen("gpu1", containers=(main,), ranks=process(700, JOB, "SUPERVISOR"))
+    assert unknown_ends(without, rank) == unknown_ends(supervisor, on_worker) == [], "the job runs"
+    young = seen("gpu2", job("demo", "gpu2", at=NOW - 60), containers=(worker,))
+    assert unknown_ends(without, young, days=0) == [], "the job might start"
+    silent = replace(without, answers={**without.answers, "states": ""})
+    assert unknown_ends(silent, on_worker) == [], "main did not list its jobs"
+
+
 def test_parts_of_images_that_wait_for_nobody() -> None:
     def image(name: str, when: str, part_of: str = "abc", created: str = "1970-01-01T00:00:00Z") -> str:
         return (
