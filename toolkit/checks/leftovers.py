@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from toolkit import __version__
 from toolkit.checks.model import Check, Probe, Scene, Seen, unchecked, warning
+from toolkit.cluster.applied import down_with_copy
 from toolkit.cluster.container_status import fix_of, lacks_sshd
 from toolkit.cluster.ownership import OWN_PROCESSES, ours, services_of
 from toolkit.cluster.versions import is_newer, made_by
@@ -133,9 +134,8 @@ def former_states(seen: Seen, inventory: Inventory) -> Iterator[tuple[str, str, 
         if of != cluster or address not in own or name in inventory.names:
             continue
         fix = (
-            "toolkit down --hosts COPY  # COPY: a copy of hosts.yaml that contains only this host, with the "
-            f"name {name}. The command downloads the job records, then removes the cluster's state "
-            "directory and containers from this host"
+            f"{down_with_copy(f'this host, with the name {name}')}. The command downloads the job records, "
+            "then removes the cluster's state directory and containers from this host"
         )
         if name in named:
             fix = (

@@ -135,8 +135,14 @@ def removed_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[F
         return ()
     names = host_list(gone)
     what = f"no longer contains {names}, but {names} might still have containers and keys of the cluster"
-    fix = f"toolkit down --hosts COPY  # COPY: a copy of hosts.yaml in which hosts: lists only {names}"
-    return (Finding("hosts-file", "warning", what, fix, subject="hosts.yaml"),)
+    return (Finding("hosts-file", "warning", what, down_with_copy(names), subject="hosts.yaml"),)
+
+
+def down_with_copy(names: str) -> str:
+    """Return the command that removes the cluster from hosts that hosts.yaml does not contain."""
+    # The three keys can name other hosts, which the parser refuses.
+    copy = "a copy of hosts.yaml without the keys main, spares and services"
+    return f"toolkit down --hosts COPY  # COPY: {copy}, in which hosts: lists only {names}"
 
 
 def change_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Finding, ...]:
