@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 
 from toolkit.checks.leftovers import MARKS, marked, strays
@@ -24,10 +24,13 @@ from toolkit.checks.model import (
     unchecked,
     warning,
 )
-from toolkit.cluster.gpus import SMI_SECONDS
+from toolkit.cluster.gpus import SMI_SECONDS, given_gpus
 from toolkit.core.command import quoted
+from toolkit.core.facts import Facts, Gpu
 from toolkit.core.finding import Finding
 from toolkit.core.printable import counted
+from toolkit.errors import NotReady
+from toolkit.hostsfile.inventory import Host
 from toolkit.protocol.decode import hexadecimal, whole
 from toolkit.protocol.frames import CELL, lines_of, rows
 
@@ -190,6 +193,32 @@ def unwanted(seen: Seen, scene: Scene) -> bool:
     return scene.inventory.host(seen.host).gpus == 0
 
 
+def used_gpus(host: Host, facts: Facts) -> tuple[Gpu, ...]:
+    """Return the GPUs that hosts.yaml gives to the cluster, completely or as MIG devices.
+
+    All GPUs if the host does not have the declared GPUs.
+    """
+    try:
+        given = set(given_gpus(host, facts))
+    except NotReady:
+        return facts.gpus
+    return tuple(gpu for gpu in facts.gpus if given & {str(gpu.index), gpu.uuid, *gpu.usable})
+
+
+def used_answers(seen: Seen, scene: Scene) -> Answers:
+    """Return the host's report about its GPUs, without the GPUs that the cluster does not use."""
+    assert seen.facts is not None
+    report, used = answers(seen), used_gpus(scene.inventory.host(seen.host), seen.facts)
+    unused = {gpu.uuid for gpu in seen.facts.gpus if gpu not in used}
+    remapped = tuple(line for line in report.tagged("rows") if line.partition(",")[0].strip() not in unused)
+    return replace(
+        report,
+        cards=tuple(card for card in report.cards if card.get("uuid") not in unused),
+        apps=tuple(app for app in report.apps if app.gpu not in unused),
+        other={**report.other, "rows": remapped},
+    )
+
+
 def of_cards(judge: HostJudge) -> HostJudge:
     """Return the judge, extended by findings for hosts without a used GPU, and for a failed nvidia-smi."""
 
@@ -261,7 +290,7 @@ def _requires_reset(card: Mapping[str, str]) -> bool:
 
 @of_cards
 def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    report = answers(seen)
+    report = used_answers(seen, scene)
     reset = (
         "sudo nvidia-smi --gpu-reset -i {}"
         "  # run this command while no process uses the GPU; if the errors return, replace the GPU"
@@ -320,7 +349,7 @@ def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 @of_cards
 def _throttled(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    for card in answers(seen).cards:
+    for card in used_answers(seen, scene).cards:
         text = card.get("clocks_event_reasons.active") or card.get("clocks_throttle_reasons.active") or ""
         mask = hexadecimal(text[2:], 2**64 - 1) if text.startswith("0x") else None
         why = next((word for bit, word in _SLOWED if mask and mask & bit), "")
@@ -333,15 +362,15 @@ def _throttled(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def others(seen: Seen, scene: Scene) -> tuple[App, ...]:
-    """Return the processes on the host's GPUs that belong to no running job of this cluster."""
+    """Return the processes on the GPUs of the cluster that belong to no running job of this cluster."""
     over = {pid for stray in strays(scene) if stray.host == seen.host for pid in stray.pids}
     own = {one.pid for one in marked(seen) if one.cluster == scene.inventory.cluster} - over
-    return tuple(app for app in answers(seen).apps if app.pid not in own)
+    return tuple(app for app in used_answers(seen, scene).apps if app.pid not in own)
 
 
 @of_cards
 def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    report = answers(seen)
+    report = used_answers(seen, scene)
     cards = {card.get("uuid"): card for card in report.cards}
     over = {pid: stray.job for stray in strays(scene) if stray.host == seen.host for pid in stray.pids}
     for app in others(seen, scene):
@@ -366,7 +395,7 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 @of_cards
 def _mode(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    report = answers(seen)
+    report = used_answers(seen, scene)
     slots = scene.inventory.host(seen.host).slots or 0
     for card in report.cards:
         mode = card.get("compute_mode", "")
@@ -396,7 +425,7 @@ def _persistence(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 @of_cards
 def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    for card in answers(seen).cards:
+    for card in used_answers(seen, scene).cards:
         # NVLink-C2C connects the GPU to the processor, and the values of its PCIe link mean nothing.
         if re.search(r"\b(GB10|GH200|GB[23]00)\b", card.get("name", "")):
             continue
@@ -417,7 +446,8 @@ def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _alike(scene: Scene) -> Iterator[Finding]:
     ranks = {h.name for h in scene.inventory.hosts if h.slots != 0 and h.gpus != 0}
-    with_gpus = {name: facts.gpus for name, facts in scene.facts.items() if facts.gpus and name in ranks}
+    used = {name: used_gpus(scene.inventory.host(name), facts) for name, facts in scene.facts.items()}
+    with_gpus = {name: gpus for name, gpus in used.items() if gpus and name in ranks}
     without = [name for name in scene.facts if name not in with_gpus and name in ranks]
     if not with_gpus:
         yield fine("ranks use no GPU")

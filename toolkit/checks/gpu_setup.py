@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from toolkit.checks.engine import UNUSABLE, engine_info
-from toolkit.checks.gpu import GPUS, NO_GPU_USED, answers, label, of_cards, unwanted
+from toolkit.checks.gpu import GPUS, NO_GPU_USED, answers, label, of_cards, unwanted, used_answers
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.cluster.gpus import GPU_SETUP, explain, given_gpus, is_known, usable_groups
 from toolkit.core.command import quoted
@@ -234,7 +234,7 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
     oldest = OLDEST_GPU.get(cuda[0], ()) if cuda else ()
     own_image = cuda_variant(cuda[0]) if cuda and "TOOLKIT_WITH" in env else None
     arch = seen.facts.arch if seen.facts else ""
-    for card in answers(seen).cards:
+    for card in used_answers(seen, scene).cards:
         own = version(card.get("compute_cap", ""))
         if not own or not oldest:
             yield unchecked("the CUDA version of the image or the compute capability of the GPU is not known")
@@ -279,10 +279,10 @@ def _shows_gpu(seen: Seen) -> bool:
 
 
 def fitting_variant(scene: Scene) -> CudaVariant | None:
-    """Return the newest CUDA variant of the GPU image that fits the GPUs of all hosts, None if none does."""
+    """Return the newest CUDA variant of the GPU image that fits all used GPUs, None if none does."""
     used = {name: f for name, f in scene.facts.items() if f.gpus and not unwanted(scene.seen[name], scene)}
     drivers = [version(gpu.driver) for facts in used.values() for gpu in facts.gpus]
-    cards = [card for name in used for card in answers(scene.seen[name]).cards]
+    cards = [card for name in used for card in used_answers(scene.seen[name], scene).cards]
     capabilities = [version(card.get("compute_cap", "")) for card in cards]
     arches = {facts.arch for facts in used.values()}
     return fitting_cuda(drivers, capabilities, arches)

@@ -8,7 +8,7 @@ from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, TAIL, card, gpu
 from tests.unit.checks.scenes import Case, scene, with_file, with_host
 from tests.unit.cluster_world import JOB_ID, gpu
 from toolkit.checks.model import Scene
-from toolkit.core.facts import Gpu
+from toolkit.core.facts import Gpu, Mig
 
 
 def _card(**changes: str) -> Scene:
@@ -29,6 +29,11 @@ def _xid(code: int, words: str) -> str:
     return f"log:[ 8843.308145] NVRM: Xid (PCI:0000:21:00): {code}, pid=4711, name=python, {words}\n"
 
 
+def _second(**changes: str) -> Scene:
+    """The second GPU of gpu2 has defects, and another user's process."""
+    return _tail(_APP + "rows:GPU-1, No, Yes\n", card(0), card(1, **changes))
+
+
 _APP = "app|GPU-1|811|20312|S|bob|python3\n"
 _OURS = marks("gpu2", process(811, JOB_ID))
 _RUNS = scene(gpu_health=gpus(tail=TAIL + _APP), marks=_OURS)
@@ -44,6 +49,8 @@ def _with_gpus(**by_host: tuple[Gpu, ...]) -> Scene:
     return base
 
 
+_MIXED = (gpu(0), replace(gpu(1), name="NVIDIA GeForce RTX 3060"))
+_SPLIT = (gpu(0), replace(gpu(1), migs=(Mig(0, "MIG-a", "1g.5gb"),)))
 _NEWER = tuple(replace(gpu(i), driver="580.65.06") for i in (0, 1))
 _SMALLER = tuple(replace(gpu(i), name="NVIDIA GeForce RTX 3060") for i in (0, 1))
 
@@ -64,6 +71,33 @@ CASES = (
             "no ",
         )
         for check in ("gpu-memory", "gpu-xid", "gpu-busy", "gpu-mode")
+    ),
+    *(
+        Case(f"gpu-{name}", "ok", with_file(base, gpus=1, gpu_ids=ids))
+        for name, base in (
+            ("memory", _second(ecc__errors__uncorrected__volatile__total="3")),
+            ("memory", _second(gpu_recovery_action="Reboot")),
+            ("throttle", _second(clocks_event_reasons__active="0x0000000000000040")),
+            ("busy", _second()),
+            ("busy", _second(compute_mode="Exclusive_Process")),
+            ("mode", _second(compute_mode="Prohibited")),
+            ("link", _second(pcie__link__width__current="4")),
+            ("alike", _with_gpus(gpu2=_MIXED)),
+        )
+        for ids in ((), ("0",), ("GPU-0",))
+    ),
+    # All GPUs count as used if a declared GPU is missing; a GPU is used if one of its MIG devices is used.
+    *(
+        Case("gpu-mode", "error", with_file(_card(compute_mode="Prohibited"), gpus=1, gpu_ids=ids), "no CUDA")
+        for ids in (("7",), ("1",), ("GPU-1",))
+    ),
+    Case(
+        "gpu-mode",
+        "error",
+        with_file(
+            with_host(_card(compute_mode="Prohibited"), "gpu2", {"gpus": _SPLIT}), gpus=1, gpu_ids=("MIG-a",)
+        ),
+        "no CUDA program can use the GPU",
     ),
     Case(
         "gpu-memory",
@@ -130,6 +164,12 @@ CASES = (
     Case("gpu-busy", "error", _tail(_APP, card(0), _EXCLUSIVE), "allows no other process in its"),
     Case("gpu-mode", "error", _card(compute_mode="Prohibited"), "no CUDA program can use the GPU"),
     Case("gpu-mode", "ok", _card(compute_mode="Exclusive_Process")),
+    Case(
+        "gpu-mode",
+        "error",
+        with_file(_tail("", card(0), _EXCLUSIVE), gpus=1, gpu_ids=("1",), slots=2),
+        "2 slots cannot share 1 GPU in",
+    ),
     Case(
         "gpu-mode", "error", with_file(_tail("", card(0), _EXCLUSIVE), slots=4), "4 slots cannot share 2 GPUs"
     ),

@@ -59,6 +59,8 @@ def _lost(base: Scene) -> Scene:
     return replace(base, seen={**base.seen, "gpu2": Seen("gpu2")})
 
 
+_V100 = card(0, compute_cap="7.0", name="Tesla V100")
+_K80 = card(1, compute_cap="3.7", name="Tesla K80")
 _NONE = with_host(scene(gpu_health=_PCI), "gpu2", {"gpus": ()})
 _OURS = _asks(NVIDIA_REQUIRE_CUDA="cuda>=13.0", TOOLKIT_WITH="")
 CUDA_WITHOUT_GPU = _OURS
@@ -194,10 +196,18 @@ CASES = (
     Case(
         "gpu-generation",
         "error",
-        _asks(_says(gpus(card(0, compute_cap="7.0", name="Tesla V100"))), CUDA_VERSION="13.0.1"),
+        _asks(_says(gpus(_V100)), CUDA_VERSION="13.0.1"),
         "Tesla V100 (compute capability 7.0) is too old for CUDA 13",
         fix="toolkit image build --cuda 12  # then in hosts.yaml: set image: toolkit:gpu-cuda12",
     ),
+    # The unused Kepler GPU has no effect on the fix.
+    Case(
+        "gpu-generation",
+        "error",
+        with_file(_asks(_says(gpus(_V100, _K80)), CUDA_VERSION="13.0.1"), gpus=1),
+        fix="toolkit image build --cuda 12",
+    ),
+    Case("gpu-generation", "ok", with_file(_asks(_says(gpus(card(0), _K80)), CUDA_VERSION="13.0.1"), gpus=1)),
     # Kepler: no variant fits.
     Case(
         "gpu-generation",
