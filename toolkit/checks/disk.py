@@ -26,8 +26,9 @@ LOW, NOTHING = GIB, 100 * MIB
 # An image of PyTorch and CUDA has some 50 thousand files.
 FILES, FEW_FILES = 100_000, 2_000
 
-# File servers and file systems keep quotas. A host without quotas, or without the program, prints nothing.
-QUOTA = Probe("quota", "! command -v quota >/dev/null || timeout -s KILL 3 quota -q")
+# File servers and file systems keep quotas. Without quotas or the program, a host prints no asterisk.
+# An asterisk marks an exceeded limit, but not with -q. With -w, each file system has one line.
+QUOTA = Probe("quota", "! command -v quota >/dev/null || timeout -s KILL 3 quota -w")
 
 
 def image_place(seen: Seen) -> Place | None:

@@ -13,8 +13,11 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
+from tests.unit.checks.scenes import scene
 from tests.unit.container_world import OTHER, PATIENCE_S, only_root, sleeping, until_seen
 from tests.unit.hosts_here import execute, hosts
+from toolkit.checks.disk import CHECKS as DISK_CHECKS
+from toolkit.checks.disk import QUOTA
 from toolkit.checks.engine import LINGER
 from toolkit.checks.gpu import GPUS, answers
 from toolkit.checks.leftovers import CHECKS, MARKS, Stray, marked, state_folders
@@ -70,6 +73,27 @@ def test_lingering_is_known_only_if_logind_knows_the_user(tmp_path: Path) -> Non
     (tmp_path / "bin" / "loginctl").write_text("#!/bin/sh\necho Linger=no\n")
     system = '{"ID": "x", "DockerRootDir":"/var/lib/docker", "Name": "y"}'
     assert ask(LINGER, tmp_path, engine=system).answer(LINGER) == "", "not rootless"
+
+
+def test_an_exceeded_quota_is_found_in_the_output_of_quota_tools(tmp_path: Path) -> None:
+    # An asterisk marks an exceeded limit in the table, which quota-tools does not print with -q.
+    # Without -w, the row of a long device name continues on the next line.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "quota").write_text("""#!/bin/sh
+echo "Disk quotas for user alice (uid 1000): "
+case $* in *q*) echo "	Block limit reached on nas.example.com:/home"; exit 1 ;; esac
+case $* in *w*) wrap= ;; *) wrap='
+' ;; esac
+echo "     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace"
+echo "nas.example.com:/home$wrap    1048*   1024    2048   6days       4       0       0        "
+exit 1
+""")
+    (tmp_path / "bin" / "quota").chmod(0o755)
+    (check,) = (check for check in DISK_CHECKS if check.id == "disk-home")
+    seen = replace(scene().seen["gpu2"], answers=ask(QUOTA, tmp_path).answers)
+    (found,) = check.judged(replace(scene(), seen={"gpu2": seen}))
+    assert found.verdict == "error"
+    assert found.what.endswith("quota: nas.example.com:/home 1048* 1024 2048 6days 4 0 0")
 
 
 def test_folders_are_reported_correctly(tmp_path: Path) -> None:
