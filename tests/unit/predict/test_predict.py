@@ -211,6 +211,15 @@ def test_all_reduces_alone_are_enough() -> None:
     assert made.neck().text == "the link of every host has 9 Mb/s"
 
 
+def test_all_reduces_inside_one_host_are_not_used_for_links_between_hosts() -> None:
+    found = measured(hosts=["gpu1"], allreduce=rows_of(Wire(3e11, 1e-5), 4))
+    with pytest.raises(BadInput, match="the rate of the link is unknown; add --rate 1gbit"):
+        assemble([("gpu1", 4), ("gpu2", 4)], Given(), found)
+    with_rate = assemble([("gpu1", 4), ("gpu2", 4)], Given(1e9), found)
+    assert with_rate == assemble([("gpu1", 4), ("gpu2", 4)], Given(1e9))
+    assert assemble([("gpu1", 4)], Given(), found)[0].slots == (4,)
+
+
 def test_what_if_keeps_the_share_that_all_reduces_come_to() -> None:
     found = measured(
         allreduce=rows_of(Wire(8e6, 1e-3), 3), pairs=all_pairs({"gpu1": 1000, "gpu2": 10, "gpu3": 1000})
