@@ -47,7 +47,8 @@ class Scaling:
 
     Args:
         batch: one of ``BATCHES``.
-        predicted: efficiency by number of hosts from `toolkit predict`; empty without a prediction.
+        predicted: efficiency by number of hosts, all relative to the same number of hosts (`toolkit predict`:
+            one host); empty without a prediction.
         faults: numbers of hosts that were not measured, each with the reason.
     """
 
@@ -67,8 +68,10 @@ class Scaling:
         return self.speedup(point) * self.points[0].ranks / point.ranks
 
     def expected(self, point: Point) -> float | None:
-        """Return the predicted efficiency, None without a prediction."""
-        return dict(self.predicted).get(point.hosts)
+        """Return the predicted efficiency relative to the first point, None without a prediction of both."""
+        shares = dict(self.predicted)
+        first, share = shares.get(self.points[0].hosts), shares.get(point.hosts)
+        return share / first if first and share is not None else None
 
     @property
     def verdict(self) -> str:

@@ -15,7 +15,7 @@ import toolkit.bench.scaling
 from tests.golden import check_golden, without_style
 from tests.unit import cluster_world as world
 from toolkit.bench.scaling import _point, on_first, ordered_hosts
-from toolkit.bench.scaling_report import IN_ALL, Point, Scaling, parse_prediction, scaling_html
+from toolkit.bench.scaling_report import IN_ALL, Point, Scaling, parse_prediction, parse_scaling, scaling_html
 from toolkit.core.gauges import HostGauges
 from toolkit.errors import BadInput, Interrupted, ToolkitError
 from toolkit.jobs.request import Request
@@ -30,6 +30,16 @@ def test_as_many_samples_for_each_rank_are_more_work_with_more_ranks() -> None:
     assert [round(WEAK.speedup(point), 3) for point in POINTS] == [1.0, 1.9, 2.0]
     assert [round(WEAK.efficiency(point), 3) for point in POINTS] == [1.0, 0.95, 0.8]
     assert WEAK.expected(POINTS[1]) == 0.97
+
+
+def test_predicted_and_measured_efficiency_have_the_same_baseline() -> None:
+    some = Scaling(POINTS[1:], predicted=((1, 1.0), (2, 0.8), (3, 0.6)))
+    assert [some.expected(point) for point in some.points] == pytest.approx([1.0, 0.75])
+    assert some.verdict.endswith("(efficiency 84%, predicted 75%): the efficiency is fair")
+    again = parse_scaling(some.as_json(), "s.json")
+    assert [again.expected(point) for point in again.points] == pytest.approx([1.0, 0.75])
+    for unusable in (((3, 0.6),), ((2, 0.0), (3, 0.6))):
+        assert replace(some, predicted=unusable).expected(POINTS[2]) is None
 
 
 def test_a_batch_in_all_is_the_same_work_with_more_ranks() -> None:

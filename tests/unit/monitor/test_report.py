@@ -337,7 +337,9 @@ def test_the_few_numbers() -> None:
 
 LINKS = (Pair("box1", "box2", 9.4e9, 2e-5), Pair("box2", "box1", 9.3e9, 2e-5))
 MEASURED = Measured(("box1", "box2"), LINKS, (Point(1 << 20, 2, 0.002), Point(1 << 24, 2, 0.02)), "mpi")
-GROWN = Scaling((Scaled(1, 1, 10.0, 20.0, 200), Scaled(2, 2, 9.0, 20.0, 180)), predicted=((2, 0.95),))
+GROWN = Scaling(
+    (Scaled(1, 1, 10.0, 20.0, 200), Scaled(2, 2, 9.0, 20.0, 180)), predicted=((1, 1.0), (2, 0.95))
+)
 
 
 def test_the_page() -> None:
