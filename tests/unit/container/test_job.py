@@ -27,6 +27,7 @@ from tests.unit.container_world import (
     rank_env,
     wait_for,
 )
+from toolkit.container.job.rank_records import blames_another
 from toolkit.core.host_programs import packed
 from toolkit.protocol.jobs import Record, RecordHost
 
@@ -164,6 +165,13 @@ def test_a_rank_that_blames_another_is_not_the_cause(world: World, launchers: in
     world.job(command=python(text), launcher="torchrun", world_size=2, hosts=hosts, launches=launches)
     world.call("job.supervisor", JOB)
     assert world.status()["reason"] == "rank 0 on gpu1 was killed by SIGSEGV"
+
+
+@pytest.mark.parametrize(
+    "error", ["failed to recv, got 0 bytes", "Failed to recv, got 0 bytes. Connection was"]
+)
+def test_a_rank_that_loses_the_store_of_pytorch_blames_another(error: str) -> None:
+    assert blames_another({"exit_code": 1, "last": [f"torch.distributed.DistNetworkError: {error}"]})
 
 
 def test_a_rank_that_blames_another_is_told_when_no_other_fails(world: World) -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.container.logs import collapse
 from toolkit.container.logs import log as logs
 
@@ -228,6 +229,51 @@ def test_a_backtrace_does_not_count_as_last_lines(tmp_path: Path, text: str, exp
     path = tmp_path / "rank-0.log"
     path.write_text(text)
     assert logs.last_lines(path, lines=3) == expected
+
+
+_OWN = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/code/train.py", line 9, in <module>
+[rank0]:     raise ValueError("batch 17")
+[rank0]: ValueError: batch 17
+"""
+_OF_THREAD = """Exception in thread Thread-1 (_pin_memory_loop):
+Traceback (most recent call last):
+  File "/usr/lib/python3.12/threading.py", line 1075, in _bootstrap_inner
+    self.run()
+EOFError
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/opt/loader.py", line 3, in loop
+    raise ConnectionResetError(104, "Connection reset by peer")
+ConnectionResetError: [Errno 104] Connection reset by peer
+"""
+_OF_DESTRUCTOR = """Exception ignored in: <function Loader.__del__ at 0x7fb92399d620>
+Traceback (most recent call last):
+  File "/opt/loader.py", line 8, in __del__
+    assert worker is None
+AssertionError: can only test a child process
+"""
+_OF_STREAM = """Exception ignored in: <_io.TextIOWrapper name='<stdout>' mode='w' encoding='utf-8'>
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+
+
+@for_each(
+    ("text", "last"),
+    [
+        (_OWN + _OF_THREAD + _OF_DESTRUCTOR + _OF_STREAM, "[rank0]: ValueError: batch 17"),
+        (_OWN + _OF_DESTRUCTOR + "[W x.cpp:1] leak\n", "ValueError: batch 17\n[W x.cpp:1] leak"),
+        (_OF_THREAD + _OWN, "[rank0]: ValueError: batch 17"),
+        # Another exception of the rank is not known, or is not recent.
+        ("step 1\n" + _OF_THREAD, "ConnectionResetError: [Errno 104] Connection reset by peer"),
+        (_OF_STREAM, "BrokenPipeError: [Errno 32] Broken pipe"),
+        (_OWN + "step\n" * 8 + _OF_DESTRUCTOR, "AssertionError: can only test a child process"),
+    ],
+)
+def test_exceptions_that_do_not_end_a_rank_are_left_out_after_its_own(text: str, last: str) -> None:
+    assert "\n".join(logs.last_useful(text)).endswith(last)
 
 
 def test_the_last_lines_are_those_since_the_start_of_a_rank(tmp_path: Path) -> None:

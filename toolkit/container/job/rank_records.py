@@ -22,10 +22,11 @@ from toolkit.protocol.outcomes import EXIT_BROKEN
 # Both have the pid of its rank.py: in an elastic job the same rank can be started several times.
 Record = dict[str, Any]
 
-# Errors of ranks after the rank at the other end of a connection has ended: Gloo, NCCL in PyTorch, Horovod,
-# and Python's sockets.
+# Errors of ranks after the rank at the other end of a connection has ended: Gloo, and NCCL and TCPStore in
+# PyTorch, Horovod, and Python's sockets.
 _PEER_GONE = re.compile(
     r"Connection (closed|reset) by (remote )?peer|Broken pipe|ncclRemoteError|HorovodInternalError"
+    r"|[Ff]ailed to recv, got 0 bytes"
 )
 
 # Launchers that exit with the code of the first rank to fail.

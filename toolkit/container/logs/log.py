@@ -29,6 +29,14 @@ _BACKTRACE = re.compile(
     r"|Compile with `TORCH_USE_CUDA_DSA)"
 )
 
+# Exceptions of destructors, exit callbacks and threads do not end the rank. The text has no empty lines.
+_HEADER = r"(?:Exception ignored |Exception in thread |Error in atexit\._run_exitfuncs)"
+_FRAMES = r"(?:\n(?:[ \t].*|Traceback \(most recent call last\):))*"
+_CHAINED = r"(?:Original Traceback |During handling of the above |The above exception was )"
+_ASIDE = re.compile(rf"^{_HEADER}.*{_FRAMES}(?:\n.*)?(?:\n{_CHAINED}.*{_FRAMES}(?:\n.*)?)*\n?", re.MULTILINE)
+# A frame of a traceback that has no such header, also of an ExceptionGroup.
+_FRAME = re.compile(r'(?:\[rank\d+\]: ?)?  (?:\| {3})?File "')
+
 
 def pieces(path: Path) -> list[tuple[int, Path]]:
     """Return the files of the log `path` with their offsets, in order."""
@@ -231,11 +239,15 @@ def last_lines(path: Path, start: int = 0, lines: int = LAST_LINES, width: int =
 def last_useful(text: str, lines: int = LAST_LINES) -> list[str]:
     """Return the last lines that are neither empty nor part of a C++ backtrace.
 
+    Exceptions of destructors and threads count only without a traceback of the rank itself near the end.
+
     >>> last_useful("KeyError: 1\\n\\nframe #4: __clone + 0x44 (0x7fc3 in libc.so.6)\\n")
     ['KeyError: 1']
     """
     shown = [line for line in text.splitlines() if line.strip()]
-    return [line for line in shown if not _BACKTRACE.match(line)][-lines:] or shown[-lines:]
+    useful = [line for line in shown if not _BACKTRACE.match(line)] or shown
+    own = _ASIDE.sub("", "\n".join(useful)).splitlines()
+    return (own if any(map(_FRAME.match, own[-LAST_LINES:])) else useful)[-lines:]
 
 
 def _times_path(path: Path) -> Path:
