@@ -21,6 +21,11 @@ from toolkit.protocol.outcomes import FINAL_STATES
 # PyTorch's prefix of a line, its warnings, and the last line of a traceback.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
+# A frame of a traceback, and the line after the last frame, which names an exception of any class. An
+# ExceptionGroup has a margin before these lines, and a wider margin before its exceptions.
+_FRAME = '  File "'
+_CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::|$)")
+_MARGIN = "  | "
 _WARNING = re.compile(r"\[W\d* ")
 # The exception that ended a C++ thread, such as PyTorch's NCCL watchdog.
 _CPP = re.compile(r"what\(\):\s+(?:.*thread terminated with exception: )?(?:\[Rank \d+\] )?(.+)")
@@ -118,10 +123,23 @@ def exception_of(lines: Sequence[str]) -> str:
     "KeyError: 'b'"
     """
     bare = _bare(lines)
-    raised = [line for line in bare if _EXCEPTION.match(line)]
+    raised = _raised(lines)
     own = [line for line in raised if _ABORTED not in line]
     thrown = [found[1] for line in bare if (found := _CPP.match(line))]
-    return next(iter((*own, *thrown, *raised)), "")
+    grouped = [inner for line in bare if _EXCEPTION.match(inner := line.lstrip("| "))]
+    return next(iter((*own, *thrown, *raised, *grouped)), "")
+
+
+def _raised(lines: Sequence[str]) -> list[str]:
+    """Return the lines that name an exception of Python, in reverse order."""
+    found = []
+    is_frame = False
+    for line in lines:
+        text = _RANK.sub("", line).removeprefix(_MARGIN).rstrip()
+        if _EXCEPTION.match(text.strip()) or (is_frame and _CLASS.match(text)):
+            found.append(text.strip())
+        is_frame = text.startswith(_FRAME) or (is_frame and text.startswith("  "))
+    return found[::-1]
 
 
 def last_line_of(lines: Sequence[str]) -> str:

@@ -13,12 +13,13 @@ import pytest
 import toolkit.cli.jobs
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
+from tests.unit.each import for_each
 from toolkit.cli.logs import moment
 from toolkit.cluster.session import Session
 from toolkit.errors import NotReady
 from toolkit.jobs.records import find_job, taken_slots
 from toolkit.jobs.slots import Taken
-from toolkit.jobs.status import JobStatus, job_json, jobs_table, length, parse_status
+from toolkit.jobs.status import JobStatus, exception_of, job_json, jobs_table, length, parse_status
 from toolkit.protocol.decode import decode
 from toolkit.protocol.jobs import Record, Status
 from toolkit.protocol.names import job_word
@@ -175,3 +176,49 @@ def test_toolkit_jobs_lists_the_last_ones_and_all_that_run(
     del known[:5]
     names, err = listed()
     assert names == last and "older" not in err
+
+
+_FRAMES = ("Traceback (most recent call last):", '  File "train.py", line 9, in main', "    step(batch)")
+
+
+@for_each(
+    ("lines", "raised"),
+    [
+        ((*_FRAMES, "_queue.Empty"), "_queue.Empty"),
+        (("[rank0]: ZeroDivisionError", *(f"[rank0]: {line}" for line in (*_FRAMES, "x.Stop"))), "x.Stop"),
+        (
+            (
+                *_FRAMES,
+                "    ^^^^",
+                "torch._dynamo.exc.Unsupported: Attempted to call a skipped function",
+                "  Explanation: a builtin",
+                "from user code:",
+                '   File "model.py", line 12, in forward',
+                "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace.",
+            ),
+            "torch._dynamo.exc.Unsupported: Attempted to call a skipped function",
+        ),
+        (
+            (
+                "  + Exception Group Traceback (most recent call last):",
+                '  |   File "train.py", line 9, in main',
+                "  | ExceptionGroup: workers failed (2 sub-exceptions)",
+                "  +-+---------------- 1 ----------------",
+                "    | ValueError: bad batch",
+                "    +---------------- 2 ----------------",
+                "    | KeyError: 1",
+                "    +------------------------------------",
+            ),
+            "ExceptionGroup: workers failed (2 sub-exceptions)",
+        ),
+        # The line of the group is not among the last lines.
+        (("    | ValueError: bad batch", "    +-----------"), "ValueError: bad batch"),
+        # A later exception, also without a traceback.
+        ((*_FRAMES, "queue.Empty", "RuntimeError: the loader stopped"), "RuntimeError: the loader stopped"),
+        (("loading data", "done: 3 files"), ""),
+        (("  | accuracy: 0.5", "  | Done"), ""),
+        ((*_FRAMES, "Killed by the scheduler"), ""),
+    ],
+)
+def test_the_exception_in_the_last_lines(lines: tuple[str, ...], raised: str) -> None:
+    assert exception_of(lines) == raised
