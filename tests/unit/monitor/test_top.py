@@ -100,6 +100,15 @@ from toolkit.protocol.gauges import GaugedJob, GpuGauge, RankGauge
             *(14, None, 10050.0),
         ),
         ("step 3, loss 0.5,120 images/s", 3, None, 120.0),
+        # The preparation of data.
+        ("Map:  10%|█         | 5000/50000 [00:01<00:10, 4871.09 examples/s]", None, None, None),
+        ("Map (num_proc=8):   0%|          | 0/50000 [00:00<?, ? examples/s]", None, None, None),
+        ("Generating train split: 5000 examples [00:01, 4871.09 examples/s]", None, None, None),
+        ("Fetching: 100%|██████████| 4/4 [00:02<00:00,  1.70files/s]", None, None, None),
+        ("config.json: 100%|██████████| 570/570 [00:00<00:00, 3.11MB/s]", None, None, None),
+        ("spiece.model: 100%|██████████| 42/42 [00:00<?, ?B/s]", None, None, None),
+        (" 12%|#2        | 12/100 [00:05<00:40,  2.19it/s, read=3.1MB/s]", 12, 2.19, None),
+        ("[00:05] step 12, 640 examples/s", 12, None, 640.0),
         # What only looks like it.
         (
             "{'eval_loss': 0.3, 'eval_samples_per_second': 411.5, 'eval_steps_per_second': 3.2}",
@@ -212,6 +221,8 @@ def test_a_number_out_of_range_stops_neither_top_nor_report(line: str) -> None:
             "Epoch[1",
             "Epoch [1][ ",
             "\x1b[1;",
+            "[1:",
+            "[1<1,",
         ),
     ],
 )
