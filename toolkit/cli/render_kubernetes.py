@@ -133,7 +133,8 @@ def kubernetes(
     given = line.read(definition_of, crd) if crd else None
     job = job_of(line, hosts, batch, KUBERNETES, output, verbose)
     made = manifest(job, pods)
+    text = manifest_text(made)
     result: dict[str, Any] = {}
     if check:
-        result = checked(rehearse_kubernetes(made, given))
-    put(f"{job.name}.yaml", manifest_text(made), result, output, as_json)
+        result = checked(rehearse_kubernetes(made, text, given))
+    put(f"{job.name}.yaml", text, result, output, as_json)

@@ -26,6 +26,8 @@ KIND_OF = {**dict.fromkeys(BY_MPI, "MPIJob"), "torchrun": "TrainJob"}
 
 _HOSTNAME = "kubernetes.io/hostname"
 _GPU = "nvidia.com/gpu"
+# Text that kubectl can read as a number or as a boolean, although PyYAML does not quote it: 1e-4, 0o17, y.
+_CONVERTED = re.compile(r"[-+.]*[0-9_].*|[yYnN]")
 # Prefixes of the resources of RDMA device plugins.
 _RDMA = ("rdma/", "vpc.amazonaws.com/efa")
 
@@ -58,15 +60,16 @@ def manifest_text(made: dict[str, Any]) -> str:
     """Return the object as YAML with scripts as blocks."""
 
     class Dumper(yaml.SafeDumper):
-        """A dumper that writes text of several lines as a block."""
+        """A dumper that writes several lines as a block and quotes text that kubectl would convert."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
-    def block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, "|" if "\n" in text else None)
+    def styled(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        style = "|" if "\n" in text else "'" if _CONVERTED.fullmatch(text) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
-    Dumper.add_representer(str, block)
+    Dumper.add_representer(str, styled)
     return yaml.dump(made, Dumper=Dumper, sort_keys=False, width=110, allow_unicode=False)
 
 

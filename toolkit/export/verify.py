@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -154,10 +153,14 @@ def _end_of(log: Path) -> str:
         return ""
 
 
-def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] | None) -> Iterator[Trial]:
+def rehearse_kubernetes(
+    made: Mapping[str, Any], text: str, definition: Mapping[str, Any] | None
+) -> Iterator[Trial]:
     """Check a manifest against its definition, and with a dry run of the cluster.
 
-    Without a given definition, use that of kubectl.
+    Args:
+        text: the manifest as it is printed.
+        definition: None for the definition of kubectl.
 
     Raises:
         BadInput: the definition is of another kind.
@@ -188,7 +191,7 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
     what = f"the manifest {matches} the definition of {kind}"
     yield Trial("error" if problems else "ok", what, "\n  ".join(problems))
     if cluster:
-        tried = run_here(("kubectl", "create", "--dry-run=server", "-f", "-"), json.dumps(made))
+        tried = run_here(("kubectl", "create", "--dry-run=server", "-f", "-"), text)
         accepts = "accepts" if tried.ok else "refuses"
         what = f"the cluster {accepts} the manifest (server-side dry run)"
         yield Trial("ok" if tried.ok else "error", what, tried.output)

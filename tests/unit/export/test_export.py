@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from tests.golden import check_golden
-from tests.kubelet import expanded
+from tests.kubelet import expanded, read
 from tests.parity import variants
 from tests.unit.conftest import Run
 from tests.unit.each import for_each
@@ -32,7 +32,7 @@ from toolkit.export.job import BatchJob, BatchNode
 from toolkit.export.kubernetes import KIND_OF, Pods, literal, manifest, manifest_text
 from toolkit.export.prepare import KUBERNETES, SLURM, BatchRequest, batch_job, check_batch, open_hosts
 from toolkit.export.slurm import RUNTIMES, SLURM_LAUNCHES, as_lines, joined, quoted, script, var
-from toolkit.export.verify import _MOST_LOG, _end_of, manifest_problems, rehearse_slurm
+from toolkit.export.verify import _MOST_LOG, _end_of, manifest_problems, rehearse_kubernetes, rehearse_slurm
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.jobs.request import Request
@@ -292,8 +292,37 @@ def test_words_come_through_bash_as_they_are() -> None:
 
 def in_yaml(job: BatchJob, pods: Pods) -> dict[str, Any]:
     made = manifest(job, pods)
-    assert yaml.safe_load(manifest_text(made)) == made
+    assert read(manifest_text(made)) == made
     return made
+
+
+# kubectl reads these as other values than PyYAML does, or PyYAML quotes them.
+CONVERTED = (
+    *("1e-4", "5e-5", "1e3", "1E5", "-1e-5", "1.5e3", "12e03", "0777", "0o17", "0b1", "0x1F", "1_000", "-_1"),
+    *(".5", "5.", "+1", ".inf", ".NaN", "null", "~", "true", "yes", "off", "y", "Y", "n", "N", "<<", "="),
+    *("1:30", "2024-01-01", "-", "?", ": x", "# x", "a " * 100),
+)
+
+
+@for_each("launcher", ["torchrun", "mpirun"])
+@for_each("word", [*CONVERTED, *NASTY])
+def test_kubectl_reads_every_word_as_text(launcher: str, word: str) -> None:
+    job = dataclasses.replace(
+        with_launcher(launcher), command=("python", "train.py", "--lr", word), env=(("A", word),)
+    )
+    in_yaml(job, Pods(node_selector=((word, word),)))
+
+
+def test_a_check_submits_the_text_that_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kubectl").write_text('#!/bin/sh\nif [ "$1" = create ]; then cat >sent; fi\n')
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    made = manifest(with_launcher("torchrun"), Pods())
+    version = {"name": "v1alpha1", "schema": {"openAPIV3Schema": {}}}
+    any_trainjob = {"spec": {"names": {"kind": "TrainJob"}, "versions": [version]}}
+    *_, trial = rehearse_kubernetes(made, manifest_text(made), any_trainjob)
+    assert (trial.verdict, (tmp_path / "sent").read_text()) == ("ok", manifest_text(made))
 
 
 MANY = Pods(
