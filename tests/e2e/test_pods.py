@@ -53,7 +53,9 @@ class Pods:
         words = ["--name", f"{self.network}-{name}", "--hostname", name, "--network", self.network]
         for alias in (name, f"{name}.{subdomain}", f"{name}.{subdomain}.default.svc"):
             words += ["--network-alias", alias]
-        words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--workdir", "/workspace"]
+        words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+        if "workingDir" in container:
+            words += ["--workdir", container["workingDir"]]
         assert security["allowPrivilegeEscalation"] is False
         for capability in security["capabilities"].get("add", ()):
             words += ["--cap-add", capability]

@@ -147,7 +147,7 @@ def _mpijob(job: BatchJob, pods: Pods) -> dict[str, Any]:
 
 def _trainjob(job: BatchJob, pods: Pods) -> dict[str, Any]:
     rank = render_template(
-        "scripts/pod-rank.sh.j2", rank=rank_text(job), device=True, network=network_lines(job)
+        "scripts/pod-rank.sh.j2", rank=rank_text(job), device=True, network=network_lines(job), code=CODE
     )
     # The operator sets PET_*, from which torchrun reads the number of nodes, its node rank and rendezvous.
     command = ("torchrun", "--no-python", "sh", "-c", rank, "rank", *job.command)

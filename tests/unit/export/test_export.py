@@ -348,6 +348,29 @@ def test_manifests_are_let_in(name: str, launcher: str, pods: Pods) -> None:
     assert manifest_problems(made, definition(made["kind"])) == []
 
 
+@for_each("code, status", [("code", 0), ("new", 0), ("file", 66)])
+def test_the_ranks_of_a_trainjob_start_in_the_folder_with_the_code(
+    code: str, status: int, tmp_path: Path
+) -> None:
+    """A TrainJob has no field for the working directory; an MPIJob has."""
+    (tmp_path / "code").mkdir(exist_ok=True)
+    (tmp_path / "file").touch()
+    (tmp_path / "ip").write_text(f"#!/bin/sh\n{_SLURM['ip']}\n")
+    (tmp_path / "ip").chmod(0o755)
+    made = manifest(dataclasses.replace(with_launcher("torchrun"), command=("pwd",)), Pods())
+    words = [expanded(word) for word in made["spec"]["trainer"]["command"]]
+    assert words[:4] == ["torchrun", "--no-python", "sh", "-c"]
+    words[4] = words[4].replace("/workspace", str(tmp_path / code))
+    env = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "POD_IP": "10.0.0.11",
+        "WORLD_SIZE": "4",
+        "NO_IP": "no",
+    }
+    done = subprocess.run(words[2:], env=env, cwd="/", capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (status, "" if status else f"{tmp_path / code}\n"), done.stderr
+
+
 @pytest.mark.parametrize("launcher", KIND_OF)
 def test_the_shells_of_pods_are_read_by_sh(launcher: str) -> None:
     made = manifest(with_launcher(launcher), Pods())
