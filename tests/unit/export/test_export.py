@@ -187,6 +187,16 @@ def first_rank(folder: Path, text: str, **changes: str) -> subprocess.CompletedP
     return subprocess.run(["bash"], input=text, env=env, capture_output=True, text=True)
 
 
+@for_each("runtime", [name for name in RUNTIMES if name != "docker"])
+def test_variables_of_the_job_are_only_for_the_container(runtime: str, tmp_path: Path) -> None:
+    """With the PATH of the image, the script would not find the programs of the node."""
+    show = 'echo "$PATH $LD_PRELOAD $code"'
+    own = {"PATH": "/opt/venv/bin:/bin", "LD_PRELOAD": "", "code": "it's $5"}
+    job = dataclasses.replace(JOB, command=("/bin/sh", "-c", show), env=tuple(own.items()))
+    done = first_rank(tmp_path, script(job, runtime))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{' '.join(own.values())}\n", "")
+
+
 # NCCL's interface is set for all ranks, Gloo's at submission, and TensorPipe's on the second node only.
 OWN_NETWORK = dataclasses.replace(
     JOB,

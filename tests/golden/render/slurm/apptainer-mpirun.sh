@@ -19,9 +19,6 @@ code=${CODE:-$SLURM_SUBMIT_DIR}
 image=${IMAGE:-docker://registry.example.com:5000/team/trainer:1.0}
 : "${HF_TOKEN:?set this variable before you submit the script; the script passes it on and does not contain its value}"
 export HF_TOKEN
-export 'MOTTO=it'"'"'s $(5) $5'
-export NCCL_DEBUG=WARN
-export PYTHONUNBUFFERED=1
 
 fail() {
     echo "$1" >&2
@@ -81,6 +78,10 @@ export HOROVOD_GLOO_IFACE=$device
 export NCCL_SOCKET_IFNAME==$device
 export OMPI_MCA_btl_tcp_if_include=$network
 export TP_SOCKET_IFNAME=$device
+# Only for the command in the container: srun and the lines above run with the variables of the system.
+export 'MOTTO=it'"'"'s $(5) $5'
+export NCCL_DEBUG=WARN
+export PYTHONUNBUFFERED=1
 exec "$@"
 END-OF-RANK
 )
