@@ -5,6 +5,7 @@ Functions import the code that connects to hosts when they need it. Help, comple
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -87,7 +88,7 @@ _INDENTS = {"CODE": " " * 2, "PULL": " " * 10}
 
 def say(text: str) -> None:
     """Print a message for the user on standard error. Standard output is for results."""
-    _print(sys.stderr, _as_lines(text or "\n"))
+    _print(_as_lines(text or "\n"))
 
 
 def say_job_commands(job: str) -> None:
@@ -102,7 +103,7 @@ def put_text(text: str) -> None:
 
 def ask(text: str) -> None:
     """Print a question on standard error; the answer follows on its last line."""
-    _print(sys.stderr, text)
+    _print(text)
 
 
 def confirm(question: str) -> bool:
@@ -117,10 +118,30 @@ def _as_lines(text: str) -> str:
     return text if not text or text.endswith("\n") else f"{text}\n"
 
 
-def _print(stream: TextIO, text: str) -> None:
-    # Text of hosts, containers and ranks can contain any characters.
-    stream.write(printable(text))
-    stream.flush()
+def _print(text: str) -> None:
+    with _dropping_what_stderr_refuses():
+        # Text of hosts, containers and ranks can contain any characters.
+        sys.stderr.write(printable(text))
+        sys.stderr.flush()
+
+
+@contextmanager
+def _dropping_what_stderr_refuses() -> Iterator[None]:
+    """Drop text that standard error does not accept, for example because a disk is full.
+
+    The steps of a plan and the exit code do not depend on messages. A closed pipe and a closed terminal (EIO)
+    end a command.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or error.errno == errno.EIO:
+            raise
+        number = sys.stderr.fileno()
+        kept = os.dup(number)
+        _discard(sys.stderr)
+        os.dup2(kept, number)  # the disk can have space again for the next message
+        os.close(kept)
 
 
 def put_json(value: Any) -> None:
@@ -182,10 +203,16 @@ def can_flush() -> bool:
 
 
 def discard_stdout() -> None:
-    """Discard what is left for standard output. Otherwise Python tries to write it again, and fails."""
+    """Discard what is left for standard output, and all further output."""
+    _discard(sys.stdout)
+
+
+def _discard(stream: TextIO) -> None:
+    """Connect a stream to the null device. Otherwise Python tries to write its buffer again, and fails."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+    stream.flush()
 
 
 def warn(findings: Iterable[Finding]) -> None:
@@ -224,8 +251,9 @@ def to_stdout(data: bytes) -> None:
 
 def to_stderr(data: bytes) -> None:
     """Write a piece of a command's standard error."""
-    sys.stderr.buffer.write(data)
-    sys.stderr.buffer.flush()
+    with _dropping_what_stderr_refuses():
+        sys.stderr.buffer.write(data)
+        sys.stderr.buffer.flush()
 
 
 def rank_output(raw: bool, errors: bool = False) -> Callable[[bytes], None]:

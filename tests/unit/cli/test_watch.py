@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import json
 import os
 import re
 import select
@@ -18,9 +20,10 @@ import pytest
 import typer
 
 from tests.unit.container_world import PATIENCE_S
+from tests.unit.each import for_each
 from toolkit.cli import watch
 from toolkit.cli.app import Toolkit
-from toolkit.cli.common import confirm
+from toolkit.cli.common import confirm, say
 from toolkit.cli.lazy import VerbGroup
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import _ask, _tell
@@ -269,7 +272,7 @@ def test_a_job_without_output_yet_is_reported_once(
     assert said.count(line) == lines == said.count("no output yet")
 
 
-# Standard output that cannot be written
+# Output that cannot be written
 
 
 WRITES = """
@@ -296,7 +299,7 @@ FULL = Path("/dev/full")
 def in_buffers(code: str, **streams: Any) -> subprocess.Popen[bytes]:
     """Start a program whose standard output has a buffer, as that of users has."""
     env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
-    return subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE, **streams)
+    return subprocess.Popen([sys.executable, "-c", code], env=env, **{"stderr": subprocess.PIPE, **streams})
 
 
 def test_a_program_reads_json_while_the_command_runs() -> None:
@@ -344,6 +347,46 @@ def test_a_command_that_passes_output_on_reports_a_full_disk() -> None:
         said = process.communicate()[1].decode()
     assert process.returncode == 1
     assert said.startswith("toolkit: cannot print the output: No space left on device\n"), said
+
+
+MESSAGES = """
+import os, sys
+from toolkit.cli.common import put_text, say, to_stderr
+accepts, full = os.dup(2), os.open("/dev/full", os.O_WRONLY)
+os.dup2(full, 2)
+say("lost")
+to_stderr(b"lost too")
+os.dup2(accepts, 2)
+say("printed")
+os.dup2(full, 2)
+say("lost at the end")
+put_text("result")
+"""
+
+
+def test_a_full_disk_under_messages_does_not_stop_a_command() -> None:
+    """Otherwise a plan stops between two steps. Text that is left would make Python exit with 120."""
+    with in_buffers(MESSAGES, stdout=subprocess.PIPE) as process:
+        assert (*process.communicate(), process.returncode) == (b"result\n", b"printed\n", 0)
+
+
+def test_an_error_has_its_exit_code_and_its_json_if_its_text_cannot_be_printed() -> None:
+    words = command_line(["up", "--hosts", "absent.yaml", "--json"])
+    with FULL.open("wb") as full, in_buffers(words, stdout=subprocess.PIPE, stderr=full) as process:
+        out = process.communicate()[0]
+    assert (process.returncode, json.loads(out)["error"]["exit_code"]) == (2, 2)
+
+
+@for_each("error", [BrokenPipeError(errno.EPIPE, ""), OSError(errno.EIO, "")])
+def test_a_closed_pipe_and_a_closed_terminal_end_a_command(error: OSError) -> None:
+    class Closed(io.StringIO):
+        def flush(self) -> None:
+            raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", Closed())
+        with pytest.raises(type(error)):
+            say("x")
 
 
 LOST = "toolkit: cannot print the output: No space left on device\n"
