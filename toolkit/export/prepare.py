@@ -94,7 +94,7 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
                     "this argument is not UTF-8, but a rendered job can contain only UTF-8",
                 )
             )
-    found = _hindrances(inventory, batch, target)
+    found = _hindrances(inventory, batch, target, launcher)
     for path in batch.leave_out:
         if not any(_below(each.path, path) for each in found):
             what = (
@@ -168,7 +168,7 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
         before, after = shlex.join(command[:script]), shlex.join(command[script:])
         command = ("sh", "-c", f'exec {before} {start.local_rank_word}="$LOCAL_RANK" {after}'.rstrip())
     # All unsupported parts have been left out by now.
-    left = {each.path for each in _hindrances(inventory, batch, target)}
+    left = {each.path for each in _hindrances(inventory, batch, target, start.launcher)}
     return BatchJob(
         name=_name(inventory.cluster, request.words),
         cluster=inventory.cluster,
@@ -258,7 +258,7 @@ def _size(node: BatchNode) -> str:
     return f"{counted(node.slots, 'slot')} and {counted(node.gpus, 'GPU')}"
 
 
-def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[Problem]:
+def _hindrances(inventory: Inventory, batch: BatchRequest, target: str, launcher: str) -> list[Problem]:
     """Return the parts of the hosts file that the target cannot express."""
     called = _CALLED[target] if target == KUBERNETES or batch.runtime == "docker" else batch.runtime
     chosen = [inventory.host(name) for name in chosen_hosts(inventory, batch.request)]
@@ -275,6 +275,9 @@ def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[
         if host.gpu_ids
     ]
     if target == KUBERNETES:
+        if inventory.pull == "always" and KIND_OF.get(launcher) == "TrainJob":
+            what = "a TrainJob cannot set imagePullPolicy; set imagePullPolicy in its ClusterTrainingRuntime"
+            found.append(Problem("image/pull", what))
         found += [
             Problem(
                 f"hosts/{host.name}/env",

@@ -576,6 +576,7 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
             "--launcher: toolkit cannot export a job with python to Kubernetes, only ",
         ),
         ({}, {"host_network": True}, KUBERNETES, "--host-network: a TrainJob cannot request"),
+        ({"pull": "always"}, {}, KUBERNETES, "image/pull: a TrainJob cannot set imagePullPolicy"),
         ({"network": "efa"}, {}, KUBERNETES, "network: efa requires a resource of your device plugin"),
         (
             {},
@@ -597,6 +598,15 @@ def test_refusals(
     folder: Path, changes: dict[str, Any], asked: dict[str, Any], target: str, message: str
 ) -> None:
     assert any(message in line for line in refused(inventory(**changes), batch(folder, **asked), target))
+
+
+def test_an_mpijob_pulls_the_image_and_a_trainjob_if_the_key_is_left_out(folder: Path) -> None:
+    left = ("hosts/gpu2/env",)
+    asked = batch(folder, gpus=2, launcher="mpirun", leave_out=left)
+    made = manifest_text(manifest(batch_job(inventory(pull="always"), asked, KUBERNETES, {}), Pods()))
+    assert made.count("imagePullPolicy: Always") == 2
+    asked = batch(folder, gpus=2, launcher="torchrun", leave_out=(*left, "image/pull"))
+    assert batch_job(inventory(pull="always"), asked, KUBERNETES, {}).launcher == "torchrun"
 
 
 def test_auto_without_a_known_import_names_the_option_that_helps(folder: Path) -> None:
