@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_file, put_json, say
+from toolkit.cli.failure import error_json
 from toolkit.cli.line import CommandLine
 from toolkit.cluster.session import observe_layout
 from toolkit.core.files import make_folder, write_file
@@ -77,12 +78,12 @@ def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool)
     inventory = line.accept(line.hosts(hosts))
     with connect(inventory, verbose) as session:
         files = TARGETS[target](observe_layout(session))
-        missing = dict(session.errors)
-    put_files(files, output, as_json)
-    for error in missing.values():
+        errors = list(session.errors.values())
+    put_files(files, output, as_json, error_json(errors[0]) if errors else None)
+    for error in errors:
         say(str(error))
-    if missing:
-        raise typer.Exit(1)
+    if errors:
+        raise typer.Exit(errors[0].exit_code)
 
 
 def check_folder(line: CommandLine, output: str) -> None:
@@ -91,8 +92,14 @@ def check_folder(line: CommandLine, output: str) -> None:
         line.refuse("--output", f"should be a folder, found {output}")
 
 
-def put_files(files: Mapping[str, str], output: str, as_json: bool) -> None:
-    """Write files to a folder, or print them; a single file is printed unchanged."""
+def put_files(
+    files: Mapping[str, str], output: str, as_json: bool, error: Mapping[str, object] | None = None
+) -> None:
+    """Write files to a folder, or print them; a single file is printed unchanged.
+
+    Args:
+        error: keys of the JSON if files of hosts are missing.
+    """
     if output:
         for name, text in files.items():
             make_folder(Path(output, name).parent)
@@ -102,4 +109,4 @@ def put_files(files: Mapping[str, str], output: str, as_json: bool) -> None:
     elif not as_json:
         put_file("".join(f"# --- {name}\n{text}\n" for name, text in files.items()))
     if as_json:
-        put_json(files)
+        put_json({**files, **(error or {})})

@@ -15,7 +15,7 @@ from tests.unit import cluster_world as world
 from tests.unit import docs_check
 from tests.unit.conftest import Run
 from toolkit.core.report import Outcome, Report
-from toolkit.errors import EXIT_CODES, BadInput, MissingTool, NotReady, ToolkitError
+from toolkit.errors import EXIT_CODES, BadInput, MissingTool, NotReady, ToolkitError, Unreachable
 from toolkit.plan.execute import PlanInterrupted
 
 VERBS = set(docs_check.verbs())
@@ -282,6 +282,28 @@ def test_render_writes_what_it_prints(
     status, out, err = run("render", target, "-o", "hosts.yaml/sub", "--json")
     assert status == 2 and "the folder cannot be created: Not a directory" in err
     assert json.loads(out)["ok"] is False
+
+
+@pytest.mark.parametrize("target", ["compose", "docker", "ssh"])
+@pytest.mark.parametrize(
+    "error", [Unreachable("no answer", "ssh cpu3", "cpu3"), NotReady("no docker", "install it", "cpu3")]
+)
+def test_render_reports_a_host_without_files_in_json_too(
+    run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, target: str, error: ToolkitError
+) -> None:
+    def opened(inventory: object, *more: object) -> toolkit.cluster.session.Session:
+        session = toolkit.cluster.session.Session(world.inventory(world.HOSTS + "transport: ssh\n"))
+        session.facts = {name: facts for name, facts in world.cluster_facts().items() if name != "cpu3"}
+        session.errors = {"cpu3": error}
+        return session
+
+    monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
+    monkeypatch.setattr("toolkit.cluster.session.local_image", lambda *_: None)
+    status, out, err = run("render", target, "--json")
+    found = json.loads(out)
+    assert (status, found["ok"], found["error"]["host"]) == (error.exit_code, False, "cpu3")
+    assert found["error"]["exit_code"] == status and f"cpu3: {error.what}" in err
+    assert any("gpu2" in name for name in found), "the files of the other hosts"
 
 
 def test_help_needs_none_of_the_heavy_packages() -> None:
