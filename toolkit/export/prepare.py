@@ -18,6 +18,7 @@ from toolkit.hostsfile.errors import shown
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.jobs.request import Request, check_request, chosen_hosts, start_of
 from toolkit.jobs.slots import SEVERAL_RANKS
+from toolkit.protocol.transport import SSH
 
 SLURM, KUBERNETES = "slurm", "kubernetes"
 _CALLED = {SLURM: "Slurm", KUBERNETES: "Kubernetes"}
@@ -72,9 +73,9 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     Raises:
         BadInput: see ``toolkit.jobs.request.check_request``; or the target cannot express a part of the file.
     """
-    check_request(inventory, replace(batch.request, secrets=False), sent=False)
+    check_request(_with_ssh(inventory), replace(batch.request, secrets=False), sent=False)
     problems = []
-    start, fixes = start_of(inventory, batch.request), []
+    start, fixes = start_of(_with_ssh(inventory), batch.request), []
     launcher = start.launcher
     if launcher not in _LAUNCHERS[target]:
         known = ", ".join(_LAUNCHERS[target])
@@ -139,7 +140,7 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
         BadInput: see ``check_batch``; or nodes differ and the target requires equal nodes.
     """
     check_batch(inventory, batch, target)
-    start = start_of(inventory, batch.request)
+    start = start_of(_with_ssh(inventory), batch.request)
     plain = target == SLURM and batch.runtime == "docker"
     request = batch.request
     # Later sources override earlier ones. The submission sets the values of variables that are None here.
@@ -187,6 +188,11 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
         timeout=request.timeout,
         grace=max(1, round(request.grace)),
     )
+
+
+def _with_ssh(inventory: Inventory) -> Inventory:
+    # Slurm and the operators start the ranks, so the transport between the hosts restricts no launcher.
+    return replace(inventory, transport=SSH)
 
 
 def _node(host: Host, batch: BatchRequest, facts: Mapping[str, Facts], target: str) -> BatchNode:

@@ -600,6 +600,18 @@ def test_refusals(
     assert any(message in line for line in refused(inventory(**changes), batch(folder, **asked), target))
 
 
+@for_each(
+    "target, launcher",
+    [(SLURM, "deepspeed"), (SLURM, "horovodrun"), (KUBERNETES, "horovodrun"), (KUBERNETES, "auto")],
+)
+def test_the_transport_between_the_hosts_does_not_matter(folder: Path, target: str, launcher: str) -> None:
+    """With `transport: exec`, `toolkit run` refuses these launchers."""
+    (folder / "hvd.py").write_text("import horovod.torch\n")
+    asked = batch(folder, "hvd.py", launcher=launcher, gpus=2, exclude=("gpu2",))
+    jobs = [batch_job(inventory(transport=name), asked, target, {}) for name in ("ssh", "exec")]
+    assert jobs[0] == jobs[1]
+
+
 def test_an_mpijob_pulls_the_image_and_a_trainjob_if_the_key_is_left_out(folder: Path) -> None:
     left = ("hosts/gpu2/env",)
     asked = batch(folder, gpus=2, launcher="mpirun", leave_out=left)
