@@ -51,16 +51,17 @@ def connect_client(timeout: float) -> docker.DockerClient:
         else:
             client = docker.from_env(timeout=math.ceil(timeout))
         client.ping()
-    except (AttributeError, TypeError) as error:  # the SDK does not check the types in the file
-        raise MissingTool(
-            f"Docker's Python library cannot use your Docker configuration: {error}",
-            "docker info  # if the output warns about a config.json, correct or remove this file",
-        ) from error
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         raise MissingTool(
             f"no Docker engine answers on your machine: {error}",
             "sudo systemctl start docker  # access requires root or the group docker; to install Docker on"
             " Debian or Ubuntu, run sudo scripts/engine.sh ensure in a toolkit checkout",
+        ) from error
+    except (AttributeError, TypeError, ValueError) as error:
+        # The SDK checks neither the types in config.json nor the port of DOCKER_HOST.
+        raise MissingTool(
+            f"Docker's Python library cannot use your Docker configuration: {error}",
+            "docker info  # correct DOCKER_HOST, or the config.json that the output names",
         ) from error
     return client
 

@@ -119,12 +119,18 @@ def test_a_configuration_that_is_no_object_is_ignored(tmp_path: Path, config: st
         assert asked(NAME, **env)[1:] == ["False"] and asked("absent:1", **env) == ["none", "False"]
 
 
-@pytest.mark.parametrize("config", ["[]", '{"currentContext": 5}'])
-def test_a_configuration_that_the_sdk_cannot_use_is_an_ordinary_error(tmp_path: Path, config: str) -> None:
+@pytest.mark.parametrize(
+    ("config", "host"),
+    [("[]", ""), ('{"currentContext": 5}', ""), ("{}", "tcp://gpu1:99999"), ("{}", "tcp://[::1")],
+)
+def test_a_configuration_that_the_sdk_cannot_use_is_an_ordinary_error(
+    tmp_path: Path, config: str, host: str
+) -> None:
     (tmp_path / "config.json").write_text(config)
     code = "from toolkit.remote.engine import Engine, MissingTool as error\n"
     code += "try: Engine.connect()\nexcept error as caught: print(caught)"
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path)}
+    env |= {"DOCKER_HOST": host} if host else {}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout.startswith("Docker's Python library cannot use your Docker configuration: ")
 
