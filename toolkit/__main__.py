@@ -19,6 +19,17 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, mode))
 
 
+def buffer_stdout() -> None:
+    """Give standard output its usual buffer, although PYTHONUNBUFFERED is set; each result is flushed anyway.
+
+    Without a buffer, a full disk can cut off the end of an output without an error. Also, the command line
+    recognizes a help text that click could not write by the text that is left in the buffer.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
+        encoding, errors = sys.stdout.encoding, sys.stdout.errors
+        sys.stdout = os.fdopen(sys.stdout.fileno(), "w", encoding=encoding, errors=errors, closefd=False)
+
+
 def accept_all_characters() -> None:
     """Print ``?`` for a character that the encoding of the locale does not have, instead of failing."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
@@ -28,6 +39,7 @@ def accept_all_characters() -> None:
 def main() -> None:
     """Import the command line and run it."""
     open_closed_streams()
+    buffer_stdout()
     accept_all_characters()
     try:
         from toolkit.cli.app import main as run

@@ -296,9 +296,9 @@ except Detached as error:
 FULL = Path("/dev/full")
 
 
-def in_buffers(code: str, **streams: Any) -> subprocess.Popen[bytes]:
-    """Start a program whose standard output has a buffer, as that of users has."""
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+def in_buffers(code: str, variables: dict[str, str] | None = None, **streams: Any) -> subprocess.Popen[bytes]:
+    """Start a program whose standard output has a buffer, as that of users has, unless variables differ."""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"} | (variables or {})
     return subprocess.Popen([sys.executable, "-c", code], env=env, **{"stderr": subprocess.PIPE, **streams})
 
 
@@ -407,9 +407,12 @@ def command_line(words: list[str]) -> str:
 
 
 @pytest.mark.parametrize(("words", "code"), COMMAND_LINES)
-def test_every_command_line_reports_a_full_disk(words: list[str], code: int) -> None:
+@pytest.mark.parametrize("variables", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+def test_every_command_line_reports_a_full_disk(
+    words: list[str], code: int, variables: dict[str, str]
+) -> None:
     """The exit code of an error remains, also if the error cannot be printed as JSON."""
-    with FULL.open("wb") as full, in_buffers(command_line(words), stdout=full) as process:
+    with FULL.open("wb") as full, in_buffers(command_line(words), variables, stdout=full) as process:
         said = process.communicate()[1].decode()
     assert (process.returncode, said.count(LOST), "Traceback" in said) == (code, 1, False), said
 
