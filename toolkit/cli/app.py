@@ -190,7 +190,7 @@ def options(
             is_eager=True,
             metavar="MESSAGE",
             help="Print the cause and the fix of the message whose name or text is MESSAGE. If "
-            "MESSAGE is a topic such as `ssh`, list the messages of the topic.",
+            "MESSAGE is a topic such as `ssh`, list the messages about the topic.",
         ),
     ] = "",
 ) -> None:

@@ -69,9 +69,9 @@ def check(
 ) -> None:
     """Find problems that would break, corrupt or slow a job.
 
-    toolkit checks every host and prints a fix for each problem. toolkit changes no host configuration.
-    After the checks, toolkit removes the test containers, and the test files in all folders in which ranks
-    can delete files. `toolkit check` exits with 1 if a check finds an error.
+    toolkit checks every host and prints a fix for each problem. `toolkit check` changes no host
+    configuration. After the checks, toolkit removes the test containers, and the test files in all folders in
+    which ranks can delete files. `toolkit check` exits with 1 if a check finds an error.
 
     Examples:
         toolkit check

@@ -54,9 +54,7 @@ Verbose = Annotated[
     ),
 ]
 
-NoCheck = Annotated[
-    bool, typer.Option("--no-check", help="Skip the checks of the hosts (see `toolkit check`)")
-]
+NoCheck = Annotated[bool, typer.Option("--no-check", help="Skip the host checks (see `toolkit check`)")]
 
 OnInterrupt = Annotated[
     str,

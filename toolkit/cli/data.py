@@ -30,7 +30,7 @@ def send(
     """Copy the data sets in hosts.yaml to every host.
 
     toolkit divides a data set into parts of usually 8 to 32 MiB, and sends only the parts with missing or
-    changed files. Hosts forward the parts to each other. If you delete a local file, the next
+    changed files. Hosts forward data set parts to each other. If you delete a local file, the next
     `toolkit data send` deletes the unchanged copies that toolkit sent to the hosts. Both `toolkit data send`
     and `toolkit up` (unless you add --no-data) copy the data sets and resume interrupted transfers.
 

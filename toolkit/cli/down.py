@@ -25,7 +25,10 @@ from toolkit.protocol.names import RUNS
 def down(
     hosts: HostsFile = DEFAULT_HOSTS,
     save: Annotated[
-        bool, typer.Option(help="Download job records, logs and results to ./runs/CLUSTER before the removal")
+        bool,
+        typer.Option(
+            help="Download job records, logs and results to ./runs/CLUSTER before toolkit removes the cluster"
+        ),
     ] = True,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -33,8 +36,9 @@ def down(
 ) -> None:
     """Stop all jobs and remove the cluster from the hosts.
 
-    toolkit removes containers, SSH keys and files of the cluster from every host. Images and data sets stay
-    on the hosts. `toolkit image prune` removes old images, and `toolkit data rm` removes data sets.
+    `toolkit down` removes the cluster's containers, SSH keys and files from every host. After `toolkit down`,
+    images and data sets stay on the hosts. `toolkit image prune` removes old images, and `toolkit data rm`
+    removes data sets.
 
     Examples:
         toolkit down

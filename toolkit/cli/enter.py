@@ -43,7 +43,7 @@ def execute(
     ] = False,
     timeout: Annotated[
         str | None,
-        typer.Option(metavar="SECONDS", help="End the command after SECONDS (default: no time limit)"),
+        typer.Option(metavar="SECONDS", help="Stop the command after SECONDS (default: no time limit)"),
     ] = None,
     raw: Raw = False,
     as_json: Json = False,
@@ -55,7 +55,7 @@ def execute(
 
     - On one host without --json, toolkit prints the output immediately. On one host, toolkit exits with the
       exit code of the command.
-    - On several hosts or with --json, toolkit prints the output after the command has ended on all hosts:
+    - On several hosts or with --json, toolkit prints the output after the command has exited on all hosts:
       at most 4 MiB of standard output and 4 MiB of standard error per host.
     - On several hosts, toolkit prints exit codes other than 0, and exits with 1 unless the command succeeded
       on every host.

@@ -32,7 +32,7 @@ def forward(
         typer.Option(
             metavar="N",
             help="Local port for the first port of the service (default: the port of the service, or a free "
-            "port if your machine cannot open this port). With this option, toolkit must forward exactly one "
+            "port if your machine cannot open this port). With --port, toolkit must forward exactly one "
             "service: name the service if several services in hosts.yaml have ports",
         ),
     ] = None,

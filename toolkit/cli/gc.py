@@ -36,7 +36,8 @@ def gc(
         str | None,
         typer.Option(
             metavar="DAYS",
-            help="Also remove the folders of this cluster's jobs that ended more than DAYS days ago",
+            help="For the cluster in hosts.yaml, also remove the folders of jobs that ended more than DAYS "
+            "days ago",
         ),
     ] = None,
     state: Annotated[
@@ -51,12 +52,13 @@ def gc(
 ) -> None:
     """Remove leftovers of interrupted runs from the hosts.
 
-    toolkit removes leftover processes, containers and files of all your clusters on the hosts, except
-    containers and files of clusters with another state_dir. toolkit does not stop running jobs. toolkit
-    removes nothing that belongs to other users, except layers of interrupted image transfers. toolkit
-    removes the state directory of a cluster (SSH keys and job records) only if the host has no container
-    of the cluster. If a state directory contains job records, or changed in the last hour, toolkit
-    removes the directory only with --state, or after you confirm on a terminal.
+    `toolkit gc` removes leftover processes, containers and files of all your clusters on the hosts, except
+    containers and files of clusters whose state_dir differs from the state_dir in hosts.yaml. `toolkit gc`
+    does not stop running jobs. `toolkit gc` removes nothing that belongs to other users, except layers of
+    interrupted image transfers. `toolkit gc` removes the state directory of a cluster (SSH keys and job
+    records) only if the host has no container of the cluster. If a state directory contains job records, or
+    changed in the last hour, `toolkit gc` removes the directory only with --state, or after you confirm on a
+    terminal.
 
     Examples:
         toolkit gc --dry-run

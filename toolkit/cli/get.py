@@ -102,14 +102,15 @@ def get(
 ) -> None:
     """Download files that a job wrote.
 
-    toolkit skips files that exist locally with the same size and modification time. You can download
+    `toolkit get` skips files that exist locally with the same size and modification time. You can download
     files of a running job.
 
-    - toolkit skips unchanged files that toolkit sent as code, unless you pass the exact name of a file.
+    - `toolkit get` skips unchanged files that toolkit sent as code, unless you pass their exact names.
     - toolkit does not send the folder ./runs to the hosts as code, unless ./runs contains __init__.py. If
       you download to another folder of the project, add the folder to .toolkitignore to exclude the
       downloaded files from the code.
-    - toolkit creates a symbolic link only if the link points to a file or folder inside the local folder.
+    - `toolkit get` creates a symbolic link only if the link points to a file or folder inside the local
+      folder.
 
     Examples:
         toolkit get checkpoints

@@ -61,14 +61,14 @@ def build(
         str,
         typer.Option(
             metavar="12|13",
-            help="CUDA version of the GPU image; 12 is for older drivers and GPUs (default: 13)",
+            help="CUDA version in the GPU image; 12 is for older drivers and GPUs (default: 13)",
             autocompletion=complete.cudas,
         ),
     ] = "",
     nccl: Annotated[
         str,
         typer.Option(
-            metavar="VERSION", help="NCCL version of the GPU image (default: the version that torch pins)"
+            metavar="VERSION", help="NCCL version in the GPU image (default: the version that torch pins)"
         ),
     ] = "",
     tag: Annotated[
@@ -118,7 +118,7 @@ def build(
         typer.Option(
             metavar="URL",
             envvar=_TORCH_INDEX,
-            help="Package index or folder with the CPU wheel of torch (default: pip's index, then "
+            help="Package index or folder that contains the CPU wheel of torch (default: pip's index, then "
             "PyTorch's CPU index)",
         ),
     ] = "",
@@ -128,9 +128,7 @@ def build(
             metavar="FILE", envvar="TOOLKIT_CA", help="File with CA certificates that the build trusts"
         ),
     ] = "",
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Do not use the build cache of Docker")
-    ] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not use the Docker build cache")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Annotated[
@@ -259,9 +257,9 @@ def inspect(
 ) -> None:
     """Show the launchers, libraries and compilers of an image.
 
-    toolkit starts one short-lived container of the image on your machine, without network access and without
-    the image's ENTRYPOINT. The output also contains the transport that `transport: auto` selects, and a fix
-    for each program or library that is missing from the image.
+    toolkit starts one short-lived container from the image on your machine, without network access and
+    without the image's ENTRYPOINT. The output contains the transport that `transport: auto` selects, and a
+    fix for each program or library that is missing from the image.
 
     Examples:
         toolkit image inspect
@@ -283,9 +281,10 @@ def send(
 ) -> None:
     """Copy the image to every host, or let hosts pull it.
 
-    toolkit sends only layers that are missing on a host, or the complete image if toolkit cannot read single
-    layers. With `pull: always` in hosts.yaml, each host pulls the image from the registry. With
-    `pull: missing`, only hosts without the image pull the image. `toolkit up` also copies or pulls the image.
+    toolkit sends only layers that are missing on a host, or the complete image if toolkit cannot read
+    individual layers. With `pull: always` in hosts.yaml, each host pulls the image from the registry. With
+    `pull: missing` in hosts.yaml, only hosts without the image pull the image. `toolkit up` copies the image
+    or lets hosts pull it, as `toolkit image send` does.
 
     Examples:
         toolkit image send
@@ -301,7 +300,7 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
 
     toolkit lists the image in hosts.yaml, other images that toolkit sent, and layers of transfers that are in
     progress or were interrupted. The next transfer reuses layers of interrupted transfers. Images that
-    toolkit sent have a tag with their content digest.
+    toolkit sent have a tag that contains their content digest.
 
     Examples:
         toolkit image ls
@@ -322,10 +321,10 @@ def prune(
 ) -> None:
     """Remove old images that toolkit sent to the hosts.
 
-    toolkit removes layers of interrupted transfers, and old images that toolkit sent. toolkit keeps the image
-    in hosts.yaml, images that a running or stopped container uses, and images with a tag other than their
-    content digest. toolkit also keeps the two newest images of each flavor (cpu or gpu), and the two newest
-    images without a flavor.
+    `toolkit image prune` removes layers of interrupted transfers, and old images that toolkit sent.
+    `toolkit image prune` keeps the image in hosts.yaml, images that a running or stopped container uses, and
+    images with a tag other than their content digest. `toolkit image prune` keeps the two newest images of
+    each flavor (cpu or gpu), and the two newest images without a flavor.
 
     Examples:
         toolkit image prune --dry-run

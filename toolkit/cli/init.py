@@ -67,7 +67,7 @@ def init(
         typer.Option(
             metavar="NAME",
             help="Name of the cluster (default: demo). If toolkit connects to the hosts, the default is the "
-            "name of the output file, or the name of the folder if the output file is hosts.yaml",
+            "name of the output file, or the name of its folder if the file is hosts.yaml",
         ),
     ] = None,
     image: Annotated[
@@ -75,7 +75,7 @@ def init(
         typer.Option(
             metavar="IMAGE",
             help="Image of the containers (default: toolkit:gpu; if toolkit connects to the hosts, "
-            "toolkit:cpu, toolkit:gpu or toolkit:gpu-cuda12, depending on their GPUs and drivers)",
+            "toolkit:cpu, toolkit:gpu or toolkit:gpu-cuda12, depending on the hosts' GPUs and drivers)",
         ),
     ] = None,
     user: Annotated[

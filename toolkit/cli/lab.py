@@ -43,7 +43,7 @@ def up(
     rate: Annotated[
         str,
         typer.Option(
-            metavar="RATE", help="Rate limit of every host's link, such as 100mbit (default: no limit)"
+            metavar="RATE", help="Rate limit for every host's link, such as 100mbit (default: no limit)"
         ),
     ] = "",
     management: Annotated[
@@ -93,12 +93,13 @@ def up(
 ) -> None:
     """Start or repair the practice cluster.
 
-    The hosts are containers that behave like machines: each has its own SSH server, container engine and
-    network link. With the same options, a second run creates missing hosts and files, and restarts hosts that
-    stopped or whose container engine stopped. If a network of the practice cluster was removed, toolkit
-    recreates all hosts and keeps only the files in their volumes. If you edited hosts.yaml, toolkit keeps
-    your file. If the settings of the practice cluster changed, toolkit then writes a complete file with the
-    new settings, hosts.new.yaml.
+    The hosts of a practice cluster are containers that behave like machines: each host has its own SSH
+    server, container engine and network link. With the same options, a second `toolkit lab up` creates
+    missing hosts and files, and restarts hosts that stopped or whose container engine stopped. If a network
+    of the practice cluster was removed, toolkit recreates all hosts and keeps only the files in their
+    volumes. If you edited hosts.yaml, `toolkit lab up` keeps your file. If you edited hosts.yaml and the
+    settings of the practice cluster changed, toolkit writes hosts.new.yaml, a complete file with the new
+    settings.
 
     Examples:
         toolkit lab up
@@ -151,7 +152,7 @@ def down(
         bool,
         typer.Option(
             "--keep-images",
-            help="Keep the volumes with the hosts' images for the next practice cluster of the same name",
+            help="Keep the volumes with the hosts' images for the next practice cluster with the same name",
         ),
     ] = False,
     folder: Annotated[

@@ -39,12 +39,16 @@ def logs(
     hosts: HostsFile = DEFAULT_HOSTS,
     follow_on: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Follow the output until the job, the rank or the service ends"),
+        typer.Option(
+            "--follow",
+            "-f",
+            help="Follow the output until the job or the rank finishes, or the service stops",
+        ),
     ] = False,
     rank: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Print the log of rank N, without host and rank at the start of each line"
+            metavar="N", help="Print the log of rank N, without the host and rank prefix on each line"
         ),
     ] = None,
     host: Annotated[
@@ -83,7 +87,7 @@ def logs(
 ) -> None:
     """Print the output of a job, a rank or a service.
 
-    By default, toolkit prints the output of all ranks of the newest job. Ctrl-C ends `toolkit logs`, but not
+    By default, toolkit prints the output of all ranks of the newest job. Ctrl-C stops `toolkit logs`, but not
     the job or the service.
 
     Examples:

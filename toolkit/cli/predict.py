@@ -46,7 +46,7 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="One-way latency, such as 200us (default: the value in the file of --from, otherwise 100us)",
+            help="One-way latency, such as 200us (default: the value in the --from file, otherwise 100us)",
             rich_help_panel=_NET,
         ),
     ] = "",
@@ -54,8 +54,7 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="Fixed overhead per network message (default: the value in the file of --from, "
-            "otherwise 30us)",
+            help="Fixed overhead per network message (default: the value in the --from file, otherwise 30us)",
             rich_help_panel=_NET,
         ),
     ] = "",
@@ -67,7 +66,7 @@ def predict(
         str,
         typer.Option(
             metavar="RATE",
-            help="Data rate between two ranks of one host (default: 64gbit)",
+            help="Data rate between two ranks on one host (default: 64gbit)",
             rich_help_panel=_NET,
         ),
     ] = "",
@@ -134,8 +133,8 @@ def predict(
         str,
         typer.Option(
             metavar="TIME",
-            help="Time to compute one step on one slot, such as 0.25s (default: the measurement of --probe, "
-            "or the published time of some built-in models)",
+            help="Time to compute one step on one slot, such as 0.25s (default: the time that --probe "
+            "measures, or the published time for some built-in models)",
             rich_help_panel=_LOAD,
         ),
     ] = "",
@@ -171,8 +170,8 @@ def predict(
 ) -> None:
     """Predict step time and scaling for 1 to N hosts.
 
-    If the time of a step on one slot is known (see --step-time), toolkit also predicts throughput and scaling
-    efficiency.
+    If the compute time per step on one slot is unknown (see --step-time), toolkit predicts the communication
+    time, but no step time, throughput or scaling efficiency.
     Describe the network with --rate or --from. Describe the model with --model, --params or --probe. toolkit
     contacts hosts only for --probe, to run a few steps of your script. For the formulas, see
     docs/explanation/prediction.md.

@@ -33,9 +33,9 @@ def compose(
 ) -> None:
     """Print a Compose file for each host.
 
-    After `toolkit up --prepare`, run `docker compose up` on each host with the file of this host to start the
-    same containers as `toolkit up`. toolkit queries the hosts, but changes nothing on the hosts and writes no
-    private key.
+    To start the same containers as `toolkit up`, run `toolkit up --prepare`, and then `docker compose up` on
+    each host with the Compose file for the host. `toolkit render compose` queries the hosts, but changes
+    nothing on the hosts and writes no private key.
 
     Examples:
         toolkit render compose --output compose
@@ -48,8 +48,8 @@ def docker(
 ) -> None:
     """Print a `docker run` script for each container.
 
-    After `toolkit up --prepare`, the scripts start the same containers as `toolkit up`. toolkit queries the
-    hosts, but changes nothing on the hosts and writes no private key.
+    After `toolkit up --prepare`, the scripts start the same containers as `toolkit up`.
+    `toolkit render docker` queries the hosts, but changes nothing on the hosts and writes no private key.
 
     Examples:
         toolkit render docker
@@ -64,7 +64,7 @@ def ssh(
     """Print the ssh and sshd configuration of the cluster.
 
     If the transport is exec, `toolkit render ssh` fails, because the containers have no SSH configuration.
-    toolkit queries the hosts, but changes nothing on the hosts and writes no private key.
+    `toolkit render ssh` queries the hosts, but changes nothing on the hosts and writes no private key.
 
     Examples:
         toolkit render ssh --output ssh

@@ -26,7 +26,7 @@ Launcher = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Launcher of the ranks (default: the launcher in hosts.yaml)",
+        help="Launcher for the ranks (default: the launcher in hosts.yaml)",
         autocompletion=complete.launchers,
     ),
 ]
@@ -71,7 +71,7 @@ LeaveOut = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATH",
-        help="Ignore a key of hosts.yaml that toolkit cannot export, such as services/tensorboard",
+        help="Ignore a key in hosts.yaml that toolkit cannot export, such as services/tensorboard",
     ),
 ]
 

@@ -66,8 +66,8 @@ def kubernetes(
         str,
         typer.Option(
             metavar="FILE",
-            help="File with the CustomResourceDefinition (CRD) for --check (default: the definition in the "
-            "Kubernetes cluster of kubectl)",
+            help="File that contains the CustomResourceDefinition (CRD) for --check (default: the definition "
+            "in the Kubernetes cluster that kubectl uses)",
         ),
     ] = "",
     launcher: Launcher = "",
@@ -102,8 +102,8 @@ def kubernetes(
 ) -> None:
     """Print a Kubernetes MPIJob or TrainJob for a script.
 
-    With the launchers horovodrun and mpirun, toolkit prints an MPIJob. With torchrun, toolkit prints a
-    TrainJob.
+    With the launcher horovodrun or mpirun, toolkit prints an MPIJob. With the launcher torchrun, toolkit
+    prints a TrainJob.
 
     Examples:
         toolkit render kubernetes --gpus 8 --launcher torchrun train.py --epochs 10

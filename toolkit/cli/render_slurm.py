@@ -40,7 +40,7 @@ def slurm(
         str,
         typer.Option(
             metavar="docker|pyxis|apptainer",
-            help="Container runtime of the nodes",
+            help="Container runtime on the nodes",
             autocompletion=complete.one_of("docker", "pyxis", "apptainer"),
         ),
     ] = "docker",

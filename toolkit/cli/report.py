@@ -32,8 +32,8 @@ def report(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write to FILE (default: ./report-JOB.html; with --compare OTHER, ./report-JOB-OTHER.html; "
-            "with --json, no file)",
+            help="Write the page to FILE (default: ./report-JOB.html; with --compare OTHER, "
+            "./report-JOB-OTHER.html; with --json, no file)",
         ),
     ] = "",
     compare: Annotated[
@@ -49,8 +49,8 @@ def report(
 ) -> None:
     """Write an HTML page about a job.
 
-    The page shows hosts, ranks, the time of each phase, throughput, load, restarts and versions. The page is
-    a single file without external resources.
+    The HTML page shows hosts, ranks, the duration of each phase, throughput, load, restarts and versions. The
+    HTML page is a single file without external resources.
 
     Examples:
         toolkit report

@@ -49,7 +49,7 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help=f"Launcher of the ranks: {', '.join(LAUNCHER_NAMES)} (default: the launcher in hosts.yaml)",
+            help=f"Launcher for the ranks: {', '.join(LAUNCHER_NAMES)} (default: the launcher in hosts.yaml)",
             autocompletion=complete.launchers,
         ),
     ] = "",
@@ -127,7 +127,7 @@ def run(
     raw: Raw = False,
     no_check: Annotated[
         bool,
-        typer.Option("--no-check", help="Skip the checks of the hosts and data sets (see `toolkit check`)"),
+        typer.Option("--no-check", help="Skip the host and data set checks (see `toolkit check`)"),
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -138,7 +138,8 @@ def run(
     By default, toolkit sends the working directory to the hosts, starts one rank per slot, and prints the
     output of all ranks. After the end of the job, `toolkit run` exits with the exit code of the job. A
     started job continues on the hosts if `toolkit run` is killed, the terminal closes or the connection
-    fails. Put options of `toolkit run` before SCRIPT, because SCRIPT receives all later words.
+    fails. Put options of `toolkit run` before SCRIPT, because toolkit passes all arguments after SCRIPT to
+    SCRIPT.
 
     Examples:
         toolkit run train.py --epochs 10

@@ -53,7 +53,7 @@ def scaling(
         str,
         typer.Option(
             metavar="rank|all",
-            help="Meaning of the batch size of the script: samples per rank (`rank`), or "
+            help="Meaning of the script's batch size: samples per rank (`rank`), or "
             "samples of all ranks (`all`)",
             autocompletion=complete.one_of("rank", "all"),
         ),
@@ -68,7 +68,7 @@ def scaling(
         str,
         typer.Option(
             metavar="NAME",
-            help="Launcher of the ranks (default: the launcher in hosts.yaml)",
+            help="Launcher for the ranks (default: the launcher in hosts.yaml)",
             autocompletion=complete.launchers,
         ),
     ] = "",

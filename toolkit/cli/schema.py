@@ -15,7 +15,9 @@ from toolkit.hostsfile.parse import json_schema
 def schema(
     output: Annotated[
         str,
-        typer.Option("-o", "--output", metavar="FILE", help="Write to FILE (default: standard output)"),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write the schema to FILE (default: standard output)"
+        ),
     ] = "",
 ) -> None:
     """Print the JSON Schema of hosts.yaml for editors.

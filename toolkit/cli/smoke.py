@@ -33,9 +33,9 @@ def smoke(
         str,
         typer.Option(
             metavar="NAME",
-            help="Launcher of the all-reduce (default: the launcher in hosts.yaml). For `auto`, `ray`, or a "
-            "launcher in hosts.yaml that is not in the image, toolkit uses the first of mpirun, torchrun and "
-            "python that the image and the transport support",
+            help="Launcher for the all-reduces (default: the launcher in hosts.yaml). For `auto`, `ray`, or "
+            "a launcher in hosts.yaml that is not in the image, toolkit uses the first of mpirun, torchrun "
+            "and python that the image and the transport support",
             autocompletion=complete.launchers,
         ),
     ] = "",
@@ -45,8 +45,8 @@ def smoke(
 ) -> None:
     """Test the GPUs, and test the network with an all-reduce.
 
-    On every host that uses GPUs, toolkit runs nvidia-smi in a new container and in the container of the
-    cluster. toolkit also runs several all-reduces over all slots and verifies each sum. `toolkit smoke` exits
+    On every host that uses GPUs, toolkit runs nvidia-smi in a new container and in the cluster's container.
+    `toolkit smoke` runs several all-reduces over all slots and verifies each sum. `toolkit smoke` exits
     with 1 if a test fails.
 
     Examples:

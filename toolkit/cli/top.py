@@ -43,10 +43,10 @@ def top(
 ) -> None:
     """Show live load of hosts and GPUs, and step rates of ranks.
 
-    toolkit shows the load of CPU, memory, network, disks and GPUs of every host, and the steps per second of
-    each rank that prints step numbers or steps per second. On a terminal, toolkit updates the tables until
-    you press Ctrl-C, unless you use --once or --json. If standard output is not a terminal, toolkit prints
-    one reading, unless you use --prometheus.
+    toolkit shows the CPU, memory, network, disk and GPU load of every host. If a rank prints step numbers or
+    steps per second, toolkit shows the steps per second of the rank. On a terminal, toolkit updates the
+    tables until you press Ctrl-C, unless you use --once or --json. If standard output is not a terminal,
+    toolkit prints one reading, unless you use --prometheus.
 
     Examples:
         toolkit top

@@ -38,7 +38,7 @@ def trust(
     replace: Annotated[
         bool,
         typer.Option(
-            "--replace", help="Replace a recorded SSH host key that differs from the key of the host"
+            "--replace", help="Replace a recorded SSH host key that differs from the host's current key"
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -48,7 +48,8 @@ def trust(
         typer.Option(
             "--verbose",
             "-v",
-            help="Also print the address that toolkit queries, and the files with recorded keys",
+            help="For each host, also print the address that toolkit queries, and the files that contain "
+            "recorded keys",
             rich_help_panel=COMMON,
         ),
     ] = False,

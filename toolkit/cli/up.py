@@ -50,13 +50,13 @@ def up(
     """Start or repair the cluster.
 
     By default, toolkit copies the image, the data sets and its own programs to every host, and starts one
-    container per host and one container per service. If the transport is ssh, toolkit also creates SSH keys
+    container per host and one container per service. If the transport is ssh, toolkit creates SSH keys
     on the hosts, and verifies that the main container can log in to every worker container. With
     `pull: always` or `pull: missing` in hosts.yaml, hosts pull the image (see `toolkit image send`).
 
     Run `toolkit up` again after you change hosts.yaml, the image or the data sets, or upgrade toolkit. If
-    nothing changed, a second run only repairs hosts with a stopped or missing container, or with missing
-    files.
+    hosts.yaml, the image, the data sets and toolkit are unchanged, a second `toolkit up` only repairs hosts
+    with a stopped or missing container, or with missing files.
 
     Examples:
         toolkit up --hosts hosts.yaml

@@ -22,7 +22,7 @@ _ENGINE_SECONDS = 2.0
 def version(
     as_json: Json = False,
     engine: Annotated[
-        bool, typer.Option(help="Also print the version of the Docker engine of your machine")
+        bool, typer.Option(help="Also print the version of the Docker engine on your machine")
     ] = True,
 ) -> None:
     """Print the versions of toolkit, libraries, SSH and Docker.

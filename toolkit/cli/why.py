@@ -42,8 +42,8 @@ def why(
 ) -> None:
     """Explain which rank blocks a job, or why the job ended.
 
-    toolkit queries all hosts of the job and changes nothing on the hosts. toolkit also writes a bundle with
-    stacks and logs for a bug report. If the job succeeded, toolkit writes the bundle only with --save.
+    `toolkit why` queries all hosts of the job and changes nothing on the hosts. `toolkit why` writes a bundle
+    with stacks and logs for a bug report; if the job succeeded, only with --save.
 
     Examples:
         toolkit why
