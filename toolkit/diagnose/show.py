@@ -30,7 +30,7 @@ def why_text(job: JobStatus, evidence: Evidence, verdict: Verdict, known: Sequen
         table(("rank", "host", "state", "CPU", "no output for", "activity", "last line"), rows).rstrip(),
     ]
     if len(found) > _ROWS:
-        lines.append(f"The bundle also contains the state of {counted(len(found) - _ROWS, 'other rank')}.")
+        lines.append(f"The table shows {_ROWS} of {len(found)} ranks. The bundle contains the state of every rank.")
     lines += [f"{host.name}: {gpu}" for host in evidence.hosts for gpu in host.gpus]
     lines += _notes(evidence)
     for one in known:

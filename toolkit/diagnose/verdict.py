@@ -42,7 +42,7 @@ FIXES: Mapping[str, str] = {
     "  # continues the process; if a debugger stopped the process, detach the debugger",
     "disk": "on HOST: sudo dmesg | tail; df -h  # then check the disk or network file system; "
     "even SIGKILL usually cannot end a process that hangs in the kernel",
-    "failed": "toolkit logs --rank RANK  # shows the error of the rank; toolkit stop ends the other ranks",
+    "failed": "toolkit logs --rank RANK  # shows the error of the rank; toolkit stop stops the other ranks",
     "gone": "toolkit logs --rank RANK  # on HOST, sudo dmesg shows whether the host ran out of memory",
     "ended": "give every rank the same number of steps, for example with torch's DistributedSampler",
     "absent": "toolkit logs  # shows the output of the launcher; toolkit status shows the containers",
@@ -53,7 +53,7 @@ FIXES: Mapping[str, str] = {
     "child": "on HOST: sudo dmesg | grep -i 'out of memory'  # shows processes that the kernel killed",
     "file": "check whether HOST has a full disk, a network file system that does not respond, or a pipe "
     "without a reader or writer",
-    "network": "toolkit check  # tests whether hosts reach each other; also check the address in your code",
+    "network": "toolkit check  # tests whether hosts reach each other; check the address that your code uses, too",
     "spin": "check whether the rank runs an endless loop, or has more work than the other ranks",
     "code": "check the stack of the rank in the bundle that toolkit why writes",
     "gpu": "on HOST: nvidia-smi; sudo dmesg | grep -i xid  # shows the load and the errors of the GPU",
@@ -99,7 +99,7 @@ def judge(evidence: Evidence) -> Verdict:
     if moving := [rank for rank in waiting if _moved(evidence, rank)]:
         moved = where_text(evidence, moving)
         what = f"the job runs: {moved} waited for other ranks and continued during the inspection"
-        return Verdict("runs", what, "toolkit why  # if the job stalls later")
+        return Verdict("runs", what, "toolkit why  # run this command again if the job stalls")
     for kind in ("ended", "absent", "disk", "handler", "child"):
         blamed = [rank for rank, one in found.items() if one.kind == kind]
         # Near the end of a job some ranks finish before others.
@@ -174,7 +174,7 @@ def _link(evidence: Evidence) -> Verdict | None:
     pairs = Counter(tuple(sorted((c.host, c.other))) for c in stuck)
     (one, other), _ = pairs.most_common(1)[0]
     worst = max((c for c in stuck if {c.host, c.other} == {one, other}), key=lambda c: (c.retries, c.unsent))
-    tries = f"{worst.retries + 1} times without an answer"
+    tries = f"{worst.retries + 1} times without a reply"
     how = (
         f"{worst.host} requested a connection to {worst.other} {tries}"
         if worst.state == "SYN_SENT"
@@ -272,7 +272,10 @@ def _no_rank_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
         return _without_stacks(evidence, found, unread, last)
     first = next((rank for rank, one in found.items() if one.kind != "ended"), 0)
     what = f"no rank waits for another rank: {where_text(evidence, [first])} {found[first].what}{last}"
-    fix = "toolkit why  # run this command again after a minute; a rank at the same line probably hangs"
+    fix = (
+        "toolkit why  # run this command again after a minute; a rank that is still at the same line "
+        "probably hangs"
+    )
     return Verdict("runs", what, fix)
 
 

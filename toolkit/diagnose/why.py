@@ -293,7 +293,7 @@ def _refuse_older(reports: Mapping[str, InspectedHost]) -> None:
     """Raise an error if the program that inspects ranks is missing in a host's container."""
     for name, one in reports.items():
         if one.is_older:
-            what = f"the container has no {_PROGRAM}, because an older toolkit created the cluster"
+            what = f"the container has no {_PROGRAM}, because an older version of toolkit created the cluster"
             raise NotReady(what, "toolkit up", name)
 
 

@@ -159,7 +159,7 @@ _NOTES: dict[str, tuple[Verdict, str, str]] = {
     ),
     "fatal": (
         "error",
-        "the EFA provider of {library} {first} or newer ends each process that has the variable {name}",
+        "the EFA provider of {library} {first} or newer stops each process that has the variable {name}",
         "{rest}",
     ),
 }

@@ -87,7 +87,7 @@ def judge_components(variable: Variable, value: str) -> Complaint | None:
     if any("^" in name for name in names):
         what = f"{library} fails because {variable.name} contains a ^ that is not the first character"
         return Complaint(
-            "error", what, "list the components to use, or write ^ and the components to exclude"
+            "error", what, f"set {variable.name} to the components to use, or to ^ and the components to exclude"
         )
     if value.startswith("^"):
         return None

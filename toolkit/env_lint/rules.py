@@ -118,7 +118,7 @@ def _ranges(settings: Settings) -> Iterator[Conflict]:
             yield _conflict("warning", text, f"set {low} to at most {high}", settings[low], settings[high])
     threads, each = (_number(settings, n) for n in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"))
     if threads and each and threads * each > 64:
-        text = f"{threads} threads with {each} sockets each exceed NCCL's limit of 64 sockets"
+        text = f"{threads} threads with {each} sockets each exceed NCCL's limit of 64 sockets per connection"
         both = settings["NCCL_NSOCKS_PERTHREAD"], settings["NCCL_SOCKET_NTHREADS"]
         yield _conflict("warning", text, f"set NCCL_NSOCKS_PERTHREAD={max(64 // threads, 1)}", *both)
 
@@ -228,7 +228,7 @@ def _nccl_log(settings: Settings) -> Iterator[tuple[Setting, Complaint]]:
             "without NCCL_DEBUG_SUBSYS=CALL, release builds of NCCL print no trace output, so TRACE has the "
             "same effect as INFO"
         )
-        yield level, Complaint("warning", what, "set NCCL_DEBUG=INFO, or also set NCCL_DEBUG_SUBSYS=CALL")
+        yield level, Complaint("warning", what, "set NCCL_DEBUG=INFO, or keep TRACE and set NCCL_DEBUG_SUBSYS=CALL")
 
 
 def _nonzero(value: str) -> bool:

@@ -79,7 +79,7 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     launcher = start.launcher
     if launcher not in _LAUNCHERS[target]:
         known = ", ".join(_LAUNCHERS[target])
-        what = f"toolkit cannot export a job with {launcher} to {_CALLED[target]}, only with {known}"
+        what = f"toolkit cannot export a job with {launcher} to {_CALLED[target]}; supported launchers: {known}"
         if start.why:
             what = f"launcher: auto selects {launcher} because {start.why}; {what}"
         problems.append(Problem("--launcher", what))
@@ -224,8 +224,9 @@ def _refuse_too_few_gpus(
     if problems:
         least = min(node.gpus for node in nodes if node.gpus)
         fix = (
-            f"add --slots {least} for all hosts with slots, or --gpus 0 for ranks on the CPU, or "
-            f"--env {SEVERAL_RANKS}=1 for ranks that share GPUs (requires Gloo, or NCCL 2.30 or newer)"
+            f"add --slots {least}, --gpus 0 or --env {SEVERAL_RANKS}=1  # --slots applies to all hosts with "
+            "slots; --gpus 0 runs ranks on the CPU; --env lets ranks share GPUs (requires Gloo, or NCCL 2.30 "
+            "or newer)"
         )
         raise BadInput(inventory.source or "hosts file", problems, fix)
 
@@ -243,8 +244,8 @@ def _refuse_unequal(inventory: Inventory, nodes: Sequence[BatchNode], called: st
             for node in unequal
         ]
         fix = (
-            "add --slots N --gpus N for all hosts with slots, or use --only to select hosts with equal slots "
-            "and GPUs"
+            "add --slots N --gpus N, or --only HOST,...  # --slots and --gpus apply to all hosts with slots; "
+            "--only selects hosts with equal slots and GPUs"
         )
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
 
@@ -255,7 +256,7 @@ def _refuse_without_gpu(inventory: Inventory, nodes: Sequence[BatchNode]) -> Non
     without = [node for node in nodes if not node.gpus]
     if own and without:
         what = f"the host has no GPU, unlike {own[0]}; Slurm requires a GPU on each node of a job with GPUs"
-        fix = f"add --only {','.join(own)}, or add --gpus N for all hosts with slots"
+        fix = f"add --only {','.join(own)}, or --gpus N  # --gpus applies to all hosts with slots"
         problems = tuple(Problem(f"hosts/{node.name}", what) for node in without)
         raise BadInput(inventory.source or "hosts file", problems, fix)
 

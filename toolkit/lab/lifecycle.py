@@ -225,7 +225,7 @@ def refuse_other_settings(spec: LabSpec, found: Found) -> None:
         if owner := files.foreign_owner(found.folder):
             raise LabError(
                 f"practice cluster {spec.name} belongs to user {owner}",
-                "toolkit lab up --name NAME  # with another NAME, and the options of your command",
+                "toolkit lab up --name NAME  # choose another name, and add the options of your command",
             )
         raise LabError(
             f"the files of practice cluster {spec.name} are in the folder {found.folder}, "
@@ -278,7 +278,7 @@ def missing(spec: LabSpec, found: Found) -> tuple[str, ...]:
         if there is None:
             lines.append(f"create {host.name}: container {host.container}, engine {host.engine}")
         elif why := why_recreated(fresh, there.status):
-            lost = "toolkit deletes the files of the host outside volumes"
+            lost = "toolkit deletes all files of the host that are not in a volume"
             lines.append(f"recreate {host.name}: container {host.container}, because {why}; {lost}")
         elif there.status != "running":
             lines.append(f"start {host.name}: container {host.container} (state: {there.status})")

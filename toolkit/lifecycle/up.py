@@ -91,7 +91,7 @@ _LISTENS = """
 [ "$(docker inspect --format '{{.Id}} {{.State.Running}}' "$1")" = "$2 true" ] ||
   docker logs "$1" 2>&1 | grep -q "^Server listening on "
 """
-_PORT_TAKEN = "another process took the port during the start"
+_PORT_TAKEN = "another process took the port while sshd started"
 
 
 def plan_up(

@@ -100,7 +100,7 @@ def _any_host(fabric: Fabric) -> list[Setting]:
 
 def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Facts) -> list[Setting]:
     names = [port.name for port in ports]
-    why = "by default, UCX also tries devices that reach no other host"
+    why = "by default, UCX tries all devices, including devices that reach no other host"
     found = [Setting("UCX_NET_DEVICES", ",".join((*names, path.interface)), why)]
     if names:
         found.append(

@@ -141,7 +141,7 @@ class Member:
             return Declined(Obstacle.FAILED, self._stderr.strip().rpartition("\n")[2] or what)
         if self._ready.is_set():
             return None
-        reason = f"the transfer program of the host sent no answer within {STARTED:.0f} s"
+        reason = f"the transfer program of the host sent no reply within {STARTED:.0f} s"
         return Declined(Obstacle.FAILED, reason)
 
     def _run(self, command: Command) -> None:

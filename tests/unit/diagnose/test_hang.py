@@ -194,7 +194,7 @@ def test_a_link_that_is_cut_is_named_before_the_ranks_that_wait() -> None:
     hosts = (whole.hosts[0], replace(whole.hosts[1], connections=(stuck,)), whole.hosts[2])
     verdict = judge(replace(whole, hosts=hosts))
     assert (verdict.kind, verdict.hosts, verdict.ranks) == ("link", ("box2", "box3"), (1, 2))
-    assert "box2 sent 4096 bytes 4 times without an answer (rank 1)" in verdict.what
+    assert "box2 sent 4096 bytes 4 times without a reply (rank 1)" in verdict.what
     once = replace(whole.hosts[1], connections=(replace(stuck, retries=1),))
     hosts = (whole.hosts[0], once, whole.hosts[2])
     assert judge(replace(whole, hosts=hosts)).kind != "link"

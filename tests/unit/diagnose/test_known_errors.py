@@ -110,12 +110,12 @@ def test_an_entry_is_well_formed(error: KnownError) -> None:
 
 @for_each("error", known_errors(), ids=lambda error: error.name)
 def test_a_fix_names_only_existing_commands_and_options(error: KnownError) -> None:
-    calls = re.findall(r"toolkit [a-z]+(?:(?!\. )[^;,])*", error.fix)
+    calls = re.findall(r"toolkit [a-z]+(?:(?!\. )[^;,`])*", error.fix)
     sentences = ("the toolkit", "toolkit sets", "toolkit picks")
     calls = [call for call in calls if not call.startswith(sentences)]
     assert [fault for call in calls for fault in command_faults(call, VERBS)] == []
     known = keys_of_hosts_yaml()
-    named = re.findall(r"(?<![\w{:\"/])([a-z_]+):(?= |$|,|;|\))", error.fix)
+    named = re.findall(r"(?<![\w{:\"/])([a-z_]+):(?= |$|,|;|\)|`)", error.fix)
     assert [key for key in named if key not in known] == []
 
 

@@ -219,7 +219,7 @@ def test_a_host_that_fails_is_evidence() -> None:
     paper.runners["gpu2"].said = "inspect_ranks.py: No such file or directory"
     assert "gpu2 does not answer: inspect_ranks.py: No such file" in ask(paper).verdict.what
     paper.runners["gpu2"].is_older = True
-    with pytest.raises(NotReady, match="an older toolkit created the cluster"):
+    with pytest.raises(NotReady, match="an older version of toolkit created the cluster"):
         ask(paper)
 
 

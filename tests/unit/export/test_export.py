@@ -568,12 +568,12 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "asked", "target", "message"),
     [
-        ({"launcher": "ray"}, {}, SLURM, "--launcher: toolkit cannot export a job with ray to Slurm, only "),
+        ({"launcher": "ray"}, {}, SLURM, "--launcher: toolkit cannot export a job with ray to Slurm; supported "),
         (
             {"launcher": "python"},
             {},
             KUBERNETES,
-            "--launcher: toolkit cannot export a job with python to Kubernetes, only ",
+            "--launcher: toolkit cannot export a job with python to Kubernetes; supported ",
         ),
         ({}, {"host_network": True}, KUBERNETES, "--host-network: a TrainJob cannot request"),
         ({"pull": "always"}, {}, KUBERNETES, "image/pull: a TrainJob cannot set imagePullPolicy"),
@@ -656,7 +656,7 @@ def test_a_node_with_fewer_gpus_than_ranks_is_refused(folder: Path, target: str)
         BadInput, match="hosts/gpu1: the host has 8 slots and 4 GPUs, but by default each"
     ) as raised:
         batch_job(made, asked, target, {})
-    assert raised.value.fix.startswith("add --slots 4 for all hosts with slots")
+    assert raised.value.fix.startswith("add --slots 4, --gpus 0 or --env ")
     reported = batch(folder, only=("gpu1",))
     with pytest.raises(BadInput, match="hosts/gpu1: the host has 8 slots and 3 GPUs"):
         batch_job(made, reported, target, {"gpu1": facts_with(3)})
@@ -674,7 +674,7 @@ def test_ranks_can_share_gpus_if_a_variable_declares_it(folder: Path, target: st
     reported = {"gpu1": facts_with(2)}
     with pytest.raises(BadInput) as raised:
         batch_job(made, asked, target, reported)
-    assert f"or --env {name}=1 for" in raised.value.fix
+    assert f"or --env {name}=1  # " in raised.value.fix
     for inventory_env, env in ((((name, "1"),), ()), ((), ((name, "1"),))):
         job = batch_job(
             dataclasses.replace(made, env=inventory_env),
@@ -696,7 +696,7 @@ def test_a_node_without_gpus_beside_others_is_refused(folder: Path) -> None:
     asked = batch(folder, exclude=("gpu2",))
     with pytest.raises(BadInput, match="hosts/gpu3: the host has no GPU, unlike gpu1") as raised:
         batch_job(inventory(), asked, SLURM, {"gpu3": facts_with(0)})
-    assert raised.value.fix == "add --only gpu1, or add --gpus N for all hosts with slots"
+    assert raised.value.fix == "add --only gpu1, or --gpus N  # --gpus applies to all hosts with slots"
     asked = dataclasses.replace(asked, gpus=0)
     assert [node.gpus for node in batch_job(inventory(), asked, SLURM, {}).nodes] == [0, 0]
 

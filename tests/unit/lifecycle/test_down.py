@@ -195,7 +195,7 @@ def test_parts_stay_while_this_user_receives_the_image(engine: Path) -> None:
     assert proof.status == "not run" and why in proof.detail and proof.detail.endswith(f"pid {relay.pid}")
     assert not report.ok and not report.failures
     text = report_text(report)
-    assert why in text and "fix: toolkit down  # after the transfer has ended" in text
+    assert why in text and "fix: toolkit down  # after the transfer has finished" in text
     with pytest.raises(PlanFailed, match=why):
         refuse_failed(report)
     again = run(engine)
