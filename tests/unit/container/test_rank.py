@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -140,6 +141,15 @@ def test_the_local_rank_is_the_first_argument_of_a_script_that_takes_it(world: W
     (folder / "code" / "show.py").write_text("import sys; print(*sys.argv)")
     assert world.call("job.rank", JOB, **rank_env())[0] == 0
     assert (folder / "logs" / "rank-0.log").read_text() == f"show.py {option}=0 --epochs 3\n"
+
+
+@pytest.mark.parametrize("name", ["python", "python3"])
+def test_python_is_python3_in_an_image_without_python(world: World, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('#!/bin/sh\necho "${0##*/}" "$@"\n')
+    (tmp_path / name).chmod(0o755)
+    world.job(command=["python", "train.py"])
+    assert world.call("job.rank", JOB, **rank_env(), PATH=str(tmp_path))[0] == 0
+    assert (world.folder() / "logs" / "rank-0.log").read_text() == f"{name} train.py\n"
 
 
 def test_a_launcher_may_say_what_the_rank_executes(world: World) -> None:

@@ -28,7 +28,7 @@ from toolkit.core.container import Mount, Ulimit
 from toolkit.core.facts import Facts
 from toolkit.core.templates import render_template
 from toolkit.errors import BadInput, Interrupted
-from toolkit.export.job import BatchJob, BatchNode
+from toolkit.export.job import BatchJob, BatchNode, rank_text
 from toolkit.export.kubernetes import KIND_OF, Pods, literal, manifest, manifest_text
 from toolkit.export.prepare import KUBERNETES, SLURM, BatchRequest, batch_job, check_batch, open_hosts
 from toolkit.export.slurm import RUNTIMES, SLURM_LAUNCHES, as_lines, joined, quoted, script, var
@@ -287,6 +287,16 @@ def test_nccl_does_not_use_numa_calls_that_docker_refuses(
     env = {"PATH": os.environ["PATH"], "RANK": "0", "WORLD_SIZE": "4", **image}
     done = subprocess.run(words, env=env, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (f"{expected}\n", "")
+
+
+@pytest.mark.parametrize("name", ["python", "python3"])
+def test_python_is_python3_in_an_image_without_python(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text('#!/bin/sh\necho "${0##*/} $1"\n')
+    (tmp_path / name).chmod(0o755)
+    words = (shutil.which("sh") or "sh", "-c", f'{rank_text(JOB)}\nexec "$@"', "rank", *JOB.command)
+    env = {"PATH": str(tmp_path), "RANK": "0", "WORLD_SIZE": "4"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{name} train.py\n", "")
 
 
 def test_words_come_through_bash_as_they_are() -> None:

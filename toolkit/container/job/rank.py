@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -194,6 +195,15 @@ def command_of(job: Job, given: Sequence[str], place: Place) -> list[str]:
     return words
 
 
+def with_known_python(command: list[str], env: Mapping[str, str]) -> list[str]:
+    """Return the command with ``python3`` for ``python`` if the image has only the former.
+
+    Debian, Ubuntu and many images have no program ``python``, and toolkit requires only ``python3``.
+    """
+    missing = command[0] == "python" and shutil.which("python", path=":".join(os.get_exec_path(env))) is None
+    return ["python3", *command[1:]] if missing else command
+
+
 class _Records:
     """The files of this rank in the job's folder: its log, its start and its end."""
 
@@ -278,6 +288,7 @@ def main() -> int:
         try:
             env = rank_env(os.environ, host, job, variables, place)
             nccl = nccl_log(job, host["host"], place, env)
+            command = with_known_python(command, env)
             child = Child(command, job["workdir"], env, lease_path(folder))
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126

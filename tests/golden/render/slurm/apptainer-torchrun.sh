@@ -64,6 +64,8 @@ if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
     echo "rank ${RANK:-?} on $(hostname): the launcher set the world size to ${WORLD_SIZE:-0}, but the job requires 4" >&2
     exit 64
 fi
+# An image can have python3 without python.
+command -v python > /dev/null || { shift; set -- python3 "$@"; }
 # Interfaces differ from node to node, so each node sets its own variables.
 peer=$MASTER_ADDR
 [ "$SLURM_NODEID" -ne 0 ] || peer=${SECOND:-127.0.0.1}

@@ -83,6 +83,8 @@ if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
     echo "rank ${RANK:-?} on $(hostname): the launcher set the world size to ${WORLD_SIZE:-0}, but the job requires 4" >&2
     exit 64
 fi
+# An image can have python3 without python.
+command -v python > /dev/null || { shift; set -- python3 "$@"; }
 "$@" &
 child=$!
 trap 'kill -TERM "$child" 2> /dev/null' TERM INT
