@@ -72,7 +72,7 @@ class Finder:
             yield from self.below(whole, base, True)
             return
         base = self.folder if inside else fixed_part(whole)
-        for path in sorted(glob.glob(whole, recursive=True)):
+        for path in matches(whole.split("/")):
             yield from self.below(path, base, False)
 
     def below(self, path: str, base: str, named: bool) -> Iterator[tuple[str, str]]:
@@ -89,6 +89,24 @@ class Finder:
             yield os.path.realpath(path), os.path.relpath(path, base)
         elif self.wrote(path):
             yield path, os.path.relpath(path, base)
+
+
+def matches(parts: list[str]) -> Iterator[str]:
+    """Yield what a pattern matches; unlike in the module glob, ``**`` does not follow links."""
+    if "**" not in parts:
+        yield from sorted(glob.glob("/".join(parts)))
+        return
+    at = parts.index("**")
+    for start in matches(parts[:at]) if at > 1 else ["/"]:
+        # A named link is followed; a link that the pattern finds is not.
+        if not os.path.isdir(start) or (os.path.islink(start) and glob.has_magic(parts[at - 1])):
+            continue
+        if at == len(parts) - 1:
+            yield os.path.join(start, "")  # with everything in it
+            continue
+        for root, folders, _ in os.walk(start):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            yield from matches([*glob.escape(root).split("/"), *parts[at + 1 :]])
 
 
 def fixed_part(pattern: str) -> str:

@@ -131,6 +131,24 @@ def test_patterns(place: Place, patterns: tuple[str, ...], names: list[str]) -> 
         assert not (place.into / "link").is_symlink()  # one that is named stands for what it leads to
 
 
+@pytest.mark.parametrize("pattern", ["**/*.pt", "ckpt/**", "**", "*/**", "**/step*/**", "**/**/m*.pt"])
+def test_links_below_a_pattern_are_not_followed(place: Place, tmp_path: Path, pattern: str) -> None:
+    place.write("ckpt/step-9/model.pt")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "model.pt").touch()
+    for name, target in (("last", "step-9"), ("data", tmp_path / "data")):
+        (place.job / "code" / "ckpt" / name).symlink_to(target)
+    files = {one.name for one in place.find(pattern).new if one.link is None}
+    assert files == {"ckpt/step-9/model.pt"}
+
+
+def test_a_link_that_is_named_before_a_pattern_is_followed(place: Place) -> None:
+    place.write("ckpt/step-9/model.pt")
+    (place.job / "code" / "ckpt" / "last").symlink_to("step-9")
+    place.get("ckpt/last/**")
+    assert place.here() == ["ckpt/last/model.pt"]
+
+
 def test_absolute_paths_and_those_above_the_working_directory(place: Place, tmp_path: Path) -> None:
     data = tmp_path / "data"
     for name in ("run1/best.pt", "run2/best.pt", "run2/other"):
