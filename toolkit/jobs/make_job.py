@@ -151,7 +151,7 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
         log_bytes=inventory.log_bytes,
         spares=spares,
         max_restarts=request.max_restarts,
-        min_hosts=request.min_hosts,
+        min_hosts=min(request.min_hosts, len(hosts)),
         stall_after=request.stall_after,
         elastic=request.elastic,
         local_rank_word=start.local_rank_word,

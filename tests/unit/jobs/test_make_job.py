@@ -66,6 +66,13 @@ def test_a_job_that_never_restarts_has_no_spare(make: Make) -> None:
     assert make(WITH_SPARE, Request(("true",))).spares == ()
 
 
+@for_each(("ranks", "least"), [(None, 2), (1, 1)])
+def test_a_job_on_fewer_hosts_requires_no_more_hosts(make: Make, ranks: int | None, least: int) -> None:
+    """torchrun would reject --nnodes 2:1."""
+    job = make(WITH_SPARE, Request(("true",), max_restarts=1, min_hosts=2, ranks=ranks))
+    assert job.min_hosts == least == len(job.hosts)
+
+
 def test_an_excluded_spare_stays_out(make: Make) -> None:
     assert make(WITH_SPARE, Request(("true",), max_restarts=1, exclude=("cpu3",))).spares == ()
 
