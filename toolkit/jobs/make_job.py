@@ -33,6 +33,7 @@ from toolkit.launchers.job import Job, JobHost
 from toolkit.network.choose import cidrs
 from toolkit.network.tuning import parse_tunings, rules_text, tuned_for
 from toolkit.plan.steps import Plan, SendCode
+from toolkit.protocol.host_list import every_host
 from toolkit.protocol.names import job_id
 
 
@@ -104,8 +105,9 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
     """
     inventory, request, start = session.inventory, checked.request, checked.start
     chosen = chosen_hosts(inventory, request)
-    left_out = (*chosen, *request.exclude)
-    spare = _usable_spares(session, layout, left_out) if request.max_restarts else ()
+    left_out = (*chosen, *every_host(request.exclude))
+    may_replace = request.max_restarts and not request.only  # --only names all hosts of the job
+    spare = _usable_spares(session, layout, left_out) if may_replace else ()
     concerned = list(dict.fromkeys((*_needed(inventory, checked), *spare)))
     require_launcher(layout, start.launcher, request.elastic)
     require_running(layout, concerned)

@@ -73,8 +73,12 @@ def test_a_job_on_fewer_hosts_requires_no_more_hosts(make: Make, ranks: int | No
     assert job.min_hosts == least == len(job.hosts)
 
 
-def test_an_excluded_spare_stays_out(make: Make) -> None:
-    assert make(WITH_SPARE, Request(("true",), max_restarts=1, exclude=("cpu3",))).spares == ()
+@for_each(
+    "choice",
+    [{"exclude": ("cpu3",)}, {"exclude": ("cpu[3]",)}, {"only": ("gpu1", "gpu2")}, {"only": ("gpu[1-2]",)}],
+)
+def test_a_spare_that_the_request_leaves_out_stays_out(make: Make, choice: dict[str, Any]) -> None:
+    assert make(WITH_SPARE, Request(("true",), max_restarts=1, **choice)).spares == ()
 
 
 @pytest.mark.parametrize("how", ["gone", "stopped"])
