@@ -105,6 +105,13 @@ def test_a_host_that_fails_twice_gives_way_to_a_spare() -> None:
     assert names(plan.candidates()) == ["gpu2", "gpu9", "gpu1"]
 
 
+def test_a_spare_that_fails_twice_gives_way_to_another() -> None:
+    plan = restarts.Restarts(a_job(spares=[spare(9), spare(10)]))
+    for host in ("gpu2", "gpu2", "gpu9", "gpu9"):
+        plan.note(failed(host), [], 1.0)
+    assert names(plan.candidates()) == ["gpu1", "gpu10", "gpu2", "gpu9"]
+
+
 def test_hosts_without_a_part_in_the_last_attempt_are_swept_too() -> None:
     job = a_job()
     plan = restarts.Restarts(job)

@@ -70,10 +70,8 @@ class Restarts:
 
     def candidates(self) -> list[Host]:
         """Return all possible hosts, the preferred ones first."""
-        own, spares = self._job["hosts"], self._job["spares"]
-        trusted = [host for host in own if self._failed[host["name"]] < SUSPECT]
-        suspect = [host for host in own if self._failed[host["name"]] >= SUSPECT]
-        return [*trusted, *spares, *suspect]
+        every = (*self._job["hosts"], *self._job["spares"])
+        return sorted(every, key=lambda host: self._failed[host["name"]] >= SUSPECT)
 
     def idle(self, hosts: Sequence[Host], unswept: Collection[str]) -> list[Host]:
         """Return reachable hosts with the job's file that took no part in its last attempt."""
