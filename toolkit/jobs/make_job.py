@@ -144,7 +144,7 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
         networks=cidrs(paths),
         env=tuple(sorted((*inventory.env, *given))),
         host_env=tuple((name, tuple(sorted(env))) for name in concerned if (env := inventory.host(name).env)),
-        override=tuple(sorted(request.env)),
+        override=tuple(sorted(dict(request.env).items())),
         tuned=tuple(pair for tuning in tunings for pair in tuning.env),
         rules="".join(map(rules_text, tunings)),
         timeout=request.timeout,

@@ -191,8 +191,8 @@ def test_a_job_has_the_names_of_its_secrets(make: Make, tmp_path: Path) -> None:
 
 
 def test_variables_of_the_command_line_come_sorted_beside_those_of_the_cluster(make: Make) -> None:
-    job = make(world.HOSTS, Request(("true",), env=(("B", "2"), ("A", "1"))))
-    assert job.override == (("A", "1"), ("B", "2"))
+    job = make(world.HOSTS, Request(("true",), env=(("B", "2"), ("A", "9"), ("A", "10"))))
+    assert job.override == (("A", "10"), ("B", "2"))
     assert dict(job.env)["EPOCHS"] == "3" and job.env == tuple(sorted(job.env))
     assert job.host_env == (("gpu2", (("OMP_NUM_THREADS", "4"),)),)
     assert make(world.HOSTS, Request(("true",), only=("gpu1",))).host_env == ()
