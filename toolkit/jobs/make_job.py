@@ -110,7 +110,7 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
     spare = _usable_spares(session, layout, left_out) if may_replace else ()
     concerned = list(dict.fromkeys((*_needed(inventory, checked), *spare)))
     require_launcher(layout, start.launcher, request.elastic)
-    require_running(layout, concerned)
+    require_running(layout, concerned, lambda lost: _without(inventory, lost, request))
     require_programs(inventory.cluster, (session.facts[name] for name in concerned), container_programs())
     running = () if request.share else taken_slots(session)
     try:
@@ -194,11 +194,18 @@ def _refuse_lost(session: Session, names: Sequence[str], request: Request) -> No
     if not lost:
         return
     error = copy.copy(session.errors[lost[0]])
-    if session.inventory.main not in lost and not request.only:
-        # An excluded word can be a host list in brackets, which a shell expands without quotes.
-        without = quoted(",".join((*request.exclude, *lost)))
-        error.fix += f"\ntoolkit run --exclude {without} …  # runs the job on the other hosts"
+    if without := _without(session.inventory, lost, request):
+        error.fix += f"\n{without}  # runs the job on the other hosts"
     raise error
+
+
+def _without(inventory: Inventory, lost: Sequence[str], request: Request) -> str:
+    """Return the command that runs a job without these hosts too; empty if no command can."""
+    left = set(chosen_hosts(inventory, request)) - set(lost)
+    if inventory.main in lost or request.only or not left:
+        return ""
+    # An excluded word can be a host list in brackets, which a shell expands without quotes.
+    return f"toolkit run --exclude {quoted(','.join((*request.exclude, *lost)))} …"
 
 
 def read_code(inventory: Inventory, workdir: Path | None) -> CodeTree:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from toolkit.cluster.container_status import UP, lacks_sshd, why_not_running
 from toolkit.cluster.gpus import usable_groups
@@ -33,8 +33,13 @@ def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
 _COMES_WITH = {"accelerate": ("accelerate", "transformers"), "deepspeed": ("deepspeed",), "ray": ("ray",)}
 
 
-def require_running(layout: Layout, hosts: Sequence[str]) -> None:
+def require_running(
+    layout: Layout, hosts: Sequence[str], without: Callable[[Sequence[str]], str] = lambda hosts: ""
+) -> None:
     """Refuse hosts whose containers are not running.
+
+    Args:
+        without: returns the command that runs the job without these hosts; empty if there is none.
 
     Raises:
         NotReady: names every host whose container is not running, or that did not answer.
@@ -43,8 +48,8 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
     if missing:
         what = f"no container of the cluster runs on {', '.join(words for words, _ in missing.values())}"
         fix = without_sshd(layout.inventory.image) if any(no_sshd for _, no_sshd in missing.values()) else UP
-        if len(missing) < len(hosts):
-            fix += f"  # or run the job on the other hosts: toolkit run --exclude {','.join(missing)}"
+        if other := without(tuple(missing)):
+            fix += f"  # or run the job on the other hosts: {other}"
         raise NotReady(what, fix)
 
 

@@ -120,9 +120,24 @@ def test_a_job_is_offered_the_hosts_that_answer_if_main_does(
     assert caught.value.host == gone[0]
 
 
-def test_a_host_without_its_container_stops_the_job(make: Make) -> None:
-    with pytest.raises(NotReady):
-        make(world.HOSTS, Request(("true",)), stopped=("gpu2",))
+@for_each(
+    ("request_", "stopped", "other"),
+    [
+        (Request(("true",)), ("gpu2",), "gpu2"),
+        (Request(("true",), exclude=("cpu3",)), ("gpu2",), "cpu3,gpu2"),
+        (Request(("true",), exclude=("cpu[3]",)), ("gpu2",), "'cpu[3],gpu2'"),
+        (Request(("true",), exclude=("gpu1",), launcher="mpirun"), ("gpu2", "cpu3"), ""),
+        (Request(("true",), only=("gpu1", "gpu2")), ("gpu2",), ""),
+        (Request(("true",)), ("gpu1",), ""),
+    ],
+)
+def test_a_host_without_its_container_stops_the_job(
+    make: Make, request_: Request, stopped: tuple[str, ...], other: str
+) -> None:
+    with pytest.raises(NotReady) as caught:
+        make(world.HOSTS, request_, stopped=stopped)
+    command = f"  # or run the job on the other hosts: toolkit run --exclude {other} …" if other else ""
+    assert caught.value.fix == f"toolkit up{command}"
 
 
 def test_more_ranks_than_slots_are_refused_by_the_option(make: Make) -> None:
