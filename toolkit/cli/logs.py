@@ -121,7 +121,10 @@ def logs(
             there = f"the services are {', '.join(known)}" if known else "the file has no services"
             line.refuse("--service", f"{service} is not a service in hosts.yaml; {there}")
         words = [*(["--follow"] if follow_on else []), *(["--tail", str(lines)] if lines is not None else [])]
-        words += ["--since", f"{ago:.0f}s" if ago else f"{epoch:.3f}"] if ago or epoch else []
+        if ago is not None:
+            words += ["--since", f"{ago:.0f}s"]
+        elif epoch is not None:
+            words += ["--since", f"{epoch:.3f}"]
         _service_log(line.accept(inventory), service, words, raw, verbose)
         return
     inventory = line.accept(inventory)

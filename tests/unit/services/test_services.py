@@ -19,7 +19,9 @@ import yaml
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
+from tests.unit.each import for_each
 from tests.unit.hosts_here import execute, hosts
+from toolkit.cli import logs
 from toolkit.cli.forward import _wanted
 from toolkit.cli.line import CommandLine
 from toolkit.cluster.layout import Observed, make_layout
@@ -511,6 +513,25 @@ def test_forward_opens_the_services_that_have_ports() -> None:
         wanted = _wanted(line, inventory(), names)
         line.end()
         assert [one.name for one in wanted] == opened
+
+
+@for_each(
+    ("since", "words"),
+    [
+        (("--since", "0s"), ["--since", "0s"]),
+        (("--since", "1m"), ["--since", "60s"]),
+        (("--since", "1970-01-01T00:00:00Z"), ["--since", "0.000"]),
+        ((), []),
+    ],
+)
+def test_the_output_of_a_service_since_a_moment(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since: tuple[str, ...], words: list[str]
+) -> None:
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    shown: list[list[str]] = []
+    monkeypatch.setattr(logs, "_service_log", lambda inventory, name, words, *more: shown.append(words))
+    assert run("logs", "--service", "board", *since)[0] == 0
+    assert shown == [words]
 
 
 def test_forward_without_services_says_so(run: Run, tmp_path: Path) -> None:
