@@ -60,10 +60,20 @@ def test_under_horovods_own_controller_too(world: World) -> None:
     assert (env["RANK"], env["WORLD_SIZE"]) == ("0", "1")
 
 
-def test_torchruns_own_master_is_kept(world: World) -> None:
-    world.job(command=python(SHOW_ENV), env={"MASTER_PORT": "1"})
+@pytest.mark.parametrize(
+    ("launcher", "master"),
+    [
+        ("torchrun", ("10.9.9.9", "1234")),
+        ("mpirun", ("10.77.0.2", "29500")),
+        ("python", ("10.77.0.2", "29500")),
+    ],
+)
+def test_the_master_of_the_launcher_is_kept_but_not_that_of_the_image(
+    world: World, launcher: str, master: tuple[str, str]
+) -> None:
+    world.job(command=python(SHOW_ENV), env={"MASTER_PORT": "1"}, launcher=launcher)
     env = shown_env(world, **rank_env(), MASTER_ADDR="10.9.9.9", MASTER_PORT="1234")
-    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.9.9.9", "1234")
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == master
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ RECORD_BYTES = 1 << 15  # more than the longest record: 8 lines of 300 character
 MOST_STARTS = 100  # most starts of a rank that are recorded for the report
 QUIET = "TORCH_CPP_LOG_LEVEL"
 COMPILED = "/tmp/toolkit-compiled"
+# Launchers that set MASTER_ADDR and MASTER_PORT; torchrun listens there.
+SETS_MASTER = ("accelerate", "deepspeed", "torchrun")
 
 
 class Place(NamedTuple):
@@ -153,14 +155,15 @@ def rank_env(
     # stay.
     if env.get("TMPDIR") == str(temporary_folder(job["id"])):
         del env["TMPDIR"]
+    # Otherwise variables of the image.
+    master = base if job["launcher"] in SETS_MASTER else {}
     env.update(
         RANK=str(place.rank),
         WORLD_SIZE=str(place.size),
         LOCAL_RANK=str(place.local_rank),
         LOCAL_WORLD_SIZE=str(place.local_size),
-        # torchrun sets these two and listens there; under MPI toolkit sets them
-        MASTER_ADDR=base.get("MASTER_ADDR", job["master_address"]),
-        MASTER_PORT=base.get("MASTER_PORT", str(job["master_port"])),
+        MASTER_ADDR=master.get("MASTER_ADDR", job["master_address"]),
+        MASTER_PORT=master.get("MASTER_PORT", str(job["master_port"])),
         HOSTNAME=os.uname().nodename,  # horovodrun passes main's value to every rank
         TOOLKIT_HOST=host["host"],
         TOOLKIT_RESTART=str(job["attempt"]),
