@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -103,13 +104,21 @@ def how_to_start(
         unconnected = bool(sources) and not choice.module
     # rank.py inserts the option after the name of a script.
     passes = launcher in _PASS_LOCAL_RANK and _python_program(command)[0] == "script"
-    word = local_rank_option(sources.values()) if passes else ""
+    with _without_warnings():
+        word = local_rank_option(sources.values()) if passes else ""
     return Start(launcher, command, why, word, unconnected)
 
 
-def _imports(source: str) -> frozenset[str]:
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hide Python's warnings about the user's code."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python's warnings about the user's code
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _imports(source: str) -> frozenset[str]:
+    with _without_warnings():
         return imports_of(source)
 
 

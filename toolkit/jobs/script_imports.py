@@ -29,6 +29,8 @@ _IMPORT = re.compile(
     r"^[ \t]*(?:import[ \t]+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)|from[ \t]+([\w.]+)[ \t]+import)", re.M
 )
 _LOCAL_RANK = re.compile(r"""["'](--local[-_]rank)["'=]""")
+# Functions that declare an option: add_argument, add_option, click.option, typer.Option and similar names.
+_DECLARES = re.compile(r"arg|option", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,8 @@ def imports_of(source: str) -> frozenset[str]:
 
     Of ``from a.b import c`` both ``a.b`` and ``a.b.c``, because ``c`` can be a module.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = _parsed(source)
+    if tree is None:
         return frozenset(_by_lines(source))
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -62,6 +63,14 @@ def imports_of(source: str) -> frozenset[str]:
             found.add(base)
             found.update(f"{base}{dot}{alias.name}" for alias in node.names if alias.name != "*")
     return frozenset(found)
+
+
+def _parsed(source: str) -> ast.Module | None:
+    """Return the syntax tree of a Python source, None if this Python's grammar rejects it."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def _by_lines(source: str) -> Iterator[str]:
@@ -104,8 +113,26 @@ def local_rank_option(sources: Iterable[str]) -> str:
     DeepSpeed's launcher passes ``--local_rank``, as did torch.distributed.launch before torch 2.0, which now
     passes ``--local-rank``. A parser that declares only one of the two rejects the other.
     """
-    found = {option for source in sources for option in _LOCAL_RANK.findall(source)}
+    found = {option for source in sources for option in _declared(source)}
     return max(found, default="")  # an underscore sorts after a hyphen
+
+
+def _declared(source: str) -> set[str]:
+    """Return the options for the local rank that a source declares, and does not only mention."""
+    mentioned = set(_LOCAL_RANK.findall(source))
+    tree = _parsed(source) if mentioned else None
+    if tree is None:
+        return mentioned
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    declaring = (call for call in calls if _DECLARES.search(_name_of(call.func)))
+    words = {word.value for call in declaring for word in call.args if isinstance(word, ast.Constant)}
+    return mentioned & words
+
+
+def _name_of(function: ast.expr) -> str:
+    """Return the last name of what is called, empty if there is none."""
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return str(name)
 
 
 def mentions(source: str, option: str) -> bool:

@@ -68,8 +68,16 @@ def test_the_files_that_a_name_may_stand_for() -> None:
     [
         ('p.add_argument("--local_rank", type=int)', True),
         ("p.add_argument('--local-rank', type=int)", True),
+        ('click.option("--rank", "--local_rank")', True),
+        ('local: int = typer.Option(0, "--local_rank")', True),
+        ('arg = p.add_argument\narg("--local_rank")', True),
+        ('p.add_argument("--local_rank"); print "Python 2"', True),
         ('os.environ["LOCAL_RANK"]', False),
         ("# --local_rank", False),
+        ('p.add_argument("--epochs")  # no "--local_rank" since torch 2', False),
+        ('"""Without "--local_rank"."""', False),
+        ('run(["old.py", "--local_rank", "0"])', False),
+        ('sys.argv.remove("--local_rank")', False),
     ],
 )
 def test_scripts_that_take_local_rank(source: str, takes: bool) -> None:
