@@ -57,7 +57,7 @@ class _Traceback:
 
 
 class LineCollapser:
-    """Collapses identical lines of different ranks that arrive within `window` seconds of each other.
+    """Collapses identical lines of different ranks that were written within `window` seconds of each other.
 
     The first one is printed at once. The nth line of one rank is matched with the nth identical line of
     another rank: a rank can print the same line a thousand times. A traceback is printed or collapsed as a
@@ -66,23 +66,29 @@ class LineCollapser:
 
     def __init__(self, window: float = 2.0) -> None:
         self._window = window
+        self._written = 0.0  # time of the newest data
         self._rest = b""
         self._order: deque[_Block] = deque()
         self._tracebacks: dict[tuple[str, int], _Traceback] = {}
         self._same: dict[bytes, _Same] = {}
 
-    def feed(self, data: bytes, now: float) -> bytes:
-        """Return the output for `data`, which arrived at `now` (seconds of any clock)."""
-        shown = self.tick(now)
+    def feed(self, data: bytes, now: float, written: float | None = None) -> bytes:
+        """Return the output for `data`, which arrived at `now` (seconds of any clock).
+
+        Args:
+            written: the time at which `data` was written, by the same clock, if it is older.
+        """
+        shown = self.tick(now, written)
         *lines, self._rest = (self._rest + data).split(b"\n")
         return shown + b"".join(self._line(line + b"\n", now) for line in lines)
 
-    def tick(self, now: float) -> bytes:
+    def tick(self, now: float, written: float | None = None) -> bytes:
         """Return tracebacks that do not end in time, and the summaries of blocks whose window is over."""
+        self._written = now if written is None else written
         late = [who for who, one in self._tracebacks.items() if now - one.began >= _UNENDED_S]
-        shown = b"".join(self._end_traceback(*who, now) for who in late)
+        shown = b"".join(self._end_traceback(*who) for who in late)
         over: list[_Block] = []
-        while self._order and now - self._order[0].began >= self._window:
+        while self._order and self._written - self._order[0].began >= self._window:
             oldest = self._order.popleft()
             same = self._same[oldest.key]
             same.open.popleft()
@@ -94,7 +100,7 @@ class LineCollapser:
 
     def close(self) -> bytes:
         """Return the rest at the end of the input."""
-        last = b"".join(self._end_traceback(*who, 0.0) for who in list(self._tracebacks))
+        last = b"".join(self._end_traceback(*who) for who in list(self._tracebacks))
         last += self._rest
         blocks = list(self._order)
         self._rest = b""
@@ -109,23 +115,23 @@ class LineCollapser:
         host, rank, text = found[1].decode(errors="replace"), int(found[2]), found[3]
         bare = _RANK.sub(b"", text)
         if bare.startswith(_BEGIN):
-            before = self._end_traceback(host, rank, now)
+            before = self._end_traceback(host, rank)
             self._tracebacks[host, rank] = _Traceback(now)
         elif (host, rank) in self._tracebacks:
             before = b""
         else:
-            return self._block(host, rank, [text], line, now)
+            return self._block(host, rank, [text], line)
         held = self._tracebacks[host, rank]
         held.texts.append(text)
         held.lines += line
         is_last = not bare.startswith((_BEGIN, b" ")) or len(held.texts) >= _MOST_HELD
-        return before + (self._end_traceback(host, rank, now) if is_last else b"")
+        return before + (self._end_traceback(host, rank) if is_last else b"")
 
-    def _end_traceback(self, host: str, rank: int, now: float) -> bytes:
+    def _end_traceback(self, host: str, rank: int) -> bytes:
         held = self._tracebacks.pop((host, rank), None)
-        return self._block(host, rank, held.texts, held.lines, now) if held else b""
+        return self._block(host, rank, held.texts, held.lines) if held else b""
 
-    def _block(self, host: str, rank: int, texts: Sequence[bytes], lines: bytes, now: float) -> bytes:
+    def _block(self, host: str, rank: int, texts: Sequence[bytes], lines: bytes) -> bytes:
         """Return `lines`, or nothing if another rank has printed the same `texts`."""
         key = _own_number(rank).sub(b"rank N", _VARIES.sub(b"", b"\n".join(texts)))
         same = self._same.setdefault(key, _Same())
@@ -134,7 +140,7 @@ class LineCollapser:
         if number - same.first < len(same.open):
             same.open[number - same.first].ranks[rank] = host
             return b""
-        added = _Block(host, rank, texts, now, key)
+        added = _Block(host, rank, texts, self._written, key)
         same.open.append(added)
         self._order.append(added)
         return lines

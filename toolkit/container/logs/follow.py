@@ -27,7 +27,7 @@ from toolkit.container.job.rank_records import RUN_FIELDS, is_record
 from toolkit.container.job_file import load_job
 from toolkit.container.job_list import read_status
 from toolkit.container.logs.collapse import LauncherTraceback, LineCollapser
-from toolkit.container.logs.log import Reader, offset_at, offset_of_last_lines
+from toolkit.container.logs.log import Reader, RecordedTimes, offset_at, offset_of_last_lines
 from toolkit.protocol.outcomes import EXIT_BROKEN, EXIT_NO_INPUT, FINAL_STATES
 
 LOG = "output.log"
@@ -48,12 +48,17 @@ class Output:
         self._rest = b""
         self._silent = silent
 
-    def show(self, data: bytes) -> None:
+    def show(self, data: bytes, written: float | None = None) -> None:
+        """Print the data.
+
+        Args:
+            written: the time at which it was written, by the monotonic clock; None for now.
+        """
         if self._prefixes != ANY:
             *lines, self._rest = (self._rest + data).split(b"\n")
             data = b"".join(line + b"\n" for line in lines if line.startswith(self._prefixes))
         now = time.monotonic()
-        self._folded(self._traceback.feed(data, now) if self._traceback else data, now)
+        self._folded(self._traceback.feed(data, now) if self._traceback else data, now, written)
 
     def tick(self) -> None:
         now = time.monotonic()
@@ -62,8 +67,8 @@ class Output:
         if self._fold:
             self._put(self._fold.tick(now))
 
-    def _folded(self, data: bytes, now: float) -> None:
-        self._put(self._fold.feed(data, now) if self._fold else data)
+    def _folded(self, data: bytes, now: float, written: float | None = None) -> None:
+        self._put(self._fold.feed(data, now, written) if self._fold else data)
 
     def close(self) -> None:
         if self._traceback:
@@ -185,7 +190,7 @@ def _follow(words: Sequence[str] | None) -> int:
     if args.now and not path.exists():
         fail(EXIT_NO_INPUT, f"{path} does not exist")
     _wait_for(path, args.job_id)
-    log = Reader(path, _start(path, args))
+    log, recorded = Reader(path, _start(path, args)), RecordedTimes(path)
     fold = args.fold and load_job(args.job_id)["world_size"] >= FOLDED_RANKS
     output = Output(fold, args.host, args.silent, args.fold and args.rank is None)
     give_up = time.monotonic() + START_S
@@ -200,7 +205,8 @@ def _follow(words: Sequence[str] | None) -> int:
             elif not _rank_ended(end, args.job_id) or _can_restart(args.job_id):
                 problem = None
         for data in log.rest():
-            output.show(data)
+            for part, written in recorded.split(data, log.offset):
+                output.show(part, written)
         output.tick()
         if problem is not None:
             break

@@ -270,3 +270,20 @@ def times(path: Path) -> tuple[list[tuple[float, int]], float]:
                 else:
                     rows.append((float(when), int(value)))
     return rows, apart
+
+
+class RecordedTimes:
+    """The times at which the present content of a log was written, by the monotonic clock."""
+
+    def __init__(self, path: Path) -> None:
+        self._end = size_of(path)
+        shift = time.monotonic() - time.time()
+        self._rows = [(offset, when + shift) for when, offset in times(path)[0]]
+
+    def split(self, data: bytes, end: int) -> Iterator[tuple[bytes, float | None]]:
+        """Yield parts of data that ends at an offset, each with its time; None for data that is newer."""
+        start = end - len(data)
+        written = next((when for offset, when in reversed(self._rows) if offset <= start), None)
+        begins = [(start, written), *(row for row in self._rows if start < row[0] < end)]
+        for (offset, when), following in zip(begins, [*(row[0] for row in begins[1:]), end], strict=True):
+            yield data[offset - start : following - start], when if offset < self._end else None
