@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections import deque
@@ -26,6 +27,7 @@ from toolkit.core.printable import counted
 from toolkit.errors import CommandFailed, ImageError, MissingTool
 from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild
 from toolkit.image.lock import LOCK_FILE, expected_digests
+from toolkit.image.wheelhouse import Pin, Target, wheel_platforms
 from toolkit.remote.local_image import default_cache, note_built
 
 # Called with a title when a stage of the build begins, then with each line of its output.
@@ -156,6 +158,23 @@ def _fix_of(build: ImageBuild, output: str) -> str:
             "  # or build on a machine with the architecture of the base image"
         )
     return ""
+
+
+@contextlib.contextmanager
+def stub_wheels(pins: Iterable[Pin], target: Target) -> Iterator[str]:
+    """Yield a folder with a wheel of each package, without files and dependencies; remove the folder later.
+
+    Of two wheels of one version, pip prefers the wheel with the more specific tag: that of the stubs is best.
+    """
+    tag = f"{target.abi}-{target.abi}-{wheel_platforms(target.arch)[0]}"
+    with tempfile.TemporaryDirectory(prefix="toolkit-") as folder:
+        for pin in pins:
+            name = f"{pin.name}-{pin.version}"
+            about = f"Metadata-Version: 2.1\nName: {pin.name}\nVersion: {pin.version}\n"
+            with zipfile.ZipFile(Path(folder, f"{name}-{tag}.whl"), "w") as wheel:
+                wheel.writestr(f"{name}.dist-info/METADATA", about)
+                wheel.writestr(f"{name}.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
+        yield folder
 
 
 def resolve(command: Command, requirements: str) -> str:

@@ -324,15 +324,16 @@ def _contents(
 ) -> Iterator[_Content]:
     """Yield the content of each of ``wheelhouses_of``, in the same order."""
 
-    def source_of(name: str) -> Source:
-        return Source(name, arguments[f"{name.upper()}_VERSION"], arguments[f"{name.upper()}_SHA256"])
-
-    yield _Content(_pins(recipe, sources, arguments), source_of("horovod"))
+    yield _Content(_pins(recipe, sources, arguments), _source(HOROVOD, arguments))
     for name, pins in extra_pins(sorted(set(recipe.extras)), sources, arguments).items():
         extra = EXTRAS[name]
-        yield _Content(pins, source_of(extra.source) if extra.source else None, extra.into, name)
+        yield _Content(pins, _source(extra.source, arguments) if extra.source else None, extra.into, name)
     if recipe.own:
         yield _Content(parse_pins(recipe.own, {}), None, "more", "your own requirements", recipe.own_files)
+
+
+def _source(name: str, arguments: Mapping[str, str]) -> Source:
+    return Source(name, arguments[f"{name.upper()}_VERSION"], arguments[f"{name.upper()}_SHA256"])
 
 
 def wheelhouses_of(recipe: ImageRecipe, dockerfile: str, cache: str) -> tuple[str, ...]:
@@ -354,6 +355,18 @@ def held_pins(recipe: ImageRecipe, sources: Mapping[str, str]) -> tuple[tuple[Pi
     more = extra_pins(sorted(set(recipe.extras)), sources, arguments).values()
     pins = (*_pins(recipe, sources, arguments), *(pin for each in more for pin in each))
     return pins, Target(arguments["PYTHON_VERSION"], recipe.arch)
+
+
+def stub_pins(recipe: ImageRecipe, sources: Mapping[str, str]) -> tuple[Pin, ...]:
+    """Return the packages of the image that pip must not search: torch, and those that the build compiles.
+
+    No index has their wheels, or, for torch, the metadata requires another NCCL than that of ``--nccl``. The
+    image has all dependencies of these packages; ``stub_wheels`` replaces the packages while pip resolves.
+    """
+    arguments = arguments_of(recipe, sources[f"Dockerfile.{recipe.flavor}"])
+    compiled = (HOROVOD, *(EXTRAS[name].source for name in sorted(set(recipe.extras)) if EXTRAS[name].source))
+    torch = (pin for pin in held_pins(recipe, sources)[0] if pin.key == "torch")
+    return (*torch, *(_source(name, arguments).pin for name in compiled))
 
 
 def build_command(
@@ -632,20 +645,25 @@ def resolved_pins(
 
     Raises:
         ImageError: the text is not a pip report, pip resolved for another Python, or a requirement is not a
-            wheel.
+            wheel or has an extra of a stub.
     """
     own = {pin.key for pin in held}
     fix = "python3 -m pip install --upgrade pip"
     try:
         answer = json.loads(report)
         found = [
-            (Pin(about["name"], about["version"], ""), each["download_info"])
+            (Pin(about["name"], about["version"], ""), each)
             for each in answer["install"]
             for about in [each["metadata"]]
         ]
+        refused = [
+            f"{pin.name}[{','.join(each['requested_extras'])}]"
+            for pin, each in found
+            if pin.key in own and each.get("requested_extras") and "provides_extra" not in each["metadata"]
+        ]
         files = [
-            _file(pin, info)
-            for pin, info in sorted(found, key=lambda each: each[0].key)
+            _file(pin, each["download_info"])
+            for pin, each in sorted(found, key=lambda one: one[0].key)
             if pin.key not in own
         ]
         exact = target.markers.items() <= answer["environment"].items()
@@ -654,6 +672,11 @@ def resolved_pins(
         raise ImageError("pip printed no installation report", fix) from error
     if not exact:
         raise ImageError(f"this version of pip cannot evaluate environment markers for {target}", fix)
+    if refused:
+        raise ImageError(
+            f"--pip cannot add the optional dependencies of {', '.join(refused)}",
+            "replace the requirement with the packages that the extra in the brackets adds",
+        )
     folders = tuple(f"{PurePosixPath(folder).as_uri()}/" for folder in wheelhouses)
     files = [replace(each, url="") if each.url.startswith(folders) else each for each in files]
     return "".join(f"{each.line}\n" for each in files), tuple(files)

@@ -15,7 +15,7 @@ from toolkit.cluster.image_probe import image_here, inspect_here
 from toolkit.core.image import ImageFacts, machine_of
 from toolkit.core.runner import run_here
 from toolkit.errors import BadInput, ImageError, MissingTool, Problem
-from toolkit.image.build import read_sources, resolve, source_folder, wheelhouse_files
+from toolkit.image.build import read_sources, resolve, source_folder, stub_wheels, wheelhouse_files
 from toolkit.image.build_plan import (
     BUILDER_VARIABLE,
     FLAVOURS,
@@ -32,6 +32,7 @@ from toolkit.image.build_plan import (
     plan_onto,
     resolve_command,
     resolved_pins,
+    stub_pins,
     wheelhouses_of,
 )
 from toolkit.image.build_values import ImageBuild, Locked
@@ -91,23 +92,25 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
     recipe = replace(recipe, arch=arch, emulated=arch != own_arch())
     if requirements:
         held, target = held_pins(recipe, sources)
+        stubs = stub_pins(recipe, sources)
+        held = (*held, *(pin for pin in stubs if pin not in held))
         every = wheelhouses_of(replace(recipe, own="requirements"), sources[name], cache)
-        there = [folder for folder in every if Path(folder).is_dir()]
+        with stub_wheels(stubs, target) as folder:
+            there = [folder, *(each for each in every if Path(each).is_dir())]
 
-        def resolved(more: Collection[str] = ()) -> tuple[str, tuple[Locked, ...]]:
-            asked = resolve_command(requirements, held, target, there, sys.executable, more)
-            return resolved_pins(resolve(asked, requirements), held, target, there)
+            def resolved(more: Collection[str] = ()) -> tuple[str, tuple[Locked, ...]]:
+                asked = resolve_command(requirements, held, target, there, sys.executable, more)
+                return resolved_pins(resolve(asked, requirements), held, target, there)
 
-        own, files = resolved()
-        if recipe.flavor == "cpu" and of_another_torch(own):
-            own, files = resolved(beside_torch(recipe.torch_index))
-            if wrong := of_another_torch(own):
-                names = ", ".join(wrong)
-                what = f"the image has the CPU build of torch, which is incompatible with {names}"
-                raise ImageError(
-                    what,
-                    f"add --torch-index INDEX  # URL ({TORCH_CPU_INDEX}) or folder with these +cpu wheels",
-                )
+            own, files = resolved()
+            if recipe.flavor == "cpu" and of_another_torch(own):
+                own, files = resolved(beside_torch(recipe.torch_index))
+                if wrong := of_another_torch(own):
+                    names = ", ".join(wrong)
+                    raise ImageError(
+                        f"the image has the CPU build of torch, which is incompatible with {names}",
+                        f"add --torch-index INDEX  # URL ({TORCH_CPU_INDEX}) or folder with these +cpu wheels",
+                    )
         recipe = replace(recipe, own=own, own_files=files)
     return plan_image(
         recipe,

@@ -589,19 +589,27 @@ def test_a_pip_that_evaluates_markers_for_another_python_is_refused() -> None:
         resolved_pins(pip_report(Target("3.12", "x86_64")), (), target, ())
 
 
-def wheel(folder: Path, name: str, *requires: str, content: str = "") -> Path:
-    """Write a wheel of version 1.0."""
-    path = folder / f"{name}-1.0-py3-none-any.whl"
+def wheel(
+    folder: Path,
+    name: str,
+    *requires: str,
+    content: str = "",
+    version: str = "1.0",
+    tag: str = "py3-none-any",
+) -> Path:
+    """Write a wheel."""
+    path = folder / f"{name}-{version}-{tag}.whl"
     about = "".join(f"Requires-Dist: {each}\n" for each in requires)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr(f"{name}.py", content)
         file.writestr(
-            f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{about}"
+            f"{name}-{version}.dist-info/METADATA",
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{about}",
         )
         file.writestr(
-            f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            f"{name}-{version}.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n"
         )
-        file.writestr(f"{name}-1.0.dist-info/RECORD", "")
+        file.writestr(f"{name}-{version}.dist-info/RECORD", "")
     return path
 
 
@@ -613,6 +621,10 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    # The plan of a build with these packages.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(toolkit.image.make_build, "base_facts", lambda name: None)
+    monkeypatch.setattr(toolkit.image.make_build, "own_arch", lambda: "x86_64")
     return folder
 
 
@@ -645,7 +657,7 @@ def test_pip_evaluates_markers_for_the_image(
 
 
 def test_a_wheel_that_a_requirement_names_is_not_replaced_by_one_of_the_same_name(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "internal").mkdir()
     own_wheel = wheel(tmp_path / "internal", "topx", content="internal")
@@ -660,11 +672,43 @@ def test_a_wheel_that_a_requirement_names_is_not_replaced_by_one_of_the_same_nam
     assert done.returncode == 0, done.stderr
     assert (tmp_path / own_wheel.name).read_bytes() == own_wheel.read_bytes()
     # The plan of a build downloads the same file.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(toolkit.image.make_build, "base_facts", lambda name: None)
-    monkeypatch.setattr(toolkit.image.make_build, "own_arch", lambda: "x86_64")
     planned = make_build(ImageRecipe("cpu"), requirements=str(lines)).fetches[-1].alternatives[0]
     assert planned.stdin == download.stdin
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        ImageRecipe("cpu", extras=("deepspeed",)),
+        ImageRecipe("gpu", extras=("deepspeed",), arguments=(("NCCL_VERSION", "2.30.7"),)),
+    ],
+    ids=lambda recipe: recipe.flavor,
+)
+def test_pip_resolves_beside_torch_and_the_packages_that_the_build_compiles(
+    recipe: ImageRecipe, index: Path, tmp_path: Path
+) -> None:
+    """Their wheels are on no index, and torch's metadata requires another NCCL."""
+    wheel(
+        index,
+        "torch",
+        "nvidia-nccl-cu13==2.29.7",
+        version="2.13.0",
+        tag="cp311-cp311-manylinux_2_28_x86_64",
+    )
+    wheel(index, "deepspeed", "ancient")
+    wheel(index, "topx", "torch>=2", "deepspeed", "horovod")
+    lines = tmp_path / "requirements.txt"
+    lines.write_text("topx\ntorch\nhorovod==0.28.1\n")
+    own = dict(make_build(recipe, requirements=str(lines)).files)["image/with/own.txt"]
+    assert own == "topx==1.0\n"
+
+
+def test_an_extra_of_a_package_without_metadata_is_refused(index: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "requirements.txt"
+    lines.write_text("torch[opt-einsum]\n")
+    with pytest.raises(ImageError, match=r"the optional dependencies of torch\[opt-einsum\]") as caught:
+        make_build(ImageRecipe("cpu"), requirements=str(lines))
+    assert "replace the requirement" in caught.value.fix
 
 
 def test_what_is_compiled_against_another_torch_is_looked_for_elsewhere_and_known_by_its_version() -> None:
