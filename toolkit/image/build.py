@@ -42,6 +42,10 @@ _RETRIED, _NO_VERSIONS = "after connection broken by", "(from versions: none)"
 _NO_CONNECTION = re.compile(
     "Max retries exceeded|Read timed out|^error: (connection|proxy|ssl)-", re.MULTILINE
 )
+# Lines of a requirements file: package sources, a folder or page of them, and further files.
+_SOURCE = re.compile(r"-i|--index-url|--extra-index-url|--no-index|--trusted-host")
+_FIND_LINKS = re.compile(r"(?:-f|--find-links)[ =]*(\S+)")
+_INCLUDED = re.compile(r"(?:-r|--requirement|-c|--constraint)[ =]*(\S+)")
 # The engine cannot load the base image: BuildKit's, the legacy builder's and the registry's words.
 _NO_BASE = re.compile(
     "failed to resolve source metadata|pull access denied|manifest unknown|toomanyrequests"
@@ -205,6 +209,24 @@ def resolve(command: Command, requirements: str) -> str:
         f"change {requirements}, or the version of a package in the image, for example with "
         "--build-arg NUMPY_VERSION=…",
     )
+
+
+def source_options(file: Path) -> Iterator[str]:
+    """Yield the lines with package sources of a requirements file and of the files that it includes.
+
+    The path of a folder becomes absolute.
+    """
+    text = (
+        file.read_text(encoding="utf-8-sig", errors="replace").replace("\\\n", "") if file.is_file() else ""
+    )
+    for line in map(str.strip, text.splitlines()):
+        if match := _INCLUDED.match(line):
+            yield from source_options(file.parent / match[1])
+        elif match := _FIND_LINKS.match(line):
+            folder = file.parent / match[1]
+            yield f"--find-links {quoted(str(folder.resolve()))}" if folder.exists() else line
+        elif _SOURCE.match(line):
+            yield line
 
 
 def _require_pip() -> None:

@@ -163,6 +163,7 @@ class ImageRecipe:
         target: the last stage to build.
         extras: names of ``EXTRAS`` to add.
         own: the user's own packages to add, as exact pins; own_files: their files. See ``resolved_pins``.
+        own_options: lines of the user's requirements file with package sources; see ``source_options``.
         cuda: major version of the GPU image's CUDA, one of ``CUDA_VARIANTS``.
     """
 
@@ -177,6 +178,7 @@ class ImageRecipe:
     extras: tuple[str, ...] = ()
     own: str = ""
     own_files: tuple[Locked, ...] = ()
+    own_options: tuple[str, ...] = ()
     cuda: int = DEFAULT_CUDA
 
     @property
@@ -289,6 +291,7 @@ def plan_image(
             content.about,
             base,
             content.files,
+            content.options,
         )
         # The stage tools installs no wheel.
         houses.append(replace(house, fetches=(), unlocked=()) if recipe.target == "tools" else house)
@@ -317,6 +320,7 @@ class _Content(NamedTuple):
     into: str = "wheels"
     about: str = ""
     files: tuple[Locked, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 def _contents(
@@ -329,7 +333,8 @@ def _contents(
         extra = EXTRAS[name]
         yield _Content(pins, _source(extra.source, arguments) if extra.source else None, extra.into, name)
     if recipe.own:
-        yield _Content(parse_pins(recipe.own, {}), None, "more", "your own requirements", recipe.own_files)
+        own = parse_pins(recipe.own, {})
+        yield _Content(own, None, "more", "your own requirements", recipe.own_files, recipe.own_options)
 
 
 def _source(name: str, arguments: Mapping[str, str]) -> Source:
@@ -486,12 +491,14 @@ def _wheelhouse(
     about: str = "",
     tools_from: str = "",
     files: Collection[Locked] = (),
+    options: Collection[str] = (),
 ) -> Wheelhouse:
     """Return a wheelhouse with the fetches of what it lacks.
 
     Args:
         tools_from: see ``source_fetches``; by default this wheelhouse.
         files: files of packages that the lock does not contain.
+        options: see ``wheel_fetches``.
     """
     packages = (*pins, *((source.pin,) if source else ()))
     wanted = [n for n, intact in present.items() if intact and any(pin.is_in(n) for pin in packages)]
@@ -502,7 +509,7 @@ def _wheelhouse(
     locked += tuple(each for each in files if (each.name, each.version) not in known)
     known = {(each.name, each.version) for each in locked if each.digests}
     unlocked = tuple(pin.line for pin in pins if (pin.name, pin.version) not in known)
-    fetches = wheel_fetches(wheels, target, folder, python, torch_index, about, locked)
+    fetches = wheel_fetches(wheels, target, folder, python, torch_index, about, locked, options)
     if source:
         locked += (Locked(source.name, source.version, (source.digest,)),)
         if source.pin in missing:
@@ -623,7 +630,7 @@ def resolve_command(
         more: pip options with further package sources.
     """
     return command(
-        *(python, "-c", _PIP.format(markers=target.markers), "install", "--quiet"),
+        *(python, "-c", _PIP.format(markers=target.markers), "install", "--no-input", "--quiet"),
         *("--dry-run", "--ignore-installed", "--report", "-"),
         *wheel_tags(target),
         *("--target", "/nowhere", *(word for each in wheelhouses for word in ("--find-links", each)), *more),

@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass
 
 from toolkit.core.command import Command
+from toolkit.protocol.redact import MASK
 
+# User and password, or a token, in a URL.
+_LOGIN = re.compile(r"(?<=://)[^\s/@]+(?=@)")
 _LEGACY_STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)")
 _BUILDKIT_STEP = re.compile(r"^#\d+ \[\s*(\S+) +(\d+)/(\d+)\] (.*)")
 
@@ -105,7 +108,10 @@ class ImageBuild:
         return tuple(dict.fromkeys(pin for house in self.wheelhouses for pin in house.unlocked))
 
     def lines(self) -> tuple[str, ...]:
-        """Return the command lines in order, with their standard input; of several alternatives the first."""
+        """Return the command lines in order, with their standard input; of several alternatives the first.
+
+        Passwords in URLs are masked.
+        """
         fetches = tuple(_with_input(fetch.alternatives[0]) for fetch in self.fetches)
         return (*fetches, self.command.line())
 
@@ -113,7 +119,7 @@ class ImageBuild:
 def _with_input(command: Command) -> str:
     if command.stdin is None:
         return command.line()
-    return f"{command.line()} <<'END'\n{command.stdin.decode()}END"
+    return f"{command.line()} <<'END'\n{_LOGIN.sub(MASK, command.stdin.decode())}END"
 
 
 def build_progress(line: str) -> str:

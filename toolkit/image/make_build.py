@@ -15,7 +15,14 @@ from toolkit.cluster.image_probe import image_here, inspect_here
 from toolkit.core.image import ImageFacts, machine_of
 from toolkit.core.runner import run_here
 from toolkit.errors import BadInput, ImageError, MissingTool, Problem
-from toolkit.image.build import read_sources, resolve, source_folder, stub_wheels, wheelhouse_files
+from toolkit.image.build import (
+    read_sources,
+    resolve,
+    source_folder,
+    source_options,
+    stub_wheels,
+    wheelhouse_files,
+)
 from toolkit.image.build_plan import (
     BUILDER_VARIABLE,
     FLAVOURS,
@@ -107,11 +114,13 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
                 own, files = resolved(beside_torch(recipe.torch_index))
                 if wrong := of_another_torch(own):
                     names = ", ".join(wrong)
-                    raise ImageError(
-                        f"the image has the CPU build of torch, which is incompatible with {names}",
-                        f"add --torch-index INDEX  # URL ({TORCH_CPU_INDEX}) or folder with these +cpu wheels",
+                    what = f"the image has the CPU build of torch, which is incompatible with {names}"
+                    fix = (
+                        f"add --torch-index INDEX  # URL ({TORCH_CPU_INDEX}) or folder with these +cpu wheels"
                     )
-        recipe = replace(recipe, own=own, own_files=files)
+                    raise ImageError(what, fix)
+        options = tuple(source_options(Path(requirements)))
+        recipe = replace(recipe, own=own, own_files=files, own_options=options)
     return plan_image(
         recipe,
         sources,

@@ -157,6 +157,7 @@ def wheel_fetches(
     torch_index: str,
     about: str = "",
     locked: Collection[Locked] = (),
+    options: Collection[str] = (),
 ) -> tuple[Fetch, ...]:
     """Return the fetches of the missing wheels, with torch's CPU wheel as a separate fetch.
 
@@ -167,9 +168,10 @@ def wheel_fetches(
         python: interpreter whose pip fetches the wheels.
         torch_index: see ``torch_sources``.
         about: purpose of the wheels, if it is not the image itself.
+        options: lines of a requirements file with package sources.
     """
     base = (
-        *(python, "-m", "pip", "download", "--no-deps"),
+        *(python, "-m", "pip", "download", "--no-input", "--no-deps"),
         *wheel_tags(target),
         *("--dest", wheelhouse),
     )
@@ -181,11 +183,13 @@ def wheel_fetches(
 
     def download(pins: Collection[Pin], *source: str) -> Command:
         known = [(pin, digests.get((pin.name, pin.version), ())) for pin in pins]
-        if not all(hashes for _, hashes in known):
+        hashed = all(hashes for _, hashes in known)
+        if not hashed and not options:
             return command(*base, *source, *map(requirement, pins))
-        lines = (" ".join((requirement(pin), *(f"--hash=sha256:{each}" for each in h))) for pin, h in known)
-        options = ("--require-hashes", "--requirement", "/dev/stdin")
-        return command(*base, *source, *options, stdin="".join(f"{line}\n" for line in lines).encode())
+        lines = [" ".join((requirement(pin), *(f"--hash=sha256:{each}" for each in h))) for pin, h in known]
+        words = (*(("--require-hashes",) if hashed else ()), "--requirement", "/dev/stdin")
+        stdin = "".join(f"{line}\n" for line in (*options, *lines)).encode()
+        return command(*base, *source, *words, stdin=stdin)
 
     # torch's CPU wheels are not on PyPI, so that one package has sources of its own.
     apart = [pin for pin in missing if pin.version.endswith("+cpu")]
@@ -265,7 +269,7 @@ def source_fetches(source: Source, wheelhouse: str, python: str, tools_from: str
             f"the source of {name} {version}",
             (
                 command(
-                    *("env", f"PYTHONPATH={tools}", python, "-m", "pip", "download"),
+                    *("env", f"PYTHONPATH={tools}", python, "-m", "pip", "download", "--no-input"),
                     *("--no-deps", "--no-binary", ":all:", "--no-build-isolation"),
                     *("--require-hashes", "--dest", wheelhouse, "--requirement", "/dev/stdin"),
                     stdin=requirement.encode(),

@@ -676,6 +676,34 @@ def test_a_wheel_that_a_requirement_names_is_not_replaced_by_one_of_the_same_nam
     assert planned.stdin == download.stdin
 
 
+def test_the_package_sources_of_the_requirements_are_used_for_the_download(
+    index: Path, tmp_path: Path
+) -> None:
+    wheel(index, "topx")
+    (tmp_path / "own").mkdir()
+    lines = tmp_path / "requirements.txt"
+    lines.write_text("--index-url \\\n https://me:s3cret@internal/simple\n-r own/more.txt\n--pre\ntopx\n")
+    (tmp_path / "own" / "more.txt").write_text("-f ../index\n--extra-index-url=https://t0ken@other/simple\n")
+    build = make_build(ImageRecipe("cpu"), requirements=str(lines))
+    download = build.fetches[-1].alternatives[0]
+    assert "--no-input" in download.argv and download.stdin is not None
+    assert download.stdin.decode().splitlines()[:-1] == [
+        "--index-url  https://me:s3cret@internal/simple",
+        f"--find-links {index}",
+        "--extra-index-url=https://t0ken@other/simple",
+    ]
+    shown = "\n".join(build.lines())
+    assert "https://***@internal/" in shown and "https://***@other/" in shown
+    assert "s3cret" not in shown and "t0ken" not in shown
+
+
+def test_package_sources_are_used_for_files_without_a_hash_too() -> None:
+    recipe = ImageRecipe("cpu", own="topx==1.0\n", own_options=("--no-index",))
+    download = plan(recipe).fetches[-1].alternatives[0]
+    assert download.stdin == b"--no-index\ntopx==1.0\n"
+    assert "--require-hashes" not in download.argv
+
+
 @pytest.mark.parametrize(
     "recipe",
     [
