@@ -24,7 +24,16 @@ from toolkit.image.build import read_sources, source_folder
 from toolkit.image.build_plan import EXTRAS, FLAVOURS, SOURCE_FILES, ImageRecipe, held_pins
 from toolkit.image.cuda import CUDA_VARIANTS, DEFAULT_CUDA
 from toolkit.image.lock import LOCK_FILE, lock_text, parse_lock
-from toolkit.image.wheelhouse import TORCH_INDEX_VARIABLE, Pin, Target, runs_on, torch_sources, wheel_tags
+from toolkit.image.wheelhouse import (
+    CONFIGURED,
+    TORCH_INDEX_VARIABLE,
+    Pin,
+    PipOptions,
+    Target,
+    runs_on,
+    torch_sources,
+    wheel_tags,
+)
 
 ARCHES = ("x86_64", "aarch64")
 # ARGs that docs/how-to/images.md tells users to set.
@@ -56,14 +65,14 @@ def locked_targets() -> dict[Target, tuple[Pin, ...]]:
     return {target: tuple(pins) for target, pins in found.items()}
 
 
-def report_command(pins: Collection[Pin], target: Target, source: Collection[str]) -> Command:
+def report_command(pins: Collection[Pin], target: Target, source: PipOptions) -> Command:
     """Return the pip command that selects wheels and prints a report about them."""
     return command(
         *(sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps"),
         "--use-feature=fast-deps",  # reads the metadata in a wheel without the rest
-        *("--report", "-", *wheel_tags(target), "--target", "/nowhere", *source),
+        *("--report", "-", *wheel_tags(target), "--target", "/nowhere", *source.words),
         *("--requirement", "/dev/stdin"),
-        stdin="".join(f"{pin.line}\n" for pin in pins).encode(),
+        stdin="".join(f"{line}\n" for line in (*source.lines, *(pin.line for pin in pins))).encode(),
     )
 
 
@@ -79,7 +88,8 @@ def reported_files(report: str) -> dict[str, str]:
 def find_files(pins: tuple[Pin, ...], target: Target) -> dict[str, str]:
     """Return the wheels of the pins with their digests; without those that no index has."""
     own = os.environ.get(TORCH_INDEX_VARIABLE, "")
-    for source in torch_sources(own) if all(pin.version.endswith("+cpu") for pin in pins) else ((),):
+    of_torch = all(pin.version.endswith("+cpu") for pin in pins)
+    for source in torch_sources(own) if of_torch else (CONFIGURED,):
         asked = report_command(pins, target, source)
         argv = [str(token) for token in asked.argv]
         done = subprocess.run(argv, input=asked.stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

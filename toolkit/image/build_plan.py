@@ -16,7 +16,9 @@ from toolkit.image.build_values import ImageBuild, Locked, Wheelhouse
 from toolkit.image.cuda import CUDA_VARIANTS, DEFAULT_CUDA, CudaVariant, cuda_variant
 from toolkit.image.lock import LOCK_FILE, Lock, locked_pins, parse_lock
 from toolkit.image.wheelhouse import (
+    CONFIGURED,
     Pin,
+    PipOptions,
     Source,
     Target,
     parse_pins,
@@ -613,7 +615,7 @@ def resolve_command(
     target: Target,
     wheelhouses: Collection[str],
     python: str,
-    more: Collection[str] = (),
+    more: PipOptions = CONFIGURED,
 ) -> Command:
     """Return the command that finds exact versions for a user's requirements and prints pip's report.
 
@@ -627,15 +629,20 @@ def resolve_command(
         held: packages that the image already contains; other versions of them are refused.
         wheelhouses: folders with wheels of this image that have been fetched; they replace an index if they
             contain all packages.
-        more: pip options with further package sources.
+        more: further package sources.
     """
     return command(
         *(python, "-c", _PIP.format(markers=target.markers), "install", "--no-input", "--quiet"),
         *("--dry-run", "--ignore-installed", "--report", "-"),
         *wheel_tags(target),
-        *("--target", "/nowhere", *(word for each in wheelhouses for word in ("--find-links", each)), *more),
+        *(
+            "--target",
+            "/nowhere",
+            *(word for each in wheelhouses for word in ("--find-links", each)),
+            *more.words,
+        ),
         *("--constraint", "/dev/stdin", "--requirement", requirements),
-        stdin="".join(f"{pin.line}\n" for pin in held).encode(),
+        stdin="".join(f"{line}\n" for line in (*more.lines, *(pin.line for pin in held))).encode(),
     )
 
 

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +42,7 @@ from toolkit.image.build_plan import (
     wheelhouses_of,
 )
 from toolkit.image.build_values import ImageBuild, Locked
-from toolkit.image.wheelhouse import TORCH_CPU_INDEX, Target, beside_torch
+from toolkit.image.wheelhouse import CONFIGURED, TORCH_CPU_INDEX, PipOptions, Target, beside_torch
 from toolkit.remote.local_image import default_cache
 
 
@@ -105,7 +104,7 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         with stub_wheels(stubs, target) as folder:
             there = [folder, *(each for each in every if Path(each).is_dir())]
 
-            def resolved(more: Collection[str] = ()) -> tuple[str, tuple[Locked, ...]]:
+            def resolved(more: PipOptions = CONFIGURED) -> tuple[str, tuple[Locked, ...]]:
                 asked = resolve_command(requirements, held, target, there, sys.executable, more)
                 return resolved_pins(resolve(asked, requirements), held, target, there)
 

@@ -7,8 +7,9 @@ import string
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
-from toolkit.core.command import Command, command
+from toolkit.core.command import Command, command, quoted
 from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Problem
 from toolkit.image.build_values import Fetch, Locked
@@ -17,6 +18,9 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH_INDEX_VARIABLE = "TOOLKIT_TORCH_INDEX"
 
 _GLIBC_MINOR = 36  # the image has glibc 2.36, as Debian 12 does
+
+# Short time-outs: without access to the public index the command fails within seconds.
+_SHORT = ("--retries", "1", "--timeout", "15")
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)={2,3}([A-Za-z0-9.+!_-]+)$")
 
@@ -75,6 +79,23 @@ class Target:
 
     def __str__(self) -> str:
         return f"Python {self.python} on {self.arch}"
+
+
+class PipOptions(NamedTuple):
+    """Options of pip that set package sources.
+
+    Args:
+        words: options for the command line.
+        lines: options for a requirements file, which pip reads from standard input: ``ps`` shows the command
+            line to every user, and the URL of an index can contain a password.
+    """
+
+    words: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+# The configuration of pip sets the sources.
+CONFIGURED = PipOptions()
 
 
 @dataclass(frozen=True)
@@ -181,15 +202,16 @@ def wheel_fetches(
     def requirement(pin: Pin) -> str:
         return urls.get((pin.name, pin.version), pin.line)
 
-    def download(pins: Collection[Pin], *source: str) -> Command:
+    def download(pins: Collection[Pin], source: PipOptions = CONFIGURED) -> Command:
         known = [(pin, digests.get((pin.name, pin.version), ())) for pin in pins]
         hashed = all(hashes for _, hashes in known)
-        if not hashed and not options:
-            return command(*base, *source, *map(requirement, pins))
+        sources = (*options, *source.lines)
+        if not hashed and not sources:
+            return command(*base, *source.words, *map(requirement, pins))
         lines = [" ".join((requirement(pin), *(f"--hash=sha256:{each}" for each in h))) for pin, h in known]
         words = (*(("--require-hashes",) if hashed else ()), "--requirement", "/dev/stdin")
-        stdin = "".join(f"{line}\n" for line in (*options, *lines)).encode()
-        return command(*base, *source, *words, stdin=stdin)
+        stdin = "".join(f"{line}\n" for line in (*sources, *lines)).encode()
+        return command(*base, *source.words, *words, stdin=stdin)
 
     # torch's CPU wheels are not on PyPI, so that one package has sources of its own.
     apart = [pin for pin in missing if pin.version.endswith("+cpu")]
@@ -213,7 +235,7 @@ def wheel_fetches(
         fetches.append(
             Fetch(
                 f"{pin.name} {pin.version} for {target}",
-                tuple(download((pin,), *source) for source in sources),
+                tuple(download((pin,), source) for source in sources),
                 f"pip cannot fetch the wheel of {pin.name} {pin.version} for {target}, and "
                 "toolkit does not use the much larger CUDA build instead",
                 f"set {TORCH_INDEX_VARIABLE} to an index URL such as {TORCH_CPU_INDEX}, or to a folder that "
@@ -223,21 +245,20 @@ def wheel_fetches(
     return tuple(fetches)
 
 
-def torch_sources(setting: str) -> tuple[tuple[str, ...], ...]:
-    """Return pip's options for each source of torch's CPU wheel, in order."""
+def torch_sources(setting: str) -> tuple[PipOptions, ...]:
+    """Return the options for each source of torch's CPU wheel, in order."""
     if "://" in setting:
-        return (("--index-url", setting),)
+        return (PipOptions(lines=(f"--index-url {quoted(setting)}",)),)
     if setting:
-        return (("--no-index", "--find-links", setting),)
-    # Short time-outs: without access to the public index the command fails within seconds.
-    return ((), ("--retries", "1", "--timeout", "15", "--index-url", TORCH_CPU_INDEX))
+        return (PipOptions(("--no-index", "--find-links", setting)),)
+    return (CONFIGURED, PipOptions(_SHORT, (f"--index-url {TORCH_CPU_INDEX}",)))
 
 
-def beside_torch(setting: str) -> tuple[str, ...]:
-    """Return the pip options that add the source of packages compiled against torch's CPU build."""
+def beside_torch(setting: str) -> PipOptions:
+    """Return the options that add the source of packages compiled against torch's CPU build."""
     if "://" in setting or not setting:
-        return ("--retries", "1", "--timeout", "15", "--extra-index-url", setting or TORCH_CPU_INDEX)
-    return ("--find-links", setting)
+        return PipOptions(_SHORT, (f"--extra-index-url {quoted(setting or TORCH_CPU_INDEX)}",))
+    return PipOptions(("--find-links", setting))
 
 
 def source_fetches(source: Source, wheelhouse: str, python: str, tools_from: str) -> tuple[Fetch, ...]:

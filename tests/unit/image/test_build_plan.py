@@ -35,7 +35,9 @@ from toolkit.image.build_values import ImageBuild, Locked, build_progress
 from toolkit.image.lock import LOCK_FILE, expected_digests, lock_text, parse_lock, unlocked_text
 from toolkit.image.make_build import make_build
 from toolkit.image.wheelhouse import (
+    CONFIGURED,
     Pin,
+    PipOptions,
     Target,
     beside_torch,
     parse_pins,
@@ -237,7 +239,9 @@ def test_only_what_is_missing_is_fetched_and_what_is_damaged_or_old_goes() -> No
 def test_from_nothing_torch_is_asked_for_by_itself_and_never_as_the_cuda_build() -> None:
     shared, torch, tools, horovod = plan(ImageRecipe("cpu"), {}).fetches
     assert "torch" not in shared.alternatives[0].line()
-    assert [command.argv[-1] for command in torch.alternatives] == ["torch==2.13.0+cpu"] * 2
+    own, public = torch.alternatives
+    assert own.argv[-1] == "torch==2.13.0+cpu"
+    assert public.stdin == b"--index-url https://download.pytorch.org/whl/cpu\ntorch==2.13.0+cpu\n"
     assert "TOOLKIT_TORCH_INDEX" in torch.fix
     assert "does not use the much larger CUDA build instead" in torch.failure
     assert "setuptools" in tools.alternatives[0].argv
@@ -372,11 +376,22 @@ def test_the_digest_of_the_base_becomes_a_label() -> None:
 
 
 def test_torch_comes_from_where_it_is_said_to() -> None:
-    assert torch_sources("https://x.example/cpu") == (("--index-url", "https://x.example/cpu"),)
-    assert torch_sources("/wheels") == (("--no-index", "--find-links", "/wheels"),)
+    assert torch_sources("/wheels") == (PipOptions(("--no-index", "--find-links", "/wheels")),)
     own, public = torch_sources("")
-    assert own == ()
-    assert public[-1] == "https://download.pytorch.org/whl/cpu"
+    assert own == CONFIGURED
+    assert public.lines == ("--index-url https://download.pytorch.org/whl/cpu",)
+
+
+def test_the_password_of_torchs_index_is_neither_on_the_command_line_nor_printed() -> None:
+    index = "https://me:s3cret@x.example/cpu"
+    build = plan(ImageRecipe("cpu", torch_index=index), {})
+    (torch,) = (fetch for fetch in build.fetches if fetch.title.startswith("torch"))
+    (download,) = torch.alternatives
+    assert download.stdin == f"--index-url {index}\ntorch==2.13.0+cpu\n".encode()
+    asked = resolve_command("more.txt", (), Target("3.11", "x86_64"), (), "/py", beside_torch(index))
+    assert asked.stdin == f"--extra-index-url {index}\n".encode()
+    for text in (download.line(), asked.line(), *build.lines()):
+        assert "s3cret" not in text
 
 
 def test_platforms_reach_down_from_the_images_glibc() -> None:
@@ -743,13 +758,14 @@ def test_what_is_compiled_against_another_torch_is_looked_for_elsewhere_and_know
     assert of_another_torch("einops==1\ntorchvision==0.28.0\n") == ["torchvision==0.28.0"]
     assert not of_another_torch("einops==1\ntorchvision==0.28.0+cpu\n")
     held, target = held_pins(ImageRecipe("cpu"), SOURCES)
-    for setting, words in {
-        "": "--retries 1 --timeout 15 --extra-index-url https://download.pytorch.org/whl/cpu",
-        "https://x/simple": "--retries 1 --timeout 15 --extra-index-url https://x/simple",
-        "/wheels/torch": "--find-links /wheels/torch",
-    }.items():
+    for setting, words, line in (
+        ("", "--retries 1 --timeout 15", "--extra-index-url https://download.pytorch.org/whl/cpu\n"),
+        ("https://x/simple", "--retries 1 --timeout 15", "--extra-index-url https://x/simple\n"),
+        ("/wheels/torch", "--find-links /wheels/torch", ""),
+    ):
         asked = resolve_command("more.txt", held, target, ("/wheels",), "/py", beside_torch(setting))
         assert f" {words} --constraint" in asked.line()
+        assert asked.stdin is not None and asked.stdin.decode().startswith(f"{line}PyYAML==")
 
 
 def pip_report(target: Target, *picked: tuple[str, str], index: str = "https://pypi.org") -> str:
