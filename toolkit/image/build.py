@@ -17,7 +17,7 @@ import tempfile
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.core.command import Command, quoted
@@ -25,7 +25,7 @@ from toolkit.core.files import locked
 from toolkit.core.image import image_id
 from toolkit.core.printable import counted
 from toolkit.errors import CommandFailed, ImageError, MissingTool
-from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild
+from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild, Locked
 from toolkit.image.lock import LOCK_FILE, expected_digests
 from toolkit.image.wheelhouse import Pin, Target, wheel_platforms
 from toolkit.remote.local_image import default_cache, note_built
@@ -104,12 +104,16 @@ def _using_cache() -> Iterator[None]:
 
 
 @_using_cache()
-def wheelhouse_files(folder: str) -> dict[str, bool]:
-    """Return the packages in a wheelhouse by file name; False for a truncated or damaged package."""
+def wheelhouse_files(folder: str, current: Collection[Locked] = ()) -> dict[str, bool]:
+    """Return the packages in a wheelhouse by file name; False for a damaged or outdated package.
+
+    Args:
+        current: files with which the files of the same packages are compared, by their digests.
+    """
     if not Path(folder).is_dir():
         return {}
     files = sorted(path for path in Path(folder).iterdir() if path.is_file())
-    return {path.name: _intact(path) for path in files}
+    return {path.name: _intact(path) and _expected(path, current) for path in files}
 
 
 def build_image(build: ImageBuild, notify: Notify) -> int:
@@ -275,8 +279,7 @@ def refuse_altered(build: ImageBuild, checked: frozenset[Path]) -> frozenset[Pat
     """
     files = {path: house for house in build.wheelhouses for path in sorted(Path(house.folder).glob("*.*"))}
     new = {path: house for path, house in files.items() if path not in checked and path.is_file()}
-    expected = {path: expected_digests(path.name, house.locked) for path, house in new.items()}
-    if wrong := [path for path, digests in expected.items() if digests and _digest(path) not in digests]:
+    if wrong := [path for path, house in new.items() if not _expected(path, house.locked)]:
         names = "".join(f"\n    {path}" for path in wrong)
         raise ImageError(
             f"the SHA-256 of {counted(len(wrong), 'package file')} differs from the value in {LOCK_FILE}, or "
@@ -369,6 +372,11 @@ def _stream(command: Command, sink: Callable[[str], None]) -> tuple[int, tuple[s
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         raise
+
+
+def _expected(path: Path, locked: Collection[Locked]) -> bool:
+    digests = expected_digests(path.name, locked)
+    return not digests or _digest(path) in digests
 
 
 def _digest(path: Path) -> str:

@@ -42,7 +42,8 @@ from toolkit.image.build_plan import (
     wheelhouses_of,
 )
 from toolkit.image.build_values import ImageBuild, Locked
-from toolkit.image.wheelhouse import CONFIGURED, TORCH_CPU_INDEX, PipOptions, Target, beside_torch
+from toolkit.image.lock import LOCK_FILE, parse_lock
+from toolkit.image.wheelhouse import CONFIGURED, TORCH_CPU_INDEX, Pin, PipOptions, Target, beside_torch
 from toolkit.remote.local_image import default_cache
 
 
@@ -100,13 +101,23 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         held, target = held_pins(recipe, sources)
         stubs = stub_pins(recipe, sources)
         held = (*held, *(pin for pin in stubs if pin not in held))
-        every = wheelhouses_of(replace(recipe, own="requirements"), sources[name], cache)
+        *others, last = wheelhouses_of(replace(recipe, own="requirements"), sources[name], cache)
         with stub_wheels(stubs, target) as folder:
-            there = [folder, *(each for each in every if Path(each).is_dir())]
+            there = [folder, *(each for each in others if Path(each).is_dir())]
+
+            def resolved_from(folders: list[str], more: PipOptions) -> tuple[str, tuple[Locked, ...]]:
+                asked = resolve_command(requirements, held, target, folders, sys.executable, more)
+                return resolved_pins(resolve(asked, requirements), held, target, folders)
 
             def resolved(more: PipOptions = CONFIGURED) -> tuple[str, tuple[Locked, ...]]:
-                asked = resolve_command(requirements, held, target, there, sys.executable, more)
-                return resolved_pins(resolve(asked, requirements), held, target, there)
+                try:
+                    return resolved_from(there, more)
+                except ImageError:
+                    if not Path(last).is_dir():
+                        raise
+                    # The wheels of an earlier build are used only if their source is not available: pip could
+                    # prefer such a wheel to one of the same version that the user has built again.
+                    return resolved_from([*there, last], more)
 
             own, files = resolved()
             if recipe.flavor == "cpu" and of_another_torch(own):
@@ -120,10 +131,16 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
                     raise ImageError(what, fix)
         options = tuple(source_options(Path(requirements)))
         recipe = replace(recipe, own=own, own_files=files, own_options=options)
+    lock = parse_lock(sources[LOCK_FILE])
+    # A wheel that the user has built again can have the version of the wheel in the wheelhouse.
+    current = [
+        each for each in recipe.own_files if (Pin(each.name, each.version, "").key, each.version) not in lock
+    ]
+    folders = wheelhouses_of(recipe, sources[name], cache)
     return plan_image(
         recipe,
         sources,
-        {folder: wheelhouse_files(folder) for folder in wheelhouses_of(recipe, sources[name], cache)},
+        {folder: wheelhouse_files(folder, current) for folder in folders},
         cache=cache,
         python=sys.executable,
         proxies=[name for name in PROXY_VARIABLES if os.environ.get(name)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -31,7 +32,7 @@ from toolkit.image.build_plan import (
     resolved_pins,
     wheelhouses_of,
 )
-from toolkit.image.build_values import ImageBuild, Locked, build_progress
+from toolkit.image.build_values import ImageBuild, Locked, Wheelhouse, build_progress
 from toolkit.image.lock import LOCK_FILE, expected_digests, lock_text, parse_lock, unlocked_text
 from toolkit.image.make_build import make_build
 from toolkit.image.wheelhouse import (
@@ -689,6 +690,27 @@ def test_a_wheel_that_a_requirement_names_is_not_replaced_by_one_of_the_same_nam
     # The plan of a build downloads the same file.
     planned = make_build(ImageRecipe("cpu"), requirements=str(lines)).fetches[-1].alternatives[0]
     assert planned.stdin == download.stdin
+
+
+def test_a_wheel_that_was_built_again_replaces_the_downloaded_one(index: Path, tmp_path: Path) -> None:
+    """Even if its version is the same."""
+    lines = tmp_path / "requirements.txt"
+    lines.write_text("topx\n")
+
+    def planned() -> Wheelhouse:
+        return make_build(ImageRecipe("cpu"), requirements=str(lines)).wheelhouses[-1]
+
+    own_wheel = wheel(index, "topx", content="old")
+    folder = Path(planned().folder)
+    folder.mkdir(parents=True)
+    shutil.copy(own_wheel, folder)
+    assert (planned().discard, planned().fetches) == ((), ())
+    wheel(index, "topx", content="new")
+    assert planned().discard == (own_wheel.name,)
+    assert [fetch.title for fetch in planned().fetches] == ["1 wheel for your own requirements"]
+    # Without its source, the downloaded wheel is used.
+    own_wheel.unlink()
+    assert (planned().discard, planned().fetches) == ((), ())
 
 
 def test_the_package_sources_of_the_requirements_are_used_for_the_download(
