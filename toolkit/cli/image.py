@@ -157,6 +157,8 @@ def build(
         line.one_of("--flavor", flavor, FLAVOURS)
     if cuda:
         line.one_of("--cuda", cuda, CUDA_NAMES)
+        if flavor == "cpu":
+            line.refuse("--cuda", "this option is available only for flavor gpu, found cpu")
     if tag:
         line.value("--tag", image_name, tag)
     if base_image:

@@ -216,7 +216,8 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
     """Return the value of every ARG in this build.
 
     Raises:
-        BadInput: the recipe names an ARG that the Dockerfile does not have, an unknown architecture or extra.
+        BadInput: the recipe names an ARG that the Dockerfile does not have, an unknown architecture or extra,
+            or a tag with a digest.
     """
     known = parse_arguments(dockerfile)
     problems = [
@@ -235,6 +236,7 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
                 "OPENMPI", f"should be 4.1 (from Debian) or a 5.x release such as 5.0.8, found '{openmpi}'"
             )
         )
+    problems += _tag_problems(recipe.tag)
     problems += extra_problems(recipe.extras, recipe.flavor, recipe.cuda)
     problems += _cuda_problems(recipe)
     problems += _nccl_problems(recipe)
@@ -456,7 +458,12 @@ def plan_onto(
         sources: text of each of ``ONTO_FILES``, by path.
         present: files in the recipe's wheelhouse by name; False for a damaged file.
         others: see ``plan_image``.
+
+    Raises:
+        BadInput: the tag has a digest.
     """
+    if problems := _tag_problems(recipe.tag):
+        raise BadInput("image build", tuple(problems))
     arguments = {"BASE_IMAGE": recipe.image, **({"IMAGE_USER": recipe.user} if recipe.user else {})}
     houses: tuple[Wheelhouse, ...] = ()
     if target := recipe.horovod:
@@ -536,6 +543,12 @@ def _of_variant(recipe: ImageRecipe, sources: Mapping[str, str]) -> Mapping[str,
     """Return the sources with the requirements of the recipe's CUDA variant."""
     replaced = recipe.variant.requirements if recipe.variant else {}
     return {**sources, **{path: sources[other] for path, other in replaced.items()}}
+
+
+def _tag_problems(tag: str) -> list[Problem]:
+    if "@" not in tag:
+        return []
+    return [Problem("--tag", f"should be a name without a digest, found {tag}")]
 
 
 def _cuda_problems(recipe: ImageRecipe) -> list[Problem]:

@@ -256,6 +256,7 @@ def test_faults_of_command_line_and_hosts_file_come_together(run: Run, hosts: Pa
         (("run", "--timeout", "inf", "true"), "--timeout: should be"),
         (("render", "ssh", "-o", "hosts.yaml"), "--output: should be a folder, found hosts.yaml"),
         (("image", "build", "--tag", "A B"), "--tag: should be an image"),
+        (("image", "build", "--flavor", "cpu", "--cuda", "13"), "--cuda: this option is available only for"),
         (("image", "build", "--certificate", "gone.pem"), "--certificate: there is no file gone.pem"),
         (("image", "build", "--build-arg", "=x"), "--build-arg =x: should be NAME=VALUE"),
         (("logs", "--save", "d", "--rank", "0"), "--rank: cannot be combined with --save"),

@@ -443,6 +443,13 @@ def test_unknown_arguments_and_machines_are_refused_together() -> None:
     assert [problem.path for problem in caught.value.problems] == ["TORCH", "NUMPY", "arch"]
 
 
+def test_a_tag_with_a_digest_is_refused_before_anything_is_fetched() -> None:
+    tag = f"trainer@sha256:{'a' * 64}"
+    for make in (lambda: plan(ImageRecipe("cpu", tag)), lambda: onto(OntoRecipe("pytorch:1.0", tag=tag))):
+        with pytest.raises(BadInput, match="--tag: should be a name without a digest"):
+            make()
+
+
 def test_the_context_holds_the_dockerfile_and_every_file() -> None:
     build = plan(ImageRecipe("gpu"))
     assert build.files[0] == ("Dockerfile", SOURCES["Dockerfile.gpu"])
