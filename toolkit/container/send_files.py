@@ -116,13 +116,18 @@ def fixed_part(pattern: str) -> str:
     return "/".join(parts[:first]) or "/"
 
 
+def modified(status: os.stat_result) -> int:
+    """Return the time of a file in nanoseconds, limited to the times that the client accepts."""
+    return max(-(2**62), min(status.st_mtime_ns, 2**62))
+
+
 def about(path: str, name: str) -> dict[str, Any] | None:
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
         return {"path": path, "name": name, "link": os.readlink(path)}
     if not stat.S_ISREG(status.st_mode):
         return None
-    found = {"path": path, "name": name, "size": status.st_size, "mtime": status.st_mtime_ns}
+    found = {"path": path, "name": name, "size": status.st_size, "mtime": modified(status)}
     return {**found, "mode": status.st_mode & 0o777, "inode": status.st_ino}
 
 
@@ -189,7 +194,7 @@ def send(files: list[tuple[str, int, int]]) -> int:
                 say(refused="the file was replaced by a larger file during the download")
                 continue
             left = min(status.st_size, size)  # a log grows while the job runs
-            say(size=left, mtime=status.st_mtime_ns)
+            say(size=left, mtime=modified(status))
             while left:
                 data = file.read(min(left, PIECE))
                 if not data:

@@ -55,7 +55,12 @@ def _walk(folder: str, prefix: str) -> Iterator[Entry]:
 
 
 def _file(path: str, about: os.stat_result) -> Entry:
-    return ["f", path, about.st_mode & 0o777, about.st_mtime_ns, about.st_size]
+    return ["f", path, about.st_mode & 0o777, _mtime(about), about.st_size]
+
+
+def _mtime(about: os.stat_result) -> int:
+    """Return the time of a file in nanoseconds, limited to 64 bits: a host accepts the years 1677 to 2262."""
+    return max(-(2**63), min(about.st_mtime_ns, 2**63 - 1))
 
 
 def read_shard(source: Path, shard: Shard) -> Iterator[bytes]:
@@ -86,7 +91,7 @@ def _read(path: str, entry: Entry, at: int, left: int) -> Iterator[bytes]:
     except OSError as error:
         fix = _UNREADABLE if isinstance(error, PermissionError) else _AGAIN
         raise ToolkitError(f"cannot read the data {path}: {error.strerror or error}", fix) from error
-    if left or (about.st_mtime_ns, about.st_size) != (entry[3], entry[4]):
+    if left or (_mtime(about), about.st_size) != (entry[3], entry[4]):
         raise ToolkitError(f"{path} has changed since toolkit made the plan", _AGAIN)
 
 

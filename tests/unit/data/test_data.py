@@ -820,6 +820,13 @@ def test_an_account_that_others_can_reach_is_refused(tmp_path: Path, source: Pat
         assert refused.returncode == 3 and "must belong to the SSH user and have mode 0700" in refused.stderr
 
 
+def test_a_time_that_does_not_fit_in_64_bits_is_limited(tmp_path: Path, source: Path) -> None:
+    """Nanoseconds since the epoch, after the year 2262."""
+    os.utime(source / "a/0", (0, 10_413_792_000))
+    (host,) = make_hosts(tmp_path, 1)
+    assert [send(source, host)["box1"].status for _ in range(2)] == ["ok", "skipped"]
+
+
 @pytest.mark.parametrize("name", ["python3", "docker"])
 @pytest.mark.parametrize("relay", [True, False])
 def test_names_are_utf8_whatever_locale_an_image_has(tmp_path: Path, name: str, relay: bool) -> None:

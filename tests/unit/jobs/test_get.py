@@ -106,6 +106,13 @@ def test_a_folder_comes_without_what_came_with_the_code(place: Place) -> None:
     assert [coming.name for coming in place.find("results").differs] == ["results/a/model.pt"]
 
 
+def test_a_file_of_a_far_future_is_downloaded(place: Place) -> None:
+    """Its time in nanoseconds does not fit in 64 bits."""
+    os.utime(place.write("out/x"), (0, 10_413_792_000))
+    place.get("out")
+    assert (place.here(), place.find("out").there) == (["out/x"], 1)
+
+
 @pytest.mark.parametrize(
     ("patterns", "names"),
     [
