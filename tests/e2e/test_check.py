@@ -222,7 +222,7 @@ def test_leftovers_are_found_and_removed_and_nothing_else(checked: Toolkit, befo
             ("left-containers", "warning", "box2", "toolkit-checked-worker is not running"),
         )
         dry = checked.run("check", "--fix", "--dry-run")
-        assert "end remaining processes of job 20260101-000000-over-aaaa" in dry.out
+        assert "stop remaining processes of job 20260101-000000-over-aaaa" in dry.out
         assert faults.left() == faults.LEFT_BEFORE, "a dry run touches nothing"
         fixed = checked.run("check", "--fix", "--json")
         assert {o["status"] for o in fixed.json["fix"]["outcomes"]} == {"ok"}

@@ -94,7 +94,7 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
     ),
     "ports": (
         Fault("pair-open", *drop("-p tcp --dport 12345 -j REJECT"), "port 12345 are rejected, although"),
-        Fault("pair-open", *drop("-p tcp --dport 29500 -j DROP"), "port 29500 are dropped without an answer"),
+        Fault("pair-open", *drop("-p tcp --dport 29500 -j DROP"), "port 29500 are dropped without a reply"),
         Fault("pair-open", *drop(f"-p tcp --dport 32768:60999 {REJECT}"), "rejected as unreachable"),
     ),
     "large, translated": (

@@ -288,7 +288,7 @@ def test_a_job_whose_main_went_down_is_lost_and_not_in_the_way(up: Toolkit) -> N
 
 def test_exec_ends_what_is_late(up: Toolkit) -> None:
     done = up.run("exec", "--timeout", "2", "box2", "--", "sleep", "98765")
-    assert done.status == 124 and done.seconds < 120 and done.err == "the command did not end within 2 s\n"
+    assert done.status == 124 and done.seconds < 120 and done.err == "the command did not finish within 2 s\n"
     assert "98765" not in on("box2", "ps", "-ef")
 
 

@@ -87,7 +87,7 @@ def test_a_command_that_prints_all_the_time_is_late_too(sshd: tuple[SshRunner, S
         with contextlib.suppress(OSError):  # the runner has closed the channel
             channel.sendall(b"x")
     assert [result.status for result in found] == [TIMED_OUT]
-    assert found[0].stderr == "the command did not end within 0.3 s"
+    assert found[0].stderr == "the command did not finish within 0.3 s"
 
 
 def test_a_session_that_sshd_refuses_is_not_a_lost_connection(

@@ -116,7 +116,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT=60", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "warning", "torchrun"),
     ("FI_EFA_SET_CUDA_SYNC_MEMOPS=0", "FI_EFA_SET_CUDA_SYNC_MEMOPS", "warning", "since version 1.20"),
     ("OFI_NCCL_ROUND_ROBIN_THRESHOLD=262144", "OFI_NCCL_ROUND_ROBIN_THRESHOLD", "warning", "SCHED_MAX_SMALL"),
-    ("FI_EFA_MTU_SIZE=8192", "FI_EFA_MTU_SIZE", "error", "ends each process"),
+    ("FI_EFA_MTU_SIZE=8192", "FI_EFA_MTU_SIZE", "error", "stops each process"),
     # Values that are read as something else, or not at all.
     ("NCCL_IB_TIMEOUT=23", "NCCL_IB_TIMEOUT", "warning", "1 to 22"),
     ("NCCL_IB_TIMEOUT=1000", "NCCL_IB_TIMEOUT", "warning", "1 to 22"),
@@ -243,7 +243,7 @@ FAULTS: list[tuple[str, str, str, str]] = [
     ("NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ALL", "NCCL_DEBUG_SUBSYS", "warning", "a line for every collective"),
     ("NCCL_DEBUG=TRACE NCCL_DEBUG_SUBSYS=INIT,COLL", "NCCL_DEBUG_SUBSYS", "warning", "every collective"),
     ("NCCL_DEBUG=TRACE", "NCCL_DEBUG", "warning", "set NCCL_DEBUG=INFO"),
-    ("CUDA_LAUNCH_BLOCKING=1", "CUDA_LAUNCH_BLOCKING", "warning", "each kernel"),
+    ("CUDA_LAUNCH_BLOCKING=1", "CUDA_LAUNCH_BLOCKING", "warning", "each CUDA kernel"),
     ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "TORCH_DISTRIBUTED_DEBUG", "warning", "extra collective"),
     ("TORCH_NCCL_BLOCKING_WAIT=1", "TORCH_NCCL_BLOCKING_WAIT", "warning", "waits for each collective"),
     ("NCCL_P2P_DISABLE=1", "NCCL_P2P_DISABLE", "warning", "direct memory access"),

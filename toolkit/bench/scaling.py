@@ -189,7 +189,7 @@ def _watch(
                 )
                 raise ToolkitError(what, fix)
             what = f"no rank of job {job.id} printed a step number within {patience:.0f} s"
-            fix = "print lines such as `step 120` in the script, or wait longer with --patience SECONDS"
+            fix = "in the script: print lines such as `step 120`  # or wait longer: --patience SECONDS"
             raise ToolkitError(what, fix)
         if now > queried + _ASK_EACH:
             try:

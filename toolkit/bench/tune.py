@@ -100,7 +100,7 @@ def tune(
         if job.world_size < 2:
             raise NotReady(
                 "an all-reduce requires at least two ranks, found 1",
-                "in hosts.yaml, add a host, or set slots of a host to 2 or more; or omit --only",
+                "in hosts.yaml: add a host, or set slots of a host to 2 or more  # or omit --only",
             )
         begin = clock()
         text = measured_text(session, planned, _RESULT, listen)

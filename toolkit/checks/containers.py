@@ -43,7 +43,7 @@ _NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 _BY_EXEC = ("mpirun", "torchrun", "python")
 _BY_SSH = ("horovodrun", *_BY_EXEC)
 _LISTEN_FIX = "the host must have the address, and the port must be at least ip_unprivileged_port_start"
-_SHM_FIX = "set shm_size: 8g in hosts.yaml, then run toolkit up"
+_SHM_FIX = "in hosts.yaml: set shm_size: 8g  # then: toolkit up"
 
 
 def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -97,7 +97,7 @@ def _programs(scene: Scene) -> Iterator[Finding]:
             without_ssh("auto", file.worker_port_fixed, bool(file.spares)) if transport == EXEC else ()
         ):
             key, (why, _, _) = path_text(path), fault.partition("; ")
-            fix = f"remove {key} from hosts.yaml, or build another image: {onto}"
+            fix = f"in hosts.yaml: remove {key}  # or build another image: {onto}"
             yield error(f"{why} ({NO_SSH})", fix, subject=key)
     named = INSTEAD.get(file.launcher, file.launcher)
     exec_launcher = instead(_BY_EXEC, named if named in (*_BY_EXEC, "auto") else _BY_EXEC[0])
@@ -107,14 +107,14 @@ def _programs(scene: Scene) -> Iterator[Finding]:
         yield error(what, without_sshd(file.image, launcher), subject="transport")
     if transport == EXEC != file.transport and file.launcher not in (*WITHOUT_SSH, "auto"):
         what = f"launcher: {file.launcher} requires SSH, but transport is {transport_text(EXEC)}"
-        fix = f"set launcher: {exec_launcher} in hosts.yaml, or build another image: {onto}"
+        fix = f"in hosts.yaml: set launcher: {exec_launcher}  # or build another image: {onto}"
         yield error(what, fix, subject="launcher")
     elif missing := [name.removeprefix("python:") for name in NEEDS.get(file.launcher, ()) if name in lacks]:
         what = (
             f"the image {file.image} has no {' and no '.join(missing)}, which launcher: {file.launcher} needs"
         )
         other = instead(_BY_EXEC if transport == EXEC else _BY_SSH, named)
-        fix = f"set launcher: {other} in hosts.yaml, or build another image: {_build(scene)}"
+        fix = f"in hosts.yaml: set launcher: {other}  # or build another image: {_build(scene)}"
         yield error(what, fix, subject="launcher")
 
 
@@ -206,7 +206,7 @@ def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if size >= 0:
         what = f"ranks can lock only {size // 1024} KiB of memory, but RDMA can need more"
         # The limit of the container takes precedence over the default of the engine.
-        yield error(what, "set ulimits: {memlock: unlimited} in hosts.yaml, then run toolkit up")
+        yield error(what, "in hosts.yaml: set ulimits: {memlock: unlimited}  # then: toolkit up")
 
 
 def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -219,7 +219,7 @@ def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
             f"ranks can open only {number} files, but data loaders and connections can need {LEAST_FILES} or "
             "more"
         )
-        yield warning(what, "set ulimits: {nofile: 65536} in hosts.yaml, then run toolkit up")
+        yield warning(what, "in hosts.yaml: set ulimits: {nofile: 65536}  # then: toolkit up")
 
 
 def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -328,7 +328,7 @@ def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
         )
         yield warning(
             what,
-            "remove libfaketime or a similar program from the image, and its variables from hosts.yaml",
+            "in the image: remove libfaketime or a similar program  # in hosts.yaml: remove its variables",
         )
 
 

@@ -134,7 +134,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif "noexec" in there.options:
         # Observed: mpirun and horovodrun exit with "Permission denied", torchrun works.
         find = f"findmnt -no TARGET -T {quoted(there.path)}"
-        instead = "set state_dir: in hosts.yaml to a folder on a disk that is mounted without noexec"
+        instead = "in hosts.yaml: set state_dir: to a folder on a disk that is mounted without noexec"
         fix = f'on {seen.host}: sudo mount -o remount,exec "$({find})"  # or {instead}'
         noexec = f"the file system of {there.path} is mounted with noexec"
         if scene.inventory.launcher in BY_AGENT:

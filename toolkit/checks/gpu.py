@@ -379,17 +379,17 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
         who = f"{app.name.rpartition('/')[2] or 'a process'} (pid {app.pid}, user {app.user or 'unknown'})"
         if app.pid in over:
             what = f"{who} uses {held} for job {over[app.pid]}, which has ended"
-            yield warning(what, "toolkit gc  # ends the process", subject=label(card))
+            yield warning(what, "toolkit gc  # stops the process", subject=label(card))
         elif app.state == "D":
             what = f"{who} uses {held} and is in uninterruptible sleep (state D)"
             fix = f"on {seen.host}: ps -o stat {app.pid}  # if the state is still D, reboot the host"
             yield warning(what, fix, subject=label(card))
         elif card.get("compute_mode", "").startswith("Exclusive"):
             what = f"{who} uses the GPU, which allows no other process in its exclusive compute mode"
-            fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT  # or end the process"
+            fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT  # or stop the process"
             yield error(what, fix, subject=label(card))
         else:
-            fix = f"toolkit run --exclude {seen.host} SCRIPT  # or wait until the process ends"
+            fix = f"toolkit run --exclude {seen.host} SCRIPT  # or wait until the process exits"
             yield warning(f"{who} uses {held}", fix, subject=label(card))
 
 

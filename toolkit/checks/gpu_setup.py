@@ -224,7 +224,7 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _fix(scene: Scene, install: str) -> str:
     other = _other_variant(scene)
-    return f"{other}; or {install}" if other else f"{install}, or use an image with an older CUDA version"
+    return f"{other}; or {install}" if other else f"{install}  # or use an image with an older CUDA version"
 
 
 @of_cards

@@ -248,7 +248,7 @@ def _processes(scene: Scene) -> Iterator[Finding]:
         pids = ", ".join(map(str, stray.pids[:5])) + (", …" if len(stray.pids) > 5 else "")
         verb = "runs" if len(stray.pids) == 1 else "run"
         what = f"{many} of job {stray.job} still {verb} after the job's end (pid {pids})"
-        yield warning(what, "toolkit gc  # ends these processes", stray.host, stray.job)
+        yield warning(what, "toolkit gc  # stops these processes", stray.host, stray.job)
 
 
 def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ done
 )
 
 _CPUFREQ = "/sys/devices/system/cpu/cpufreq/policy0/"
-_LARGEST = "ps aux --sort=-rss | head  # then end unneeded processes"
+_LARGEST = "ps aux --sort=-rss | head  # then stop unneeded processes"
 
 
 def files(seen: Seen) -> dict[str, list[str]]:
@@ -230,7 +230,7 @@ def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif load > max(8, 2 * count) and not _our_job(seen):
         on = f"{words[1]} on {counted(count, 'processor')}"
         what = f"the 5-minute load average is {on}, although no container created by toolkit is running"
-        yield warning(what, f"on {seen.host}: top  # then end unneeded processes")
+        yield warning(what, f"on {seen.host}: top  # then stop unneeded processes")
 
 
 def _our_job(seen: Seen) -> bool:

@@ -156,14 +156,14 @@ def _same(scene: Scene) -> Iterator[Finding]:
                 (n, f"{w.type} from {w.source}" if w.shared else "local") for n, w in found.items()
             )
             what = f"{mount.source} is a shared folder only on some hosts: {groups_text(groups)}"
-            yield warning(what, "mount the same file system on all hosts", subject=mount.source)
+            yield warning(what, "on every host: mount the same file system", subject=mount.source)
         # The inode number and the disk size are the server's; the same server can have several names.
         elif (
             len({(where.inode.partition(":")[2], where.size) for where in shared.values() if where.inode}) > 1
         ):
             groups = grouped((name, where.source) for name, where in shared.items())
             what = f"{mount.source} is not the same folder on all hosts: {groups_text(groups)}"
-            yield warning(what, "mount the same file system on all hosts", subject=mount.source)
+            yield warning(what, "on every host: mount the same file system", subject=mount.source)
 
 
 def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...]:

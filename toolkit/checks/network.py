@@ -163,8 +163,8 @@ def _public(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif ipaddress.ip_address(path.address).is_global:
         what = f"the data address {path.address} is public, and ranks connect without authentication"
         fix = (
-            "in hosts.yaml, set data_address to an address in a private network; "
-            "or, in the firewall, allow only SSH and connections from hosts of the cluster"
+            "in hosts.yaml: set data_address to an address in a private network"
+            "  # or, in the firewall, allow only SSH and connections from hosts of the cluster"
         )
         yield warning(what, fix, subject=path.address)
 

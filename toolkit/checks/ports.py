@@ -44,7 +44,7 @@ def _taken(seen: Seen, scene: Scene) -> Iterator[Finding]:
     fixed = inventory.worker_port_fixed and seen.host != inventory.main
     if fixed and (holder := port_holder(inventory, seen.facts, path.address, inventory.worker_port)):
         what = f"{holder} uses port {inventory.worker_port}, the worker_port in hosts.yaml"
-        fix = f"remove worker_port from hosts.yaml, or free the port on {seen.host}"
+        fix = f"in hosts.yaml: remove worker_port  # or free the port on {seen.host}"
         yield error(what, fix, subject=str(inventory.worker_port))
 
 

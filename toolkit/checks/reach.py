@@ -22,10 +22,10 @@ from toolkit.protocol.probes import Tried
 
 # Descriptions of failed connections. A refusal is a fault only if a program of toolkit listened.
 _FAULTS = {
-    "timeout": f"connections to {{ports}} are dropped without an answer within {CONNECT_SECONDS:g} s",
+    "timeout": f"connections to {{ports}} are dropped without a reply within {CONNECT_SECONDS:g} s",
     "unreachable": "connections to {ports} are rejected as unreachable",
     "mute": "connections to {ports} are opened, but transmit no data",
-    "stranger": "a program other than the test program answers connections to {ports}",
+    "stranger": "a program other than the test program accepts connections to {ports}",
 }
 _SEND = "toolkit image send && toolkit check  # test programs run in containers of the image"
 _REJECTED = "connections to {ports} are rejected, although the test program listens"
@@ -172,7 +172,7 @@ def _open(scene: Scene) -> Iterator[Finding]:
     failed = {key: pair for key, pair in failed.items() if tuple(sorted(key)) not in clear}
     for one, other_host in clear:
         yield unchecked(
-            f"connections between {one} and {other_host} fail because of a wrong link or route; "
+            f"connections between {one} and {other_host} fail because a link is down or a route is wrong; "
             "see the checks [net-link, pair-route, pair-filter]"
         )
     for host, group, what in _grouped(failed, scene):

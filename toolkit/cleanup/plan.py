@@ -177,11 +177,11 @@ def _said(one: Stray | OldJob) -> tuple[str | Ref, ...]:
 def _end_step(stray: Stray) -> Step:
     return Run(
         stray.host,
-        f"end remaining processes of job {stray.job}",
+        f"stop remaining processes of job {stray.job}",
         script(_END, *_said(stray)),
         unless=script(_NONE_LEFT, stray.job),
         fix=f"on {stray.host}: ps -o pid,stat,cmd {' '.join(map(str, stray.pids))}  # "
-        "processes in state D end only after their I/O ends or the host reboots",
+        "processes in state D exit only after their I/O completes or the host reboots",
     )
 
 

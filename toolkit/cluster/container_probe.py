@@ -65,7 +65,7 @@ class _Round:
 
         def sink(data: bytes) -> None:
             if time.monotonic() > self.report_by + _EXIT_SECONDS:
-                fix = "toolkit image inspect  # fails too if Python in the image is the cause"
+                fix = "toolkit image inspect  # also fails if Python in the image is the cause"
                 raise ToolkitError("the test program in the container does not stop printing", fix, look.host)
             for line in came.take(data):
                 with answer_of(look.host, "the report of the test program"):

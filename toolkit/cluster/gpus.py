@@ -246,8 +246,8 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"nvidia-container-cli.*(requirement error|unsatisfied condition)",
         "the image requires a newer NVIDIA driver than the host has",
-        "update the NVIDIA driver on {host}, "
-        "or set image: in hosts.yaml to an image with an older CUDA version",
+        "on {host}: update the NVIDIA driver"
+        "  # or in hosts.yaml: set image: to an image with an older CUDA version",
     ),
 )
 

@@ -68,7 +68,7 @@ def image_report(
             f"the image {name} has no python3 on its PATH, but toolkit needs python3 in main and worker "
             "containers"
         )
-        raise ImageError(what, "use an image with Python 3.10 or newer, or: toolkit image build", host)
+        raise ImageError(what, "toolkit image build  # or use an image with Python 3.10 or newer", host)
     by_hand = f"{engine} run -it --rm --entrypoint sh {name}  # then run: python3 --version"
     if host:
         by_hand = f"on {host}: {by_hand}"
@@ -85,7 +85,7 @@ def image_report(
     if report.python[:2] < LEAST_PYTHON:
         found, least = (".".join(map(str, version)) for version in (report.python, LEAST_PYTHON))
         what = f"python3 in the image {name} is version {found}, but toolkit requires {least} or newer"
-        fix = "put a newer python3 first on the PATH of the image, or: toolkit image build"
+        fix = "toolkit image build  # or put a newer python3 first on the PATH of the image"
         raise ImageError(what, fix, host)
     return report
 
@@ -203,7 +203,7 @@ def _report(name: str, layout: Layout, here: bool, runners: Mapping[str, Runner]
             "and your machine has no docker command"
         )
         raise ImageError(
-            what, "set transport: to exec or ssh in hosts.yaml, or install docker on your machine"
+            what, "in hosts.yaml: set transport: to exec or ssh  # or install docker on your machine"
         )
     if not here:
         raise ImageError(

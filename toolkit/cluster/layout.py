@@ -21,9 +21,9 @@ from toolkit.protocol.names import container_user, identity_reference
 # The fix for hosts with different images, by the file's ``pull``.
 _SAME = {
     "never": "toolkit image send  # after you build or load the image on your machine",
-    "missing": "set pull: always in hosts.yaml, or set image: to a name with @sha256:…",
-    "always": "run the same command again, because the tag might have moved during the pull; "
-    "or set image: in hosts.yaml to a name with @sha256:…",
+    "missing": "in hosts.yaml: set pull: always, or set image: to a name with @sha256:…",
+    "always": "run the same command again, or in hosts.yaml: set image: to a name with @sha256:…"
+    "  # the tag might have moved during the pull",
 }
 
 

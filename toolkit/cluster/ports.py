@@ -68,7 +68,7 @@ def worker_port(
             if who := port_holder(inventory, f, paths[f.host].address, inventory.worker_port):
                 what = f"port {inventory.worker_port} on {paths[f.host].address} is held by {who}"
                 raise NotReady(
-                    what, f"remove worker_port from hosts.yaml, or free the port on {f.host}", f.host
+                    what, f"in hosts.yaml: remove worker_port  # or free the port on {f.host}", f.host
                 )
         return inventory.worker_port
     # The port of most hosts, so that a returning host joins the others, and no single host moves the others.

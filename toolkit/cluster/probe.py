@@ -346,7 +346,7 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> Engine
     if info is not None:
         if info.engine == PODMAN and engine == DOCKER:
             what = "the command `docker` starts Podman on this host"
-            raise NotReady(what, f"set `engine: podman` in hosts.yaml, or install Docker on {host}", host)
+            raise NotReady(what, f"in hosts.yaml: set engine: podman  # or install Docker on {host}", host)
         if info.version:
             return info
         text = "; ".join(info.errors or ()) or text
@@ -363,7 +363,7 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> Engine
             fix = f"on {host}: {engine} system df  # then remove unused images{restart}"
         raise NotReady(f"{what.replace(DOCKER, engine)}: {words_of(text)}", fix, host)
     if engine == PODMAN and re.search(r"podman(: command)?(:)? not found", text):
-        fix = f"install podman on {host}, or set `engine: docker` in hosts.yaml"
+        fix = f"on {host}: install podman  # or in hosts.yaml: set engine: docker"
         raise NotReady("podman is not installed", fix, host)
     if cause := cause_of(text, host, user):
         raise NotReady(f"{cause.what}: {words_of(text)}", cause.fix, host)

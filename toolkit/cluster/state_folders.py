@@ -163,7 +163,7 @@ def _shared_inside(facts: Facts, names: tuple[str, ...] = ()) -> tuple[StateFold
 
 def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
     on, path = f"on {facts.host}: ", shlex.quote(folder.path)
-    elsewhere = "  # or in hosts.yaml, set state_dir: to another folder"
+    elsewhere = "  # or in hosts.yaml: set state_dir: to another folder"
     aside = f"{on}sudo mv {path} {shlex.quote(f'{folder.path}.unsafe')}{elsewhere}"
     if stat.S_ISLNK(folder.mode):
         return (

@@ -100,7 +100,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         r"no such (container|object): toolkit-|via template \S*\.toolkit-new\S*: no such file|"
         r"mv: target \S*: no such file",
         "the cluster was removed during the command, for example by `toolkit down`",
-        "toolkit up  # after the removal has ended",
+        "toolkit up  # after the removal has finished",
     ),
     (
         r"cannot allocate memory|out of memory",

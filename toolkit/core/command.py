@@ -128,7 +128,7 @@ TIMED_OUT = 124
 
 def timeout_text(seconds: float) -> str:
     """Return the message for a command that did not end within its time limit."""
-    return f"the command did not end within {seconds:g} s"
+    return f"the command did not finish within {seconds:g} s"
 
 
 @dataclass(frozen=True)

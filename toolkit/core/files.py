@@ -123,7 +123,7 @@ def locked(path: Path, waiting: Callable[[], None], patience: float = LOCK_S) ->
                 if time.monotonic() > end:
                     what = f"another process has held the lock of {path} for {patience / 60:.0f} minutes"
                     fix = f"sudo fuser -v {quoted(str(path))}"
-                    fix += "  # prints the process; end this process, then run the same command again"
+                    fix += "  # prints the process; stop this process, then run the same command again"
                     raise ToolkitError(what, fix)
                 time.sleep(_RETRY_S)
         yield

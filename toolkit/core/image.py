@@ -17,7 +17,7 @@ from toolkit.protocol.names import PARTIAL_REPOSITORY
 OWN = "own"
 _HUB = "docker.io"  # Docker Hub
 # The fix if the engine of the user's machine did not respond in time.
-LATE_FIX = "docker info  # if this command prints no answer: sudo systemctl restart docker"
+LATE_FIX = "docker info  # if this command hangs: sudo systemctl restart docker"
 
 
 def missing_fix(tag: str) -> str:

@@ -140,7 +140,7 @@ def _answer_of(host: str) -> Iterator[None]:
     try:
         yield
     except DecodeError as error:
-        what = f"the host sent an invalid answer about result files: {error}"
+        what = f"the host sent an invalid reply about result files: {error}"
         raise ToolkitError(what, INSTALL_FIX, host) from error
 
 
@@ -148,7 +148,7 @@ def bad_answer(field: str, value: object, host: str) -> ToolkitError:
     """Return the error for an answer that is not as send_files writes it."""
     shown = ascii(value)
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-    what = f"the host sent an invalid answer about result files: {field}: {shown}"
+    what = f"the host sent an invalid reply about result files: {field}: {shown}"
     return ToolkitError(what, INSTALL_FIX, host)
 
 

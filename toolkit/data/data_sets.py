@@ -32,7 +32,7 @@ def read_data(inventory: Inventory) -> Staged:
     ]
     if problems:
         fix = (
-            "set source: in hosts.yaml to a readable file or folder; or run `toolkit data send` on the "
+            "in hosts.yaml: set source: to a readable file or folder  # or run `toolkit data send` on the "
             "machine that has the data, and `toolkit up --no-data` on your machine"
         )
         raise BadInput(inventory.source, tuple(problems), fix)

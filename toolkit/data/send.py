@@ -29,7 +29,7 @@ from toolkit.transfer.relay import Relay
 
 T = TypeVar("T")
 
-_AGAIN = "run the same command again; it sends only the missing data"
+_AGAIN = "run the same command again  # sends only the missing data"
 # Seconds to scan a folder: a million files on a busy disk take long.
 _LOOK = 600.0
 # Prints a line if the account records files. Also removes the parent folders, which are empty after the last

@@ -17,8 +17,8 @@ from toolkit.transfer.payload import Segment, cut
 _PIECE = 2**20
 # Prefix of toolkit's files next to data on a host; a staged folder can be the source of another transfer.
 _OURS = ".toolkit-"
-_AGAIN = "stop writing to the data, and run the same command again; it sends only the missing data"
-_UNREADABLE = "make the source readable, or set source: in hosts.yaml to a readable file or folder"
+_AGAIN = "stop writing to the data, and run the same command again  # sends only the missing data"
+_UNREADABLE = "in hosts.yaml: set source: to a readable file or folder  # or make the source readable"
 
 
 def read_content(source: Path) -> Content:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from toolkit.core.printable import counted, table, without_color
+from toolkit.core.printable import table, without_color
 from toolkit.diagnose.evidence import Evidence
 from toolkit.diagnose.known_errors import KnownError
 from toolkit.diagnose.rank_activity import Doing, lead
@@ -30,7 +30,9 @@ def why_text(job: JobStatus, evidence: Evidence, verdict: Verdict, known: Sequen
         table(("rank", "host", "state", "CPU", "no output for", "activity", "last line"), rows).rstrip(),
     ]
     if len(found) > _ROWS:
-        lines.append(f"The table shows {_ROWS} of {len(found)} ranks. The bundle contains the state of every rank.")
+        lines.append(
+            f"The table shows {_ROWS} of {len(found)} ranks. The bundle contains the state of every rank."
+        )
     lines += [f"{host.name}: {gpu}" for host in evidence.hosts for gpu in host.gpus]
     lines += _notes(evidence)
     for one in known:

@@ -53,7 +53,8 @@ FIXES: Mapping[str, str] = {
     "child": "on HOST: sudo dmesg | grep -i 'out of memory'  # shows processes that the kernel killed",
     "file": "check whether HOST has a full disk, a network file system that does not respond, or a pipe "
     "without a reader or writer",
-    "network": "toolkit check  # tests whether hosts reach each other; check the address that your code uses, too",
+    "network": "toolkit check  # tests whether hosts reach each other; if they do, check the address that "
+    "your code uses",
     "spin": "check whether the rank runs an endless loop, or has more work than the other ranks",
     "code": "check the stack of the rank in the bundle that toolkit why writes",
     "gpu": "on HOST: nvidia-smi; sudo dmesg | grep -i xid  # shows the load and the errors of the GPU",

@@ -86,9 +86,8 @@ def judge_components(variable: Variable, value: str) -> Complaint | None:
     library, names = variable.library, value.removeprefix("^").split(",")
     if any("^" in name for name in names):
         what = f"{library} fails because {variable.name} contains a ^ that is not the first character"
-        return Complaint(
-            "error", what, f"set {variable.name} to the components to use, or to ^ and the components to exclude"
-        )
+        fix = f"set {variable.name} to the components to use, or to ^ and the components to exclude"
+        return Complaint("error", what, fix)
     if value.startswith("^"):
         return None
     wrong = [name for name in names if name and name not in variable.words]

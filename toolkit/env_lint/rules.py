@@ -228,7 +228,8 @@ def _nccl_log(settings: Settings) -> Iterator[tuple[Setting, Complaint]]:
             "without NCCL_DEBUG_SUBSYS=CALL, release builds of NCCL print no trace output, so TRACE has the "
             "same effect as INFO"
         )
-        yield level, Complaint("warning", what, "set NCCL_DEBUG=INFO, or keep TRACE and set NCCL_DEBUG_SUBSYS=CALL")
+        fix = "set NCCL_DEBUG=INFO, or keep TRACE and set NCCL_DEBUG_SUBSYS=CALL"
+        yield level, Complaint("warning", what, fix)
 
 
 def _nonzero(value: str) -> bool:
@@ -249,7 +250,7 @@ _COSTS = (
     _Cost(
         "CUDA_LAUNCH_BLOCKING",
         _nonzero,
-        "the CPU waits for the end of each kernel",
+        "the CPU waits until each CUDA kernel has finished",
     ),
     _Cost(
         "PYTORCH_NO_CUDA_MEMORY_CACHING",

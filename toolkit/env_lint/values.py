@@ -57,7 +57,7 @@ def _outside(variable: Variable, value: str) -> Complaint | None:
         what = (
             f"{variable.name}={shown(value)} is outside the range of {variable.library}: {_range(variable)}"
         )
-        fix = f"set {variable.name} to a number in this range, or remove {variable.name}"
+        fix = f"set {variable.name} to a number ({_range(variable)}), or remove {variable.name}"
         return Complaint("warning", what, fix)
     step = int(variable.words[2]) if len(variable.words) > 2 else 1
     if number > 0 and number % step:

@@ -79,7 +79,9 @@ def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     launcher = start.launcher
     if launcher not in _LAUNCHERS[target]:
         known = ", ".join(_LAUNCHERS[target])
-        what = f"toolkit cannot export a job with {launcher} to {_CALLED[target]}; supported launchers: {known}"
+        what = (
+            f"toolkit cannot export a job with {launcher} to {_CALLED[target]}; supported launchers: {known}"
+        )
         if start.why:
             what = f"launcher: auto selects {launcher} because {start.why}; {what}"
         problems.append(Problem("--launcher", what))

@@ -261,9 +261,9 @@ def _parts_step(facts: Facts, identities: Sequence[str]) -> Step:
 
 def _files_step(facts: Facts, state: str) -> Step:
     again = f"on {facts.host}: ls -la {quoted(state)}"
-    fix = f"toolkit down  # after other commands for the cluster have finished; if `down` fails again, {again}"
+    fix = f"toolkit down  # after other commands for the cluster finish; if `down` fails again, {again}"
     if state != facts.state_dir:
-        fix = f"{again}  # then remove the directory, because `toolkit down` does not find the directory again"
+        fix = f"{again}  # then remove the directory; `toolkit down` does not find the directory again"
     return Run(
         facts.host,
         _title("remove SSH keys, configurations and job records", facts, state),
@@ -292,7 +292,7 @@ def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -
             "--",
             *identities,
         ),
-        fix="toolkit down  # after other commands for the cluster have finished; if `down` fails again, on "
+        fix="toolkit down  # after other commands for the cluster finish; if `down` fails again, on "
         f"{facts.host}: {facts.engine} ps -a --filter label=toolkit.cluster={inventory.cluster}",
         unsure="toolkit down  # after the transfer has finished",
         proof=True,

@@ -53,7 +53,7 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
             f"service {service.name} cannot run with rootless Podman, because the host cannot connect to "
             "containers on a rootless bridge network"
         )
-        fix = f"in hosts.yaml: remove services/{service.name}, set engine: docker, or set hosts/{place.name}/user to root"
+        fix = f"remove services/{service.name}, set engine: docker, or set hosts/{place.name}/user to root"
         raise NotReady(what, f"in hosts.yaml: {fix}", place.name)
     home = home_of(place.user, facts.uid)
     wanted = replace(inventory.host(place.name), gpus=service.gpus, gpu_ids=service.gpu_ids)

@@ -186,7 +186,7 @@ CASES = (
         "gpu-cuda",
         "error",
         _asks(_drivers("520.61.05"), NVIDIA_REQUIRE_CUDA="cuda>=12.0", TOOLKIT_WITH=""),
-        fix="on gpu2: install NVIDIA driver 525 or newer, or use an image with an older CUDA",
+        fix="on gpu2: install NVIDIA driver 525 or newer  # or use an image with an older CUDA",
     ),
     Case("gpu-cuda", "ok", _asks(_drivers("525.60.13"), NVIDIA_REQUIRE_CUDA="cuda>=12.0", TOOLKIT_WITH="")),
     # Programs of one major version run with the driver of its first release.

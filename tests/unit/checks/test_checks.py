@@ -128,13 +128,13 @@ def test_a_mount_finding_from_a_container_has_the_same_severity_and_fix() -> Non
             "ssh mpirun horovodrun",
             (
                 "transport: exec and launcher: torchrun in hosts.yaml,",
-                "set launcher: torchrun in hosts.yaml,",
+                "in hosts.yaml: set launcher: torchrun  # or",
             ),
         ),
         (
             "mpirun",
             "/usr/sbin/sshd ssh mpirun horovodrun torchrun",
-            ("transport: exec and launcher: python in hosts.yaml,", "set launcher: python in hosts.yaml,"),
+            ("transport: exec and launcher: python in hosts.yaml,", "in hosts.yaml: set launcher: python  # or"),
         ),
     ],
 )

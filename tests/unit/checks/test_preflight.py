@@ -236,7 +236,7 @@ def test_gc_and_its_hidden_alias_remove_the_same(
 def test_findings_name_gc_and_check_shows_no_second_door() -> None:
     found = scene(marks=marks("gpu2", process(811, "over")))
     fixes = {finding.fix for finding in judge(found, ("host",)) if finding.check == "left-processes"}
-    assert fixes == {"toolkit gc  # ends these processes"}
+    assert fixes == {"toolkit gc  # stops these processes"}
     assert "--fix" not in call("check", "--help")[1]
 
 

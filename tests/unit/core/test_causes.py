@@ -107,7 +107,7 @@ CASES = [
         "toolkit down && toolkit up",
     ),
     *(
-        (said, "the cluster was removed during the command", "toolkit up  # after the removal has ended")
+        (said, "the cluster was removed during the command", "toolkit up  # after the removal has finished")
         for said in (
             "mktemp: failed to create directory via template '/home/a/toolkit/demo/gpu1/.toolkit-new.XXXXXX':"
             " No such file or directory",

@@ -111,7 +111,7 @@ def test_answers_that_are_not_valid(value: Any, field: str) -> None:
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[" * 60_000, b"\xff", b'{"size": 1, "size": 1}', b"9" * 5000])
 def test_lines_that_are_no_json_object(line: bytes) -> None:
-    with pytest.raises(ToolkitError, match=r"the host sent an invalid answer about result files"):
+    with pytest.raises(ToolkitError, match=r"the host sent an invalid reply about result files"):
         decode_sent(line, "gpu1")
 
 

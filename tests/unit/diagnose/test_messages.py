@@ -91,7 +91,7 @@ def test_names_are_unique() -> None:
     [
         ("user … can log in but cannot run commands", True),
         ("the SSH host key has CHANGED", True),
-        ("did not end within … s", True),
+        ("did not finish within … s", True),
         ("… free of … on …", True),
         ("user … can log in there, and runs every command", False),
         ("The toolkit's own words for nothing", False),

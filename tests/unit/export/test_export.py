@@ -578,7 +578,12 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "asked", "target", "message"),
     [
-        ({"launcher": "ray"}, {}, SLURM, "--launcher: toolkit cannot export a job with ray to Slurm; supported "),
+        (
+            {"launcher": "ray"},
+            {},
+            SLURM,
+            "--launcher: toolkit cannot export a job with ray to Slurm; supported ",
+        ),
         (
             {"launcher": "python"},
             {},

@@ -535,7 +535,7 @@ def test_links_that_lead_out_over_each_other(place: Place) -> None:
 )
 def test_what_a_host_sends_is_checked(place: Place, sent: bytes, field: str) -> None:
     lying(place, a_file("out"), sent=sent)
-    with pytest.raises(ToolkitError, match=f"invalid answer about result files: .*{field}") as caught:
+    with pytest.raises(ToolkitError, match=f"invalid reply about result files: .*{field}") as caught:
         place.get("out")
     assert caught.value.host == HOST and place.here() == []
 

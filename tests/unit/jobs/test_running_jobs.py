@@ -22,7 +22,7 @@ from toolkit.jobs.records import running_jobs
 
 STATUS = {"state": "running", "exit_code": None, "started": 1.0, "ended": None, "pid": 5, "reason": ""}
 RUNNING = json.dumps([{"id": world.JOB_ID, "alive": True, "status": STATUS, "now": 1.0}])
-LATE = Result(TIMED_OUT, "", "the command did not end within 30 s")
+LATE = Result(TIMED_OUT, "", "the command did not finish within 30 s")
 CHANGED = world.HOSTS.replace("4g", "5g")
 MAIN_MOVED = world.HOSTS.replace("main: gpu1", "main: gpu2")
 ALL = "`toolkit up` would recreate the containers on gpu1, gpu2, cpu3"
@@ -126,7 +126,7 @@ def _unreadable(here: Session) -> None:
     [
         (
             lambda here: None,
-            f"cannot list the jobs of gpu1: the command did not end within 30 s, and {ALL}",
+            f"cannot list the jobs of gpu1: the command did not finish within 30 s, and {ALL}",
             "toolkit status -v",
         ),
         (_unreadable, "gpu1: toolkit cannot read the job list", "toolkit status -v"),

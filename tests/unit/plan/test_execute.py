@@ -152,7 +152,7 @@ def test_success_is_a_status_and_not_an_output() -> None:
 
 def test_a_command_that_is_late_is_a_failure() -> None:
     (outcome,) = alone(Run("a", "t", command("sleep", "5"), timeout=0.1)).outcomes
-    assert outcome.status == "failed" and "did not end within" in outcome.detail
+    assert outcome.status == "failed" and "did not finish within" in outcome.detail
 
 
 @pytest.mark.parametrize("status", [213, 214, 215])

@@ -122,7 +122,7 @@ def test_a_host_that_gives_no_answer_is_asked_step_by_step(tmp_path: Path) -> No
         def run(self, command: Command, timeout: float | None = None) -> Result:
             if not self.ran:
                 self.ran.append(command)
-                return Result(124, "", "the command did not end within 60 s", 60.0)
+                return Result(124, "", "the command did not finish within 60 s", 60.0)
             return super().run(command, timeout)
 
     class Lost(HostHere):

@@ -442,7 +442,7 @@ class Ended:
     [
         (0, b"yes\n", b"", None, ""),
         (3, b"", b"no\n", 5.0, "no\n"),
-        (TIMED_OUT, b"", b"", 5.0, "the command did not end within 5 s"),
+        (TIMED_OUT, b"", b"", 5.0, "the command did not finish within 5 s"),
         (TIMED_OUT, b"", b"of its own\n", 5.0, "of its own\n"),
         (TIMED_OUT, b"", b"", None, ""),
     ],
