@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from toolkit.checks.engine import engine_info
@@ -29,6 +30,8 @@ FILES, FEW_FILES = 100_000, 2_000
 # File servers and file systems keep quotas. Without quotas or the program, a host prints no asterisk.
 # An asterisk marks an exceeded limit, but not with -q. With -w, each file system has one line.
 QUOTA = Probe("quota", "! command -v quota >/dev/null || timeout -s KILL 3 quota -w")
+# Usage, soft limit, hard limit and, while the user can still write, the rest of the grace period.
+_OVER = re.compile(r"(\d{1,18})\*\s+\d+\s+(\d{1,18})\b(\s+\d+(?:days|:))?")
 
 
 def image_place(seen: Seen) -> Place | None:
@@ -154,12 +157,14 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
     over = [line for line in lines_of(seen.answer(QUOTA)) if "*" in line]
+    full = [line for line in over if not _in_grace(line)]
     home = place(seen, "home")
-    if over:
-        yield error(
-            f"the SSH user has exceeded the disk quota: {' '.join(over[0].split())}",
-            f"on {seen.host}: quota -s  # then remove files",
-        )
+    fix = f"on {seen.host}: quota -s  # then remove files"
+    if over and not full:
+        what = "the SSH user has exceeded a soft disk quota, and cannot write after the grace period"
+        yield warning(f"{what}: {' '.join(over[0].split())}", fix)
+    if full:
+        yield error(f"the SSH user has exceeded the disk quota: {' '.join(full[0].split())}", fix)
     elif home is None or not home.size:
         yield unchecked("the disk of the home folder is not known")
     elif "w" not in home.may:
@@ -172,6 +177,12 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(
             f"the disk of the home folder {home.path} has only {_size(home.free)} free", _usage(seen, home)
         )
+
+
+def _in_grace(line: str) -> bool:
+    """Return True if the user can still write, although an asterisk marks an exceeded limit."""
+    limits = _OVER.findall(line)
+    return bool(limits) and all(grace and not 0 < int(hard) <= int(used) for used, hard, grace in limits)
 
 
 def _size(count: int) -> str:

@@ -8,6 +8,7 @@ from tests.unit.checks.recorded import GIB, HOME, place, places
 from tests.unit.checks.scenes import Case, info, scene, with_host, with_image
 from tests.unit.cluster_world import IMAGE
 from toolkit.checks.model import Scene
+from toolkit.core.finding import Verdict
 from toolkit.errors import UnsafeState
 from toolkit.protocol.names import identity_reference
 
@@ -19,7 +20,17 @@ _NAMED = replace(_OLD, tags=("toolkit:cpu", *_OLD.tags, f"toolkit@sha256:{'d' * 
 _KEPT = replace(_OLD, tags=("trainer:v1", *_OLD.tags))
 _PRUNE = "on gpu2: docker image prune  # docker system df shows"
 _UNRELATED = replace(_OLD, diff_ids=("sha256:" + "c" * 64,))
-_QUOTA = "Disk quotas for user alice (uid 1000):\n  /dev/sda1 1048*  1024  2048  6days\n"
+# Rows as quota-tools print them: blocks, soft limit, hard limit, grace; then the same for files.
+_QUOTAS: tuple[tuple[Verdict, str, tuple[str, ...]], ...] = (
+    ("ok", "", ("  1000    1024    2048               4       0       0        ",)),
+    ("warning", "cannot write after the grace period: /dev/sda1 1048*", ("1048* 1024 2048 6days 4 0 0",)),
+    ("warning", "cannot write after the grace period", ("1048* 1024 0 01:30 9* 8 20 6days",)),
+    ("error", "has exceeded the disk quota", ("1048* 1024 2048 none 4 0 0",)),
+    ("error", "has exceeded the disk quota", ("2048* 1024 2048 6days 4 0 0",)),
+    ("error", "has exceeded the disk quota", ("2048* 0 2048 4 0 0",)),
+    ("error", "has exceeded the disk quota", ("1048* 1024 2048 6days 20* 8 20 6days",)),
+    ("error", "quota: /dev/sda1 9* 8 9", ("1048* 1024 2048 6days 4 0 0", "9* 8 9 6days 4 0 0")),
+)
 _STATE = f"{HOME}/.local/state/toolkit/demo/gpu2"
 
 
@@ -137,7 +148,10 @@ CASES = (
     Case("disk-state", "warning", _state(free=300 * _MIB), "300 MiB free for code"),
     # Whether root may enter is another check's.
     Case("disk-state", "ok", _state(on="nfs4|nas:/home|rw,vers=4.2")),
-    Case("disk-home", "error", scene(quota=_QUOTA), "has exceeded the disk quota"),
+    *(
+        Case("disk-home", verdict, scene(quota="".join(f"/dev/sda1 {row}\n" for row in rows)), words)
+        for verdict, words, rows in _QUOTAS
+    ),
     Case(
         "disk-home",
         "error",

@@ -85,7 +85,7 @@ case $* in *q*) echo "	Block limit reached on nas.example.com:/home"; exit 1 ;; 
 case $* in *w*) wrap= ;; *) wrap='
 ' ;; esac
 echo "     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace"
-echo "nas.example.com:/home$wrap    1048*   1024    2048   6days       4       0       0        "
+echo "nas.example.com:/home$wrap    1048*   1024    2048    none       4       0       0        "
 exit 1
 """)
     (tmp_path / "bin" / "quota").chmod(0o755)
@@ -93,7 +93,7 @@ exit 1
     seen = replace(scene().seen["gpu2"], answers=ask(QUOTA, tmp_path).answers)
     (found,) = check.judged(replace(scene(), seen={"gpu2": seen}))
     assert found.verdict == "error"
-    assert found.what.endswith("quota: nas.example.com:/home 1048* 1024 2048 6days 4 0 0")
+    assert found.what.endswith("quota: nas.example.com:/home 1048* 1024 2048 none 4 0 0")
 
 
 def test_folders_are_reported_correctly(tmp_path: Path) -> None:
