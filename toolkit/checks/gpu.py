@@ -395,15 +395,16 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 @of_cards
 def _mode(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    report = used_answers(seen, scene)
-    slots = scene.inventory.host(seen.host).slots or 0
+    assert seen.facts is not None
+    report, host = used_answers(seen, scene), scene.inventory.host(seen.host)
+    slots, devices = host.slots or 0, sum(len(gpu.usable) for gpu in used_gpus(host, seen.facts))
     for card in report.cards:
         mode = card.get("compute_mode", "")
         fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT"
         if mode == "Prohibited":
             what = "no CUDA program can use the GPU, because its compute mode is Prohibited"
             yield error(what, fix, subject=label(card))
-        elif mode.startswith("Exclusive") and slots > len(report.cards):
+        elif mode.startswith("Exclusive") and slots > devices:
             what = (
                 f"{slots} slots cannot share {counted(len(report.cards), 'GPU')} in the compute mode {mode}"
             )

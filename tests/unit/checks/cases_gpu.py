@@ -51,6 +51,12 @@ def _with_gpus(**by_host: tuple[Gpu, ...]) -> Scene:
 
 _MIXED = (gpu(0), replace(gpu(1), name="NVIDIA GeForce RTX 3060"))
 _SPLIT = (gpu(0), replace(gpu(1), migs=(Mig(0, "MIG-a", "1g.5gb"),)))
+_HALVES = (Mig(0, "MIG-a", "3g.20gb"), Mig(1, "MIG-b", "3g.20gb"))
+_PARTS = with_file(
+    with_host(_tail("", card(0), _EXCLUSIVE), "gpu2", {"gpus": (gpu(0), replace(gpu(1), migs=_HALVES))}),
+    gpus=2,
+    gpu_ids=("MIG-a", "MIG-b"),
+)
 _NEWER = tuple(replace(gpu(i), driver="580.65.06") for i in (0, 1))
 _SMALLER = tuple(replace(gpu(i), name="NVIDIA GeForce RTX 3060") for i in (0, 1))
 
@@ -170,6 +176,9 @@ CASES = (
         with_file(_tail("", card(0), _EXCLUSIVE), gpus=1, gpu_ids=("1",), slots=2),
         "2 slots cannot share 1 GPU in",
     ),
+    # A MIG device is a device of its own for CUDA.
+    Case("gpu-mode", "ok", with_file(_PARTS, slots=2)),
+    Case("gpu-mode", "error", with_file(_PARTS, slots=3), "3 slots cannot share 1 GPU in"),
     Case(
         "gpu-mode", "error", with_file(_tail("", card(0), _EXCLUSIVE), slots=4), "4 slots cannot share 2 GPUs"
     ),
