@@ -22,9 +22,10 @@ from toolkit.protocol.outcomes import FINAL_STATES
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 # A frame of a traceback, and the line after the last frame, which names an exception of any class. An
-# ExceptionGroup has a margin before these lines, and a wider margin before its exceptions.
-_FRAME = '  File "'
-_CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::|$)")
+# ExceptionGroup has a margin before these lines, and a wider margin before its exceptions. Frames of
+# faulthandler have no comma before "in". After the stack of a logger, any line can follow: INFO:root:step 3.
+_FRAME = re.compile(r'  File ".*", line \d+, in ')
+_CLASS = re.compile(r"(?:(?:[A-Za-z_]\w*\.(?:<locals>\.)?)+\w+|[A-Z_]\w*)(?::(?: |$)|$)")
 _MARGIN = "  | "
 _WARNING = re.compile(r"\[W\d* ")
 # The exception that ended a C++ thread, such as PyTorch's NCCL watchdog.
@@ -138,7 +139,7 @@ def _raised(lines: Sequence[str]) -> list[str]:
         text = _RANK.sub("", line).removeprefix(_MARGIN).rstrip()
         if _EXCEPTION.match(text.strip()) or (is_frame and _CLASS.match(text)):
             found.append(text.strip())
-        is_frame = text.startswith(_FRAME) or (is_frame and text.startswith("  "))
+        is_frame = bool(_FRAME.match(text)) or (is_frame and text.startswith("  "))
     return found[::-1]
 
 

@@ -218,6 +218,11 @@ _FRAMES = ("Traceback (most recent call last):", '  File "train.py", line 9, in 
         (("loading data", "done: 3 files"), ""),
         (("  | accuracy: 0.5", "  | Done"), ""),
         ((*_FRAMES, "Killed by the scheduler"), ""),
+        ((*_FRAMES, "train.main.<locals>.Stop: batch 17"), "train.main.<locals>.Stop: batch 17"),
+        # After a stack without an exception, of faulthandler or of a logger.
+        (("Thread 0x7f (most recent call first):", '  File "train.py", line 9 in main', "Epoch: 3"), ""),
+        (("Stack (most recent call last):", *_FRAMES[1:], "INFO:root:step 3"), ""),
+        (("Stack (most recent call last):", *_FRAMES[1:], "loss: 0.5"), ""),
     ],
 )
 def test_the_exception_in_the_last_lines(lines: tuple[str, ...], raised: str) -> None:
