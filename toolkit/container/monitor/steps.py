@@ -46,8 +46,12 @@ _STEP_OF = re.compile(
     r"|\bTrain: \d+ \[\s*(\d{1,15})/\d+ \("  # timm: Train: 0 [  50/1251 (  4%)]
     r"|^\s*(\d{1,15})/\d+ (?:[━\u2578]|\[[=>.]|- \d+s)"  # Keras: 12/100 ━━━━, 12/100 [==>..., 100/100 - 1s
 )
-# A progress bar of Hugging Face's libraries that prepares data: examples, files or bytes, not steps.
-_PREPARES = re.compile(r"\[[\d:]+(?:<[\d:?]+)?, *[\d.?]+ ?(?:examples|files|[kMGTP]?B)/s")
+# A progress bar of Hugging Face's libraries that prepares data: examples, files or bytes, not steps. Below
+# 1 per second, tqdm prints the inverse: 2.52s/files.
+_PREPARES = re.compile(
+    r"\[[\d:]+(?:<[\d:?]+)?, *[\d.?]+(?: ?(?:examples|files|[kMGTP]?B)/s|s/ ?(?:examples|files|B)\b)"
+    r"|^\s*Fetching \d+ files:"
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # Casefolded, as every character is that matches without regard to case: the micro sign becomes U+03BC.
 _PARTS = {"": 1.0, "m": 1e3, "u": 1e6, "\u03bc": 1e6}
