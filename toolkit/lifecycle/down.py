@@ -85,10 +85,10 @@ mounts() {
 }
 """
 # A function of shell that removes a folder in which ranks can have left folders without write permission.
-# chmod -R ignores links below the folder.
+# chmod -R ignores links below the folder. A rank can replace the folder by a link; rm removes only the link.
 REMOVE_TREE = rf"""{_MOUNTS}
 remove_tree() {{
-  on=$(mounts "$1")
+  on=$([ -L "$1" ] || mounts "$1")
   [ -z "$on" ] || {{
 echo "a file system is mounted at $on; unmount the file system, because toolkit removes no mounted files" >&2
     return 1

@@ -540,6 +540,11 @@ def test_a_folder_of_a_job_with_a_mounted_file_system_stays(tmp_path: Path, engi
     done = subprocess.run(["sh", "-c", text, "sh", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and job.exists()
     assert done.stderr.startswith(f"a file system is mounted at {job}/data; unmount the file system")
+    # A rank can replace the folder by a link. Only the link is removed.
+    (link := tmp_path / "planted").symlink_to(job)
+    words = (*words[:-1], str(link))
+    done = subprocess.run(["sh", "-c", text, "sh", *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, link.is_symlink(), job.exists()) == (0, "", False, True)
 
 
 def test_files_that_were_never_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
