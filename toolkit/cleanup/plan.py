@@ -37,12 +37,13 @@ for job; do [ -n "$(with_variable "TOOLKIT_SUPERVISOR=$job")" ] || over="$over/$
 printf 'over: %s\n' "$over"
 """
 # $1 the job, $2 its cluster, $3 the list of finished jobs that the main host has just printed. If no main
-# host can be queried, a cluster without a running container on this host cannot have a job on it.
+# host can be queried, a cluster without a running container on this host cannot have a job on it. Containers
+# of another engine are not listed, but their first processes have no job tag.
 _IS_OVER = r"""
 case ${3-} in *"/$1/"*) ;; '')
   ids=$(docker ps -q --filter "label=toolkit.cluster=$2") || exit 1
-  [ -z "$ids" ] ||
-    { echo "a container of cluster $2 runs, and the main host does not report the end of job $1" >&2
+  [ -z "$ids$(with_variable "TOOLKIT_CLUSTER=$2" | xargs -r grep -Lsz '^TOOLKIT_JOB=')" ] ||
+    { echo "cluster $2 runs, and the main host does not report the end of job $1" >&2
       exit 1; } ;;
 *) echo "the main host does not report the end of job $1" >&2; exit 1 ;; esac
 """

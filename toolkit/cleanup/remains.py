@@ -306,7 +306,10 @@ def _own_running(seen: Seen, cluster: str) -> Iterator[ContainerFacts]:
 
 def _runs(seen: Seen, cluster: str) -> bool:
     found = seen.facts.containers if seen.facts else ()
-    return any(c.labels.get(LABEL_CLUSTER) == cluster and c.state == "running" for c in found)
+    if any(c.labels.get(LABEL_CLUSTER) == cluster and c.state == "running" for c in found):
+        return True
+    # The containers of another engine are not listed, but their first processes have no job tag.
+    return any(one.cluster == cluster and not one.job for one in marked(seen))
 
 
 def _dead_parts(seen: Seen) -> Iterator[HeldImage]:

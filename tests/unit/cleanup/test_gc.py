@@ -158,8 +158,12 @@ def test_processes_of_jobs_that_are_over_by_the_word_of_their_own_main() -> None
         assert (kept.host, JOB in kept.what, "cluster demo" in kept.why) == ("gpu2", True, True)
         assert kept.fix == "toolkit up && toolkit gc"
     # A cluster without a container on the host has no job there.
+    rank = process(811, JOB, cluster="other")
     alone = remains(seen("gpu1"), seen("gpu2", ranks=rank))
-    assert left(alone).strays == (Stray("gpu2", JOB, (811,), "", "demo"),)
+    assert left(alone).strays == (Stray("gpu2", JOB, (811,), "", "other"),)
+    # The first process of a container that the engine of this cluster does not list.
+    first = "/proc/700/environ:TOOLKIT_CLUSTER=other"
+    assert left(remains(seen("gpu1"), seen("gpu2", ranks=f"{first}\n{rank}"))).strays == ()
 
 
 def test_without_ssh_each_host_reports_its_own_processes() -> None:
@@ -412,6 +416,9 @@ def test_a_cluster_that_has_come_back_keeps_its_processes(
     ((status, detail),) = carried_out(found)
     assert status == "failed" and f"cluster {GONE} runs" in detail and rank.poll() is None
     engine.write_text("")
+    with sleeping(TOOLKIT_CLUSTER=GONE):  # in a container of another engine
+        ((status, detail),) = carried_out(found)
+        assert status == "failed" and f"cluster {GONE} runs" in detail and rank.poll() is None
     assert carried_out(found) == [("ok", "")] and rank.wait(PATIENCE_S) == -15
     assert carried_out(found)[0][0] == "skipped"
 
