@@ -140,8 +140,8 @@ def removed_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[F
 
 def down_with_copy(names: str) -> str:
     """Return the command that removes the cluster from hosts that hosts.yaml does not contain."""
-    # The three keys can name other hosts, which the parser refuses.
-    copy = "a copy of hosts.yaml without the keys main, spares and services"
+    # The parser refuses names of other hosts, and a file in which all hosts have 0 slots.
+    copy = "a copy of hosts.yaml without the keys main, slots, spares and services"
     return f"toolkit down --hosts COPY  # COPY: {copy}, in which hosts: lists only {names}"
 
 

@@ -111,8 +111,8 @@ CASES = (
         "warning",
         _NOT_YET,
         "former name node 2",
-        fix="toolkit down --hosts COPY  # COPY: a copy of hosts.yaml without the keys main, spares and "
-        "services, in which hosts: lists only this host, with the name node 2. The command downloads the "
+        fix="toolkit down --hosts COPY  # COPY: a copy of hosts.yaml without the keys main, slots, spares "
+        "and services, in which hosts: lists only this host, with the name node 2. The command downloads the "
         "job records, then removes the cluster's state directory and containers",
     ),
     # The container uses the directory, and `toolkit down` would end its jobs.

@@ -151,9 +151,9 @@ def test_a_removed_host_is_named_and_a_renamed_one_is_not() -> None:
     without = replace(before, hosts=tuple(h for h in before.hosts if h.name != "cpu3"))
     (warning,) = removed_finding(without, {name: said[name] for name in without.names})
     assert "hosts.yaml no longer contains cpu3, but cpu3 might" in f"{warning.subject} {warning.what}"
-    # These keys can name other hosts, which the parser refuses in a copy with one host.
+    # The parser refuses a copy with one host in which these keys name other hosts, or with no slot.
     assert warning.fix == (
-        "toolkit down --hosts COPY  # COPY: a copy of hosts.yaml without the keys main, spares and "
+        "toolkit down --hosts COPY  # COPY: a copy of hosts.yaml without the keys main, slots, spares and "
         "services, in which hosts: lists only cpu3"
     )
     assert warning in change_finding(without, {name: said[name] for name in without.names})
