@@ -153,11 +153,13 @@ def plan_down(
     """
     wanted = tuple(sorted({*identities, *(i for f in facts.values() for i in _identities(inventory, f))}))
     hosts = [facts[name] for name in inventory.names if name in facts]
+    # After the containers are gone, another `down` finds only the present state directory, so it is the last.
+    states = [(f, state) for f in hosts for state in reversed(_states(inventory.cluster, f))]
     phases = [
         Phase("records", _fetch_steps(inventory.cluster, hosts, save_to) if save_to else ()),
         Phase("containers", tuple(_remove_step(inventory.cluster, f) for f in hosts)),
         Phase("processes", tuple(_end_step(inventory.cluster, f) for f in hosts)),
-        Phase("files", tuple(_files_step(f, s) for f in hosts for s in _states(inventory.cluster, f))),
+        Phase("files", tuple(_files_step(f, state) for f, state in states)),
         Phase("images", tuple(_parts_step(f, wanted) for f in hosts) if wanted else ()),
         Phase("proof", tuple(_proof_step(inventory, f, wanted) for f in hosts)),
     ]

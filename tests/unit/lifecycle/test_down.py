@@ -299,6 +299,21 @@ def test_the_state_directory_of_a_container_goes_after_a_change_of_hosts_yaml(en
     assert f"files: {old};" in failed.detail
 
 
+def test_the_state_directory_of_a_container_goes_if_the_present_one_cannot(
+    engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next `down` finds no container, so it does not find the directory."""
+    old, facts = up_with_state(engine, "old")
+    present = Path(facts.state_dir)
+    present.mkdir(parents=True)
+    (table := engine / "mounts").write_text(f"server:/data {present}/data nfs rw 0 0\n")
+    text = plan_module.REMOVE_STATE.replace("/proc/self/mounts", str(table))
+    monkeypatch.setattr(plan_module, "REMOVE_STATE", text)
+    report = execute(plan_down(replace(world.inventory(), cluster=CLUSTER), {"gpu2": facts}), hosts("gpu2"))
+    (failed,) = report.failures
+    assert f"mounted at {present}/data" in failed.detail and present.exists() and not old.exists()
+
+
 @pytest.mark.parametrize("state", ["running", "exited"])
 def test_records_in_the_state_directory_of_a_container_are_downloaded(engine: Path, state: str) -> None:
     old, facts = up_with_state(engine, "old", state)
