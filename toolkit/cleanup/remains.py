@@ -242,7 +242,8 @@ class Remains:
             if listed and not works and quiet > max(self.days * 86400, QUIET * 60):
                 paths.setdefault(seen.host, []).append(folder.path)
         for host, found in paths.items():
-            why = "toolkit finds no supervisor and no record of the end, for example after a reboot of a host"
+            decides = "the host" if self.scene.inventory.in_parts else "the main host"
+            why = f"toolkit finds no supervisor, and {decides} has no record of the end"
             fix = f"on {host}: {quoted('rm', '-rf', *found)}  # deletes the records, logs and results"
             yield Kept(host, counted(len(found), "old job folder"), why, fix)
 

@@ -324,6 +324,10 @@ def test_old_folders_of_jobs_without_a_record_of_their_end_are_kept_with_a_fix(l
     assert unknown_ends(without, young, days=0) == [], "the job might start"
     silent = replace(without, answers={**without.answers, "states": ""})
     assert unknown_ends(silent, on_worker) == [], "main did not list its jobs"
+    # The former main host has a record, which does not count: any host can claim the end of a job.
+    former = job("demo", "gpu2", state="succeeded", ended=str(old), at=old)
+    (kept,) = remains(without, seen("gpu2", former, containers=(worker,)), days=3).kept(())
+    assert kept.why == "toolkit finds no supervisor, and the main host has no record of the end"
 
 
 def test_parts_of_images_that_wait_for_nobody() -> None:
