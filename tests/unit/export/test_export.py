@@ -188,13 +188,16 @@ def first_rank(folder: Path, text: str, **changes: str) -> subprocess.CompletedP
 
 
 @for_each("runtime", [name for name in RUNTIMES if name != "docker"])
-def test_variables_of_the_job_are_only_for_the_container(runtime: str, tmp_path: Path) -> None:
+@for_each("shell", ["/bin/sh", "bash --posix"])
+def test_variables_of_the_job_are_only_for_the_container(runtime: str, shell: str, tmp_path: Path) -> None:
     """With the PATH of the image, the script would not find the programs of the node."""
-    show = 'echo "$PATH $LD_PRELOAD $code"'
-    own = {"PATH": "/opt/venv/bin:/bin", "LD_PRELOAD": "", "code": "it's $5"}
-    job = dataclasses.replace(JOB, command=("/bin/sh", "-c", show), env=tuple(own.items()))
+    (tmp_path / "sh").write_text(f'#!/bin/sh\nexec {shell} "$@"\n')
+    (tmp_path / "sh").chmod(0o755)
+    own = {"PATH": "/opt/venv/bin:/usr/bin:/bin", "LD_PRELOAD": "", "code": "it's $5", "UID": "1234"}
+    job = dataclasses.replace(JOB, command=("printenv", *own), env=tuple(own.items()))
     done = first_rank(tmp_path, script(job, runtime))
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{' '.join(own.values())}\n", "")
+    shown = "".join(f"{value}\n" for value in own.values())
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown, "")
 
 
 # NCCL's interface is set for all ranks, Gloo's at submission, and TensorPipe's on the second node only.

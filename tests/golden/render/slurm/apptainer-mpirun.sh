@@ -80,11 +80,13 @@ export HOROVOD_GLOO_IFACE=$device
 export NCCL_SOCKET_IFNAME==$device
 export OMPI_MCA_btl_tcp_if_include=$network
 export TP_SOCKET_IFNAME=$device
-# Only for the command in the container: srun and the lines above run with the variables of the system.
-export 'MOTTO=it'"'"'s $(5) $5'
-export NCCL_DEBUG=WARN
-export PYTHONUNBUFFERED=1
-exec "$@"
+# Only for the command in the container: srun and the lines above run with the variables of the system. Not
+# exported, because a shell refuses variables of its own, such as UID.
+exec env \
+    'MOTTO=it'"'"'s $(5) $5' \
+    NCCL_DEBUG=WARN \
+    PYTHONUNBUFFERED=1 \
+    "$@"
 END-OF-RANK
 )
 
