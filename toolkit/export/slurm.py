@@ -64,6 +64,11 @@ def _by_srun(job: BatchJob, runtime: str, sbatch: Sequence[str]) -> str:
     The container is started by options of pyxis (https://github.com/NVIDIA/pyxis), or by apptainer.
     """
     start, image, elsewhere = _STARTS[runtime](job)
+    env = [shlex.join(("=".join(pair),)) for pair in sorted(rank_variables(job).items())]
+    own, end = _own_variables(job), "END-OF-RANK"
+    # A line of a value must not end the lines of a rank.
+    while any(end in words for words in (*env, *(node[1] for node in own))):
+        end += "-"
     return render_template(
         "scripts/slurm-srun.sh.j2",
         job=job,
@@ -71,8 +76,9 @@ def _by_srun(job: BatchJob, runtime: str, sbatch: Sequence[str]) -> str:
         sbatch=(*_about(job, each_rank=True), *sbatch),
         rank=rank_text(job, by_srun=True),
         network=network_lines(job),
-        own=_own_variables(job),
-        env=[shlex.join(("=".join(pair),)) for pair in sorted(rank_variables(job).items())],
+        own=own,
+        env=env,
+        end=end,
         image=image,
         elsewhere=elsewhere,
         start=as_lines(start),

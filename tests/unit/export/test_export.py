@@ -194,6 +194,7 @@ def test_variables_of_the_job_are_only_for_the_container(runtime: str, shell: st
     (tmp_path / "sh").write_text(f'#!/bin/sh\nexec {shell} "$@"\n')
     (tmp_path / "sh").chmod(0o755)
     own = {"PATH": "/opt/venv/bin:/usr/bin:/bin", "LD_PRELOAD": "", "code": "it's $5", "UID": "1234"}
+    own["TEXT"] = "1\nEND-OF-RANK\nEND-OF-RANK-\n"
     job = dataclasses.replace(JOB, command=("printenv", *own), env=tuple(own.items()))
     done = first_rank(tmp_path, script(job, runtime))
     shown = "".join(f"{value}\n" for value in own.values())
@@ -206,12 +207,12 @@ OWN_NETWORK = dataclasses.replace(
     command=("sh", "-c", 'echo "$NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME $TP_SOCKET_IFNAME"'),
     env=(("NCCL_SOCKET_IFNAME", "=ib0"),),
     passed=("GLOO_SOCKET_IFNAME",),
-    nodes=(JOB.nodes[0], BatchNode("gpu2", 2, 2, "", (("TP_SOCKET_IFNAME", "it's\n$5"),))),
+    nodes=(JOB.nodes[0], BatchNode("gpu2", 2, 2, "", (("TP_SOCKET_IFNAME", "it's\nEND-OF-RANK\n$5"),))),
 )
 
 
 @for_each("runtime", RUNTIMES)
-@for_each("node, tensorpipe", [("gpu1", "eth0"), ("gpu2", "it's\n$5")])
+@for_each("node, tensorpipe", [("gpu1", "eth0"), ("gpu2", "it's\nEND-OF-RANK\n$5")])
 def test_network_variables_of_the_user_have_priority(
     runtime: str, node: str, tensorpipe: str, tmp_path: Path
 ) -> None:
