@@ -17,6 +17,8 @@ from toolkit.protocol.names import WITHOUT_NUMA_CALLS
 
 # Maximum seconds until the next container runs; the second number includes a pull of the image.
 _START_WITHIN, _PULL_WITHIN = 300, 3600
+# Prefixes of variables that srun, pyxis, enroot or Apptainer reads before a container starts.
+_ON_NODE = ("APPTAINER", "ENROOT_", "MELLANOX_", "NVIDIA_", "PYXIS_", "SINGULARITY", "SLURM_", "SRUN_")
 _RANK = ("sh", f"{FOLDER}/rank")
 _SLOTS = 'local slots; slots=$(slots_of "$SLURMD_NODENAME")'
 
@@ -78,6 +80,7 @@ def _by_srun(job: BatchJob, runtime: str, sbatch: Sequence[str]) -> str:
         network=network_lines(job),
         own=own,
         env=env,
+        on_node=[each for each in env if each.lstrip("'").startswith(_ON_NODE)],
         end=end,
         image=image,
         elsewhere=elsewhere,

@@ -201,6 +201,16 @@ def test_variables_of_the_job_are_only_for_the_container(runtime: str, shell: st
     assert (done.returncode, done.stdout, done.stderr) == (0, shown, "")
 
 
+@for_each("runtime, name", [("pyxis", "MELLANOX_VISIBLE_DEVICES"), ("apptainer", "APPTAINER_BIND")])
+def test_the_container_runtime_gets_its_variables(runtime: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    (tmp_path / "bin" / "srun").write_text(f"#!/bin/sh\nprintenv {name}\n")
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    job = dataclasses.replace(JOB, env=((name, "it's $5"),))
+    path = f"{tmp_path}/bin:{tmp_path}:{os.environ['PATH']}"
+    assert first_rank(tmp_path, script(job, runtime), PATH=path).stdout == "it's $5\n"
+
+
 # NCCL's interface is set for all ranks, Gloo's at submission, and TensorPipe's on the second node only.
 OWN_NETWORK = dataclasses.replace(
     JOB,
