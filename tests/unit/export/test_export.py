@@ -382,11 +382,11 @@ def test_manifests_are_let_in(name: str, launcher: str, pods: Pods) -> None:
     assert manifest_problems(made, definition(made["kind"])) == []
 
 
-@for_each("code, status", [("code", 0), ("new", 0), ("file", 66)])
+@for_each("code, status", [("code", 0), ("new", 0), ("file", 66), ("file/new", 0)])
 def test_the_ranks_of_a_trainjob_start_in_the_folder_with_the_code(
     code: str, status: int, tmp_path: Path
 ) -> None:
-    """A TrainJob has no field for the working directory; an MPIJob has."""
+    """A TrainJob has no field for the working directory; an MPIJob has. "file/new" cannot be created."""
     (tmp_path / "code").mkdir(exist_ok=True)
     (tmp_path / "file").touch()
     (tmp_path / "ip").write_text(f"#!/bin/sh\n{_SLURM['ip']}\n")
@@ -402,7 +402,8 @@ def test_the_ranks_of_a_trainjob_start_in_the_folder_with_the_code(
         "NO_IP": "no",
     }
     done = subprocess.run(words[2:], env=env, cwd="/", capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (status, "" if status else f"{tmp_path / code}\n"), done.stderr
+    shown = {"file": "", "file/new": "/\n"}.get(code, f"{tmp_path / code}\n")
+    assert (done.returncode, done.stdout) == (status, shown), done.stderr
 
 
 @pytest.mark.parametrize("launcher", KIND_OF)
