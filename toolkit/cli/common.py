@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -123,6 +124,10 @@ def _print(text: str) -> None:
         sys.stderr.flush()
 
 
+# Of two threads that discard text, the second would keep the null device of the first as standard error.
+_discarding = threading.Lock()
+
+
 @contextmanager
 def _dropping_what_stderr_refuses() -> Iterator[None]:
     """Drop text that standard error does not accept, for example because a disk is full.
@@ -135,11 +140,12 @@ def _dropping_what_stderr_refuses() -> Iterator[None]:
     except OSError as error:
         if isinstance(error, BrokenPipeError) or error.errno == errno.EIO:
             raise
-        number = sys.stderr.fileno()
-        kept = os.dup(number)
-        _discard(sys.stderr)
-        os.dup2(kept, number)  # the disk can have space again for the next message
-        os.close(kept)
+        with _discarding:
+            number = sys.stderr.fileno()
+            kept = os.dup(number)
+            _discard(sys.stderr)
+            os.dup2(kept, number)  # the disk can have space again for the next message
+            os.close(kept)
 
 
 def put_json(value: Any) -> None:

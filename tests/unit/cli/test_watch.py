@@ -370,6 +370,32 @@ def test_a_full_disk_under_messages_does_not_stop_a_command() -> None:
         assert (*process.communicate(), process.returncode) == (b"result\n", b"printed\n", 0)
 
 
+THREADS = """
+import os, threading, time
+from toolkit.cli import common
+discard, begun = common._discard, threading.Event()
+def slow(stream):
+    discard(stream)
+    begun.set()
+    time.sleep(0.2)
+common._discard = slow
+def lose():
+    with common._dropping_what_stderr_refuses():
+        raise OSError("full")
+thread = threading.Thread(target=lose)
+thread.start()
+begun.wait()
+lose()
+thread.join()
+common.say("printed")
+"""
+
+
+def test_threads_that_lose_messages_keep_standard_error() -> None:
+    with in_buffers(THREADS) as process:
+        assert process.communicate()[1] == b"printed\n"
+
+
 def test_an_error_has_its_exit_code_and_its_json_if_its_text_cannot_be_printed() -> None:
     words = command_line(["up", "--hosts", "absent.yaml", "--json"])
     with FULL.open("wb") as full, in_buffers(words, stdout=subprocess.PIPE, stderr=full) as process:
