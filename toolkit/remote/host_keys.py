@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -80,12 +81,19 @@ def file_for_keys(target: Target) -> Path:
     """Return the known_hosts file for a new key of the host.
 
     Raises:
-        Unreachable: ssh's configuration names no file to record keys in.
+        Unreachable: ssh's configuration names no file to record keys in, or one that is not a regular file.
     """
+    fix = "set known_hosts: FILE in hosts.yaml"
     if not target.known_hosts:
         what = "the SSH configuration sets UserKnownHostsFile none, so toolkit has no file for the host key"
-        raise Unreachable(what, "set known_hosts: FILE in hosts.yaml", target.name)
-    return Path(target.known_hosts[0])
+        raise Unreachable(what, fix, target.name)
+    path = Path(target.known_hosts[0])
+    with contextlib.suppress(OSError):  # ``save_key`` reports it
+        # Some configurations name /dev/null. Writing would replace the device with a file.
+        if path.exists() and not path.is_file():
+            what = f"{path} is the file for SSH host keys, but not a regular file"
+            raise Unreachable(what, fix, target.name)
+    return path
 
 
 def save_key(target: Target, key: Any) -> Path:

@@ -396,7 +396,7 @@ def test_trust_reports_a_key_that_cannot_be_recorded_and_records_the_others(
     status, out, err = run("trust", "--yes", "--json")
     assert status == 1 and "Traceback" not in err
     assert f"not recorded: cannot use {places['gpu1']} as the file for SSH host keys: File exists" in err
-    assert f"not recorded: cannot write {places['gpu2']}: Is a directory" in err
+    assert f"not recorded: {places['gpu2']} is the file for SSH host keys, but not a regular" in err
     assert f"recorded in {places['cpu3']}" in err
     assert places["cpu3"].read_text() == "10.0.0.1 ssh-ed25519 AAAA\n"
     assert [bool(row["error"]) for row in json.loads(out)] == [True, True, False]

@@ -201,6 +201,22 @@ def test_without_a_file_nothing_is_recorded() -> None:
     assert "known_hosts:" in caught.value.fix
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_only_a_regular_file_is_replaced(tmp_path: Path, kind: str) -> None:
+    """As root, recording a key in /dev/null would replace the device."""
+    path = tmp_path / "known_hosts"
+    if kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(tmp_path / "pipe" if kind == "link" else path)
+    if kind == "link":
+        path.symlink_to(tmp_path / "pipe")
+    with pytest.raises(Unreachable, match="known_hosts is the file for SSH host keys, but not") as caught:
+        save_key(at(path), KEYS[0])
+    assert "known_hosts:" in caught.value.fix
+    assert not path.is_file() and path.is_symlink() == (kind == "link")
+
+
 def test_only_the_same_name_and_kind_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "known_hosts"
     others = [
