@@ -24,7 +24,8 @@ class ShownKey:
 
     Args:
         fingerprint: SHA256 of the key that the host presents, as ``ssh-keygen -l`` prints it.
-        recorded: fingerprint of the recorded key of that kind, empty without one.
+        recorded: fingerprint of the recorded key of that kind; without one, kind and fingerprint of each key
+            that is recorded for the host.
         verdict: the result of a connection with this key.
         failure: the reason for a missing key, or for a key that must not be recorded; None for neither.
     """
@@ -159,12 +160,15 @@ def _look_at(target: Target, gateways: Gateways) -> ShownKey:
         link.close()
     known = known_record(target)
     verdict = judge(target, known, key)
-    recorded = ", ".join(e.fingerprint for e in known.keys if e.kind == key.get_name())
+    kind = key.get_name()
+    recorded = ", ".join(
+        e.fingerprint if e.kind == kind else f"{e.kind} {e.fingerprint}" for e in known.compared(kind)
+    )
     failure = None
     if verdict == "revoked":
         what = f"the SSH host key {key.fingerprint} is REVOKED, so toolkit does not record the key"
         failure = ToolkitError(what, "ask the administrator of the host for a new SSH host key", target.name)
-    return ShownKey(target.name, target, key.get_name(), key.fingerprint, recorded, verdict, failure, key=key)
+    return ShownKey(target.name, target, kind, key.fingerprint, recorded, verdict, failure, key=key)
 
 
 def record(found: ShownKey) -> Path:

@@ -49,7 +49,7 @@ def judge(target: Target, known: Record, key: Any) -> Verdict:
     Raises:
         Unreachable: the list of revoked keys cannot be read; as with ssh, no key is good then.
     """
-    verdict = known.judge(key.get_name(), key.get_base64())
+    verdict = known.judge(key.get_base64())
     if target.revoked_keys and key.get_base64() in _revoked(target):
         return "revoked"
     return verdict
@@ -97,7 +97,7 @@ def file_for_keys(target: Target) -> Path:
 
 
 def save_key(target: Target, key: Any) -> Path:
-    """Record the key in the user's first known_hosts file, in place of another of its kind; return the file.
+    """Record the key in the user's first known_hosts file, in place of other keys of the host; return it.
 
     Lines with patterns stay: they are about other hosts too.
 
@@ -118,15 +118,15 @@ def save_key(target: Target, key: Any) -> Path:
         except OSError as error:
             what = f"cannot use {shown} as the file for SSH host keys: {error.strerror}"
             raise ToolkitError(what, "set known_hosts: FILE in hosts.yaml", target.name) from error
-        kept = [line for line in lines_of(text) if not _is_replaced(line, target.known_as, key.get_name())]
+        kept = [line for line in lines_of(text) if not _is_replaced(line, target.known_as)]
         entry = f"{target.known_as} {key.get_name()} {key.get_base64()}"
         write_whole(path, "\n".join([*kept, entry, ""]).encode(errors="surrogateescape"), mode)
     return shown
 
 
-def _is_replaced(line: str, name: str, kind: str) -> bool:
+def _is_replaced(line: str, name: str) -> bool:
     entry = parse_line(line)
-    if entry is None or entry.marker or entry.kind != kind or set(entry.names) & set("*?!"):
+    if entry is None or entry.marker or set(entry.names) & set("*?!"):
         return False
     return entry.is_about(name)
 

@@ -67,13 +67,19 @@ class Record:
     revoked: tuple[Entry, ...] = ()
     authorities: tuple[Entry, ...] = ()
 
-    def judge(self, kind: str, key: str) -> Verdict:
+    def judge(self, key: str) -> Verdict:
         """Return what to make of a key, in base64, that the host shows."""
         if any(e.key == key for e in self.revoked):
             return "revoked"
         if any(e.key == key for e in (*self.keys, *self.elsewhere)):
             return "good"
-        return "changed" if any(e.kind == kind for e in self.keys) else "unknown"
+        # As with ssh, also if only keys of other kinds are recorded: the host is requested to present one of
+        # these first, and an attacker could present another kind to be taken for a new host.
+        return "changed" if self.keys else "unknown"
+
+    def compared(self, kind: str) -> tuple[Entry, ...]:
+        """Return the keys to compare with a key of the host: those of its kind, without one all."""
+        return tuple(e for e in self.keys if e.kind == kind) or self.keys
 
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of the keys on record, those of the host's own port first."""

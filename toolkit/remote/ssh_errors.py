@@ -105,14 +105,11 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
             UnreachableCause.REVOKED_KEY,
         )
     if error.verdict == "changed":
-        was = ", ".join(f"{e.fingerprint} ({e.where})" for e in known.keys if e.kind == kind)
-        what = f"the SSH host key has CHANGED: recorded {was}, received {shown}"
+        was = ", ".join(f"{e.kind} {e.fingerprint} ({e.where})" for e in known.compared(kind))
+        what = f"the SSH host key has CHANGED: recorded {was}, received {kind} {shown}"
         fix = f"toolkit trust --replace {host}  # only if the host was reinstalled"
         return Unreachable(what, fix, target.name, UnreachableCause.CHANGED_KEY)
     what = f"the SSH host key is not recorded yet ({kind} {shown})"
-    if known.keys:
-        others = ", ".join(f"{e.kind} {e.fingerprint}" for e in known.keys)
-        what += f"; a key of another type is recorded: {others}"
     if known.authorities:
         what += f"; {known.authorities[0].where} uses a @cert-authority, which toolkit does not support"
     if "KnownHostsCommand" in target.unsupported:

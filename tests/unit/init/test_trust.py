@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import paramiko
 import pytest
 
+from toolkit.cli.trust import settle
 from toolkit.errors import ToolkitError, Unreachable
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.init import trust
+from toolkit.remote.connect import Link
 from toolkit.remote.known_hosts import Verdict
 from toolkit.remote.ssh_config import Target
 
@@ -116,3 +120,23 @@ def test_without_a_known_hosts_file_a_key_has_no_place() -> None:
     with pytest.raises(ToolkitError, match="UserKnownHostsFile none"):
         found.file  # noqa: B018
     assert "recorded keys are in no file" in found.place()
+
+
+def test_a_key_of_another_type_replaces_the_recorded_key_only_with_replace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise an attacker would present a type of key that is not recorded, to be taken for a new host."""
+    own, other = paramiko.RSAKey.generate(2048), paramiko.ECDSAKey.generate()
+    file = tmp_path / "known_hosts"
+    file.write_text(f"10.0.0.1 {own.get_name()} {own.get_base64()}\n")
+    before = file.read_text()
+    target = Target("gpu1", "10.0.0.1", known_hosts=(str(file),))
+    monkeypatch.setattr(trust, "target_of", lambda inventory, name: target)
+    monkeypatch.setattr(Link, "shown_key", lambda link: other)
+    inventory = parse_inventory("cluster: demo\nimage: x:1\nhosts: [gpu1]\n", "hosts.yaml")
+    (found,) = trust.shown_keys(inventory, ("gpu1",))
+    assert found.line().endswith(f"(CHANGED, the recorded key is ssh-rsa {own.fingerprint})")
+    assert not settle(found, yes=True).trusted and file.read_text() == before
+    assert settle(found, yes=True, replace=True).trusted
+    assert file.read_text() == f"10.0.0.1 {other.get_name()} {other.get_base64()}\n"
+    assert trust.shown_keys(inventory, ("gpu1",))[0].trusted

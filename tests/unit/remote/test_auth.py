@@ -230,11 +230,10 @@ def test_a_key_that_nobody_has_recorded() -> None:
     assert shown.fix == "toolkit trust gpu1"
 
 
-def test_a_key_of_another_kind_an_authority_and_a_command_are_named() -> None:
-    known = Record(keys=parse_known_hosts(f"10.0.0.1 {ED25519}"), authorities=(entry(1, "kh line 3"),))
+def test_an_authority_and_a_command_are_named() -> None:
+    known = Record(authorities=(entry(1, "kh line 3"),))
     target = replace(TARGET, name="gpu1 (jump host gate)", unsupported=("KnownHostsCommand",))
     shown = explain(target, RefusedHostKey("unknown", KEYS[0], known))
-    assert "; a key of another type is recorded: ssh-ed25519 SHA256:" in shown.what
     assert "; kh line 3 uses a @cert-authority, which toolkit does not support" in shown.what
     assert "; toolkit does not support KnownHostsCommand" in shown.what
     assert shown.fix == "toolkit trust gpu1"
@@ -243,7 +242,11 @@ def test_a_key_of_another_kind_an_authority_and_a_command_are_named() -> None:
 def test_a_key_that_has_changed_or_is_revoked() -> None:
     known = Record(keys=(entry(1, "kh line 3"),), revoked=(entry(0, "kh line 9"),))
     shown = explain(TARGET, RefusedHostKey("changed", KEYS[0], known))
-    assert f"recorded {KEYS[1].fingerprint} (kh line 3), received {KEYS[0].fingerprint}" in shown.what
+    was, now = f"{KIND} {KEYS[1].fingerprint}", f"{KIND} {KEYS[0].fingerprint}"
+    assert f"recorded {was} (kh line 3), received {now}" in shown.what
+    other = Record(keys=parse_known_hosts(f"10.0.0.1 {ED25519}", "kh"))
+    of_another_kind = explain(TARGET, RefusedHostKey("changed", KEYS[0], other)).what
+    assert f"recorded ssh-ed25519 {other.keys[0].fingerprint} (kh line 1), received {now}" in of_another_kind
     assert "toolkit trust --replace gpu1" in shown.fix
     shown = explain(TARGET, RefusedHostKey("revoked", KEYS[0], known))
     assert shown.what == f"the SSH host key is REVOKED (kh line 9): {KEYS[0].fingerprint}"

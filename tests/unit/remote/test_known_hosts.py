@@ -56,7 +56,7 @@ def verdict(
     text: str, name: str = "10.0.0.1", port: int = 22, alias: str = "", key: Any = KEYS[0]
 ) -> Verdict:
     known = record_of(parse_known_hosts(text), names_of(name, port, alias))
-    return known.judge(key.get_name(), key.get_base64())
+    return known.judge(key.get_base64())
 
 
 @for_each(
@@ -105,11 +105,13 @@ def test_openssh_finds_the_same_lines(tmp_path: Path, name: str) -> None:
     assert {number for number, entry in enumerate(parsed, 1) if entry.is_about(name)} == found
 
 
-def test_any_of_several_keys_is_good_and_another_of_the_kind_is_a_change() -> None:
+def test_any_of_several_keys_is_good_and_another_is_a_change() -> None:
     both = f"{line('10.0.0.1', KEYS[1])}\n{line('10.0.0.1', KEYS[0])}\n"
     assert verdict(both) == "good"
     assert verdict(both, key=KEYS[2]) == "changed"
-    assert verdict(f"10.0.0.1 {ED25519}\n") == "unknown", "a key of another kind is no change"
+    assert verdict(f"10.0.0.1 {ED25519}\n") == "changed", "as with ssh, also if the kind is another"
+    assert verdict(f"10.0.0.1 {ED25519}\n{line('10.0.0.1', KEYS[0])}\n") == "good"
+    assert verdict(f"10.0.0.1 {ED25519}\n", port=2222) == "unknown"
     assert verdict(line("10.0.0.1", KEYS[1]), port=2222) == "unknown", "that is the sshd on port 22"
     assert verdict(line("[10.0.0.1]:2222", KEYS[1]), port=2222) == "changed"
 
@@ -133,7 +135,7 @@ def test_a_key_revoked_for_other_hosts_is_good_here() -> None:
 def test_authorities_are_known_of_and_vouch_for_nothing() -> None:
     text = f"@cert-authority {line('*.example.com', KEYS[0])}\n"
     known = record_of(parse_known_hosts(text, "kh"), names_of("gpu1.example.com", 22))
-    assert known.judge(KIND, KEYS[0].get_base64()) == "unknown"
+    assert known.judge(KEYS[0].get_base64()) == "unknown"
     assert [e.where for e in known.authorities] == ["kh line 1"]
     assert record_of(parse_known_hosts(text), names_of("gpu1", 22)).authorities == ()
 
@@ -217,24 +219,24 @@ def test_only_a_regular_file_is_replaced(tmp_path: Path, kind: str) -> None:
     assert not path.is_file() and path.is_symlink() == (kind == "link")
 
 
-def test_only_the_same_name_and_kind_is_replaced(tmp_path: Path) -> None:
+def test_only_keys_of_the_same_name_are_replaced(tmp_path: Path) -> None:
     path = tmp_path / "known_hosts"
     others = [
         "# mine",
         "",
         line("10.0.0.2", KEYS[0]),
         line("[10.0.0.1]:2222", KEYS[0]),
-        f"10.0.0.1 {ED25519}",
         line("10.0.0.*", KEYS[2]),
         f"@cert-authority * {RSA}",
         f"@revoked {line('10.0.0.1', KEYS[2])}",
         "one-word",
         "10.0.0.1 some-new-kind AAAAC3NzaC1lZDI1NTE5",
-        "10.0.0.1 ssh-dss AAAAB3NzaC1kc3M= comment here",
         f"{line('10.0.0.3', KEYS[0])} comment\x0b{line('10.0.0.1', KEYS[2])}",
         f"{line('10.0.0.4', KEYS[0])} comment\u2028{line('10.0.0.1', KEYS[2])}",
     ]
-    path.write_text("\n".join([*others[:3], line("10.0.0.1", KEYS[0]), *others[3:]]) + "\n")
+    # A key of another kind would still be accepted after --replace.
+    replaced = [line("10.0.0.1", KEYS[0]), f"10.0.0.1 {ED25519}", "10.0.0.1 ssh-dss AAAAB3NzaC1kc3M= comment"]
+    path.write_text("\n".join([*others[:3], *replaced, *others[3:]]) + "\n")
     path.chmod(0o644)
     save_key(at(path), KEYS[1])
     assert path.read_text().split("\n") == [*others, line("10.0.0.1", KEYS[1]), ""]
