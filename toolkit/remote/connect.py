@@ -21,7 +21,7 @@ from toolkit.core.printable import printable_line
 from toolkit.errors import ToolkitError, Unreachable
 from toolkit.remote import keepalive
 from toolkit.remote.auth import KeyLogin
-from toolkit.remote.host_keys import judge, key_shown, plain_socket, prefer_recorded, record
+from toolkit.remote.host_keys import judge, plain_socket, prefer_recorded, record
 from toolkit.remote.known_hosts import Record
 from toolkit.remote.ssh_config import Target
 from toolkit.remote.ssh_errors import RefusedHostKey, explain
@@ -105,6 +105,20 @@ class _Transport(paramiko.Transport):
     """
 
     last_words = ""  # of the host, when it ends the connection with a reason
+
+    def get_exception(self) -> Any:
+        """Return the error that ended the connection; paramiko raises it in calls that wait for the host.
+
+        For a message of the host that is not valid, it is what paramiko's decoders raise: UnicodeDecodeError,
+        struct.error, KeyError and others.
+        """
+        error = super().get_exception()
+        if error is None or isinstance(error, (OSError, EOFError, paramiko.SSHException)):
+            return error
+        why = f"the host sent an SSH message that is not valid ({type(error).__name__})"
+        invalid = paramiko.SSHException(why)
+        invalid.__cause__ = error
+        return invalid
 
     def open_channel(self, *args: Any, **options: Any) -> paramiko.Channel:
         channel = super().open_channel(*args, **options)
@@ -222,9 +236,13 @@ class Link:
         try:
             way = self._way()
             with _LOGINS:
-                sock = way or plain_socket(self.target, self._timeout)
-                return key_shown(sock, self._known, self._timeout)
-        except (OSError, EOFError, paramiko.SSHException) as error:
+                transport = self._transport(way or plain_socket(self.target, self._timeout))
+                try:
+                    transport.start_client(timeout=self._timeout)
+                    return transport.get_remote_server_key()
+                finally:
+                    transport.close()
+        except (OSError, EOFError, UnicodeError, paramiko.SSHException) as error:
             raise explain(self.target, error, self._proxy_words()) from error
 
     def close(self) -> None:

@@ -131,21 +131,6 @@ def _is_replaced(line: str, name: str) -> bool:
     return entry.is_about(name)
 
 
-def key_shown(sock: Any, known: Record, seconds: float) -> Any:
-    """Return the key that the sshd at the other end of a socket presents, without a login.
-
-    Raises:
-        paramiko.SSHException, OSError: no sshd answers.
-    """
-    transport = paramiko.Transport(sock)
-    try:
-        prefer_recorded(transport, known)
-        transport.start_client(timeout=seconds)
-        return transport.get_remote_server_key()
-    finally:
-        transport.close()
-
-
 def plain_socket(target: Target, seconds: float) -> socket.socket:
     """Return a TCP connection to the target."""
     return socket.create_connection((target.host, target.port), seconds)

@@ -46,7 +46,7 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         # The words of an ssh that a jump host refuses.
         cause = UnreachableCause.LOGIN_REFUSED if is_denied(words) else UnreachableCause.OTHER
         return Unreachable(what, target.proxy, name, cause)
-    if isinstance(error, socket.gaierror):
+    if isinstance(error, (socket.gaierror, UnicodeError)):  # of a name with an empty or too long label
         what = f"the name {host} cannot be resolved on your machine"
         key, which = ("jump:", "jump host") if target.is_jump else ("address:", "host")
         fix = (

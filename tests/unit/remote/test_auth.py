@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import shutil
 import socket
+import struct
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import paramiko
@@ -15,6 +17,7 @@ import pytest
 
 from tests.unit.each import for_each
 from toolkit.errors import Unreachable, UnreachableCause
+from toolkit.remote import connect
 from toolkit.remote.auth import KeyLogin, NotLetIn, is_locked, public_blobs
 from toolkit.remote.known_hosts import Record, parse_known_hosts, parse_line
 from toolkit.remote.ssh_config import Target
@@ -296,12 +299,38 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
             "cannot connect to alice@10.0.0.1:2222: no acceptable kex",
         ),
         (ValueError(), "cannot connect to alice@10.0.0.1:2222: ValueError"),
+        (UnicodeError("label empty or too long"), "the name 10.0.0.1 cannot be resolved on your machine"),
     ],
 )
 def test_networks_in_words(error: Exception, words: str) -> None:
     shown = explain(TARGET, error)
     assert words in shown.what and not shown.what.endswith(": ")
     assert shown.fix
+
+
+@for_each("error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "x"), struct.error("x"), KeyError(99)])
+def test_a_message_that_is_not_valid_is_an_error_of_its_host(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def start_client(transport: Any, timeout: float) -> None:
+        transport.saved_exception = error  # of the thread that decodes messages
+        raise transport.get_exception()
+
+    monkeypatch.setattr(paramiko.Transport, "start_client", start_client)
+    wire = SimpleNamespace(settimeout=print, close=print)
+    monkeypatch.setattr(connect, "plain_socket", lambda target, seconds: wire)
+    with pytest.raises(Unreachable, match="sent an SSH message that is not valid ") as caught:
+        connect.Link(TARGET).shown_key()
+    assert caught.value.host == "gpu1"
+
+
+def test_a_name_that_cannot_be_encoded_is_an_error_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encoded(target: object, seconds: float) -> None:
+        "gpu1..example.com".encode("idna")
+
+    monkeypatch.setattr(connect, "plain_socket", encoded)
+    with pytest.raises(Unreachable, match="cannot be resolved on your machine"):
+        connect.Link(TARGET).shown_key()
 
 
 JUMP = replace(TARGET, name="gpu1 (jump host gate)", is_jump=True)
