@@ -96,6 +96,19 @@ class _Sender:
         self._transport._send_user_message(message)  # type: ignore[attr-defined]
 
 
+class _Answer(threading.Event):
+    """The answer to a request on a channel, for which paramiko itself waits without a limit."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if super().wait(self._seconds if timeout is None else timeout):
+            return True
+        raise paramiko.SSHException(f"the host has not answered a request for {self._seconds:g} s")
+
+
 class _Transport(paramiko.Transport):
     """A transport whose channels send nothing after their CLOSE.
 
@@ -123,6 +136,7 @@ class _Transport(paramiko.Transport):
     def open_channel(self, *args: Any, **options: Any) -> paramiko.Channel:
         channel = super().open_channel(*args, **options)
         channel.transport = _Sender(self)  # type: ignore[assignment]
+        channel.event = _Answer(self.channel_timeout)
         return channel
 
     def _send_message(self, message: Any) -> None:
@@ -293,6 +307,7 @@ class Link:
 
     def _transport(self, sock: Any, **options: Any) -> paramiko.Transport:
         transport = _Transport(sock, default_window_size=_WINDOW, **options)
+        transport.channel_timeout = self._silence  # paramiko would wait for a channel for an hour
         security = transport.get_security_options()
         preferred = [c for c in _CIPHERS if c in security.ciphers]
         security.ciphers = (*preferred, *(c for c in security.ciphers if c not in preferred))

@@ -324,6 +324,23 @@ def test_a_message_that_is_not_valid_is_an_error_of_its_host(
     assert caught.value.host == "gpu1"
 
 
+def test_a_host_that_does_not_answer_a_request_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can still answer keepalive requests."""
+
+    def open_channel(transport: Any, *args: Any, **options: Any) -> paramiko.Channel:
+        channel = paramiko.Channel(1)
+        channel.active = True
+        return channel
+
+    monkeypatch.setattr(paramiko.Transport, "open_channel", open_channel)
+    monkeypatch.setattr(paramiko.Transport, "_send_user_message", lambda transport, message: None)
+    wire = SimpleNamespace(settimeout=print)
+    transport = connect.Link(TARGET, silence=0.01)._transport(wire)
+    assert transport.channel_timeout == 0.01, "the limit for a new channel"
+    with pytest.raises(paramiko.SSHException, match=r"the host has not answered a request for 0\.01 s"):
+        transport.open_channel("session").exec_command("true")
+
+
 def test_a_name_that_cannot_be_encoded_is_an_error_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     def encoded(target: object, seconds: float) -> None:
         "gpu1..example.com".encode("idna")
