@@ -113,7 +113,8 @@ class Unreachable(ToolkitError):
         self, what: str, fix: str = "", host: str = "", cause: UnreachableCause = UnreachableCause.OTHER
     ) -> None:
         self.cause = cause
-        super().__init__(what, fix, host)
+        # The text can quote the host, which must not add lines that read as toolkit's own, such as a fix.
+        super().__init__(what.replace("\n", r"\n"), fix, host)
 
 
 class CommandFailed(ToolkitError):

@@ -7,16 +7,18 @@ import binascii
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import paramiko
 
+from toolkit.core.printable import printable_line
 from toolkit.remote.ssh_config import Target
 
 _OPENSSH_HEAD, _OPENSSH_TAIL = "-----BEGIN OPENSSH PRIVATE KEY-----", "-----END OPENSSH PRIVATE KEY-----"
 _OPENSSH_MAGIC = b"openssh-key-v1\0"
+_MOST_WORDS = 200  # characters of the names of login methods
 
 
 class NotLetIn(paramiko.AuthenticationException):
@@ -109,7 +111,7 @@ class KeyLogin:
         try:
             more = transport.auth_publickey(self._target.user, key)
         except paramiko.BadAuthenticationType as error:
-            self._tried.append(f"sshd accepts no keys, only {', '.join(error.allowed_types)}")
+            self._tried.append(f"sshd accepts no keys, only {_listed(error.allowed_types)}")
             failed = self._failure()
             failed.no_keys = True
             raise failed from error
@@ -124,7 +126,7 @@ class KeyLogin:
         else:
             if not more:
                 return True
-            self._tried.append(f"sshd accepted {label}, but also requires: {', '.join(more)}")
+            self._tried.append(f"sshd accepted {label}, but also requires: {_listed(more)}")
             raise self._failure(tuple(more))
         if not transport.is_active():
             self._tried.append("sshd closed the connection, probably because toolkit offered too many keys")
@@ -174,6 +176,11 @@ class KeyLogin:
         except Exception:  # paramiko and cryptography raise what their decoders raise
             self._tried.append(f"{file} is not a usable private key")
         return None
+
+
+def _listed(methods: Iterable[str]) -> str:
+    """Return the login methods that a host names, as text for an error."""
+    return printable_line(", ".join(methods))[:_MOST_WORDS]
 
 
 def public_blobs(path: str) -> tuple[bytes, ...]:

