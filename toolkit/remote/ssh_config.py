@@ -108,7 +108,7 @@ def _resolve(
         target = replace(target, identity_files=files, identities_only=True)
     if known_hosts:
         target = replace(target, known_hosts=(str(Path(known_hosts).expanduser()),))
-    via = jump or one(options, "proxyjump", "none")
+    via = jump or expand(one(options, "proxyjump", "none"), _tokens(target, address))
     if via == "none":
         if jump == "none":
             return replace(target, proxy="")
@@ -130,7 +130,6 @@ def target_of_options(name: str, address: str, options: Options, user: str = "",
         alias=one(options, "hostkeyalias", ""),
         identities_only=one(options, "identitiesonly", "no") == "yes",
         agent=_agent(one(options, "identityagent", "SSH_AUTH_SOCK")),
-        revoked_keys=set_of(one(options, "revokedhostkeys", "none")),
         unsupported=tuple(n for key, n in _UNSUPPORTED.items() if one(options, key, "no") not in _UNSET),
     )
     tokens = _tokens(target, address)
@@ -148,6 +147,7 @@ def target_of_options(name: str, address: str, options: Options, user: str = "",
         certificates=files("certificatefile"),
         known_hosts=lists("userknownhostsfile", ("~/.ssh/known_hosts",)),
         global_known_hosts=lists("globalknownhostsfile", _GLOBAL),
+        revoked_keys=expand(set_of(one(options, "revokedhostkeys", "none")), tokens),
         proxy=expand(set_of(one(options, "proxycommand", "none")), tokens),
     )
 

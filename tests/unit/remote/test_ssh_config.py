@@ -42,7 +42,7 @@ Host rich
     IdentityAgent {home}/agent.sock
     GlobalKnownHostsFile /etc/ssh/known_a /etc/ssh/known_b
     UserKnownHostsFile ~/.ssh/known/%k
-    RevokedHostKeys /etc/ssh/revoked
+    RevokedHostKeys /etc/ssh/revoked-%h
     ProxyCommand nc -X connect -x proxy:3128 %h %p
     KnownHostsCommand /usr/bin/keys %H
 
@@ -60,6 +60,11 @@ Host passing
 Host jumped
     HostName 10.0.0.5
     ProxyJump dave@gate:2200,second
+
+Host templated
+    HostName 10.0.0.6
+    Port 2222
+    ProxyJump %r@gate-%n,hop-%h-%p
 
 Host gate
     HostName gate.example.com
@@ -121,7 +126,7 @@ def test_everything_that_ssh_looks_at_is_looked_at(home: Path) -> None:
     assert target.agent == f"{home}/agent.sock"
     assert target.global_known_hosts == ("/etc/ssh/known_a", "/etc/ssh/known_b")
     assert [Path(f).name for f in target.known_hosts] == ["rich-key"]
-    assert target.revoked_keys == "/etc/ssh/revoked"
+    assert target.revoked_keys == "/etc/ssh/revoked-192.0.2.30"
     assert target.proxy == "nc -X connect -x proxy:3128 192.0.2.30 22"
     assert target.unsupported == ("KnownHostsCommand",)
 
@@ -160,6 +165,12 @@ def test_the_way_there_and_included_files(home: Path) -> None:
     assert [h.name for h in hops] == ["gpu1 (jump host gate)", "gpu1 (jump host second)"]
     assert hops[1].jump == hops[:1]
     assert all(hop.is_jump for hop in hops) and not resolve_target("gpu1", "jumped").is_jump
+
+
+def test_tokens_in_the_names_of_jump_hosts_are_expanded(home: Path) -> None:
+    first, second = resolve_target("gpu1", "templated", user="alice").jump
+    assert (first.user, first.host) == ("alice", "gate-templated")
+    assert second.host == "hop-10.0.0.6-2222"
 
 
 def test_a_jump_host_behind_a_jump_host(home: Path) -> None:
