@@ -107,7 +107,13 @@ class UnreachableCause(Enum):
 
 
 class Unreachable(ToolkitError):
-    """A host cannot be reached or refuses the login."""
+    """A host cannot be reached or refuses the login.
+
+    Attributes:
+        known_as: the name of a changed SSH host key in known_hosts; empty for other causes.
+    """
+
+    known_as = ""
 
     def __init__(
         self, what: str, fix: str = "", host: str = "", cause: UnreachableCause = UnreachableCause.OTHER

@@ -125,7 +125,12 @@ def test_a_wrong_key_is_tried_once(base: Toolkit, tmp_path: Path) -> None:
     count = "grep -c 'Connection from\\|Connection closed by authenticating user' /var/log/sshd.log || true"
     before = int(sh(SICK, count).split()[0])
     done = variant(base, tmp_path, hosts=hosts).run("up", "--json")
-    one_error(done, "connect", f"sshd refused {tmp_path}/id_ed25519", "ssh-copy-id -p 22 trainer@")
+    one_error(
+        done,
+        "connect",
+        f"sshd refused {tmp_path}/id_ed25519",
+        f"ssh-copy-id -i {tmp_path}/id_ed25519 -p 22 trainer@",
+    )
     after = waiting.until(
         f"sshd of {SICK} has logged the attempt",
         lambda: int(sh(SICK, count).split()[0]),

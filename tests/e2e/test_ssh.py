@@ -248,7 +248,7 @@ def test_certificates_of_users(ssh: Ssh, tmp_path: Path) -> None:
     known = ssh.keys["ed25519"]
     ssh.key = key
     ssh.config(known=known, port=2222)
-    ssh.neither_gets_in("id_certified", "ssh-copy-id -p 2222 trainer@")
+    ssh.neither_gets_in("id_certified", f"ssh-copy-id -i {key} -p 2222 trainer@")
     subprocess.run(
         ["docker", "exec", "-i", outer(HOST), "tee", "/run/extra/id.pub"],
         input=key.with_suffix(".pub").read_bytes(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -130,10 +131,11 @@ def without_file(error: ToolkitError, scene: Scene) -> ToolkitError:
     """Return the error with a fix for a user who has no hosts file yet."""
     host = error.host.partition(" ")[0]
     address = next((h.address for h in scene.inventory.hosts if h.name == host), host)
+    known_as = shlex.quote((error.known_as if isinstance(error, Unreachable) else "") or address)
     fixes = {
         UnreachableCause.UNKNOWN_KEY: f"ssh {address}  # compare the fingerprint, then confirm; "
         "or run toolkit init in a terminal",
-        UnreachableCause.CHANGED_KEY: f"ssh-keygen -R {address}  # only if the host was reinstalled; "
+        UnreachableCause.CHANGED_KEY: f"ssh-keygen -R {known_as}  # only if the host was reinstalled; "
         "otherwise ask the administrator of the host",
         UnreachableCause.UNKNOWN_NAME: "correct the host name in the command, or HostName in ~/.ssh/config",
     }

@@ -31,7 +31,7 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
     """
     name, host, port = target.name, target.host, target.port
     named = name.partition(" ")[0]  # without the description of a jump host
-    by_hand = f"ssh -p {port} {_at(target)}"
+    by_hand = f"ssh {_way(target)}"
     of_jump = "the port of the jump host in hosts.yaml or ~/.ssh/config"
     its_port = of_jump if target.is_jump else "port: in hosts.yaml"
     if isinstance(error, ToolkitError):
@@ -88,8 +88,14 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
     )
 
 
-def _at(target: Target) -> str:
-    return shlex.quote(f"{target.user}@{target.host}")
+def _way(target: Target) -> str:
+    """Return the arguments with which ssh and ssh-copy-id take the same way to the host as toolkit."""
+    way = ["-p", str(target.port)]
+    if target.jump:
+        way += ["-o", "ProxyJump=" + ",".join(hop.login for hop in target.jump)]
+    elif target.proxy:
+        way += ["-o", f"ProxyCommand={target.proxy}"]
+    return shlex.join((*way, f"{target.user}@{target.host}"))
 
 
 def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
@@ -108,7 +114,9 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
         was = ", ".join(f"{e.kind} {e.fingerprint} ({e.where})" for e in known.compared(kind))
         what = f"the SSH host key has CHANGED: recorded {was}, received {kind} {shown}"
         fix = f"toolkit trust --replace {host}  # only if the host was reinstalled"
-        return Unreachable(what, fix, target.name, UnreachableCause.CHANGED_KEY)
+        changed = Unreachable(what, fix, target.name, UnreachableCause.CHANGED_KEY)
+        changed.known_as = target.known_as
+        return changed
     what = f"the SSH host key is not recorded yet ({kind} {shown})"
     if known.authorities:
         what += f"; {known.authorities[0].where} uses a @cert-authority, which toolkit does not support"
@@ -119,7 +127,10 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
 
 def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitError:
     tried = error.tried if isinstance(error, NotLetIn) else [str(error)]
-    copy = f"ssh-copy-id -p {target.port} {_at(target)}"
+    # Without -i, ssh-copy-id installs the keys of the agent, or the newest key in ~/.ssh.
+    only = target.identity_files[:1] if target.identities_only else ()
+    key = f"-i {shlex.quote(only[0])} " if only else ""
+    copy = f"ssh-copy-id {key}{_way(target)}"
     user = "the user in jump:" if target.is_jump else "user:"
     fix = f"{copy}  # or set {user} and identity_file: in hosts.yaml"
     if not tried:

@@ -193,6 +193,12 @@ def test_all_hosts_without_a_gpu_are_excluded() -> None:
     assert mixed_text(hosts).endswith("toolkit run --exclude cpu1,cpu2 SCRIPT")
 
 
+def changed_key(known_as: str) -> ToolkitError:
+    error = Unreachable("changed", "toolkit trust --replace gpu2", "gpu2", UnreachableCause.CHANGED_KEY)
+    error.known_as = known_as
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -204,6 +210,7 @@ def test_all_hosts_without_a_gpu_are_excluded() -> None:
             Unreachable("changed", "toolkit trust --replace gpu2", "gpu2", UnreachableCause.CHANGED_KEY),
             "ssh-keygen -R 10.77.0.3",
         ),
+        (changed_key("[10.77.0.3]:2222"), "ssh-keygen -R '[10.77.0.3]:2222'  # only if"),
         (
             Unreachable("no such name", "set address: in hosts.yaml", "gpu2", UnreachableCause.UNKNOWN_NAME),
             "~/.ssh/config",

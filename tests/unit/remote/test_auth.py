@@ -212,6 +212,18 @@ def test_a_host_adds_no_line_to_an_error(tmp_path: Path) -> None:
     assert "\n" not in explain(TARGET, paramiko.SSHException("Incompatible version (1\n  fix: x)")).what
 
 
+def test_the_fix_of_a_refused_login_copies_the_offered_key_over_the_same_way() -> None:
+    gate = Target("gpu1 (jump host gate)", "gate", "bob", 22, is_jump=True)
+    target = replace(TARGET, identity_files=("/my keys/id",), identities_only=True, jump=(gate,))
+    shown = explain(target, NotLetIn(["x"], [], True))
+    copy = "ssh-copy-id -i '/my keys/id' -p 2222 -o ProxyJump=bob@gate:22 alice@10.0.0.1  #"
+    assert shown.fix.startswith(copy)
+    shown = explain(replace(TARGET, proxy="nc -x proxy 10.0.0.1 2222"), NotLetIn(["x"], [], True))
+    assert "ssh-copy-id -p 2222 -o 'ProxyCommand=nc -x proxy 10.0.0.1 2222' alice@" in shown.fix
+    shown = explain(replace(target, identities_only=False, jump=()), NotLetIn(["x"], [], True))
+    assert shown.fix.startswith("ssh-copy-id -p 2222 alice@10.0.0.1  #")
+
+
 def test_no_key_at_all(tmp_path: Path) -> None:
     shown = explain(TARGET, refusal(Door({}), replace(TARGET, identity_files=(str(tmp_path / "absent"),))))
     assert "toolkit found no key in a file or in the SSH agent" in shown.what
@@ -262,6 +274,7 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
     of_another_kind = explain(TARGET, RefusedHostKey("changed", KEYS[0], other)).what
     assert f"recorded ssh-ed25519 {other.keys[0].fingerprint} (kh line 1), received {now}" in of_another_kind
     assert "toolkit trust --replace gpu1" in shown.fix
+    assert isinstance(shown, Unreachable) and shown.known_as == "[10.0.0.1]:2222"
     shown = explain(TARGET, RefusedHostKey("revoked", KEYS[0], known))
     assert shown.what == f"the SSH host key is REVOKED (kh line 9): {KEYS[0].fingerprint}"
     assert isinstance(shown, Unreachable) and shown.cause is UnreachableCause.REVOKED_KEY
