@@ -134,7 +134,10 @@ def test_a_mount_finding_from_a_container_has_the_same_severity_and_fix() -> Non
         (
             "mpirun",
             "/usr/sbin/sshd ssh mpirun horovodrun torchrun",
-            ("transport: exec and launcher: python in hosts.yaml,", "in hosts.yaml: set launcher: python  # or"),
+            (
+                "transport: exec and launcher: python in hosts.yaml,",
+                "in hosts.yaml: set launcher: python  # or",
+            ),
         ),
     ],
 )
