@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.cluster.session import Session
+from toolkit.core.answers import LineStream
 from toolkit.core.command import command, quoted
 from toolkit.core.local_writer import (
     ELSEWHERE,
@@ -39,7 +40,8 @@ from toolkit.protocol.names import JOBS, RUNS, program
 
 # -X utf8: names of files are UTF-8, also if the image sets another locale.
 _GIVE = program("send_files", "-S", "-E", "-X", "utf8")
-_LIST_SECONDS = 120.0
+# Bytes of the list of files, about a million names; a list is kept in memory.
+_MOST_LISTED = 256 << 20
 _SHOWN = 8
 _PIECE = 2**15  # bytes of a request that are sent at once
 
@@ -123,13 +125,21 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
     """
     runner = session.container(host)
     folder = str(JOBS / job / "code")
-    result = runner.run(command(*_GIVE, "list", folder, *patterns), _LIST_SECONDS)
-    if not result.ok:
-        raise failure(result, runner)
     files: dict[str, RemoteFile] = {}
     missing: list[Missing] = []
     requested = Requested(folder, patterns)
-    for line in filter(None, result.stdout.split("\n")):
+    lines, size = LineStream(host), 0
+
+    def take(data: bytes) -> None:
+        nonlocal size
+        size += len(data)
+        if size > _MOST_LISTED:
+            what = f"the list of the job's files is larger than {_MOST_LISTED >> 20} MiB"
+            raise ToolkitError(what, f"toolkit get --job {job} PATTERN  # a pattern of fewer files", host)
+        for line in lines.take(data):
+            add(line.decode(errors="replace"))
+
+    def add(line: str) -> None:
         one = decode_listed(line, host)
         if isinstance(one, NoJob):
             raise NoFolder(f"the host has no folder of job {job}", "toolkit jobs", host)
@@ -146,6 +156,10 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
             raise bad_answer("a name that occurs twice", one.name, host)
         else:
             files[one.name] = one
+
+    result = runner.stream(command(*_GIVE, "list", folder, *patterns), take, silence=MOST_SILENCE_S)
+    if not result.ok:
+        raise failure(result, runner)
     if missing:
         raise _no_such_file(missing, host, job)
     try:
@@ -281,8 +295,8 @@ def bring(session: Session, found: Found, tell: Tell, keep_modes: bool = False) 
         what = f"cannot write the downloaded files to {found.into.path}: {error.strerror or error}"
         raise ToolkitError(
             what,
-            f"free disk space on your machine, or run the same command again with {ELSEWHERE}; "
-            "complete files are kept",
+            f"free disk space on your machine, or run the same command again with {ELSEWHERE}  "
+            "# toolkit keeps the complete files",
         ) from error
     count = len(found.new) + len(found.skipped) - len(skipped)
     return Got(found.host, str(found.into.path), count, received, found.there, tuple(skipped))

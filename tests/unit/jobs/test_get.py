@@ -25,6 +25,7 @@ from toolkit.core.local_writer import Destination, LocalWriter
 from toolkit.core.remote_files import Missing, RemoteFile
 from toolkit.core.runner import ContainerRunner
 from toolkit.errors import ToolkitError
+from toolkit.jobs import get
 from toolkit.jobs.code import list_files
 from toolkit.jobs.get import (
     FileStream,
@@ -474,11 +475,19 @@ class Lying(ContainerHere):
     sent = b""
 
     def run(self, command: Any, timeout: float | None = None) -> Result:
-        return Result(0, "@@begun@@\n" + "".join(f"{json.dumps(line)}\n" for line in self.listed))
+        return Result(0, self.answer().decode())
+
+    def answer(self) -> bytes:
+        return b"@@begun@@\n" + "".join(f"{json.dumps(line)}\n" for line in self.listed).encode()
 
     def stream(self, command: Any, sink: Any, source: Any = None, silence: float | None = None) -> Result:
         assert silence, "a host that sends nothing would keep `get` waiting"
-        sink(self.sent)
+        if source is not None:
+            sink(self.sent)
+            return Result(0)
+        data = self.answer()
+        for at in range(0, len(data), 100):
+            sink(data[at : at + 100])
         return Result(0)
 
 
@@ -563,6 +572,15 @@ def test_a_name_that_this_machine_cannot_have(place: Place) -> None:
     (place.into / "out").mkdir()
     lying(place, a_file("out/" + "x" * 300))
     with pytest.raises(ToolkitError, match=r"cannot read .*: File name too long") as caught:
+        place.find("out")
+    assert caught.value.host == HOST
+
+
+def test_a_list_of_files_is_limited(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    lying(place, *(a_file(f"out/{number}") for number in range(20)))
+    assert len(place.find("out").new) == 20
+    monkeypatch.setattr(get, "_MOST_LISTED", 1 << 10)
+    with pytest.raises(ToolkitError, match="the list of the job's files is larger than 0 MiB") as caught:
         place.find("out")
     assert caught.value.host == HOST
 
