@@ -242,9 +242,11 @@ def test_certificate_authorities_of_hosts_are_refused_by_name(ssh: Ssh) -> None:
     assert ssh.ours() is None
 
 
-def test_certificates_of_users(ssh: Ssh, tmp_path: Path) -> None:
+def test_certificates_of_users(ssh: Ssh, agent: Path, tmp_path: Path) -> None:
     key = tmp_path / "id_certified"
     keygen("-t", "ed25519", "-N", "", "-f", str(key))
+    added = {**os.environ, "SSH_AUTH_SOCK": str(agent)}
+    subprocess.run(["ssh-add", "-q", str(key)], env=added, check=True, capture_output=True)
     known = ssh.keys["ed25519"]
     ssh.key = key
     ssh.config(known=known, port=2222)
@@ -260,6 +262,13 @@ def test_certificates_of_users(ssh: Ssh, tmp_path: Path) -> None:
     ssh.both_get_in()
     (tmp_path / "id_certified-cert.pub").rename(tmp_path / "elsewhere.pub")
     ssh.config(f"CertificateFile {tmp_path}/elsewhere.pub", known=known, port=2222)
+    ssh.both_get_in()
+    # An agent that has the key alone, from before the certificate.
+    key.unlink()
+    ssh.config(f"IdentityAgent {agent}\n CertificateFile {tmp_path}/elsewhere.pub", known=known, port=2222)
+    ssh.both_get_in()
+    (tmp_path / "elsewhere.pub").rename(tmp_path / "id_certified-cert.pub")
+    ssh.config(f"IdentityAgent {agent}", known=known, port=2222)
     ssh.both_get_in()
 
 
@@ -303,7 +312,7 @@ def test_the_reason_with_which_an_sshd_ends_a_connection(ssh: Ssh) -> None:
         runner.open()
         runner._link.transport._send_user_message(message)  # type: ignore[attr-defined]
         with pytest.raises(
-            Unreachable, match=r"the sshd of the host ended the connection: ieof .* nonexistent channel 99"
+            Unreachable, match=r"the sshd of the host closed the connection: ieof .* nonexistent channel 99"
         ):
             for _ in range(100):
                 runner.run(command("true"), 20)
@@ -405,7 +414,7 @@ def test_a_command_that_is_killed_is_no_lost_connection(ssh: Ssh) -> None:
     assert (killed.status, killed.stdout) == (137, "begun\n") and "killed on the host" in killed.stderr
     assert runner.run(command("true")).ok
     # And one that is: the host's end of this very connection goes away.
-    with pytest.raises(Unreachable, match="the connection was lost before the command ended") as caught:
+    with pytest.raises(Unreachable, match="the connection was lost before the command exited") as caught:
         runner.run(command("sh", "-c", "kill -9 $(ps -o ppid= -p $PPID) $PPID; sleep 200"), 300)
     assert "run the same command again" in caught.value.fix
     runner.close()

@@ -138,7 +138,11 @@ class KeyLogin:
         for path in self._target.identity_files:
             for blob in public_blobs(path):
                 if blob in held:
-                    yield f"{path} (from the agent)", held.pop(blob)
+                    key = held.pop(blob)
+                    if "-cert-" not in key.get_name():  # the key came into the agent before the certificate
+                        beside = f"{path}-cert.pub"
+                        yield from self._certified(path, key, (beside, *self._target.certificates))
+                    yield f"{path} (from the agent)", key
                     break
             else:
                 yield from self._from_file(path)
@@ -153,14 +157,17 @@ class KeyLogin:
         # paramiko has loaded the certificate next to the key, if it exists.
         if key.public_blob is not None:
             yield f"{path} with its certificate", key
-        for certificate in self._target.certificates:
+        yield from self._certified(path, key, self._target.certificates)
+        yield path, key
+
+    def _certified(self, path: str, key: Any, certificates: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        for certificate in certificates:
             key.public_blob = None
             with contextlib.suppress(ValueError, OSError):  # it belongs to another key, or does not exist
                 key.load_certificate(certificate)
             if key.public_blob is not None:
                 yield f"{path} with {certificate}", key
         key.public_blob = None
-        yield path, key
 
     def _load(self, file: Path) -> Any:
         """Return the private key of a file, None if it is unusable; the reason is recorded."""
