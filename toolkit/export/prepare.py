@@ -169,6 +169,8 @@ def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Map
     if start.local_rank_word:
         script = next(number for number, word in enumerate(command) if word.endswith(".py")) + 1
         before, after = shlex.join(command[:script]), shlex.join(command[script:])
+        if command[0] == "python":  # see rank.sh.j2
+            before = before.replace("python", '"$(command -v python || echo python3)"', 1)
         command = ("sh", "-c", f'exec {before} {start.local_rank_word}="$LOCAL_RANK" {after}'.rstrip())
     # All unsupported parts have been left out by now.
     left = {each.path for each in _hindrances(inventory, batch, target, start.launcher)}
