@@ -29,8 +29,9 @@ _IMPORT = re.compile(
     r"^[ \t]*(?:import[ \t]+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)|from[ \t]+([\w.]+)[ \t]+import)", re.M
 )
 _LOCAL_RANK = re.compile(r"""["'](--local[-_]rank)["'=]""")
-# Functions that declare an option: add_argument, add_option, click.option, typer.Option and similar names.
-_DECLARES = re.compile(r"arg|option", re.IGNORECASE)
+# Functions that declare an option: add_argument, add_option, click.option, typer.Option and similar names;
+# add is ConfigArgParse's short name.
+_DECLARES = re.compile(r"arg|option|^add$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,11 @@ def _declared(source: str) -> set[str]:
     if tree is None:
         return mentioned
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    declaring = (call for call in calls if _DECLARES.search(_name_of(call.func)))
-    words = {word.value for call in declaring for word in call.args if isinstance(word, ast.Constant)}
-    return mentioned & words
+    declaring = [call for call in calls if _DECLARES.search(_name_of(call.func))]
+    given: list[ast.AST] = [word for call in declaring for word in call.args]
+    # A keyword can be a list, such as aliases=["--local_rank"].
+    given += [word for call in declaring for each in call.keywords for word in ast.walk(each.value)]
+    return mentioned & {word.value for word in given if isinstance(word, ast.Constant)}
 
 
 def _name_of(function: ast.expr) -> str:

@@ -71,6 +71,9 @@ def test_the_files_that_a_name_may_stand_for() -> None:
         ('click.option("--rank", "--local_rank")', True),
         ('local: int = typer.Option(0, "--local_rank")', True),
         ('arg = p.add_argument\narg("--local_rank")', True),
+        ('add = p.add_argument\nadd("--local_rank")', True),
+        ('configargparse.ArgParser().add("--local_rank", type=int)', True),
+        ('local: int = HfArg(aliases=["--rank", "--local_rank"], default=0)', True),
         ('p.add_argument("--local_rank"); print "Python 2"', True),
         ('os.environ["LOCAL_RANK"]', False),
         ("# --local_rank", False),
@@ -78,6 +81,7 @@ def test_the_files_that_a_name_may_stand_for() -> None:
         ('"""Without "--local_rank"."""', False),
         ('run(["old.py", "--local_rank", "0"])', False),
         ('sys.argv.remove("--local_rank")', False),
+        ('words.append("--local_rank")', False),
     ],
 )
 def test_scripts_that_take_local_rank(source: str, takes: bool) -> None:
