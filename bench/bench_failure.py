@@ -113,7 +113,7 @@ def crash(launcher: str, how: str, victim: int) -> tuple[float, float, str]:
     ended = run.end()
     reason = next(line for line in run.lines if line.startswith(f"job {job}: failed")).split(": ", 2)[2]
     words = {
-        "exit": "ended with exit code 3",
+        "exit": "exited with code 3",
         "SIGKILL": "was killed by SIGKILL",
         "SIGSEGV": "was killed by SIGSEGV",
     }

@@ -95,7 +95,7 @@ def test_a_rank_that_fails_ends_the_others_with_its_own_exit_code(there: Toolkit
     for launcher in ("mpirun", "torchrun"):
         done = there.run("run", "--launcher", launcher, "--", "python", "-c", code)
         assert done.status == 7, (launcher, done.err)
-        assert "rank 1 on box2 ended with exit code 7" in done.err
+        assert "rank 1 on box2 exited with code 7" in done.err
         assert done.seconds < 120, "not when the other rank ends"
     job = there.run("jobs", "--json", check=True).json[-1]
     assert (job["state"], job["exit_code"]) == ("failed", 7)

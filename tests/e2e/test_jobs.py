@@ -180,7 +180,7 @@ def test_mpi_itself_runs_across_both_hosts(up: Toolkit) -> None:
 def test_the_exit_code_is_the_commands(up: Toolkit, launcher: str) -> None:
     text = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(7); time.sleep(300)"
     done = up.run("run", "--launcher", launcher, "--workdir", "examples", "--", "python", "-c", text)
-    assert done.status == 7 and "rank 1 on box2 ended with exit code 7" in done.out
+    assert done.status == 7 and "rank 1 on box2 exited with code 7" in done.out
     assert done.seconds < 240, "not when the other rank ends"
     assert not any(marked(host, "TOOLKIT_JOB=" + _job(done.err)) for host in ("box1", "box2"))
 

@@ -51,7 +51,7 @@ def test_a_rank_that_fails_ends_the_job_with_its_exit_code(up: Toolkit, launcher
     text = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(7); time.sleep(60)"
     words = ("run", "--launcher", launcher, "--workdir", "examples", "--", "python", "-c", text)
     done = up.run(*words)
-    assert done.status == 7 and "rank 1 on box2 ended with exit code 7" in done.out + done.err
+    assert done.status == 7 and "rank 1 on box2 exited with code 7" in done.out + done.err
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_with_open_mpi_5_ranks_are_told_their_place_fail_and_are_stopped(openmpi
     }
     text = "import os, sys, time; os.environ['RANK'] == '2' and sys.exit(7); time.sleep(60)"
     done = openmpi5.run(*words, text)
-    assert done.status == 7 and "rank 2 on box2 ended with exit code 7" in done.out + done.err
+    assert done.status == 7 and "rank 2 on box2 exited with code 7" in done.out + done.err
     job = openmpi5.run("run", "-d", "--json", *words[1:-2], "sleep", "300", check=True).json["job"]
     openmpi5.run("stop", job, check=True)
     assert not any(marked(host, f"TOOLKIT_JOB={job}") for host in ("box1", "box2", "box3"))
@@ -357,7 +357,7 @@ def test_a_node_of_ray_that_dies_ends_the_job_and_nothing_is_left(ray: Toolkit) 
     job = hanging(ray)
     inside("box3", "kill -9 $(ps -eo pid,comm | awk '$2 == \"raylet\" {print $1}')")
     done = ray.run("wait", job, "--timeout", "120")
-    assert done.status == 1 and "Ray on box3 ended with exit code 1" in done.err
+    assert done.status == 1 and "Ray on box3 exited with code 1" in done.err
     for host in ("box1", "box2", "box3"):
         assert not marked(host, f"TOOLKIT_JOB={job}")
         left = inside(host, "ls /tmp").split()

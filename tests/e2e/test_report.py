@@ -33,7 +33,7 @@ def test_a_job_that_was_started_again(up: Toolkit, tmp_path: Path) -> None:
     said = up.run("report", "--json", "-o", str(page), check=True).json
     assert (said["status"]["state"], said["silent"]) == ("succeeded", [])
     assert [attempt["reason"] for attempt in said["attempts"]] == [
-        "rank 1 on box2 ended with exit code 9",
+        "rank 1 on box2 exited with code 9",
         "succeeded",
     ]
     phases = {(span["phase"], span["host"]) for span in said["preparation"]}
@@ -58,7 +58,7 @@ def test_a_job_that_was_started_again(up: Toolkit, tmp_path: Path) -> None:
         assert len(curves["CPU"]["points"]) >= 4 and curves["memory"]["points"][0][1] > 0
         assert dict(host["versions"])["torch"] and dict(host["versions"])["docker"]
     text = page.read_text()
-    assert "1 restart" in text and "rank 1 on box2 ended with exit code 9" in text and "<script" not in text
+    assert "1 restart" in text and "rank 1 on box2 exited with code 9" in text and "<script" not in text
 
     other = up.run("report", "--compare", said["status"]["id"], "-o", str(page), check=True)
     assert "times the samples/s" in other.out and "Versions that differ" in page.read_text()

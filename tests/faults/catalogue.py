@@ -216,7 +216,7 @@ _PROCESSES = (
         "let a rank exit with code 3",
         ANY,
         Shell("touch $SHARED/$CASE/exit-$RANK"),
-        {"step": replace(_CRASH, cause=r"\brank {rank} on {host} ended with exit code 3")},
+        {"step": replace(_CRASH, cause=r"\brank {rank} on {host} exited with code 3")},
     ),
     Fault(
         "rank-memory",

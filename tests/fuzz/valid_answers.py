@@ -189,7 +189,7 @@ def statuses(busy: bool = True) -> dict[str, dict[str, Any]]:
         "exit_code": 1,
         "started": _STARTED,
         "ended": _ENDED,
-        "reason": "rank 2 on gpu2 ended with exit code 1",
+        "reason": "rank 2 on gpu2 exited with code 1",
         "unswept": [],
         "hosts": hosts,
         "restarts": [{"at": _STARTED + 5, "reason": "rank 1 was killed", "host": "gpu2", "hosts": ["gpu1"]}],

@@ -115,7 +115,7 @@ def host_name(text: str) -> str:
 
 def address(text: str) -> str:
     _not_an_option(text)
-    should = "a host name, an IPv4 address or an alias of ~/.ssh/config"
+    should = "a host name, an IPv4 address or an alias from ~/.ssh/config"
     require(len(text) <= 300, should, text)
     name, at, rest = text.partition("@")
     if at and fits(USER, name) and fits(ADDRESS, rest):
@@ -124,7 +124,7 @@ def address(text: str) -> str:
     if colon and fits(ADDRESS, name) and rest.isdecimal():
         raise ValueError(f"should not contain a port; write 'address: {name}' and 'port: {rest}'")
     if fits(r"\[?[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]?", text):
-        raise ValueError("should not be an IPv6 address; write an alias of ~/.ssh/config instead")
+        raise ValueError("should not be an IPv6 address; write an alias from ~/.ssh/config instead")
     require(fits(ADDRESS, text), should, text)
     if fits(r"[0-9.]+", text):
         _ipv4(text)
@@ -170,7 +170,8 @@ def identity_file(text: str) -> str:
     path(text)
     if text.endswith(".pub"):
         raise ValueError(
-            f"this is the path of a public key; write the path of the private key, {shown(text[:-4])}"
+            f"{shown(text)} is the path of a public key; "
+            f"write the path of the private key, {shown(text[:-4])}"
         )
     return text
 

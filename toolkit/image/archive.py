@@ -163,7 +163,8 @@ class _Bytes:
             piece = self._rest or next(self._pieces, b"")
             if not piece:
                 raise ImageError(
-                    "the local engine returned only part of the image data", "run the same command again"
+                    "the container engine on your machine returned only part of the image data",
+                    "run the same command again",
                 )
             self._rest = piece[count:]
             count -= min(count, len(piece))
@@ -172,7 +173,8 @@ class _Bytes:
     def end(self) -> None:
         if self._rest or next(self._pieces, b""):
             raise ImageError(
-                "the local engine returned more data than the layers of the image contain",
+                "the container engine on your machine returned more data than the layers of the image "
+                "contain",
                 "run the same command again",
             )
 

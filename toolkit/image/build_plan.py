@@ -561,7 +561,7 @@ def _cuda_problems(recipe: ImageRecipe) -> list[Problem]:
     if recipe.variant and recipe.arch not in known.arches:
         torch = known.arguments["TORCH_VERSION"]
         what = (
-            f"needs x86_64, found {recipe.arch}: PyPI has torch {torch} for {recipe.arch} only without CUDA"
+            f"needs x86_64, found {recipe.arch}: PyPI has only a CPU build of torch {torch} for {recipe.arch}"
         )
         return [Problem(f"--cuda {recipe.cuda}", what)]
     return []

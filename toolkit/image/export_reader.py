@@ -93,7 +93,7 @@ class ExportReader:
             (manifest,) = decode_json(tuple[_Manifest, ...], self._small("manifest.json"))
             config = self._small(manifest.config)
             if config_identity(load_json(config), engine) != identity:
-                raise Unreadable("the local engine exported a different image")
+                raise Unreadable("the container engine on your machine exported a different image")
             self._names = manifest.layers
             pairs = zip(self._image.diff_ids, self._names, strict=True)
             return ImageLayers(config, tuple(Layer(diff_id, self._size(name)) for diff_id, name in pairs))

@@ -107,13 +107,15 @@ class LayerReader:
                 last = last or Unreadable(
                     f"the program that reads the image layers returned invalid output: {error}"
                 )
-        raise last or Unreadable("the local engine has no layers of the image")
+        raise last or Unreadable("the container engine on your machine has no layers of the image")
 
     def _ways(self) -> Iterator[tuple[str, list[Mount]]]:
         try:
             info = self._client.info()
         except _FAULTS as error:
-            raise Unreadable(f"the local engine does not report its layer folder: {error}") from error
+            raise Unreadable(
+                f"the container engine on your machine does not report its layer folder: {error}"
+            ) from error
         root = str(info.get("DockerRootDir") or "")
         driver = str(info.get("Driver") or "")
         if "io.containerd.snapshotter" in str(info.get("DriverStatus")):
@@ -200,19 +202,25 @@ def verified(pieces: Iterator[bytes], layers: Sequence[Layer]) -> Iterator[bytes
         while left:
             piece = rest or next(pieces, b"")
             if not piece:
-                raise Unreadable(f"the local engine returned only part of layer {layer.diff_id}")
+                raise Unreadable(
+                    f"the container engine on your machine returned only part of layer {layer.diff_id}"
+                )
             piece, rest = piece[:left], piece[left:]
             left -= len(piece)
             sum_.update(piece)
             if left:
                 yield piece
         if f"sha256:{sum_.hexdigest()}" != layer.diff_id:
-            raise Unreadable(f"the local engine returned bytes that do not match layer {layer.diff_id}")
+            raise Unreadable(
+                f"the container engine on your machine returned bytes that do not match layer {layer.diff_id}"
+            )
         if layer.size:
             yield piece
     # Do not wait for more bytes.
     if rest:
-        raise Unreadable("the local engine returned more data than the layers of the image contain")
+        raise Unreadable(
+            "the container engine on your machine returned more data than the layers of the image contain"
+        )
 
 
 class _Output:

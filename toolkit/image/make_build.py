@@ -126,7 +126,8 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
                     names = ", ".join(wrong)
                     what = f"the image has the CPU build of torch, which is incompatible with {names}"
                     fix = (
-                        f"add --torch-index INDEX  # URL ({TORCH_CPU_INDEX}) or folder with these +cpu wheels"
+                        f"add --torch-index INDEX  # INDEX: the URL {TORCH_CPU_INDEX}, or a folder that "
+                        "contains these +cpu wheels"
                     )
                     raise ImageError(what, fix)
         options = tuple(source_options(Path(requirements)))

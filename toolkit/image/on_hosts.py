@@ -326,6 +326,6 @@ def remove_partial_image(host: str, identity: str, names: Sequence[str], again: 
         f"remove image {names[0]}",
         script(_REMOVE_PART, identity, *names),
         unless=script(_GONE, *names),
-        unsure=f"{again}  # after the transfer of the image has ended",
+        unsure=f"{again}  # after the transfer of the image has finished",
         why=f"left by an incomplete transfer of image {identity}",
     )

@@ -36,20 +36,22 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"HTTP response to HTTPS client|not look like a TLS handshake|x509:|certificate",
-        "the engine of the host does not trust the certificate of the registry, or the registry uses HTTP",
-        "on {host}: install the CA certificate of the registry as {certificates}/{registry}/ca.crt; or, if "
-        "the registry uses HTTP, {insecure}",
+        "the container engine of the host does not trust the certificate of the registry, or the registry "
+        "uses HTTP",
+        "on {host}: install the CA certificate of the registry as {certificates}/{registry}/ca.crt  # if "
+        "the registry uses HTTP: {insecure}",
     ),
     (
         r"dial tcp|no such host|connection refused|timeout|deadline exceeded|unreachable|EOF",
         "the host cannot reach the registry",
-        "check the registry name in hosts.yaml, and the network, proxy and firewall of {host}; or set "
-        "image: {{name: {image}, pull: never}} in hosts.yaml, so that your machine sends the image",
+        "check the registry name in hosts.yaml, and the network, proxy and firewall of {host}  # or in "
+        "hosts.yaml: set image: {{name: {image}, pull: never}}, so that your machine sends the image",
     ),
     (
         r"manifest unknown|no such manifest|not found|name unknown|does not exist",
         "the registry does not contain the image",
-        "set image: in hosts.yaml to an image that the registry contains, or push the image to the registry",
+        "in hosts.yaml: set image: to an image that the registry contains  # or push the image to the "
+        "registry",
     ),
 )
 

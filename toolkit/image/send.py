@@ -358,7 +358,7 @@ class Sending:
         if arrived.identity != self.step.identity:
             raise ImageError("the received image differs from the sent image", _AGAIN, self.step.host)
         if not arrived.whole:
-            what = "the engine did not keep all layers of the image"
+            what = "the container engine did not keep all layers of the image"
             raise ImageError(what, self.restart, self.step.host)
         names = image_names(self.step.identity, self.step.reference)
         self._ask(script(_NAME, arrived.name, *names, "--", *dict.fromkeys((*self.made, *earlier))))

@@ -117,7 +117,7 @@ def _surveyed(seen: Seen, scene: Scene, errors: list[Finding]) -> SurveyedHost:
     if seen.error is not None:
         other = _engine(seen)
         if other and other != scene.inventory.engine:
-            rule = "all hosts of a cluster must use the same engine"
+            rule = "all hosts of a cluster must use the same container engine"
             what = f"{seen.error.what}; the host has {other}, but {rule}"
             return replace(surveyed, what=what, fix=seen.error.fix)
         return replace(surveyed, what=seen.error.what, fix=seen.error.fix)

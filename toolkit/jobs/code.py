@@ -34,7 +34,9 @@ _MOST_KEYS = 1 << 16  # bytes; the certificates of a key can precede it
 _PIECE = 2**15
 # Output files of `why` and `report`, which can contain more than the ranks should read.
 _OWN_PAGES = re.compile(r"why-\d{8}-\d{6}-.*\.tar\.gz|report-\d{8}-\d{6}-.*\.html")
-_STEADY = "run the same command again; if files change during every transfer, list them in .toolkitignore"
+_STEADY = (
+    "run the same command again  # if files change during every transfer, list the files in .toolkitignore"
+)
 
 # A file that was written this short a time before it was read may be written again with the same times and
 # the same size; file systems count time in steps of up to two seconds.

@@ -197,6 +197,6 @@ def refuse_to_end_jobs(session: Session, layout: Layout, prepare: bool = False) 
     fix = f"toolkit stop {job}  # or stop the job with: toolkit up {options}"
     if main not in ("", session.inventory.main):
         # With the earlier main, `up` would keep the containers and the job.
-        fix = f"set main: {main} in hosts.yaml, then run: toolkit stop {job}"
+        fix = f"in hosts.yaml: set main: {main}  # then: toolkit stop {job}"
         fix += f"\ntoolkit up {options}  # alternative that keeps hosts.yaml and stops the job"
     raise NotReady(f"job {job} is running, and {' and '.join(taken)}", fix)

@@ -116,7 +116,7 @@ def all_parts(session: Session, ask: Callable[[str], Sequence[JobRow]]) -> list[
             ignored |= {host: job for host in reported if host not in parts.statuses}
     for host, job in ignored.items():
         what = "the job does not run on the host, so toolkit ignores the host's report about the job"
-        fix = f"if you do not trust {host}, remove {host} from hosts.yaml"
+        fix = f"in hosts.yaml: remove {host}  # if you do not trust the reports of {host}"
         session.warn_once(Finding("jobs", "warning", what, fix, host, job))
     return sorted(found, key=lambda parts: parts.status.started)
 

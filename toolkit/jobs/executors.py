@@ -136,7 +136,7 @@ class _Talk:
             else:
                 return answer
         raise ToolkitError(
-            f"the code transfer did not end after {_ROUNDS} requests from the host", _AGAIN, step.host
+            f"the code transfer did not finish after {_ROUNDS} requests from the host", _AGAIN, step.host
         )
 
     def _contents(self, entries: list[Entry]) -> Iterator[bytes]:

@@ -88,7 +88,9 @@ def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bo
     used = [*dict(job.hosts), *job.former_hosts]
     if what.host and what.host not in used:
         known = host_list(used)
-        raise NotReady(f"job {job.id} has had no ranks on {what.host}, only on {known}", "toolkit jobs")
+        raise NotReady(
+            f"job {job.id} has had no ranks on {what.host}; hosts that had ranks: {known}", "toolkit jobs"
+        )
     more = () if on else ("--now",)
     if what.rank is None and session.inventory.in_parts:
         show_parts(session, job.id, sink, what, more)

@@ -81,7 +81,7 @@ def take_slots(rooms: Sequence[Room], ranks: int | None, jobs: Sequence[Taken] =
         names = [room.name for room in rooms]
         what = f"{host_list(names)} {'has' if len(names) == 1 else 'have'} no slot for a rank"
         raise NotReady(
-            what, "run the same command again with other hosts, or set slots: to 1 or more in hosts.yaml"
+            what, "run the same command again with other hosts, or in hosts.yaml: set slots: to 1 or more"
         )
     wanted = total if ranks is None else ranks
     if wanted < 1:

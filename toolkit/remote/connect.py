@@ -239,7 +239,7 @@ class Link:
         if self._pulse is None:
             return ""
         words = getattr(self.transport, "last_words", "")
-        return self._pulse.lost or (words and f"the sshd of the host ended the connection: {words}")
+        return self._pulse.lost or (words and f"the sshd of the host closed the connection: {words}")
 
     def shown_key(self) -> Any:
         """Return the key that the host presents, without a login.

@@ -83,7 +83,7 @@ def file_for_keys(target: Target) -> Path:
     Raises:
         Unreachable: ssh's configuration names no file to record keys in, or one that is not a regular file.
     """
-    fix = "set known_hosts: FILE in hosts.yaml"
+    fix = "in hosts.yaml: set known_hosts: FILE"
     if not target.known_hosts:
         what = "the SSH configuration sets UserKnownHostsFile none, so toolkit has no file for the host key"
         raise Unreachable(what, fix, target.name)
@@ -117,7 +117,7 @@ def save_key(target: Target, key: Any) -> Path:
             mode = path.stat().st_mode & 0o777 if there else 0o600
         except OSError as error:
             what = f"cannot use {shown} as the file for SSH host keys: {error.strerror}"
-            raise ToolkitError(what, "set known_hosts: FILE in hosts.yaml", target.name) from error
+            raise ToolkitError(what, "in hosts.yaml: set known_hosts: FILE", target.name) from error
         kept = [line for line in lines_of(text) if not _is_replaced(line, target.known_as)]
         entry = f"{target.known_as} {key.get_name()} {key.get_base64()}"
         write_whole(path, "\n".join([*kept, entry, ""]).encode(errors="surrogateescape"), mode)

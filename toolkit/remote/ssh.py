@@ -40,7 +40,7 @@ _MOST_BEFORE = 1 << 17  # most bytes that a login shell prints before a command
 _MOST_ARGUMENT = (1 << 17) - 1  # bytes, MAX_ARG_STRLEN without the zero at the end (man 2 execve)
 _MOST_WORD = 96 << 10  # bytes of a line or script; above, it is sent over standard input
 _MOST_ERRORS = 1 << 20  # that are kept of standard error
-_AGAIN = "when the host is back, run the same command again"
+_AGAIN = "run the same command again when the host is reachable"
 _CLOSED_FIX = "run the same command again"
 
 # Called with the host's name and the readable command, before the command runs.
@@ -396,7 +396,7 @@ class SshRunner:
             if self._closed:
                 raise Unreachable("toolkit closed the connection to the host", _CLOSED_FIX, self.name)
             why = f": {self._link.lost}" if self._link.lost else ""
-            raise Unreachable(f"the connection was lost before the command ended{why}", _AGAIN, self.name)
+            raise Unreachable(f"the connection was lost before the command exited{why}", _AGAIN, self.name)
         stderr = errors.decode(errors="replace")
         if status == -1:
             why = "the command was killed on the host, perhaps because the host ran out of memory"

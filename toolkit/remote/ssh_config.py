@@ -114,7 +114,8 @@ def _resolve(
             return replace(target, proxy="")
         if target.proxy and one(options, "proxyusefdpass", "no") == "yes":
             what = f"the SSH configuration of {address} sets ProxyUseFdpass, which toolkit does not support"
-            raise Unreachable(what, "use ProxyJump, or a ProxyCommand that forwards the data", name)
+            fix = "in ~/.ssh/config: use ProxyJump, or a ProxyCommand that forwards the data"
+            raise Unreachable(what, fix, name)
         return target
     hops = _hops(name, via, known_hosts, identity_file, depth)
     return replace(target, proxy="", jump=hops)
@@ -185,7 +186,7 @@ def _tokens(target: Target, address: str) -> dict[str, str]:
 def _hops(name: str, via: str, known_hosts: str, identity_file: str, depth: int) -> tuple[Target, ...]:
     if depth >= _MOST_HOPS:
         what = f"the jump hosts form a loop, or there are more than {_MOST_HOPS} jump hosts: {via}"
-        raise Unreachable(what, "correct ProxyJump in ~/.ssh/config", name)
+        raise Unreachable(what, "in ~/.ssh/config: correct ProxyJump", name)
     hops: tuple[Target, ...] = ()
     for text in via.split(","):
         user, host, port = split_hop(text)

@@ -148,9 +148,9 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
                 "then restart sshd"
             )
         elif error.hung_up:
-            where = "an IdentityFile and IdentitiesOnly yes for the jump host in ~/.ssh/config"
-            where = where if target.is_jump else "identity_file: in hosts.yaml"
-            fix = f"set {where}, so that toolkit offers only the key in that file"
+            where = "in ~/.ssh/config: set IdentityFile and IdentitiesOnly yes for the jump host"
+            where = where if target.is_jump else "in hosts.yaml: set identity_file:"
+            fix = f"{where}  # toolkit then offers only the key in the identity file"
         elif error.no_keys:
             fix = (
                 f"on {target.name}: set PubkeyAuthentication yes for {target.user} in sshd_config, "
@@ -158,6 +158,6 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
             )
     unsupported = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if unsupported:
-        tried = [*tried, f"toolkit does not support {' or '.join(unsupported)} of the SSH configuration"]
+        tried = [*tried, f"toolkit does not support {' or '.join(unsupported)} in the SSH configuration"]
     what = f"the SSH login of {target.login} failed: {'; '.join(tried)}"
     return Unreachable(what, fix, target.name, UnreachableCause.LOGIN_REFUSED)

@@ -95,7 +95,7 @@ def test_the_fault_of_a_failed_all_reduce_is_accepted_by_predict(ran: Any, line:
 
 
 def test_a_job_without_a_result_is_an_error(ran: Any) -> None:
-    blame = "[toolkit] mpirun ended with exit code 1"
+    blame = "[toolkit] mpirun exited with code 1"
     launcher = "ssh: connect to host 10.77.0.3 port 12345: Connection refused"
     with pytest.raises(ToolkitError) as caught:
         ran(f"{launcher}\n{blame}\n", 1, "failed")

@@ -474,7 +474,7 @@ def test_parts_of_an_image_that_this_user_receives_stay(tmp_path: Path, engine: 
     with sleeping(TOOLKIT_RELAY=MARKED) as relay:
         (stays,) = execute(plan_gc(found), hosts("gpu1")).outcomes
     assert stays.status == "not run" and stays.detail.endswith(f"runs as pid {relay.pid}")
-    assert stays.fix == "toolkit gc  # after the transfer of the image has ended"
+    assert stays.fix == "toolkit gc  # after the transfer of the image has finished"
     assert [status for status, _ in carried_out(found)] == ["ok"]
 
 

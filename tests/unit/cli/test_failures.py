@@ -366,7 +366,7 @@ def test_trust_as_a_dry_run_records_nothing(
     findings[:] = [toolkit.init.trust.ShownKey("gpu1", none, "ssh-ed25519", "SHA256:new")]
     status, out, err = run("trust", "--dry-run", "--json")
     assert status == 1 and "not recorded: the SSH configuration sets UserKnownHostsFile none" in err
-    assert json.loads(out)[0]["fix"] == "set known_hosts: FILE in hosts.yaml"
+    assert json.loads(out)[0]["fix"] == "in hosts.yaml: set known_hosts: FILE"
     findings[:] = [
         toolkit.init.trust.ShownKey("gpu2", target, failure=Unreachable("it is off", "ssh gpu2", "gpu2"))
     ]

@@ -187,7 +187,7 @@ def test_a_ctrl_c_while_the_offer_to_kill_is_written_kills_the_job(monkeypatch: 
     assert done[1:] == [("\nkilling the-job on all hosts",), ("kill", "the-job"), ("stop", "the-job", 0)]
 
 
-def _failed(*last: str, reason: str = "rank 1 on box2 ended with exit code 1") -> JobStatus:
+def _failed(*last: str, reason: str = "rank 1 on box2 exited with code 1") -> JobStatus:
     return JobStatus("the-job", "failed", 1, 100.0, 102.0, reason, last_lines=last)
 
 
@@ -203,7 +203,7 @@ def test_the_summary_comes_last_with_the_error_of_the_rank(capsys: pytest.Captur
     _tell(replace(_failed("[rank1]: ModuleNotFoundError: No module named 'yaml'", "bye"), unswept=("box3",)))
     *_, summary, fix = capsys.readouterr().err.splitlines()
     assert summary == (
-        "job the-job: failed after 2.0 s, exit code 1: rank 1 on box2 ended with exit code 1: "
+        "job the-job: failed after 2.0 s, exit code 1: rank 1 on box2 exited with code 1: "
         "ModuleNotFoundError: No module named 'yaml'"
     )
     assert fix.startswith("  fix: toolkit image build --pip requirements.txt && toolkit up")

@@ -69,7 +69,7 @@ def test_a_rank_that_begins_on_a_full_disk_is_heard_of_through_its_lease(
     world.call("job.supervisor", JOB)
     status = world.status()
     assert (status["state"], status["exit_code"]) == ("failed", 3)
-    assert status["reason"] == "rank 0 on gpu1 ended with exit code 3"
+    assert status["reason"] == "rank 0 on gpu1 exited with code 3"
 
 
 def test_the_final_state_reaches_those_who_ask_without_any_room(world: World, small_disk: Path) -> None:

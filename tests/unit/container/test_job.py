@@ -82,12 +82,12 @@ def test_a_sweep_that_is_not_the_last_leaves_the_variables(world: World) -> None
 @pytest.mark.parametrize(
     ("code", "expected", "words"),
     [
-        ("print('last'); raise SystemExit(7)", 7, "ended with exit code 7"),
+        ("print('last'); raise SystemExit(7)", 7, "exited with code 7"),
         ("import os; print('last', flush=True); os.kill(os.getpid(), 11)", 139, "was killed by SIGSEGV"),
         (
             "print('last'); raise SystemExit(139)",
             139,
-            "ended with exit code 139, which usually means SIGSEGV",
+            "exited with code 139, which usually means SIGSEGV",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_rank_that_dies_ends_a_job_whose_launcher_sees_nothing(world: World) -
     start = time.monotonic()
     world.call("job.supervisor", JOB)
     assert time.monotonic() - start < 300  # the launcher would go on for 600
-    assert world.status()["reason"] == "rank 1 on gpu1 ended with exit code 5"
+    assert world.status()["reason"] == "rank 1 on gpu1 exited with code 5"
 
 
 def test_a_rank_that_fails_ends_the_job_though_its_child_prints_without_end(world: World) -> None:
@@ -128,7 +128,7 @@ def test_a_rank_that_fails_ends_the_job_though_its_child_prints_without_end(worl
     world.start("job.supervisor", JOB)
     status = finish(world)
     assert (status["state"], status["exit_code"]) == ("failed", 3)
-    assert status["reason"] == "rank 1 on gpu1 ended with exit code 3"
+    assert status["reason"] == "rank 1 on gpu1 exited with code 3"
     # Its child prints without end, so that an end at all shows it; `make faults` measures the seconds.
     assert not is_alive(shown_pid(world))
 
@@ -177,7 +177,7 @@ def test_a_rank_that_loses_the_store_of_pytorch_blames_another(error: str) -> No
 def test_a_rank_that_blames_another_is_told_when_no_other_fails(world: World) -> None:
     world.job(command=python("import sys; sys.exit('ConnectionResetError: Connection reset by peer')"))
     world.call("job.supervisor", JOB)
-    assert world.status()["reason"] == "rank 0 on gpu1 ended with exit code 1"
+    assert world.status()["reason"] == "rank 0 on gpu1 exited with code 1"
 
 
 def test_a_rank_whose_rank_py_is_killed_is_missed(world: World) -> None:
@@ -205,15 +205,15 @@ def test_torchruns_own_exit_code_is_replaced_by_the_first_failing_ranks(world: W
     world.job(world_size=2, launcher="torchrun", command=python(code), launches=[launch])
     world.call("job.supervisor", JOB)
     status = world.status()
-    assert (status["exit_code"], status["reason"]) == (9, "rank 1 on gpu1 ended with exit code 9")
+    assert (status["exit_code"], status["reason"]) == (9, "rank 1 on gpu1 exited with code 9")
 
 
 def test_a_launcher_that_fails_by_itself_is_named(world: World) -> None:
     world.job(launches=[{"host": "gpu1", "argv": ["sh", "-c", "echo no; exit 3"], "env": {}}])
     world.call("job.supervisor", JOB)
     status = world.status()
-    assert (status["exit_code"], status["reason"]) == (3, "sh on gpu1 ended with exit code 3")
-    assert world.log() == b"no\n[toolkit] sh on gpu1 ended with exit code 3\n"
+    assert (status["exit_code"], status["reason"]) == (3, "sh on gpu1 exited with code 3")
+    assert world.log() == b"no\n[toolkit] sh on gpu1 exited with code 3\n"
 
 
 def test_launchers_of_several_hosts_are_told_apart_in_the_log(world: World) -> None:
@@ -604,7 +604,7 @@ def test_ranks_end_when_the_supervisor_is_gone_and_the_launch_does_not_notice(wo
     wait_for(lambda: not is_alive(pid), 5)
     wait_for(lambda: not leases(world), 5)
     kept = (world.folder() / "logs/lease.log").read_text()
-    assert "the main container closed the connection; toolkit ended the ranks on this host" in kept
+    assert "the main container closed the connection; toolkit stopped the ranks on this host" in kept
 
 
 def test_a_job_that_loses_a_host_fails_and_says_which(world: World) -> None:
@@ -654,7 +654,7 @@ def test_a_main_that_stood_still_for_too_long_says_so_itself(world: World) -> No
     wait_for(lambda: world.status()["state"] == "failed")
     reason = world.status()["reason"]
     assert reason.startswith("gpu1 stalled for 1"), reason
-    assert reason.endswith(" s, so the hosts have ended the job's ranks")
+    assert reason.endswith(" s, so the hosts have stopped the job's ranks")
     assert world.status()["exit_code"] == 69
 
 

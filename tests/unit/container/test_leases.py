@@ -192,7 +192,7 @@ supervisor.main()
     status = world.status()
     assert (status["state"], status["exit_code"], status["unswept"]) == ("failed", 3, [])
     failed = """the supervisor failed: RuntimeError("can't start new thread")"""
-    assert status["reason"] == f"rank 0 on gpu1 ended with exit code 3; {failed}"
+    assert status["reason"] == f"rank 0 on gpu1 exited with code 3; {failed}"
 
 
 def test_a_damaged_record_does_not_hide_the_others(world: World) -> None:
@@ -205,7 +205,7 @@ def test_a_damaged_record_does_not_hide_the_others(world: World) -> None:
         (folder / "logs" / name).write_text(text)
     world.start("job.supervisor", JOB)
     wait_for(lambda: world.status()["state"] == "failed", 20)
-    assert world.status()["reason"] == "rank 0 on gpu1 ended with exit code 3"
+    assert world.status()["reason"] == "rank 0 on gpu1 exited with code 3"
 
 
 @pytest.mark.parametrize(("behind", "delay"), [(0, 0), (0, 0.3), (3600, 0), (3600, 0.3)])

@@ -424,7 +424,7 @@ Root Cause (first observed failure):
 ============================================================
 """
 OTHER = b"Traceback (most recent call last):\n  File x\ntorch.distributed.RendezvousTimeoutError\n"
-ENDED = b"[toolkit] rank 1 on box2 ended with exit code 1\n"
+ENDED = b"[toolkit] rank 1 on box2 exited with code 1\n"
 
 
 def test_torchruns_traceback_is_left_out_and_the_ranks_own_is_not() -> None:

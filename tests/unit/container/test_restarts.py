@@ -168,7 +168,7 @@ def test_a_job_is_started_again_and_keeps_its_variables(world: World) -> None:
     assert (status["state"], status["exit_code"], len(status["restarts"])) == ("succeeded", 0, 1)
     log = world.log().decode()
     assert "[gpu1 0] try 0 s3cret" in log and "[gpu1 0] try 1 s3cret" in log
-    assert "rank 0 on gpu1 ended with exit code 9\n[toolkit] restart 1 of 3 in 1 s" in log
+    assert "rank 0 on gpu1 exited with code 9\n[toolkit] restart 1 of 3 in 1 s" in log
     assert "restart 1: 1 rank on gpu1" in log
     logs = {"output.log", "rank-0.log"}
     assert {path.name for path in world.holders("s3cret")} == logs and (
@@ -392,7 +392,7 @@ def test_a_launcher_that_starts_a_rank_again_by_itself(
     assert supervisor.wait(PATIENCE_S) == 0
     status, log = world.status(), world.log().decode()
     assert status["state"] == state, log
-    reason = "rank 0 on gpu1 ended with exit code 9"
+    reason = "rank 0 on gpu1 exited with code 9"
     assert f"[toolkit] {reason}; restart 1 of {most} by torchrun on gpu1" in log
     assert [each["reason"] for each in status["restarts"]] == [reason] * most
     if state == "failed":

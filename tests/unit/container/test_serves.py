@@ -40,14 +40,14 @@ def test_what_ends_before_the_ranks_is_a_failure_whatever_its_code(world: World)
         world.call("job.supervisor", name)
         status = world.status(name)
         assert status["state"] == "failed" and status["exit_code"] == (code or 70)
-        assert status["reason"] == f"Ray on gpu1 ended with exit code {code}"
+        assert status["reason"] == f"Ray on gpu1 exited with code {code}"
 
 
 def test_a_rank_that_fails_is_the_cause_and_not_what_served_it(world: World) -> None:
     job(world, "import sys; sys.exit(7)", STAYS)
     world.call("job.supervisor", JOB)
     status = world.status()
-    assert (status["exit_code"], status["reason"]) == (7, "rank 0 on gpu1 ended with exit code 7")
+    assert (status["exit_code"], status["reason"]) == (7, "rank 0 on gpu1 exited with code 7")
 
 
 def test_a_jobs_token_is_forgotten_with_the_variables(world: World) -> None:
@@ -60,6 +60,6 @@ def test_a_jobs_token_is_forgotten_with_the_variables(world: World) -> None:
 
 def test_processes_that_do_not_end_are_named() -> None:
     left = [{"pid": 12, "name": "python3"}, {"pid": 7, "name": "sh"}]
-    assert still_alive(left) == "python3 (pid 12), sh (pid 7) did not end"
+    assert still_alive(left) == "python3 (pid 12), sh (pid 7) did not exit"
     assert still_alive([]) is None
-    assert still_alive("words of a changed host") == "unknown processes did not end"
+    assert still_alive("words of a changed host") == "unknown processes did not exit"

@@ -44,7 +44,7 @@ def test_one_that_fails_ends_the_others_with_its_exit_code(world: World) -> None
     world.call("job.supervisor", JOB)
     assert time.monotonic() < began + PATIENCE_S
     status = world.status()
-    assert (status["exit_code"], status["reason"]) == (7, "rank 1 on gpu1 ended with exit code 7")
+    assert (status["exit_code"], status["reason"]) == (7, "rank 1 on gpu1 exited with code 7")
     ends = [json.loads(path.read_text()) for path in (world.folder() / "logs").glob("rank-*.exit")]
     codes = {end["rank"]: end["exit_code"] for end in ends}
     # On a busy machine the others' short grace may be over before they have written anything.

@@ -364,7 +364,7 @@ def test_the_end_of_a_job() -> None:
     ended = replace(
         others(seen(1, exit_code=137, lines=("Killed",))),
         state="failed",
-        reason="rank 1 on box2 ended with exit code 137",
+        reason="rank 1 on box2 exited with code 137",
         failed_rank=1,
     )
     assert "the last line of rank 1 is: Killed" in judge(ended).what and judge(ended).ranks == (1,)

@@ -219,7 +219,7 @@ def test_parts_stay_while_their_image_is_on_its_way(tmp_path: Path, monkeypatch:
         (stays,) = execute(plan_prune({"gpu1": (part,)}, ""), hosts("gpu1")).outcomes
     assert (stays.status, stays.fix) == (
         "not run",
-        "toolkit image prune  # after the transfer of the image has ended",
+        "toolkit image prune  # after the transfer of the image has finished",
     )
     assert stays.detail.endswith(f"a transfer of the image to this host runs as pid {relay.pid}")
 

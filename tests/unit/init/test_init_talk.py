@@ -248,7 +248,7 @@ def test_the_engine_that_more_hosts_have_is_the_cluster_s() -> None:
     one = replace(scene, seen={n: s for n, s in scene.seen.items() if n != "cpu3"})
     assert engine_of(one) == "docker"
     assert (
-        "the host has podman, but all hosts of a cluster must use the same engine"
+        "the host has podman, but all hosts of a cluster must use the same container engine"
         in survey_of(one).hosts["gpu2"].what
     )
 

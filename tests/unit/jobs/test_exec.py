@@ -758,7 +758,7 @@ def test_a_daemon_that_fails_says_whose_it_is(here: World) -> None:
     here.call("job.supervisor", JOB)
     status = here.status()
     assert (status["state"], status["exit_code"]) == ("failed", 3)
-    assert status["reason"] == "the daemon of mpirun on gpu1 ended with exit code 3"
+    assert status["reason"] == "the daemon of mpirun on gpu1 exited with code 3"
 
 
 def container_session(here: World) -> Any:

@@ -169,7 +169,7 @@ def test_the_output_of_a_host_that_the_job_has_left_can_be_selected(monkeypatch:
     monkeypatch.setattr(logs, "copy", lambda *words: asked.append(words[3]))
     show_log(session, replaced, print, Excerpt(host="gpu2"), False)
     assert asked == [Excerpt(host="gpu2")]
-    with pytest.raises(NotReady, match="has had no ranks on gpu3, only on main, gpu9, gpu2"):
+    with pytest.raises(NotReady, match="has had no ranks on gpu3; hosts that had ranks: main, gpu9, gpu2"):
         show_log(session, replaced, print, Excerpt(host="gpu3"), False)
 
 

@@ -94,7 +94,7 @@ def test_a_job_is_found_where_it_runs_after_an_edit_of_main() -> None:
         f"{world.JOB_ID} is running, and `toolkit up` would recreate the containers on gpu1, gpu2"
     )
     assert fix.splitlines() == [
-        f"set main: gpu1 in hosts.yaml, then run: toolkit stop {world.JOB_ID}",
+        f"in hosts.yaml: set main: gpu1  # then: toolkit stop {world.JOB_ID}",
         "toolkit up --force  # alternative that keeps hosts.yaml and stops the job",
     ]
     # The containers of the other role are removed without a start, too.

@@ -87,7 +87,7 @@ def test_the_cause_of_the_end_is_read_from_fields() -> None:
 
 def test_jobs_as_a_table_and_as_json() -> None:
     started = datetime(2026, 1, 2, 3, 4).timestamp()
-    why = "rank 1 on gpu1 ended with exit code 7"
+    why = "rank 1 on gpu1 exited with code 7"
     ended = job(state="failed", exit_code=7, started=started, ended=started + 3725, reason=why)
     head, row = jobs_table([ended]).splitlines()
     columns = ["job", "owner", "state", "exit", "ranks", "hosts", "started", "took", "command", "reason"]

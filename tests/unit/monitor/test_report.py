@@ -111,7 +111,7 @@ def test_an_attempt_after_another_begins_the_pace_anew(world: World) -> None:
     assert [row[1] for row in said["throughput"]].count(None) == 1, "between the two nothing is known"
     report = report_of({"gpu1": said}, {"gpu1": said["now"]})
     assert [attempt.reason for attempt in report.attempts] == [
-        "rank 0 on gpu1 ended with exit code 3",
+        "rank 0 on gpu1 exited with code 3",
         "succeeded",
     ]
 

@@ -687,7 +687,7 @@ def a_talk(*messages: SessionAnswer) -> Any:
 @for_each(
     ("message", "words"),
     [
-        (SessionAnswer(buckets=(0, 1)), "did not end after 50 requests from the host"),
+        (SessionAnswer(buckets=(0, 1)), "did not finish after 50 requests from the host"),
         (SessionAnswer(needs=((0, 2), (0, 2))), "more files than the code contains"),
         (SessionAnswer(needs=((0, 2**32),) * 1000), "more files than the code contains"),
     ],

@@ -234,7 +234,7 @@ def test_what_ssh_could_do_and_we_cannot_is_named() -> None:
     target = replace(TARGET, unsupported=("HostbasedAuthentication", "PKCS11Provider", "KnownHostsCommand"))
     shown = explain(target, NotLetIn([], [], False))
     assert (
-        "toolkit does not support HostbasedAuthentication or PKCS11Provider of the SSH configuration"
+        "toolkit does not support HostbasedAuthentication or PKCS11Provider in the SSH configuration"
         in shown.what
     )
 

@@ -304,7 +304,7 @@ def test_the_status_of_services() -> None:
         board=service("board", "gpu1"), triton=service("triton", "gpu1"), plain=service("plain", "gpu2")
     )
     assert [one.name for one in to_ask(inventory(), said)] == ["board", "triton"]
-    states = service_states(inventory(), said, {}, {"triton": "the service answers with HTTP status 503"})
+    states = service_states(inventory(), said, {}, {"triton": "the service returned HTTP status 503"})
     assert [(s.service, s.state, s.ok) for s in states] == [
         ("board", "healthy", True),
         ("triton", "not healthy", False),

@@ -39,5 +39,5 @@ def main() -> int:
         return 1
     if 200 <= status < 400:
         return 0
-    print(f"the service answers with HTTP status {status}")
+    print(f"the service returned HTTP status {status}")
     return 1

@@ -182,8 +182,8 @@ class Snapshot:
                 writer.write(data)
             if sha.hexdigest() != content:
                 fix = (
-                    "run the same command again; if files change during every transfer, list "
-                    "them in .toolkitignore"
+                    "run the same command again  # if files change during every transfer, list the files in "
+                    ".toolkitignore"
                 )
                 raise Refused(f"{path} changed while toolkit sent the file", fix)
             writer.added(content)

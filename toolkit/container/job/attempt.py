@@ -245,7 +245,7 @@ class Attempt:
         if seconds < LEASE_S - 2 * HEARTBEAT_S:
             return None
         main = self.job["main"]
-        reason = f"{main} stalled for {seconds:.0f} s, so the hosts have ended the job's ranks"
+        reason = f"{main} stalled for {seconds:.0f} s, so the hosts have stopped the job's ranks"
         return End("failed", EXIT_LOST, reason, main)
 
     def _lost(self) -> End | None:

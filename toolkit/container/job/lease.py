@@ -158,7 +158,7 @@ class Lease:
     def lapse(self, why: str) -> None:
         """End the job's processes on this host, and record that in the job's logs."""
         left = end(self.job_id, self.grace)
-        what = still_alive(left) or "toolkit ended the ranks on this host"
+        what = still_alive(left) or "toolkit stopped the ranks on this host"
         with suppress(OSError), (self.folder / "logs" / "lease.log").open("a") as log:
             log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {why}; {what}\n")
 

@@ -108,8 +108,8 @@ class Held:
         # Do not read to the end: another process can hold the pipe open.
         text = (self.process.stderr.read() or b"").decode(errors="replace").strip().splitlines()
         if code == 0 and not text:
-            return "the host received no heartbeat from the main container in time, and ended its ranks"
-        return text[-1].rstrip(".") if text else f"the lease process ended with exit code {code}"
+            return "the host received no heartbeat from the main container in time, and stopped its ranks"
+        return text[-1].rstrip(".") if text else f"the lease process exited with code {code}"
 
 
 def start_lease(job: Job, host: str) -> subprocess.Popen[bytes]:

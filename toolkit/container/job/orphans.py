@@ -168,7 +168,7 @@ def still_alive(left: object) -> str | None:
         return None
     found = [one for one in left if isinstance(one, dict)] if isinstance(left, list) else []
     names = ", ".join(f"{one.get('name')} (pid {one.get('pid')})" for one in found)
-    return f"{names or 'unknown processes'} did not end"
+    return f"{names or 'unknown processes'} did not exit"
 
 
 def end_on(job: Job, host: str, grace: float, ranks: bool = False, keep: bool = False) -> str | None:
@@ -233,7 +233,7 @@ def main() -> int:
     parser.add_argument("--interrupt", action="store_true", help="first send SIGINT to the job's supervisor")
     parser.add_argument("--list", action="store_true", help="list the processes, and send no signal")
     parser.add_argument("--keep", action="store_true", help="keep the job's variables for another attempt")
-    parser.add_argument("--ranks", action="store_true", help="do not end the launcher and its daemons")
+    parser.add_argument("--ranks", action="store_true", help="do not stop the launcher and its daemons")
     parser.add_argument(
         "--grace", type=float, help="seconds between TERM and KILL; exit with 1 if processes are left"
     )

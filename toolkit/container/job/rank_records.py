@@ -157,7 +157,7 @@ def words(record: Record) -> str:
     code = record["exit_code"]
     # A shell between rank.py and the program reports a signal as an exit code.
     like = f", which usually means {signal_name(code - 128)}" if 128 < code < 128 + 32 else ""
-    return f"{who} ended with exit code {code}{like}"
+    return f"{who} exited with code {code}{like}"
 
 
 def signal_name(number: int) -> str:
@@ -171,7 +171,7 @@ def blame(job: Job, found: Sequence[Record], host: str, launch: str, code: int) 
     """Return exit code, reason and record of a failed launch: those of the first failed rank, if any."""
     first = first_cause(job, found, host, code or EXIT_BROKEN)
     if first is None:
-        return code or EXIT_BROKEN, f"{launch} ended with exit code {code}", {}
+        return code or EXIT_BROKEN, f"{launch} exited with code {code}", {}
     return int(first["exit_code"]), words(first), first
 
 

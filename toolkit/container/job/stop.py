@@ -103,7 +103,7 @@ def main() -> int:
     parser.add_argument("--failed", action="store_true", help="the job has failed on another host")
     parser.add_argument("--why", default="", help="with --failed: the reason to record")
     parser.add_argument("--lost", default="", help="with --why: the host whose loss ended the job")
-    parser.add_argument("--ranks", action="store_true", help="wait only until the ranks on this host end")
+    parser.add_argument("--ranks", action="store_true", help="wait only until the ranks on this host exit")
     parser.add_argument(
         "--grace", type=float, help="seconds between TERM and KILL (default: the grace period of the job)"
     )

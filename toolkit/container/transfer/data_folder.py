@@ -212,7 +212,7 @@ class Folder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Fault(f"another command uses {self.root}; wait until the other command has ended") from None
+            raise Fault(f"another command uses {self.root}; wait until that command has exited") from None
 
     def unlock(self) -> None:
         lock, self._lock = self._lock, -1
