@@ -713,14 +713,14 @@ def test_two_jobs_on_separate_slots(world: World) -> None:
 
 
 def test_only_lines_of_one_time_in_the_log_are_the_same(world: World) -> None:
-    """Rank 1 prints the line after a restart, ten minutes after the others."""
+    """Rank 1 prints the line after a restart, ten minutes after the others, and `step` soon after rank 0."""
     folder = world.job(world_size=3)
     loaded = "[gpu1 {0}] loaded\n"
     error = "[gpu1 {0}] Traceback (most recent call last):\n[gpu1 {0}]   File x\n"
     parts = [
         (1000, loaded.format(0) + loaded.format(2)),
-        (1600, loaded.format(1) + error.format(0) + error.format(1)),
-        (1602, "[gpu1 0] KeyError: 1\n[gpu1 1] KeyError: 1\n"),
+        (1600, loaded.format(1) + "[gpu1 0] step\n" + error.format(0) + error.format(1)),
+        (1602, "[gpu1 0] KeyError: 1\n[gpu1 1] KeyError: 1\n[gpu1 1] step\n"),
     ]
     rows, log = "", ""
     for when, text in parts:
@@ -729,8 +729,8 @@ def test_only_lines_of_one_time_in_the_log_are_the_same(world: World) -> None:
     (folder / "output.log.times").write_text(rows)
     status, out, _ = world.call("logs.follow", JOB, "--now", "--fold")
     same = "[toolkit] the same line on gpu1 2: loaded\n"
-    failed = f"{error.format(0)}[gpu1 0] KeyError: 1\n[toolkit] the same 3 lines on gpu1 1: KeyError: 1\n"
-    assert (status, out.decode()) == (0, f"{loaded.format(0)}{same}{loaded.format(1)}{failed}")
+    failed = f"{error.format(0)}[gpu1 0] KeyError: 1\n[toolkit] the same 4 lines on gpu1 1: KeyError: 1\n"
+    assert (status, out.decode()) == (0, f"{loaded.format(0)}{same}{loaded.format(1)}[gpu1 0] step\n{failed}")
 
 
 def test_follow_shows_one_rank_one_host_the_end_and_what_is_there(world: World) -> None:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
 
+from toolkit.container.logs.log import Written
 from toolkit.protocol.host_list import host_list, spans
 
 # A rank's line in the merged log; see rank.py.
@@ -57,7 +58,7 @@ class _Traceback:
 
 
 class LineCollapser:
-    """Collapses identical lines of different ranks that were written within `window` seconds of each other.
+    """Collapses identical lines that different ranks printed within `window` seconds, as far as is known.
 
     The first one is printed at once. The nth line of one rank is matched with the nth identical line of
     another rank: a rank can print the same line a thousand times. A traceback is printed or collapsed as a
@@ -66,29 +67,29 @@ class LineCollapser:
 
     def __init__(self, window: float = 2.0) -> None:
         self._window = window
-        self._written = 0.0  # time of the newest data
+        self._written = (0.0, 0.0)  # of the newest data
         self._rest = b""
         self._order: deque[_Block] = deque()
         self._tracebacks: dict[tuple[str, int], _Traceback] = {}
         self._same: dict[bytes, _Same] = {}
 
-    def feed(self, data: bytes, now: float, written: float | None = None) -> bytes:
+    def feed(self, data: bytes, now: float, written: Written | None = None) -> bytes:
         """Return the output for `data`, which arrived at `now` (seconds of any clock).
 
         Args:
-            written: the time at which `data` was written, by the same clock, if it is older.
+            written: the earliest and the latest time of `data`, by the same clock, if it is older.
         """
         shown = self.tick(now, written)
         *lines, self._rest = (self._rest + data).split(b"\n")
         return shown + b"".join(self._line(line + b"\n", now) for line in lines)
 
-    def tick(self, now: float, written: float | None = None) -> bytes:
+    def tick(self, now: float, written: Written | None = None) -> bytes:
         """Return tracebacks that do not end in time, and the summaries of blocks whose window is over."""
-        self._written = now if written is None else written
+        self._written = written or (now, now)
         late = [who for who, one in self._tracebacks.items() if now - one.began >= _UNENDED_S]
         shown = b"".join(self._end_traceback(*who) for who in late)
         over: list[_Block] = []
-        while self._order and self._written - self._order[0].began >= self._window:
+        while self._order and self._written[0] - self._order[0].began >= self._window:
             oldest = self._order.popleft()
             same = self._same[oldest.key]
             same.open.popleft()
@@ -140,7 +141,7 @@ class LineCollapser:
         if number - same.first < len(same.open):
             same.open[number - same.first].ranks[rank] = host
             return b""
-        added = _Block(host, rank, texts, self._written, key)
+        added = _Block(host, rank, texts, self._written[1], key)
         same.open.append(added)
         self._order.append(added)
         return lines

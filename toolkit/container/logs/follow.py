@@ -27,7 +27,7 @@ from toolkit.container.job.rank_records import RUN_FIELDS, is_record
 from toolkit.container.job_file import load_job
 from toolkit.container.job_list import read_status
 from toolkit.container.logs.collapse import LauncherTraceback, LineCollapser
-from toolkit.container.logs.log import Reader, RecordedTimes, offset_at, offset_of_last_lines
+from toolkit.container.logs.log import Reader, RecordedTimes, Written, offset_at, offset_of_last_lines
 from toolkit.protocol.outcomes import EXIT_BROKEN, EXIT_NO_INPUT, FINAL_STATES
 
 LOG = "output.log"
@@ -48,11 +48,11 @@ class Output:
         self._rest = b""
         self._silent = silent
 
-    def show(self, data: bytes, written: float | None = None) -> None:
+    def show(self, data: bytes, written: Written | None = None) -> None:
         """Print the data.
 
         Args:
-            written: the time at which it was written, by the monotonic clock; None for now.
+            written: its earliest and its latest time, by the monotonic clock; None for now.
         """
         if self._prefixes != ANY:
             *lines, self._rest = (self._rest + data).split(b"\n")
@@ -67,7 +67,7 @@ class Output:
         if self._fold:
             self._put(self._fold.tick(now))
 
-    def _folded(self, data: bytes, now: float, written: float | None = None) -> None:
+    def _folded(self, data: bytes, now: float, written: Written | None = None) -> None:
         self._put(self._fold.feed(data, now, written) if self._fold else data)
 
     def close(self) -> None:

@@ -272,16 +272,21 @@ def times(path: Path) -> tuple[list[tuple[float, int]], float]:
     return rows, apart
 
 
+Written = tuple[float, float]  # earliest and latest time at which data was written
+
+
 class RecordedTimes:
     """The times at which the present content of a log was written, by the monotonic clock."""
 
     def __init__(self, path: Path) -> None:
         self._end = size_of(path)
-        shift = time.monotonic() - time.time()
-        self._rows = [(offset, when + shift) for when, offset in times(path)[0]]
+        rows, apart = times(path)
+        now = time.monotonic()
+        shift = now - time.time()
+        self._rows = [(offset, (when + shift, min(when + shift + apart, now))) for when, offset in rows]
 
-    def split(self, data: bytes, end: int) -> Iterator[tuple[bytes, float | None]]:
-        """Yield parts of data that ends at an offset, each with its time; None for data that is newer."""
+    def split(self, data: bytes, end: int) -> Iterator[tuple[bytes, Written | None]]:
+        """Yield parts of data that ends at an offset, each with its times; None for data that is newer."""
         start = end - len(data)
         written = next((when for offset, when in reversed(self._rows) if offset <= start), None)
         begins = [(start, written), *(row for row in self._rows if start < row[0] < end)]
