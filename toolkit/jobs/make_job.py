@@ -7,7 +7,7 @@ import copy
 import getpass
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -201,11 +201,15 @@ def _refuse_lost(session: Session, names: Sequence[str], request: Request) -> No
 
 def _without(inventory: Inventory, lost: Sequence[str], request: Request) -> str:
     """Return the command that runs a job without these hosts too; empty if no command can."""
-    left = set(chosen_hosts(inventory, request)) - set(lost)
-    if inventory.main in lost or request.only or not left:
+    if inventory.main in lost or request.only:
+        return ""
+    other = replace(request, exclude=(*request.exclude, *lost))
+    try:
+        check_request(inventory, other, sent=False)
+    except BadInput:
         return ""
     # An excluded word can be a host list in brackets, which a shell expands without quotes.
-    return f"toolkit run --exclude {quoted(','.join((*request.exclude, *lost)))} …"
+    return f"toolkit run --exclude {quoted(','.join(other.exclude))} …"
 
 
 def read_code(inventory: Inventory, workdir: Path | None) -> CodeTree:

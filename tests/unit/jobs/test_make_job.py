@@ -129,6 +129,8 @@ def test_a_job_is_offered_the_hosts_that_answer_if_main_does(
         (Request(("true",), exclude=("gpu1",), launcher="mpirun"), ("gpu2", "cpu3"), ""),
         (Request(("true",), only=("gpu1", "gpu2")), ("gpu2",), ""),
         (Request(("true",)), ("gpu1",), ""),
+        (Request(("true",), max_restarts=1, min_hosts=2), ("gpu2",), "gpu2"),
+        (Request(("true",), max_restarts=1, min_hosts=3), ("gpu2",), ""),
     ],
 )
 def test_a_host_without_its_container_stops_the_job(
