@@ -67,7 +67,7 @@ def test_a_prediction_from_a_scripts_own_step(up: Toolkit, script: str) -> None:
     assert 0 < model["step_s"] < 1
     assert done.json["verdict"].startswith("2 hosts would take ")
     assert done.json["verdict"].endswith(
-        " × as long as 1 host for the same samples, because the link of box2 has 10 Mb/s"
+        " × as long as 1 host for the same samples, because the link of box2 has a rate of 10 Mb/s"
     )
     # The job has ended in order, and nothing of it runs on.
     newest = json.loads(up.run("status", "--json").out)["jobs"][-1]

@@ -309,7 +309,7 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif "nvidia" in (info.runtimes or {}) or (report.tagged("cdi") and info.cdi_folders):
         return
     elif report.tagged("tool"):
-        what = "the NVIDIA Container Toolkit is installed but not registered as a runtime of docker"
+        what = "the NVIDIA Container Toolkit is installed but not registered as a Docker runtime"
         if seen.facts.engine == PODMAN:
             what = (
                 "the NVIDIA Container Toolkit is installed, but the host has no CDI specification of its GPUs"

@@ -224,7 +224,7 @@ def _grouped(
     for one, other in [key for key in left if key[0] < key[1] and key[::-1] in left]:
         how = _how(left[one, other], scene)
         if how == _how(left[other, one], scene):
-            yield other, [(one, other), (other, one)], f"{other} and {one} do not reach each other: {how}"
+            yield other, [(one, other), (other, one)], f"{other} and {one} cannot reach each other: {how}"
             left = {key: pair for key, pair in left.items() if set(key) != {one, other}}
     for target in hosts:
         by_how: dict[str, list[tuple[str, str]]] = {}

@@ -65,7 +65,9 @@ def logs(
             "time zone of your machine)",
         ),
     ] = "",
-    tail: Annotated[str | None, typer.Option(metavar="LINES", help="Print only the last LINES lines")] = None,
+    tail: Annotated[
+        str | None, typer.Option(metavar="LINES", help="Print only the last LINES lines (default: all)")
+    ] = None,
     fold: LineCollapser = True,
     raw: Raw = False,
     save: Annotated[

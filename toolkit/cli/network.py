@@ -93,9 +93,9 @@ def tune(
     """Find and save the fastest all-reduce settings.
 
     toolkit measures all-reduces with several settings. Avoid other network traffic during the measurement,
-    because such traffic distorts the result. Later jobs with the same hosts (in the same order), data
-    addresses and ranks per host use the fastest settings until `toolkit down` or --forget. Variables in
-    hosts.yaml and --env override tuned settings with the same name.
+    because such traffic distorts the result. Until `toolkit down` or --forget, later jobs use the fastest
+    settings if their hosts, the order of the hosts, the data addresses and the ranks per host are the same.
+    Variables in hosts.yaml and --env override tuned settings with the same name.
 
     Examples:
         toolkit network tune

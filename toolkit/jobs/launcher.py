@@ -307,7 +307,9 @@ def elastic_problems(launcher: str, max_restarts: int, why: str = "") -> list[Pr
         chosen = f" ({why})" if why else ""
         problems.append(Problem("--elastic", f"{launcher}{chosen} cannot restart ranks itself; use {known}"))
     if not max_restarts:
-        problems.append(Problem("--elastic", "the limit of restarts is missing; add --max-restarts N"))
+        problems.append(
+            Problem("--elastic", "this option requires a limit on restarts; add --max-restarts N")
+        )
     return problems
 
 

@@ -106,17 +106,17 @@ class Network:
         rate, one, other = min(edges, key=lambda edge: edge[0])
         slowest = min(hosts, key=lambda member: member.rate)
         if rate < _ALIKE * slowest.rate:
-            return Neck(rate, f"the link from {one.name} to {other.name} has {rate_text(rate)}")
+            return Neck(rate, f"the link from {one.name} to {other.name} has a rate of {rate_text(rate)}")
         slow = [m.name for m in hosts if m.rate * _ALIKE <= slowest.rate]
         shown = rate_text(slowest.shown_rate)
         if len(slow) == len(hosts):
             if len(hosts) == 2 and self.paths:
                 # With two hosts, the measurement does not show which end is slow.
-                return Neck(rate, f"the link between {one.name} and {other.name} has {shown}")
-            return Neck(rate, f"the link of every host has {shown}")
+                return Neck(rate, f"the link between {one.name} and {other.name} has a rate of {shown}")
+            return Neck(rate, f"the link of every host has a rate of {shown}")
         if len(slow) == 1:
-            return Neck(rate, f"the link of {slow[0]} has {shown}")
-        return Neck(rate, f"the links of {host_list(slow)} have {shown}")
+            return Neck(rate, f"the link of {slow[0]} has a rate of {shown}")
+        return Neck(rate, f"the links of {host_list(slow)} have a rate of {shown}")
 
 
 @dataclass(frozen=True)

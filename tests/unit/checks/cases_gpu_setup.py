@@ -252,7 +252,7 @@ CASES = (
         "gpu-containers",
         "not checked",
         scene(docker=info(Runtimes=_NO_RUNTIME)),
-        "not registered as a runtime",
+        "not registered as a Docker runtime",
     ),
     Case(
         "gpu-containers",

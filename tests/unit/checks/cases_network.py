@@ -368,7 +368,7 @@ NETWORK_CASES = (
         "pair-open",
         "error",
         net.with_pair(net.with_pair(GOOD, "gpu1", "gpu2", **DROPPED), "gpu2", "gpu1", **DROPPED),
-        "gpu2 and gpu1 do not reach each other",
+        "gpu2 and gpu1 cannot reach each other",
     ),
     Case(
         "pair-open",

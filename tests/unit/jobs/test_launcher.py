@@ -153,7 +153,7 @@ def test_auto_is_asked_before_elastic_is_judged(code: Path) -> None:
     (said,) = refused(code, words=("plain.py",), **elastic)
     assert "python (plain.py imports no library for distributed training) cannot restart ranks itself" in said
     (said,) = refused(code, **elastic | {"max_restarts": 0, "launcher": ""})
-    assert said == "--elastic: the limit of restarts is missing; add --max-restarts N"
+    assert said == "--elastic: this option requires a limit on restarts; add --max-restarts N"
 
 
 def test_elastic_is_not_judged_while_the_launcher_is_unknown(code: Path) -> None:

@@ -47,7 +47,7 @@ def test_what_it_prints(call: Run, name: str, words: str) -> None:
 def test_the_verdict_is_the_last_line(call: Run) -> None:
     assert call(*SLOW_PORT, "--up-to", "2")[1].endswith(
         "\n2 hosts would take 2.8 × as long as 1 host for the same samples, "
-        "because the link of host2 has 10 Mb/s\n"
+        "because the link of host2 has a rate of 10 Mb/s\n"
     )
 
 
@@ -57,7 +57,7 @@ def test_json_says_the_same_and_more(call: Run) -> None:
     assert status == 0
     assert told["verdict"] == (
         "2 hosts would take 2.8 × as long as 1 host for the same samples, "
-        "because the link of host2 has 10 Mb/s"
+        "because the link of host2 has a rate of 10 Mb/s"
     )
     assert [row["hosts"] for row in told["rows"]] == [1, 2]
     assert told["rows"][0]["throughput"] == pytest.approx(20)
@@ -82,7 +82,7 @@ def test_the_hosts_file_says_who_takes_part(call: Run, tmp_path: Path) -> None:
         ("gpu1", 2),
         ("gpu3", 1),
     ]
-    assert told["verdict"].endswith("the link of gpu3 has 10 Mb/s")
+    assert told["verdict"].endswith("the link of gpu3 has a rate of 10 Mb/s")
     assert "(toolkit assumes one slot on gpu3; to change the number, set --slots)" in call(*words[:-1])[1]
     status, _, err = call("--params", "1M", "--rate", "1gbit", "--rate", "gpu9=1gbit")
     assert status == 2
@@ -105,7 +105,7 @@ def test_measurements_from_a_file(call: Run, tmp_path: Path) -> None:
         "a ring model fitted to 3 measured all-reduces (error at most 0 %), 500 us overhead per message; "
         "measured rates of 2" in out
     )
-    assert "link between a and b has 94 Mb/s" in out
+    assert "link between a and b has a rate of 94 Mb/s" in out
     told = json.loads(call("--from", "net.json", "--params", "25M", "--json")[1])
     assert told["rows"][1]["wire"] == pytest.approx(100e6 * 8 / 90e6 + 5 * 1e-3, rel=1e-6)
     (tmp_path / "net.json").write_bytes(b"\xff")

@@ -44,18 +44,18 @@ def all_pairs(mbit: dict[str, float]) -> list[dict[str, Any]]:
 
 
 def test_the_slow_link_is_named() -> None:
-    assert network(gpu2=1e7).neck().text == "the link of gpu2 has 10 Mb/s"
-    assert network().neck().text == "the link of every host has 1 Gb/s"
-    assert network(gpu2=1e7, gpu4=1e7).neck().text == "the links of gpu2, gpu4 have 10 Mb/s"
+    assert network(gpu2=1e7).neck().text == "the link of gpu2 has a rate of 10 Mb/s"
+    assert network().neck().text == "the link of every host has a rate of 1 Gb/s"
+    assert network(gpu2=1e7, gpu4=1e7).neck().text == "the links of gpu2, gpu4 have a rate of 10 Mb/s"
     many = network(None, 6, **{f"gpu{i}": 1e9 if i == 1 else 1e8 for i in range(1, 7)})
-    assert many.neck().text == "the links of gpu[2-6] have 100 Mb/s"
+    assert many.neck().text == "the links of gpu[2-6] have a rate of 100 Mb/s"
     assert network(gpu2=1e7).neck().rate == pytest.approx(1e7 * wire_efficiency())
 
 
 def test_only_the_hosts_that_take_part_count() -> None:
     slow_third = network(gpu3=1e7)
-    assert slow_third.first(2).neck().text == "the link of every host has 1 Gb/s"
-    assert slow_third.first(3).neck().text == "the link of gpu3 has 10 Mb/s"
+    assert slow_third.first(2).neck().text == "the link of every host has a rate of 1 Gb/s"
+    assert slow_third.first(3).neck().text == "the link of gpu3 has a rate of 10 Mb/s"
     with pytest.raises(ValueError, match="no link"):
         slow_third.first(1).neck()
 
@@ -67,21 +67,21 @@ def test_measured_pairs_tell_whose_link_it_is() -> None:
     found = measured(pairs=all_pairs({"gpu1": 941, "gpu2": 9.4, "gpu3": 941}))
     assert measured_rates(found) == pytest.approx({"gpu1": 941e6, "gpu2": 9.4e6, "gpu3": 941e6})
     made, source = assemble(HOSTS3, Given(), found)
-    assert made.neck().text == "the link of gpu2 has 9.4 Mb/s"
+    assert made.neck().text == "the link of gpu2 has a rate of 9.4 Mb/s"
     assert made.latency == pytest.approx(50e-6)
     assert source == "measured rates of 6 links between hosts (each direction is one link)"
-    assert made.first(2).neck().text == "the link of gpu2 has 9.4 Mb/s"
+    assert made.first(2).neck().text == "the link of gpu2 has a rate of 9.4 Mb/s"
     # With only two hosts, the slow end cannot be identified.
     two = measured(hosts=["gpu1", "gpu2"], pairs=all_pairs({"gpu1": 941, "gpu2": 9.4}))
     made, _ = assemble(HOSTS3[:2], Given(), two)
-    assert made.neck().text == "the link between gpu1 and gpu2 has 9.4 Mb/s"
+    assert made.neck().text == "the link between gpu1 and gpu2 has a rate of 9.4 Mb/s"
 
 
 def test_a_slow_way_between_fast_hosts() -> None:
     rows = all_pairs({"gpu1": 941, "gpu2": 941, "gpu3": 941})
     slow = [r | {"mbit": 90} if (r["from"], r["to"]) == ("gpu2", "gpu3") else r for r in rows]
     made, _ = assemble(HOSTS3, Given(), measured(pairs=slow))
-    assert made.neck().text == "the link from gpu2 to gpu3 has 90 Mb/s"
+    assert made.neck().text == "the link from gpu2 to gpu3 has a rate of 90 Mb/s"
     # The other way round is not on the ring's path.
     slow = [r | {"mbit": 90} if (r["from"], r["to"]) == ("gpu3", "gpu2") else r for r in rows]
     assert assemble(HOSTS3, Given(), measured(pairs=slow))[0].neck().rate == pytest.approx(941e6)
@@ -208,7 +208,7 @@ def test_a_measured_ring_does_not_count_for_other_hosts_with_as_many_ranks() -> 
 def test_all_reduces_alone_are_enough() -> None:
     made, _ = assemble(HOSTS3, Given(), measured(allreduce=rows_of(Wire(9e6, 1e-3), 3)))
     assert made.share == pytest.approx(1)
-    assert made.neck().text == "the link of every host has 9 Mb/s"
+    assert made.neck().text == "the link of every host has a rate of 9 Mb/s"
 
 
 def test_all_reduces_inside_one_host_are_not_used_for_links_between_hosts() -> None:
@@ -314,7 +314,7 @@ def test_thirty_seconds_on_one_box_and_ninety_on_two() -> None:
     assert 30 / 0.8 / 2 * row.step.likely == pytest.approx(84, abs=1)
     assert predict(two, load()).verdict == (
         "2 hosts would take 2.8 × as long as 1 host for the same samples, "
-        "because the link of gpu2 has 10 Mb/s"
+        "because the link of gpu2 has a rate of 10 Mb/s"
     )
     assert (
         predict(network(hosts=2), load()).verdict
@@ -426,7 +426,7 @@ def test_the_verdict_without_a_step_time() -> None:
     said = predict(network(hosts=2, gpu2=1e7), load(compute=None)).verdict
     assert said == (
         "2 hosts would be faster than 1 host if a step computes for more than 4.08 s (more than 36.7 s for "
-        "90 % of the ideal speedup); the link of gpu2 has 10 Mb/s"
+        "90 % of the ideal speedup); the link of gpu2 has a rate of 10 Mb/s"
     )
     assert predict(network(hosts=1), load()).verdict.startswith("1 host sends no gradients over the network")
     fast = assemble([("a", 8), ("b", 8)], Given(1e13, inside=1e9))[0]
@@ -440,7 +440,7 @@ def test_a_part_of_the_hosts_that_would_do_more() -> None:
     said = predict(network(1e10, 4, gpu2=1e8), load(138e6, 0.4))
     assert said.verdict == (
         "4 hosts would take 44.1 × as long as 1 host for the same samples, "
-        "because the link of gpu2 has 100 Mb/s"
+        "because the link of gpu2 has a rate of 100 Mb/s"
     )
     assert said.advice == (
         "the 3 hosts with the fastest links alone would be 1.5 × as fast as 1 host; add --exclude gpu2"
