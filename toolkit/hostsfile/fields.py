@@ -33,11 +33,9 @@ NETWORKS = ("auto", "ethernet", "infiniband", "efa")
 
 CLUSTER = r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?"
 HOST_NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-# Python refuses to resolve a name with an empty label, or with one of more than 63 characters.
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_-]{1,63})*\.?"
-ADDRESS = rf"(?!.{{254}}){_NAME}"
+ADDRESS = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}"
 USER = r"[A-Za-z0-9_][A-Za-z0-9_.@+\\-]{0,63}"
-_HOP = rf"([A-Za-z0-9_][A-Za-z0-9_.+-]*@)?{_NAME}(:[0-9]{{1,5}})?"
+_HOP = r"([A-Za-z0-9_][A-Za-z0-9_.+-]*@)?[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]{1,5})?"
 JUMP = rf"{_HOP}(,{_HOP})*"
 ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 SHM_SIZE = r"[0-9]{1,12}([bB]|[kKmMgGtT]([iI]?[bB])?)?"

@@ -35,7 +35,7 @@ def names(*words: str) -> list[str]:
         (("host2=10.0.0.1", "10.0.0.2"), ["host2", "host3"]),
         (("GPU_1", "box=x"), ["gpu-1", "box"]),
         (("007x", "1e5", "0x1f", "localhost"), ["007x", "1e5", "host3", "host4"]),
-        (("_", "a" * 63), ["host1", "a" * 60]),
+        (("_", "a" * 70), ["host1", "a" * 60]),
     ],
 )
 def test_names(words: tuple[str, ...], expected: list[str]) -> None:
