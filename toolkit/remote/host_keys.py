@@ -99,7 +99,8 @@ def file_for_keys(target: Target) -> Path:
 def save_key(target: Target, key: Any) -> Path:
     """Record the key in the user's first known_hosts file, in place of other keys of the host; return it.
 
-    Lines with patterns stay: they are about other hosts too.
+    Lines with patterns stay: they are about other hosts too. A line that also names other hosts stays for
+    these.
 
     Raises:
         Unreachable: see ``file_for_keys``.
@@ -118,17 +119,22 @@ def save_key(target: Target, key: Any) -> Path:
         except OSError as error:
             what = f"cannot use {shown} as the file for SSH host keys: {error.strerror}"
             raise ToolkitError(what, "in hosts.yaml: set known_hosts: FILE", target.name) from error
-        kept = [line for line in lines_of(text) if not _is_replaced(line, target.known_as)]
+        rest = (_without(line, target.known_as) for line in lines_of(text))
+        kept = [line for line in rest if line is not None]
         entry = f"{target.known_as} {key.get_name()} {key.get_base64()}"
         write_whole(path, "\n".join([*kept, entry, ""]).encode(errors="surrogateescape"), mode)
     return shown
 
 
-def _is_replaced(line: str, name: str) -> bool:
+def _without(line: str, name: str) -> str | None:
+    """Return the line without a key of the host, None if the line names no other host."""
     entry = parse_line(line)
-    if entry is None or entry.marker or set(entry.names) & set("*?!"):
-        return False
-    return entry.is_about(name)
+    if entry is None or entry.marker or set(entry.names) & set("*?!") or not entry.is_about(name):
+        return line
+    if entry.names.startswith("|"):  # one hashed name
+        return None
+    others = ",".join(n for n in entry.names.split(",") if n.lower() != name.lower())
+    return line.replace(entry.names, others, 1) if others else None
 
 
 def plain_socket(target: Target, seconds: float) -> socket.socket:

@@ -236,7 +236,10 @@ def test_only_keys_of_the_same_name_are_replaced(tmp_path: Path) -> None:
     ]
     # A key of another kind would still be accepted after --replace.
     replaced = [line("10.0.0.1", KEYS[0]), f"10.0.0.1 {ED25519}", "10.0.0.1 ssh-dss AAAAB3NzaC1kc3M= comment"]
-    path.write_text("\n".join([*others[:3], *replaced, *others[3:]]) + "\n")
+    # Without its line, another host would be new, not changed.
+    shared = f" {line('gpu2,10.0.0.1,GPU3', KEYS[2])} of  all"
+    path.write_text("\n".join([shared, *others[:3], *replaced, *others[3:]]) + "\n")
+    others.insert(0, f" {line('gpu2,GPU3', KEYS[2])} of  all")
     path.chmod(0o644)
     save_key(at(path), KEYS[1])
     assert path.read_text().split("\n") == [*others, line("10.0.0.1", KEYS[1]), ""]
