@@ -66,6 +66,12 @@ class Agent(paramiko.agent.AgentSSH):
             conn.close()
             self.silent = f"the SSH agent at {path} does not answer: {error}"
 
+    def _send_message(self, message: Any) -> Any:
+        kind, answer = super()._send_message(message)  # type: ignore[misc]
+        # Of the comments of keys, which can have another encoding than the UTF-8 that paramiko expects.
+        answer.get_text = lambda: answer.get_string().decode(errors="replace")
+        return kind, answer
+
     def close(self) -> None:
         self._close()  # type: ignore[attr-defined]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import io
 import shutil
 import socket
 import struct
@@ -18,7 +20,7 @@ import pytest
 from tests.unit.each import for_each
 from toolkit.errors import Unreachable, UnreachableCause
 from toolkit.remote import connect
-from toolkit.remote.auth import KeyLogin, NotLetIn, is_locked, public_blobs
+from toolkit.remote.auth import Agent, KeyLogin, NotLetIn, is_locked, public_blobs
 from toolkit.remote.known_hosts import Record, parse_known_hosts, parse_line
 from toolkit.remote.ssh_config import Target
 from toolkit.remote.ssh_errors import RefusedHostKey, explain
@@ -36,8 +38,6 @@ def keygen(path: Path, *options: str) -> Path:
 
 
 def blob_of(public: Path) -> bytes:
-    import base64
-
     return base64.b64decode(public.read_text().split()[1])
 
 
@@ -222,6 +222,18 @@ def test_the_fix_of_a_refused_login_copies_the_offered_key_over_the_same_way() -
     assert "ssh-copy-id -p 2222 -o 'ProxyCommand=nc -x proxy 10.0.0.1 2222' alice@" in shown.fix
     shown = explain(replace(target, identities_only=False, jump=()), NotLetIn(["x"], [], True))
     assert shown.fix.startswith("ssh-copy-id -p 2222 alice@10.0.0.1  #")
+
+
+def test_the_comment_of_a_key_in_the_agent_can_have_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = paramiko.Message()
+    answer.add_byte(bytes([12]))  # SSH_AGENT_IDENTITIES_ANSWER
+    answer.add_int(1)
+    answer.add_string(base64.b64decode(ED25519.split()[1]))
+    answer.add_string(b"caf\xe9")
+    sent = io.BytesIO(struct.pack(">I", len(answer.asbytes())) + answer.asbytes())
+    wire = SimpleNamespace(settimeout=print, connect=print, send=print, recv=sent.read, close=print)
+    monkeypatch.setattr(socket, "socket", lambda *_: wire)
+    assert [key.comment for key in Agent("agent").get_keys()] == ["caf\ufffd"]
 
 
 def test_no_key_at_all(tmp_path: Path) -> None:
