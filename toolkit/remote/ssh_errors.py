@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shlex
 import socket
+from pathlib import Path
 
 import paramiko
 
@@ -128,14 +129,18 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
 def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitError:
     tried = error.tried if isinstance(error, NotLetIn) else [str(error)]
     # Without -i, ssh-copy-id installs the keys of the agent, or the newest key in ~/.ssh.
-    only = target.identity_files[:1] if target.identities_only else ()
-    key = f"-i {shlex.quote(only[0])} " if only else ""
-    copy = f"ssh-copy-id {key}{_way(target)}"
+    files = target.identity_files if target.identities_only else ()
+    if tried:  # the default files of ssh begin with some that do not exist
+        files = tuple(f for f in files if Path(f).is_file() or Path(f"{f}.pub").is_file())
+    elif len(files) > 1:
+        files = ()  # ssh-keygen and ssh-copy-id use the same default file
+    key = shlex.quote(files[0]) if files else ""
+    copy = f"ssh-copy-id {key and f'-i {key} '}{_way(target)}"
     user = "the user in jump:" if target.is_jump else "user:"
     fix = f"{copy}  # or set {user} and identity_file: in hosts.yaml"
     if not tried:
         tried = ["toolkit found no key in a file or in the SSH agent"]
-        fix = f"ssh-keygen -t ed25519 && {fix}"
+        fix = f"ssh-keygen -t ed25519 {key and f'-f {key} '}&& {fix}"
     elif isinstance(error, NotLetIn):
         if error.silent:
             file = f" {shlex.quote(error.locked[0])}" if error.locked else ""

@@ -212,12 +212,15 @@ def test_a_host_adds_no_line_to_an_error(tmp_path: Path) -> None:
     assert "\n" not in explain(TARGET, paramiko.SSHException("Incompatible version (1\n  fix: x)")).what
 
 
-def test_the_fix_of_a_refused_login_copies_the_offered_key_over_the_same_way() -> None:
+def test_the_fix_of_a_refused_login_copies_the_offered_key_over_the_same_way(tmp_path: Path) -> None:
     gate = Target("gpu1 (jump host gate)", "gate", "bob", 22, is_jump=True)
-    target = replace(TARGET, identity_files=("/my keys/id",), identities_only=True, jump=(gate,))
+    files = [tmp_path / name for name in ("id_rsa", "my id", "id_ed25519")]
+    target = replace(TARGET, identity_files=(*map(str, files),), identities_only=True, jump=(gate,))
+    files[2].touch()
+    (tmp_path / "my id.pub").touch()  # its private key is in the agent
     shown = explain(target, NotLetIn(["x"], [], True))
-    copy = "ssh-copy-id -i '/my keys/id' -p 2222 -o ProxyJump=bob@gate:22 alice@10.0.0.1  #"
-    assert shown.fix.startswith(copy)
+    way = "-o ProxyJump=bob@gate:22 alice@10.0.0.1  #"
+    assert shown.fix.startswith(f"ssh-copy-id -i '{files[1]}' -p 2222 {way}"), "id_rsa does not exist"
     shown = explain(replace(TARGET, proxy="nc -x proxy 10.0.0.1 2222"), NotLetIn(["x"], [], True))
     assert "ssh-copy-id -p 2222 -o 'ProxyCommand=nc -x proxy 10.0.0.1 2222' alice@" in shown.fix
     shown = explain(replace(target, identities_only=False, jump=()), NotLetIn(["x"], [], True))
@@ -240,6 +243,13 @@ def test_no_key_at_all(tmp_path: Path) -> None:
     shown = explain(TARGET, refusal(Door({}), replace(TARGET, identity_files=(str(tmp_path / "absent"),))))
     assert "toolkit found no key in a file or in the SSH agent" in shown.what
     assert shown.fix.startswith("ssh-keygen -t ed25519")
+    target = replace(TARGET, identity_files=("/my keys/absent",), identities_only=True)
+    key = "'/my keys/absent'"
+    shown = explain(target, NotLetIn([], [], False))
+    assert shown.fix.startswith(f"ssh-keygen -t ed25519 -f {key} && ssh-copy-id -i {key} -p 2222 alice@")
+    target = replace(target, identity_files=("/absent/id_rsa", "/absent/id_ed25519"))
+    shown = explain(target, NotLetIn([], [], False))
+    assert shown.fix.startswith("ssh-keygen -t ed25519 && ssh-copy-id -p 2222 alice@")
 
 
 def test_what_ssh_could_do_and_we_cannot_is_named() -> None:
