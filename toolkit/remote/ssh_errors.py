@@ -93,10 +93,16 @@ def _way(target: Target) -> str:
     """Return the arguments with which ssh and ssh-copy-id take the same way to the host as toolkit."""
     way = ["-p", str(target.port)]
     if target.jump:
-        way += ["-o", "ProxyJump=" + ",".join(hop.login for hop in target.jump)]
+        way += ["-o", "ProxyJump=" + ",".join(map(_hop, target.jump))]
     elif target.proxy:
-        way += ["-o", f"ProxyCommand={target.proxy}"]
+        way += ["-o", "ProxyCommand=" + target.proxy.replace("%", "%%")]
     return shlex.join((*way, f"{target.user}@{target.host}"))
+
+
+def _hop(jump: Target) -> str:
+    """Return a jump host as in ProxyJump, by its alias, which sets its key in ~/.ssh/config."""
+    host = jump.name.partition("(jump host ")[2].removesuffix(")") or jump.host
+    return f"{jump.user}@{f'[{host}]' if ':' in host else host}:{jump.port}"
 
 
 def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:

@@ -213,16 +213,18 @@ def test_a_host_adds_no_line_to_an_error(tmp_path: Path) -> None:
 
 
 def test_the_fix_of_a_refused_login_copies_the_offered_key_over_the_same_way(tmp_path: Path) -> None:
-    gate = Target("gpu1 (jump host gate)", "gate", "bob", 22, is_jump=True)
+    # By its alias, ssh finds the key for the jump host in ~/.ssh/config.
+    gate = Target("gpu1 (jump host gate)", "10.0.0.9", "bob", 22, is_jump=True)
+    inner = Target("gpu1 (jump host 2001:db8::1)", "2001:db8::1", "bob", 22, is_jump=True)
     files = [tmp_path / name for name in ("id_rsa", "my id", "id_ed25519")]
-    target = replace(TARGET, identity_files=(*map(str, files),), identities_only=True, jump=(gate,))
+    target = replace(TARGET, identity_files=(*map(str, files),), identities_only=True, jump=(gate, inner))
     files[2].touch()
     (tmp_path / "my id.pub").touch()  # its private key is in the agent
     shown = explain(target, NotLetIn(["x"], [], True))
-    way = "-o ProxyJump=bob@gate:22 alice@10.0.0.1  #"
+    way = "-o 'ProxyJump=bob@gate:22,bob@[2001:db8::1]:22' alice@10.0.0.1  #"
     assert shown.fix.startswith(f"ssh-copy-id -i '{files[1]}' -p 2222 {way}"), "id_rsa does not exist"
-    shown = explain(replace(TARGET, proxy="nc -x proxy 10.0.0.1 2222"), NotLetIn(["x"], [], True))
-    assert "ssh-copy-id -p 2222 -o 'ProxyCommand=nc -x proxy 10.0.0.1 2222' alice@" in shown.fix
+    shown = explain(replace(TARGET, proxy="nc -x %proxy 10.0.0.1 2222"), NotLetIn(["x"], [], True))
+    assert "ssh-copy-id -p 2222 -o 'ProxyCommand=nc -x %%proxy 10.0.0.1 2222' alice@" in shown.fix
     shown = explain(replace(target, identities_only=False, jump=()), NotLetIn(["x"], [], True))
     assert shown.fix.startswith("ssh-copy-id -p 2222 alice@10.0.0.1  #")
 
