@@ -264,10 +264,18 @@ class SshRunner:
             raise Unreachable(why, _AGAIN, self.name) from error
 
     def interactive(self, command: Command) -> int:
-        """Run with this terminal connected to a terminal on the host; return the status."""
-        done = self._link.connection.run(
-            terminal_wire(translate_engine(command, self.engine)), pty=True, warn=True, hide=False
-        )
+        """Run with this terminal connected to a terminal on the host; return the status.
+
+        Raises:
+            Unreachable: the host does not start the command.
+        """
+        line = terminal_wire(translate_engine(command, self.engine))
+        try:
+            done = self._link.connection.run(line, pty=True, warn=True, hide=False)
+        except (EOFError, paramiko.SSHException) as error:
+            raise Unreachable(
+                f"the connection was lost: {self._link.lost or error}", _AGAIN, self.name
+            ) from error
         return _exit_code(done.return_code)
 
     def _tell(self, command: Command) -> None:

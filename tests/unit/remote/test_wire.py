@@ -21,7 +21,7 @@ import pytest
 from tests.unit.container_world import PATIENCE_S, wait_for
 from toolkit.core.command import TIMED_OUT, Command, Ref, command, quoted, script
 from toolkit.core.runner import ContainerRunner
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, Unreachable
 from toolkit.remote.ssh import (
     MARK,
     SshRunner,
@@ -552,6 +552,18 @@ def test_no_status_of_a_host_becomes_success_by_its_size(status: int, code: int)
     )
     assert runner.run(command("true")).status == code
     assert runner.interactive(command("sh")) == code
+
+
+@pytest.mark.parametrize("error", [EOFError(), paramiko.SSHException("Timeout opening channel.")])
+def test_a_shell_on_a_host_that_does_not_answer_is_an_error_of_its_host(error: Exception) -> None:
+    def run(*_: Any, **__: Any) -> None:
+        raise error
+
+    runner: Any = SshRunner(Target("gpu1", "10.0.0.1"))
+    runner._link = SimpleNamespace(connection=SimpleNamespace(run=run), lost="")
+    with pytest.raises(Unreachable, match="the connection was lost") as caught:
+        runner.interactive(command("sh"))
+    assert caught.value.host == "gpu1" and caught.value.fix
 
 
 def test_output_of_many_lines_is_refused_before_it_fills_the_memory() -> None:
