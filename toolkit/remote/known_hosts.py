@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from toolkit.protocol.frames import lines_of
+
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 
 Verdict = Literal["good", "unknown", "changed", "revoked"]
@@ -105,7 +107,7 @@ def record_of(entries: Iterable[Entry], names: tuple[str, ...]) -> Record:
 
 def parse_known_hosts(text: str, file: str = "") -> tuple[Entry, ...]:
     """Return the entries of a file; comments and lines without a key are skipped."""
-    lines = enumerate(text.splitlines(), 1)
+    lines = enumerate(lines_of(text), 1)
     parsed = (parse_line(line, f"{file} line {number}") for number, line in lines)
     return tuple(entry for entry in parsed if entry is not None)
 

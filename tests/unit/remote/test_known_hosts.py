@@ -243,6 +243,8 @@ def test_only_keys_of_the_same_name_are_replaced(tmp_path: Path) -> None:
     path.chmod(0o644)
     save_key(at(path), KEYS[1])
     assert path.read_text().split("\n") == [*others, line("10.0.0.1", KEYS[1]), ""]
+    plain = path.read_text().replace(line("10.0.0.*", KEYS[2]), "").replace("@revoked", "#")
+    assert verdict(plain, key=KEYS[2]) == "changed", "as with ssh, comments contain no keys"
     assert path.stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.iterdir()) == [path]
 
