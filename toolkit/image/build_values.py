@@ -9,7 +9,7 @@ from toolkit.core.command import Command
 from toolkit.protocol.redact import MASK
 
 # User and password, or a token, in a URL.
-_LOGIN = re.compile(r"(?<=://)[^\s/@]+(?=@)")
+_LOGIN = re.compile(r"(?<=://)[^\s/]+(?=@)")
 _LEGACY_STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)")
 _BUILDKIT_STEP = re.compile(r"^#\d+ \[\s*(\S+) +(\d+)/(\d+)\] (.*)")
 

@@ -384,7 +384,7 @@ def test_torch_comes_from_where_it_is_said_to() -> None:
 
 
 def test_the_password_of_torchs_index_is_neither_on_the_command_line_nor_printed() -> None:
-    index = "https://me:s3cret@x.example/cpu"
+    index = "https://me:p@s3cret@x.example/cpu"
     build = plan(ImageRecipe("cpu", torch_index=index), {})
     (torch,) = (fetch for fetch in build.fetches if fetch.title.startswith("torch"))
     (download,) = torch.alternatives
