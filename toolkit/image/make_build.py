@@ -121,7 +121,11 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
 
             own, files = resolved()
             if recipe.flavor == "cpu" and of_another_torch(own):
-                own, files = resolved(beside_torch(recipe.torch_index))
+                beside = beside_torch(recipe.torch_index)
+                own, files = resolved(beside)
+                if of_another_torch(own) and Path(last).is_dir():
+                    # pip ignores the index of torch if the connection fails.
+                    own, files = resolved_from([*there, last], beside)
                 if wrong := of_another_torch(own):
                     names = ", ".join(wrong)
                     what = f"the image has the CPU build of torch, which is incompatible with {names}"

@@ -720,6 +720,22 @@ def test_a_wheel_that_was_built_again_replaces_the_downloaded_one(index: Path, t
     assert (planned().discard, planned().fetches) == ((), ())
 
 
+def test_a_downloaded_wheel_for_torchs_cpu_build_is_used_without_its_index(
+    index: Path, tmp_path: Path
+) -> None:
+    lines = tmp_path / "requirements.txt"
+    lines.write_text("torchvision\n")
+    wheel(index, "torchvision", version="0.28.0+cpu")
+
+    def planned() -> Wheelhouse:
+        return make_build(ImageRecipe("cpu"), requirements=str(lines)).wheelhouses[-1]
+
+    Path(planned().folder).mkdir(parents=True)
+    shutil.move(index / "torchvision-0.28.0+cpu-py3-none-any.whl", planned().folder)
+    wheel(index, "torchvision", version="0.28.0")
+    assert (planned().discard, planned().fetches) == ((), ())
+
+
 def test_the_package_sources_of_the_requirements_are_used_for_the_download(
     index: Path, tmp_path: Path
 ) -> None:
