@@ -18,6 +18,7 @@ import zipfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from toolkit.core.command import Command, quoted
@@ -42,10 +43,12 @@ _RETRIED, _NO_VERSIONS = "after connection broken by", "(from versions: none)"
 _NO_CONNECTION = re.compile(
     "Max retries exceeded|Read timed out|^error: (connection|proxy|ssl)-", re.MULTILINE
 )
-# Lines of a requirements file: package sources, a folder or page of them, and further files.
-_SOURCE = re.compile(r"-i|--index-url|--extra-index-url|--no-index|--trusted-host")
-_FIND_LINKS = re.compile(r"(?:-f|--find-links)[ =]*(\S+)")
-_INCLUDED = re.compile(r"(?:-r|--requirement|-c|--constraint)[ =]*(\S+)")
+# Options in a requirements file: package sources, a folder or page of them, and further files.
+_SOURCE = re.compile(r"(?<!\S)(?:-i|--index-url|--extra-index-url|--no-index|--trusted-host|-f|--find-links)")
+_VALUE = r"""[ =]*("[^"]*"|'[^']*'|\S+)"""
+_FIND_LINKS = re.compile(rf"(?<!\S)(?:-f|--find-links){_VALUE}")
+_INCLUDED = re.compile(rf"(?<!\S)(?:-r|--requirement|-c|--constraint){_VALUE}")
+_COMMENT = re.compile(r"(^|\s)#.*")
 # The engine cannot load the base image: BuildKit's, the legacy builder's and the registry's words.
 _NO_BASE = re.compile(
     "failed to resolve source metadata|pull access denied|manifest unknown|toomanyrequests"
@@ -220,17 +223,27 @@ def source_options(file: Path) -> Iterator[str]:
 
     The path of a folder becomes absolute.
     """
+    for folder, line in _lines(file):
+        if line.startswith("-") and _SOURCE.search(line):
+            yield _FIND_LINKS.sub(partial(_absolute, folder), line)
+
+
+def _absolute(folder: Path, option: re.Match[str]) -> str:
+    path = folder / option[1].strip("\"'")
+    return f"--find-links {quoted(str(path.resolve()))}" if path.exists() else option[0]
+
+
+def _lines(file: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the lines of a requirements file and of the files that it includes, with the folder of each."""
     text = (
         file.read_text(encoding="utf-8-sig", errors="replace").replace("\\\n", "") if file.is_file() else ""
     )
-    for line in map(str.strip, text.splitlines()):
-        if match := _INCLUDED.match(line):
-            yield from source_options(file.parent / match[1])
-        elif match := _FIND_LINKS.match(line):
-            folder = file.parent / match[1]
-            yield f"--find-links {quoted(str(folder.resolve()))}" if folder.exists() else line
-        elif _SOURCE.match(line):
-            yield line
+    for raw in text.splitlines():
+        line = _COMMENT.sub("", raw).strip()
+        if line.startswith("-") and (match := _INCLUDED.search(line)):
+            yield from _lines(file.parent / match[1].strip("\"'"))
+        else:
+            yield file.parent, line
 
 
 def _require_pip() -> None:

@@ -742,15 +742,16 @@ def test_the_package_sources_of_the_requirements_are_used_for_the_download(
     wheel(index, "topx")
     (tmp_path / "own").mkdir()
     lines = tmp_path / "requirements.txt"
-    lines.write_text("--index-url \\\n https://me:s3cret@internal/simple\n-r own/more.txt\n--pre\ntopx\n")
-    (tmp_path / "own" / "more.txt").write_text("-f ../index\n--extra-index-url=https://t0ken@other/simple\n")
+    lines.write_text("--index-url \\\n https://me:s3cret@internal/simple\n-r 'own/more wheels.txt'\ntopx\n")
+    (tmp_path / "own" / "more wheels.txt").write_text(
+        "--pre\n--pre -f ../index --extra-index-url=https://t0ken@other/simple  # -r none\n"
+    )
     build = make_build(ImageRecipe("cpu"), requirements=str(lines))
     download = build.fetches[-1].alternatives[0]
     assert "--no-input" in download.argv and download.stdin is not None
     assert download.stdin.decode().splitlines()[:-1] == [
         "--index-url  https://me:s3cret@internal/simple",
-        f"--find-links {index}",
-        "--extra-index-url=https://t0ken@other/simple",
+        f"--pre --find-links {index} --extra-index-url=https://t0ken@other/simple",
     ]
     shown = "\n".join(build.lines())
     assert "https://***@internal/" in shown and "https://***@other/" in shown
