@@ -228,6 +228,11 @@ def source_options(file: Path) -> Iterator[str]:
             yield _FIND_LINKS.sub(partial(_absolute, folder), line)
 
 
+def has_hashes(file: Path) -> bool:
+    """Return whether pip would require a hash of each package of this requirements file."""
+    return any(re.search(r"(?<!\S)--(hash\b|require-hashes)", line) for _, line in _lines(file))
+
+
 def _absolute(folder: Path, option: re.Match[str]) -> str:
     path = folder / option[1].strip("\"'")
     return f"--find-links {quoted(str(path.resolve()))}" if path.exists() else option[0]

@@ -15,6 +15,7 @@ from toolkit.core.image import ImageFacts, machine_of
 from toolkit.core.runner import run_here
 from toolkit.errors import BadInput, ImageError, MissingTool, Problem
 from toolkit.image.build import (
+    has_hashes,
     read_sources,
     resolve,
     source_folder,
@@ -102,7 +103,8 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         stubs = stub_pins(recipe, sources)
         held = (*held, *(pin for pin in stubs if pin not in held))
         *others, last = wheelhouses_of(replace(recipe, own="requirements"), sources[name], cache)
-        with stub_wheels(stubs, target) as folder:
+        # With hashes, pip needs the files of the user, which include all dependencies.
+        with stub_wheels(() if has_hashes(Path(requirements)) else stubs, target) as folder:
             there = [folder, *(each for each in others if Path(each).is_dir())]
 
             def resolved_from(folders: list[str], more: PipOptions) -> tuple[str, tuple[Locked, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -790,6 +791,15 @@ def test_pip_resolves_beside_torch_and_the_packages_that_the_build_compiles(
     lines.write_text("topx\ntorch\nhorovod==0.28.1\n")
     own = dict(make_build(recipe, requirements=str(lines)).files)["image/with/own.txt"]
     assert own == "topx==1.0\n"
+
+
+def test_the_hash_of_torch_in_a_requirements_file_is_that_of_its_wheel(index: Path, tmp_path: Path) -> None:
+    wheels = (wheel(index, "topx", "torch"), wheel(index, "torch", version="2.13.0+cpu"))
+    hashes = [f"--hash=sha256:{hashlib.sha256(each.read_bytes()).hexdigest()}" for each in wheels]
+    lines = tmp_path / "requirements.txt"
+    lines.write_text(f"topx==1.0 \\\n    {hashes[0]}\ntorch==2.13.0+cpu {hashes[1]}\n")
+    build = make_build(ImageRecipe("cpu"), requirements=str(lines))
+    assert dict(build.files)["image/with/own.txt"] == "topx==1.0\n"
 
 
 def test_an_extra_of_a_package_without_metadata_is_refused(index: Path, tmp_path: Path) -> None:
