@@ -26,7 +26,7 @@ from toolkit.core.files import locked
 from toolkit.core.image import image_id
 from toolkit.core.printable import counted
 from toolkit.errors import CommandFailed, ImageError, MissingTool
-from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild, Locked
+from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild, Locked, without_logins
 from toolkit.image.lock import LOCK_FILE, expected_digests
 from toolkit.image.wheelhouse import Pin, Target, wheel_platforms
 from toolkit.remote.local_image import default_cache, note_built
@@ -200,7 +200,8 @@ def resolve(command: Command, requirements: str) -> str:
     done = subprocess.run(argv, input=command.stdin, capture_output=True, check=False)
     if done.returncode == 0:
         return done.stdout.decode(errors="replace")
-    lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    output = without_logins(done.stderr.decode(errors="replace"))
+    lines = [line for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if not line.lstrip().startswith("WARNING")] or lines
     retried, text = [line.strip() for line in lines if _RETRIED in line], "\n".join(errors)
     if _NO_CONNECTION.search(text) or (retried and _NO_VERSIONS in text):
@@ -349,13 +350,13 @@ def _fetch(fetch: Fetch, notify: Notify) -> None:
     notify(fetch.title, "")
     tail: tuple[str, ...] = ()
     for command in fetch.alternatives:
-        status, tail = _stream(command, lambda line: notify(fetch.title, line))
+        status, tail = _stream(command, lambda line: notify(fetch.title, without_logins(line)))
         if status == 0:
             return
     # pip's errors name the missing or altered package; the warnings before them do not help.
     first = next((number for number, line in enumerate(tail) if line.startswith("ERROR")), None)
     shown = tail[-4:] if first is None else tail[first : first + 6]
-    detail = "".join(f"\n    {line}" for line in shown)
+    detail = "".join(f"\n    {without_logins(line)}" for line in shown)
     raise ImageError(fetch.failure + detail, fetch.fix)
 
 

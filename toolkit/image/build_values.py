@@ -116,10 +116,15 @@ class ImageBuild:
         return (*fetches, self.command.line())
 
 
+def without_logins(text: str) -> str:
+    """Return the text with a mask for each login in a URL. Some releases of pip print logins in errors."""
+    return _LOGIN.sub(MASK, text)
+
+
 def _with_input(command: Command) -> str:
     if command.stdin is None:
         return command.line()
-    return f"{command.line()} <<'END'\n{_LOGIN.sub(MASK, command.stdin.decode())}END"
+    return f"{command.line()} <<'END'\n{without_logins(command.stdin.decode())}END"
 
 
 def build_progress(line: str) -> str:

@@ -133,6 +133,23 @@ def test_pip_without_a_connection_is_no_conflict_of_versions(lines: tuple[str, .
     assert caught.value.fix.startswith("python3 -m pip config list  # check index, proxy")
 
 
+def test_the_password_in_a_url_that_pip_prints_is_masked(tmp_path: Path) -> None:
+    """pip 23.2 prints the URL of a requirement as it is."""
+    failing = python("raise SystemExit('ERROR: Cannot install x@ https://me:s3cret@y.example/x.whl')")
+    fetch = Fetch("wheels", (failing,), "pip cannot fetch the wheels", "fix")
+    build = build_in(tmp_path, wheelhouses=(house(tmp_path, fetches=(fetch,)),))
+    printed: list[str] = []
+    for make in (
+        lambda: resolve(failing, "more.txt"),
+        lambda: fill_wheelhouse(build, lambda title, line: printed.append(line)),
+    ):
+        with pytest.raises(ImageError) as caught:
+            make()
+        printed.append(caught.value.what)
+    assert all("s3cret" not in line for line in printed)
+    assert sum("https://***@y.example/x.whl" in line for line in printed) == 3
+
+
 @pytest.mark.parametrize(
     "lines",
     [
