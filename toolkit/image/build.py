@@ -18,6 +18,7 @@ import zipfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +49,7 @@ _SOURCE = re.compile(r"(?<!\S)(?:-i|--index-url|--extra-index-url|--no-index|--t
 _VALUE = r"""[ =]*("[^"]*"|'[^']*'|\S+)"""
 _FIND_LINKS = re.compile(rf"(?<!\S)(?:-f|--find-links){_VALUE}")
 _INCLUDED = re.compile(rf"(?<!\S)(?:-r|--requirement|-c|--constraint){_VALUE}")
+_LOGIN_URL = re.compile(r"""(https?://)([^\s/"']+@)([^\s#"']+)""")
 _COMMENT = re.compile(r"(^|\s)#.*")
 # The engine cannot load the base image: BuildKit's, the legacy builder's and the registry's words.
 _NO_BASE = re.compile(
@@ -227,6 +229,26 @@ def source_options(file: Path) -> Iterator[str]:
     for folder, line in _lines(file):
         if line.startswith("-") and _SOURCE.search(line):
             yield _FIND_LINKS.sub(partial(_absolute, folder), line)
+
+
+def with_logins(files: Iterable[Locked], requirements: Path) -> tuple[Locked, ...]:
+    """Return the files with the logins that the requirements have for their URLs: pip reports none.
+
+    The login of an index or page is used for all files of its server, unless the server has several logins.
+    """
+    logins: dict[str, set[str]] = {}
+    for _, line in _lines(requirements):
+        for scheme, login, rest in _LOGIN_URL.findall(line):
+            part = f"{rest.partition('/')[0]}/" if line.startswith("-") else rest
+            logins.setdefault(scheme + part, set()).add(login)
+
+    def url(given: str) -> str:
+        scheme, _, rest = given.partition("://")
+        part = max((each for each in logins if given.startswith(each)), key=len, default="")
+        login, *others = logins.get(part, {""})
+        return given if others else f"{scheme}://{login}{rest}"
+
+    return tuple(replace(each, url=each.url and url(each.url)) for each in files)
 
 
 def has_hashes(file: Path) -> bool:

@@ -22,6 +22,7 @@ from toolkit.image.build import (
     source_options,
     stub_wheels,
     wheelhouse_files,
+    with_logins,
 )
 from toolkit.image.build_plan import (
     BUILDER_VARIABLE,
@@ -137,6 +138,7 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
                     )
                     raise ImageError(what, fix)
         options = tuple(source_options(Path(requirements)))
+        files = with_logins(files, Path(requirements))
         recipe = replace(recipe, own=own, own_files=files, own_options=options)
     lock = parse_lock(sources[LOCK_FILE])
     # A wheel that the user has built again can have the version of the wheel in the wheelhouse.

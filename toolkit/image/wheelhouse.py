@@ -12,7 +12,7 @@ from typing import NamedTuple
 from toolkit.core.command import Command, command, quoted
 from toolkit.core.printable import counted
 from toolkit.errors import BadInput, Problem
-from toolkit.image.build_values import Fetch, Locked
+from toolkit.image.build_values import Fetch, Locked, without_logins
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH_INDEX_VARIABLE = "TOOLKIT_TORCH_INDEX"
@@ -206,8 +206,9 @@ def wheel_fetches(
         known = [(pin, digests.get((pin.name, pin.version), ())) for pin in pins]
         hashed = all(hashes for _, hashes in known)
         sources = (*options, *source.lines)
-        if not hashed and not sources:
-            return command(*base, *source.words, *map(requirement, pins))
+        plain = [requirement(pin) for pin in pins]
+        if not hashed and not sources and list(map(without_logins, plain)) == plain:
+            return command(*base, *source.words, *plain)
         lines = [" ".join((requirement(pin), *(f"--hash=sha256:{each}" for each in h))) for pin, h in known]
         words = (*(("--require-hashes",) if hashed else ()), "--requirement", "/dev/stdin")
         stdin = "".join(f"{line}\n" for line in (*sources, *lines)).encode()

@@ -16,7 +16,7 @@ import pytest
 
 import toolkit.image.make_build
 from toolkit.errors import BadInput, ImageError
-from toolkit.image.build import resolve
+from toolkit.image.build import resolve, with_logins
 from toolkit.image.build_plan import (
     CONTEXT_FILES,
     ONTO_CONTEXT,
@@ -757,6 +757,28 @@ def test_the_package_sources_of_the_requirements_are_used_for_the_download(
     shown = "\n".join(build.lines())
     assert "https://***@internal/" in shown and "https://***@other/" in shown
     assert "s3cret" not in shown and "t0ken" not in shown
+
+
+def test_the_logins_in_a_requirements_file_are_used_for_the_download(tmp_path: Path) -> None:
+    """pip's report has no logins, and pip 23.0 uses that of an index only for URLs below the index."""
+    lines = tmp_path / "requirements.txt"
+    lines.write_text(
+        "--index-url https://me:s3cret@one/simple\n-f https://t0ken@two/wheels/\n"
+        "--extra-index-url https://a@many/1/simple\n--extra-index-url https://b@many/2/simple\n"
+        "c @ https://me:${PASSWORD}@many/3/c.whl#sha256=0 ; python_version > '3'\n"
+    )
+    urls = ("https://one/a.whl", "https://two/b.whl", "https://many/1/d.whl", "https://many/3/c.whl", "")
+    files = with_logins([Locked("a", "1", (), url) for url in (*urls, "file:///e.whl")], lines)
+    assert [each.url for each in files] == [
+        "https://me:s3cret@one/a.whl",
+        "https://t0ken@two/b.whl",
+        "https://many/1/d.whl",
+        "https://me:${PASSWORD}@many/3/c.whl",
+        "",
+        "file:///e.whl",
+    ]
+    download = plan(ImageRecipe("cpu", own="a==1\n", own_files=files[:1])).fetches[-1].alternatives[0]
+    assert "s3cret" not in download.line() and b"s3cret" in (download.stdin or b"")
 
 
 def test_package_sources_are_used_for_files_without_a_hash_too() -> None:
