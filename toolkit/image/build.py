@@ -44,6 +44,7 @@ _RETRIED, _NO_VERSIONS = "after connection broken by", "(from versions: none)"
 _NO_CONNECTION = re.compile(
     "Max retries exceeded|Read timed out|^error: (connection|proxy|ssl)-", re.MULTILINE
 )
+_NO_EXTRA = re.compile(r"([\w.-]+) \S+ does not provide the extra '([^']+)'")
 # Options in a requirements file: package sources, a folder or page of them, and further files.
 _SOURCE = re.compile(r"(?<!\S)(?:-i|--index-url|--extra-index-url|--no-index|--trusted-host|-f|--find-links)")
 _VALUE = r"""[ =]*("[^"]*"|'[^']*'|\S+)"""
@@ -190,19 +191,31 @@ def stub_wheels(pins: Iterable[Pin], target: Target) -> Iterator[str]:
         yield folder
 
 
-def resolve(command: Command, requirements: str) -> str:
+def resolve(command: Command, requirements: str, stubs: Collection[Pin] = ()) -> str:
     """Return pip's installation report for a user's requirements.
+
+    Args:
+        stubs: packages of ``stub_wheels``, whose extras pip does not know.
 
     Raises:
         MissingTool: this Python has no pip.
-        ImageError: pip finds no compatible versions, or the connection to a package index failed.
+        ImageError: pip finds no compatible versions, a package needs an extra of a stub, or the connection
+            to a package index failed.
     """
     _require_pip()
     argv = [str(token) for token in command.argv]
     done = subprocess.run(argv, input=command.stdin, capture_output=True, check=False)
-    if done.returncode == 0:
-        return done.stdout.decode(errors="replace")
     output = without_logins(done.stderr.decode(errors="replace"))
+    if done.returncode == 0:
+        keys = {pin.key for pin in stubs}
+        # The report of pip 23.2 contains only the extras that the user requires.
+        refused = {f"{name}[{extra}]" for name, extra in _NO_EXTRA.findall(output) if name in keys}
+        if refused:
+            raise ImageError(
+                f"--pip cannot add the optional dependencies of {', '.join(sorted(refused))}",
+                "replace the requirement with the packages that the extra in the brackets adds",
+            )
+        return done.stdout.decode(errors="replace")
     lines = [line for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if not line.lstrip().startswith("WARNING")] or lines
     retried, text = [line.strip() for line in lines if _RETRIED in line], "\n".join(errors)

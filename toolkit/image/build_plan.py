@@ -675,25 +675,20 @@ def resolved_pins(
 
     Raises:
         ImageError: the text is not a pip report, pip resolved for another Python, or a requirement is not a
-            wheel or has an extra of a stub.
+            wheel.
     """
     own = {pin.key for pin in held}
     fix = "python3 -m pip install --upgrade pip"
     try:
         answer = json.loads(report)
         found = [
-            (Pin(about["name"], about["version"], ""), each)
+            (Pin(about["name"], about["version"], ""), each["download_info"])
             for each in answer["install"]
             for about in [each["metadata"]]
         ]
-        refused = [
-            f"{pin.name}[{','.join(each['requested_extras'])}]"
-            for pin, each in found
-            if pin.key in own and each.get("requested_extras") and "provides_extra" not in each["metadata"]
-        ]
         files = [
-            _file(pin, each["download_info"])
-            for pin, each in sorted(found, key=lambda one: one[0].key)
+            _file(pin, info)
+            for pin, info in sorted(found, key=lambda each: each[0].key)
             if pin.key not in own
         ]
         exact = target.markers.items() <= answer["environment"].items()
@@ -702,11 +697,6 @@ def resolved_pins(
         raise ImageError("pip printed no installation report", fix) from error
     if not exact:
         raise ImageError(f"this version of pip cannot evaluate environment markers for {target}", fix)
-    if refused:
-        raise ImageError(
-            f"--pip cannot add the optional dependencies of {', '.join(refused)}",
-            "replace the requirement with the packages that the extra in the brackets adds",
-        )
     folders = tuple(f"{PurePosixPath(folder).as_uri()}/" for folder in wheelhouses)
     files = [replace(each, url="") if each.url.startswith(folders) else each for each in files]
     return "".join(f"{each.line}\n" for each in files), tuple(files)

@@ -105,12 +105,13 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         held = (*held, *(pin for pin in stubs if pin not in held))
         *others, last = wheelhouses_of(replace(recipe, own="requirements"), sources[name], cache)
         # With hashes, pip needs the files of the user, which include all dependencies.
-        with stub_wheels(() if has_hashes(Path(requirements)) else stubs, target) as folder:
+        stubs = () if has_hashes(Path(requirements)) else stubs
+        with stub_wheels(stubs, target) as folder:
             there = [folder, *(each for each in others if Path(each).is_dir())]
 
             def resolved_from(folders: list[str], more: PipOptions) -> tuple[str, tuple[Locked, ...]]:
                 asked = resolve_command(requirements, held, target, folders, sys.executable, more)
-                return resolved_pins(resolve(asked, requirements), held, target, folders)
+                return resolved_pins(resolve(asked, requirements, stubs), held, target, folders)
 
             def resolved(more: PipOptions = CONFIGURED) -> tuple[str, tuple[Locked, ...]]:
                 try:

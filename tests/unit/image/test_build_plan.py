@@ -824,9 +824,13 @@ def test_the_hash_of_torch_in_a_requirements_file_is_that_of_its_wheel(index: Pa
     assert dict(build.files)["image/with/own.txt"] == "topx==1.0\n"
 
 
-def test_an_extra_of_a_package_without_metadata_is_refused(index: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("requirement", ["torch[opt-einsum]", "topx"])
+def test_an_extra_of_a_package_without_metadata_is_refused(
+    index: Path, tmp_path: Path, requirement: str
+) -> None:
+    wheel(index, "topx", "torch[opt-einsum]")
     lines = tmp_path / "requirements.txt"
-    lines.write_text("torch[opt-einsum]\n")
+    lines.write_text(f"{requirement}\n")
     with pytest.raises(ImageError, match=r"the optional dependencies of torch\[opt-einsum\]") as caught:
         make_build(ImageRecipe("cpu"), requirements=str(lines))
     assert "replace the requirement" in caught.value.fix
