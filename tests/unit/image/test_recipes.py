@@ -73,6 +73,14 @@ def test_the_nccl_version_is_not_that_of_the_base_image() -> None:
     assert "TOOLKIT_NCCL" not in parse_arguments(DOCKERFILES["gpu"])
 
 
+@pytest.mark.parametrize("flavor", DOCKERFILES)
+def test_the_python_version_is_not_that_of_the_base_image(flavor: str) -> None:
+    """The images ``python`` set PYTHON_VERSION to a version such as 3.11.9."""
+    head, *rest = re.split(r"^FROM ", DOCKERFILES[flavor], flags=re.MULTILINE)
+    assert "\nARG TOOLKIT_PYTHON=${PYTHON_VERSION}\n" in head
+    assert not any("PYTHON_VERSION}" in each or "ARG PYTHON_VERSION" in each for each in rest)
+
+
 def test_both_pin_the_same_versions_of_what_both_hold() -> None:
     cpu, gpu = (parse_arguments(text) for text in DOCKERFILES.values())
     of_gpus = ("CUDA_", "NCCL_")
