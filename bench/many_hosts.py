@@ -63,10 +63,17 @@ container|inspect)
     cut "$one" || { status=1; continue; }
     case $format in
     *State.ExitCode*) ;;
+    *Config.Labels*)
+      label=${format##*Labels } label=${label%%\}*} value=
+      while IFS= read -r line; do
+        case $line in *"$label: "*) value=${line#*"$label: \""} value=${value%%\"*} ;; esac
+      done <"$found"
+      case $format in *State.Status*) echo "running $value" ;; *) echo "$value" ;; esac ;;
     *State.Running*)
+      case $format in *.Id*) running=${found##*/} running="${running%%-*} " ;; *) running= ;; esac
       # Main has no sshd.
-      if [ ! -f "$engine/.pid" ] || kill -0 "$(show "$engine/.pid")" 2>&-; then echo true
-      else echo false; fi ;;
+      if [ ! -f "$engine/.pid" ] || kill -0 "$(show "$engine/.pid")" 2>&-; then echo "${running}true"
+      else echo "${running}false"; fi ;;
     *.Id*) found=${found##*/}; echo "${found%%-*}" ;;
     '') printf %s "$comma"; show "$found"; comma=, ;;
     esac
