@@ -158,7 +158,8 @@ def test_an_unknown_or_changed_host_key_is_refused_until_it_is_trusted(base: Too
     changed = second.split()[0] + " " + first.split(" ", 1)[1]
     (tmp_path / "known_hosts").write_text(f"{first}\n{changed}\n")
     new = sh(SICK, "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub").split()[1]
-    words = f"the SSH host key has CHANGED: recorded {real} ({tmp_path}/known_hosts line 2), received {new}"
+    recorded = f"ssh-ed25519 {real} ({tmp_path}/known_hosts line 2)"
+    words = f"the SSH host key has CHANGED: recorded {recorded}, received ssh-ed25519 {new}"
     one_error(stranger.run("up", "--json"), "connect", words, f"toolkit trust --replace {SICK}")
     assert stranger.run("trust", "--yes", SICK).status == 1, "a changed key is not recorded by the way"
     stranger.run("trust", "--yes", "--replace", SICK, check=True)
