@@ -274,15 +274,18 @@ def _absolute(folder: Path, option: re.Match[str]) -> str:
     return f"--find-links {quoted(str(path.resolve()))}" if path.exists() else option[0]
 
 
-def _lines(file: Path) -> Iterator[tuple[Path, str]]:
+def _lines(file: Path, outer: tuple[Path, ...] = ()) -> Iterator[tuple[Path, str]]:
     """Yield the lines of a requirements file and of the files that it includes, with the folder of each."""
+    file = Path(os.path.normpath(file))
+    if file in outer:
+        return  # pip refuses a file that includes itself
     text = (
         file.read_text(encoding="utf-8-sig", errors="replace").replace("\\\n", "") if file.is_file() else ""
     )
     for raw in text.splitlines():
         line = _COMMENT.sub("", raw).strip()
         if line.startswith("-") and (match := _INCLUDED.search(line)):
-            yield from _lines(file.parent / match[1].strip("\"'"))
+            yield from _lines(file.parent / match[1].strip("\"'"), (*outer, file))
         else:
             yield file.parent, line
 

@@ -16,7 +16,7 @@ import pytest
 
 import toolkit.image.make_build
 from toolkit.errors import BadInput, ImageError
-from toolkit.image.build import resolve, with_logins
+from toolkit.image.build import has_hashes, resolve, with_logins
 from toolkit.image.build_plan import (
     CONTEXT_FILES,
     ONTO_CONTEXT,
@@ -757,6 +757,16 @@ def test_the_package_sources_of_the_requirements_are_used_for_the_download(
     shown = "\n".join(build.lines())
     assert "https://***@internal/" in shown and "https://***@other/" in shown
     assert "s3cret" not in shown and "t0ken" not in shown
+
+
+def test_a_requirements_file_that_includes_itself_is_read_once(tmp_path: Path) -> None:
+    """pip refuses the file later, with its own words."""
+    file = tmp_path / "requirements.txt"
+    file.write_text("six\n-r ./more.txt\n")
+    (tmp_path / "more.txt").write_text("-r ../" + tmp_path.name + "/requirements.txt\nsix --hash=sha256:1\n")
+    assert has_hashes(file)
+    (tmp_path / "more.txt").write_text("-r requirements.txt\n")
+    assert not has_hashes(file)
 
 
 def test_the_logins_in_a_requirements_file_are_used_for_the_download(tmp_path: Path) -> None:
