@@ -170,6 +170,6 @@ def _tell(ended: JobStatus) -> JobStatus:
     if ended.unswept:
         # gpu9 before gpu10, so that numbered hosts are one series.
         hosts = host_list(sorted(ended.unswept, key=lambda name: (len(name), name)))
-        say(f"  toolkit could not check {hosts} for leftover processes; to end them: toolkit gc")
+        say(f"  toolkit could not check {hosts} for leftover processes; to stop them: toolkit gc")
     say(end_text(ended))
     return ended

@@ -135,7 +135,8 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
         size += len(data)
         if size > _MOST_LISTED:
             what = f"the list of the job's files is larger than {_MOST_LISTED >> 20} MiB"
-            raise ToolkitError(what, f"toolkit get --job {job} PATTERN  # a pattern of fewer files", host)
+            fix = f"toolkit get --job {job} PATTERN  # use a pattern that matches fewer files"
+            raise ToolkitError(what, fix, host)
         for line in lines.take(data):
             add(line.decode(errors="replace"))
 
