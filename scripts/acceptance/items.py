@@ -28,14 +28,13 @@ from toolkit.checks import gpu, gpu_setup
 from toolkit.checks.leftovers import MARKS
 from toolkit.checks.model import Scene, Seen
 from toolkit.cluster.gpus import SMI, explain, is_known, parse_smi
-from toolkit.cluster.probe import parse_facts, parse_processes, probe_command
+from toolkit.cluster.probe import parse_facts, parse_processes, probe_command, read_probe
 from toolkit.container.monitor.gauges import GPU_FIELDS, Gpus
 from toolkit.core.command import Command
 from toolkit.core.facts import Facts, Gpu
 from toolkit.core.finding import Finding
 from toolkit.core.printable import counted
 from toolkit.hostsfile.inventory import Host, Inventory
-from toolkit.protocol.frames import read_frames
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).with_name("programs.py")
@@ -157,7 +156,7 @@ def probe(more: Sequence[tuple[str, str]] = ()) -> tuple[Facts, dict[str, str]]:
     nonce = secrets.token_hex(16)
     asked = probe_command("toolkit:gpu", "acceptance", _HOST, nonce, more)
     done = subprocess.run(_argv(asked), input=asked.stdin or b"", stdout=subprocess.PIPE, check=False)
-    parts = read_frames(done.stdout, nonce)
+    parts = read_probe(done.stdout, nonce)
     return parse_facts(_HOST, "acceptance", parts, need_docker=False), parts
 
 

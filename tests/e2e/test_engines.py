@@ -19,11 +19,10 @@ from tests.e2e import waiting
 from tests.e2e.world import LAB, Toolkit, containers, marked, on, outer, sh
 from tests.parity import differences, settings, variants
 from tests.unit import cluster_world as world
-from toolkit.cluster.probe import parse_facts, probe_command
+from toolkit.cluster.probe import parse_facts, probe_command, read_probe
 from toolkit.core.container import Container, Mount, Ulimit, docker_run_args
 from toolkit.core.facts import Facts
 from toolkit.lifecycle.renderings import compose_file
-from toolkit.protocol.frames import read_frames
 from toolkit.protocol.names import identity_reference
 
 pytestmark = pytest.mark.lab
@@ -82,7 +81,7 @@ def test_the_api_and_the_docker_command_report_the_same_facts(up: Toolkit, host_
 
     def facts(*env: str) -> tuple[dict[str, str], Facts]:
         said = by_hand(host, "env", *env, *(str(token) for token in asked.argv)).encode()
-        sections = read_frames(said, "0123456789abcdef")
+        sections = read_probe(said, "0123456789abcdef")
         return sections, parse_facts(host, name, sections)
 
     sections, by_api = facts()

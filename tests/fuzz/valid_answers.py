@@ -21,10 +21,11 @@ from tests.unit.cluster_world import public_key
 from toolkit import __version__
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Observed, make_layout
-from toolkit.cluster.probe import parse_facts
+from toolkit.cluster.probe import FILES_OF, parse_facts
 from toolkit.core.host_programs import container_programs
 from toolkit.core.image import image_facts
 from toolkit.hostsfile.parse import parse_inventory
+from toolkit.network.interfaces import SYS_NET
 from toolkit.protocol.chunks import HEAD
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
@@ -140,7 +141,9 @@ def _sections(host: str, up: bool, digests: Mapping[str, str]) -> dict[str, str]
     images = f"{image()['Id']}\n=used\n" + "".join(f"{c['Image']} {c['Name']}\n" for c in containers)
     return {
         **recorded.healthy(host),
-        "who": "alice\n1000\n1000\n1000 998\nalice\tdocker\t\n/home/alice\n/home/alice/.local/state",
+        "who": "uid=1000(alice) gid=1000(alice) groups=1000(alice),998(docker)",
+        "home": "/home/alice",
+        "state-home": "/home/alice/.local/state",
         "machine": f"{host}\nx86_64",
         "ssh": f"10.77.0.1 51000 {address(host)} 22",
         "docker": json.dumps(INFO),
@@ -621,12 +624,21 @@ def _data(words: list[str]) -> Any:
     return RelayTalk()
 
 
+def contents(known: Mapping[str, str]) -> str:
+    """Return the section ``contents`` for sections that ``read_probe`` makes from it."""
+    files = {name: paths[0] for name, paths in FILES_OF.items() if known.get(name)}
+    lines = [f"{path}:{line}" for name, path in files.items() for line in known[name].splitlines()]
+    lines += [line.replace("./", SYS_NET, 1) for line in known.get("links", "").splitlines() if ":" in line]
+    return "\n".join(lines)
+
+
 def _framed(host: str, script: str, up: bool) -> bytes:
     """Return the sections that a script asks for, none for steps of a plan: they have something to do."""
     found = re.search(r"nonce=([0-9a-f]{8,64})\n", script)
     nonce = found[1].encode() if found else b""
     now = f"{time.time():.9f}"
     known = {**sections(host, up), "begun": now, "ended": now}
+    known["contents"] = contents(known)
     out = b"Welcome!\n"
     for name in dict.fromkeys(re.findall(r"(?:^ *|&& |; |\) )say ([a-z0-9-]+) ", script, re.MULTILINE)):
         if name.isdecimal():

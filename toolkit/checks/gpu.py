@@ -32,7 +32,7 @@ from toolkit.core.printable import counted
 from toolkit.errors import NotReady
 from toolkit.hostsfile.inventory import Host
 from toolkit.protocol.decode import hexadecimal, whole
-from toolkit.protocol.frames import CELL, lines_of, rows
+from toolkit.protocol.frames import ROW, lines_of, rows
 
 # These columns exist since driver 418 (with 580, the last one has two names).
 _ALWAYS = (
@@ -49,7 +49,7 @@ _SOMETIMES = ("compute_cap", "gpu_recovery_action", "reset_status.reset_required
 # read first. The probe counts equal errors, because one crash of a program can add many lines to the log.
 GPUS = Probe(
     "gpu-health",
-    CELL
+    ROW
     + rf"""
 for d in /sys/bus/pci/devices/*; do
   read -r vendor <"$d/vendor" && [ "$vendor" = 0x10de ] || continue
@@ -88,8 +88,7 @@ for line in $told; do
   state=gone; rest=; name=
   read -r line 2>/dev/null <"/proc/$pid/stat" && rest=${{line##*) }} && state=${{rest%% *}}
   read -r name 2>/dev/null <"/proc/$pid/comm"
-  printf 'app|%s|%s|%s|%s|' "$(cell "$gpu")" "$(cell "$pid")" "$(cell "$memory")" "$(cell "$state")"
-  printf '%s|%s\n' "$(cell "$(stat -c %U "/proc/$pid" 2>/dev/null)")" "$(cell "$name")"
+  row app "$gpu" "$pid" "$memory" "$state" "$(stat -c %U "/proc/$pid" 2>/dev/null)" "$name"
 done
 set +f; unset IFS
 [ "$smi" != hangs ] || exit 0

@@ -17,31 +17,34 @@ from toolkit.core.facts import ContainerFacts
 from toolkit.core.finding import Finding
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.protocol.decode import whole
-from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.frames import ROW, rows
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER
 
-# Print the data address in a state directory, $1, as a cell; `up` has written it.
+# Print the data address in a state directory, $1; `up` has written it.
 ADDRESS_IN = r"""
 address_in() {
-  cell "$(sed -n '1s/.*"address": "\([0-9.]*\)".*/\1/p' "$1/conf/host.json" 2>/dev/null)"
+  line=
+  read -r line 2>/dev/null <"$1/conf/host.json"
+  case $line in *'"address": "'*) line=${line#*'"address": "'}; line=${line%%'"'*} ;; *) line= ;; esac
+  case $line in *[!0-9.]*) ;; *) printf %s "$line" ;; esac
 }
 """
 # Every process of a job has these variables in its environment. One grep reads thousands of processes.
 MARKS = Probe(
     "marks",
     OWN_PROCESSES
-    + CELL
+    + ROW
     + ADDRESS_IN
     + r"""
 tags='^TOOLKIT_\(CLUSTER\|JOB\|SUPERVISOR\)='
-tagged=$(printf '%s\n' /proc/[0-9]*/environ | xargs grep -alsz "$tags")
+tagged=$(in_processes environ -alsz "$tags")
 [ -z "$tagged" ] ||
   printf '%s\n' "$tagged" | of_this_user | xargs -r grep -asHz "$tags" | tr '\0\n' '\n '
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
 for d in "$mine"/*/*; do
   [ -d "$d" ] || continue
   cluster=${d%/*}
-  printf 'state|%s|%s|%s\n' "$(address_in "$d")" "$(cell "${cluster##*/}")" "$(cell "${d##*/}")"
+  row state "$(address_in "$d")" "${cluster##*/}" "${d##*/}"
 done
 echo looked
 """,

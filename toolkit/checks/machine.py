@@ -32,7 +32,9 @@ grep -sH '' /proc/meminfo /proc/loadavg /proc/pressure/memory /proc/self/limits 
   /sys/devices/system/cpu/cpufreq/policy0/scaling_driver \
   /sys/devices/system/cpu/cpufreq/policy0/energy_performance_preference \
   /sys/devices/system/edac/mc/mc*/ue_count
-grep -sH '^127\.' /etc/hosts
+while read -r line || [ -n "$line" ]; do
+  case $line in 127.*) echo "/etc/hosts:$line" ;; esac
+done </etc/hosts
 for file in /.dockerenv /run/.containerenv; do [ ! -e "$file" ] || echo container:; done
 for program in {" ".join(PROGRAMS)}; do
   command -v "$program" >/dev/null || echo "missing:$program"

@@ -27,7 +27,7 @@ from toolkit.core.container import Mount
 from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
 from toolkit.core.printable import counted
-from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.frames import ROW, rows
 
 # Folders that every image has, so that a link into them is valid in a container too.
 _OF_IMAGE = ("/usr/", "/bin/", "/lib", "/etc/", "/proc/", "/dev/", "/sys/")
@@ -228,9 +228,8 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
 # A mount of a running container is readable for the engine.
 SEES = Probe(
     "engine-sees",
-    CELL
+    ROW
     + r"""
-told() { printf '%s|%s|%s\n' "$1" "$2" "$(cell "$3")"; }
 csv() { printf '"source=%s"' "$(printf '%s' "$1" | sed 's/"/""/g')"; }
 look() {
   mount="type=bind,$(csv "$3"),target=/x"
@@ -238,14 +237,14 @@ look() {
   # An engine that hangs must not use up the time of the probe, once for each mount.
   [ $? -ne 137 ] || exit 0
   case $said in
-    *"mount config"*ermission\ denied*) told shut "$1" "$2" ;;
-    *"mount config"*|*"o such image"*) told open "$1" "$2" ;;
+    *"mount config"*ermission\ denied*) row shut "$1" "$2" ;;
+    *"mount config"*|*"o such image"*) row open "$1" "$2" ;;
   esac
 }
 there="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 while [ -n "$there" ] && [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}
 case $seen in
-  *"|$there/conf|"*) told open state "$there" ;;
+  *"|$there/conf|"*) row open state "$there" ;;
   *)
     look state "$there" "$there/toolkit-looks"
     if [ -d "$HOME/.ssh" ] && [ "$(stat -c %d "$HOME/.ssh")" = "$(stat -c %d "$there")" ]; then
@@ -254,7 +253,7 @@ case $seen in
 esac
 shift 4
 for source; do
-  case $seen in *"|$source|"*) told open mount "$source"; continue ;; esac
+  case $seen in *"|$source|"*) row open mount "$source"; continue ;; esac
   ! timeout -s KILL 5 test -e "$source" || look mount "$source" "$source"
 done
 """,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from toolkit.checks.model import Probe, Seen
 from toolkit.core.disk_space import CONTAINERD
 from toolkit.protocol.decode import whole
-from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.frames import ROW, rows
 
 # A network file system that does not respond blocks every process that reads it, so a separate shell with a
 # time limit reads it; its last line shows the folder that blocked it. It searches for links in a mounted
@@ -17,15 +17,15 @@ PLACES = Probe(
     "places",
     r"""
 inner='
-@cell@
+@row@
 look() {
-  printf "at|%s|%s\n" "$1" "$(cell "$2")"
+  row at "$1" "$2"
   if [ ! -e "$2" ]; then [ ! -L "$2" ] || echo broken; return; fi
   real=$(cd -P -- "$2" 2>/dev/null && pwd -P) || real=$(readlink -f -- "$2") || real=$2
   kind=other; [ ! -f "$2" ] || kind=file; [ ! -d "$2" ] || kind=directory
   printf "is|%s\n" "$kind"
   may=; [ ! -r "$real" ] || may=r; [ ! -w "$real" ] || may=${may}w; [ ! -x "$real" ] || may=${may}x
-  printf "may|%s|%s\n" "$may" "$(cell "$real")"
+  row may "$may" "$real"
   stat -f -c "fs|%S|%b|%a|%c|%d" -- "$real"
   # The kernel writes blanks, tabs and backslashes of a mount point as octal digits.
   written=$real
@@ -43,9 +43,9 @@ look() {
   done
   set +f; IFS=$old
   device=${mount%% *}; mount=${mount#* * }; type=${mount%% *}; options=${mount#* }; options=${options%% *}
-  printf "on|%s|%s|%s\n" "$type" "$(cell "$device")" "$(cell "${options%%,lowerdir=*}")"
+  row on "$type" "$device" "${options%%,lowerdir=*}"
 }
-mounts=$(cat /proc/self/mounts) tab=$(printf "\t")
+mounts=$(cat /proc/self/mounts) tab="@tab@"
 seen() {
   there=$1; while [ -n "$there" ] && [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}
 }
@@ -54,7 +54,7 @@ seen "$root"; look root "$there"
 [ ! -d "$beside" ] || look containerd "$beside"
 seen "$state"; look state "$there"
 for d in "$state"/*; do
-  [ ! -d "$d" ] || [ -w "$d" ] || printf "locked|%s\n" "$(cell "$d")"
+  [ ! -d "$d" ] || [ -w "$d" ] || row locked "$d"
 done
 look home "$HOME"
 for source; do
@@ -63,7 +63,7 @@ for source; do
   [ ! -d "$source" ] ||
     timeout -s KILL 1 find "$real" -maxdepth 1 -type l ! -name "*[[:cntrl:]]*" 2>/dev/null | head -n 20 |
     while read -r link; do
-      printf "link|%s|%s\n" "$(cell "${link##*/}")" "$(cell "$(readlink -- "$link")")"
+      row link "${link##*/}" "$(readlink -- "$link")"
     done
 done
 echo looked
@@ -72,7 +72,9 @@ root=${root:-/var/lib/docker}
 @containerd@
 export beside
 timeout -s KILL 10 sh -c "$inner" sh "$root" "${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4" "$@"
-""".replace("@cell@", CELL.strip()).replace("@containerd@", CONTAINERD.strip()),
+""".replace("@row@", ROW.strip())
+    .replace("@tab@", "\t")
+    .replace("@containerd@", CONTAINERD.strip()),
 )
 
 # File systems that hosts share. Server and path identify such a folder, not a disk of the host.

@@ -24,7 +24,7 @@ from toolkit.core.facts import ContainerFacts
 from toolkit.core.printable import counted
 from toolkit.image.on_hosts import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError
-from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.frames import ROW, rows
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
 from toolkit.protocol.outcomes import FINAL_STATES
 
@@ -32,7 +32,7 @@ from toolkit.protocol.outcomes import FINAL_STATES
 # machine builds the paths to remove.
 STATES = Probe(
     "states",
-    CELL
+    ROW
     + ADDRESS_IN
     + r"""
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
@@ -40,8 +40,8 @@ printf 'now|%s\n' "$(date +%s)"
 newest() { for f; do stat -c %Z "$f" 2>/dev/null; done | sort -n | tail -n 1; }
 for d in "$mine"/*/*; do
   [ -d "$d" ] || continue
-  cluster=${d%/*}; place="$(cell "${cluster##*/}")|$(cell "${d##*/}")"
-  printf 'state|%s|%s|%s\n' "$(newest "$d" "$d"/* "$d"/conf/*)" "$(address_in "$d")" "$place"
+  cluster=${d%/*}; cluster=${cluster##*/}
+  row state "$(newest "$d" "$d"/* "$d"/conf/*)" "$(address_in "$d")" "$cluster" "${d##*/}"
   for job in "$d"/jobs/*; do
     [ -d "$job" ] || continue
     sent=no; [ ! -e "$job/.sent" ] || sent=yes
@@ -51,8 +51,7 @@ for d in "$mine"/*/*; do
       status=$(timeout -s KILL 5 head -c 65536 "$job/status.json" 2>/dev/null | tr -d '\0\n')
     case $status in *'"state": "'*) state=${status#*'"state": "'}; state=${state%%'"'*} ;; esac
     case $status in *'"ended": '[0-9]*) ended=${status#*'"ended": '}; ended=${ended%%[!0-9]*} ;; esac
-    printf 'job|%s|%s|%s|%s|' "$sent" "$(cell "$state")" "$ended" "$(newest "$job" "$job"/*)"
-    printf '%s|%s\n' "$place" "$(cell "${job##*/}")"
+    row job "$sent" "$state" "$ended" "$(newest "$job" "$job"/*)" "$cluster" "${d##*/}" "${job##*/}"
   done
 done
 halves() { find "$mine" -name '*.toolkit-new' -type f -cmin +@quiet@ -print0 2>/dev/null; }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from toolkit.cluster.gpus import SMI_SECONDS
 from toolkit.cluster.pairs import Ways, network_ways, parse_ways, together, unanswered, ways_command
-from toolkit.cluster.probe import parse_facts, probe_command
+from toolkit.cluster.probe import parse_facts, probe_command, read_probe
 from toolkit.cluster.state_folders import refuse_unsafe_state
 from toolkit.core.command import quoted
 from toolkit.core.facts import Facts
@@ -24,7 +24,7 @@ from toolkit.hostsfile.load import target_of
 from toolkit.network.choose import Evidence, undecided_networks
 from toolkit.plan.context import Executors
 from toolkit.plan.execute import Stopwatch
-from toolkit.protocol.frames import FrameError, read_frames
+from toolkit.protocol.frames import FrameError
 from toolkit.protocol.host_list import host_list
 from toolkit.protocol.names import container_name
 from toolkit.remote.container_session import ContainerSessions
@@ -176,7 +176,7 @@ class Connected:
         result = self.runners[name].run(asking, _PROBE_SECONDS)
         received = time.time()
         try:
-            sections = read_frames(result.raw, nonce)
+            sections = read_probe(result.raw, nonce)
         except FrameError as error:
             what = f"the reply to the probe is truncated or corrupt: {error}"
             raise ToolkitError(what, "toolkit status -v", name) from error

@@ -9,17 +9,27 @@ from toolkit.core.printable import printable_line
 from toolkit.errors import NotReady
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, MAIN, container_name, service_container
 
-# Functions of shell. ``with_variable`` prints the path of the environment of each process of this user that
-# has the variable NAME=VALUE. ``of_this_user`` reduces such paths on standard input to those of this user.
-# Root can read the environment of every process, so the owner decides which processes count. All four user
-# ids must be this user's, because a setuid program has the variables of its caller. xargs, because the paths
-# of all processes do not always fit on one command line.
+# Functions of shell. ``in_processes FILE ARGUMENT…`` runs grep on a file of every process in /proc; xargs is
+# used only if one command line cannot contain all paths. ``with_variable`` prints the path of the environment
+# of each process of this user that has the variable NAME=VALUE. ``of_this_user`` reduces such paths on
+# standard input to those of this user: root can read the environment of every process, so the owner decides.
+# All four user ids must be this user's, because a setuid program has the variables of its caller.
 OWN_PROCESSES = r"""
-with_variable() { printf '%s\n' /proc/[0-9]*/environ | xargs grep -lszFx -e "$1" | of_this_user; }
+in_processes() {
+  file=$1; shift
+  grep "$@" /proc/[0-9]*/"$file" 2>/dev/null
+  [ $? -le 2 ] || printf '%s\n' /proc/[0-9]*/"$file" | xargs grep "$@"
+}
+with_variable() { in_processes environ -lszFx -e "$1" | of_this_user; }
 of_this_user() {
-  while read -r name _ uid _; do [ "$name" != Uid: ] || break; done </proc/self/status
-  ids=$(printf 'Uid:\t%s\t%s\t%s\t%s' "$uid" "$uid" "$uid" "$uid")
-  sed 's/environ$/status/' | xargs -r grep -lsxF -e "$ids" | sed 's/status$/environ/'
+  while read -r name _ own _; do [ "$name" != Uid: ] || break; done </proc/self/status
+  while IFS= read -r path; do
+    name=
+    while read -r name real effective saved fs; do
+      [ "$name" != Uid: ] || break
+    done 2>/dev/null <"${path%environ}status"
+    [ "$name $real $effective $saved $fs" != "Uid: $own $own $own $own" ] || printf '%s\n' "$path"
+  done
 }
 """
 

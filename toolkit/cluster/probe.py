@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from toolkit.cluster import state_folders
@@ -33,7 +34,7 @@ from toolkit.protocol.engine import (
     EngineInfo,
     ImageInspect,
 )
-from toolkit.protocol.frames import CELL, framed_script, lines_of, read_cell, rows
+from toolkit.protocol.frames import ROW, framed_script, lines_of, read_frames, rows
 from toolkit.protocol.names import (
     IDENTITY_REPOSITORY,
     LABEL_CLUSTER,
@@ -50,7 +51,7 @@ _LATEST = 10**11
 # Its arguments in /proc contain the resources of a running job, readable for every user of the host.
 LEASE = program("job.lease")[1:]
 
-# The probe defines `cell`. One call of `ask_gpus` for both sections; $smi is set for other probes.
+# The probe defines `row`. One call of `ask_gpus` for both sections; $smi is set for other probes.
 # A process that ended meanwhile is left out; if /proc hides processes of other users, kill still finds them.
 # The path of the control group names the innermost container last.
 USES = (
@@ -70,7 +71,6 @@ owner_of() {
   [ "$owner" != UNKNOWN ] || owner=$(stat -c %u "$1" 2>/dev/null)
 }
 apps() {
-case $listed in *"$nonce"*) ;; *) return ;; esac
 set -f; IFS='
 '
 for line in ${listed#*"$nonce"}; do
@@ -83,17 +83,18 @@ for line in ${listed#*"$nonce"}; do
   inside=$(sed -n 's/.*\([0-9a-f]\{64\}\).*/\1/p' "/proc/$pid/cgroup" 2>/dev/null | head -n 1)
   [ -z "$(echo "/proc/$pid/environ" | of_this_user)" ] ||
     job=$(tr '\0\n' '\n ' 2>/dev/null <"/proc/$pid/environ" | sed -n 's/^TOOLKIT_JOB=//p' | head -n 1)
-  printf 'app|%s|%s|%s|%s|' "$(cell "$gpu")" "$pid" "$(cell "$memory")" "$(cell "$owner")"
-  printf '%s|%s|%s\n' "$inside" "$(cell "$job")" "$(cell "$name")"
+  row app "$gpu" "$pid" "$memory" "$owner" "$inside" "$job" "$name"
 done
 }
-say apps "$(apps)"
+apps=
+case $listed in *"$nonce"*) apps=$(apps) ;; esac
+say apps "$apps"
 claims() {
-for f in $(grep -slzFx @lease@ /proc/[0-9]*/cmdline 2>/dev/null); do
+for f in $(in_processes cmdline -slzFx @lease@); do
   line=; read -r line 2>/dev/null <"${f%/cmdline}/stat" || continue
   pid=${f#/proc/}; owner_of "${f%/cmdline}"
   # A variable holds no zero bytes, so the command line is encoded as it is.
-  printf 'claim|%s|%s|%s|=%s\n' "${pid%/*}" "$(cell "$owner")" "${line##*) }" \
+  printf '%s|=%s\n' "$(row claim "${pid%/*}" "$owner" "${line##*) }")" \
     "$(base64 2>/dev/null <"$f" | tr -d '\n')"
 done
 }
@@ -101,6 +102,12 @@ say claims "$(claims)"
 """.replace("@lease@", LEASE[1]).replace("@list@", LIST_GPUS.strip())
 )
 
+# "uid=1000(alice) gid=1000(alice) groups=1000(alice),27(sudo) context=…", the output of `id`. Directory
+# services give groups names with spaces.
+_IDS = re.compile(
+    r"uid=([0-9]+)(?:\((.*?)\))? gid=([0-9]+)(?:\(.*?\))?(?: groups=([^ ,(]+.*?))?(?: context=[^ ]*)?"
+)
+_GROUP = re.compile(r"([0-9]+)(?:\((.*?)\))?(?:,(?=[0-9]+(?:[(,]|$))|$)")
 # A device node below /dev/infiniband.
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _CHANNEL = re.compile(r"channel[0-9]+")
@@ -153,25 +160,39 @@ asked=$?; } 4>&1
 case $asked in 0) root=${seen%%"|"*} ;; *) by_commands $asked "$@" ;; esac
 """.replace("@label@", LABEL_CLUSTER)
 
+# Sections that consist of files, of the state directory or of the kernel. The script prints all these files
+# in the section ``contents``.
+FILES_OF = {
+    "cluster": ("etc/hosts", "etc/passwd", "conf/known_hosts", "conf/authorized_keys"),
+    "version": ("version",),
+    "applied": ("applied.json",),
+    "tuned": ("conf/tuned.json",),
+    "proved": ("conf/proved",),
+    "routes": ("/proc/net/route",),
+    "tcp": ("/proc/net/tcp", "/proc/net/tcp6"),
+}
+_FILES = tuple(path for paths in FILES_OF.values() for path in paths)
+_OWN_FILES = tuple(path for path in _FILES if not path.startswith("/"))
+_TABLES = tuple(path for path in _FILES if path.startswith("/"))
+
 # Each section is a call of `say`, see ``toolkit.protocol.frames``. Code with `case` is in a function, because
 # old shells end a command substitution at its first bracket.
 _SCRIPT = (
-    CELL
+    ROW
     + r"""
 say begun "$(date +%s.%N)"
+ids=$(id 2>/dev/null)
+uid=${ids#uid=}; uid=${uid%%[!0-9]*}
+# Without a name, the user's number.
+case $ids in *") gid="*) user=${ids%%") gid="*}; user=${user#*"("} ;; *) user=$uid ;; esac
 # Without a locale, as under sshd, fish garbles a home path with non-ASCII letters.
-[ -d "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
+[ -d "$HOME" ] || HOME=$(getent passwd "$uid" | cut -d: -f6)
 # All probes use the folder in the hosts file; without one, they use the folder of the user's login.
-[ -z "${TOOLKIT_STATE_DIR-}" ] || XDG_STATE_HOME="$TOOLKIT_STATE_DIR/$(id -un)"
+[ -z "${TOOLKIT_STATE_DIR-}" ] || XDG_STATE_HOME="$TOOLKIT_STATE_DIR/$user"
 export XDG_STATE_HOME
-# Directory services give groups names with spaces; -z is not known to every id.
-groups=$(id -Gnz 2>/dev/null | tr '\0' '\t')
-[ -n "$groups" ] || groups=$(id -Gn | tr ' ' '\t')
-while read -r name _ number _; do
-  case $name in Uid:) uid=$number ;; Gid:) gid=$number; break ;; esac
-done </proc/self/status
-say who "$(id -un; printf '%s\n' "$uid" "$gid"; id -G
-  printf '%s\n' "$groups" "$(cell "$HOME")" "$(cell "${XDG_STATE_HOME:-$HOME/.local/state}")")"
+say who "$ids"
+say home "$HOME"
+say state-home "${XDG_STATE_HOME:-$HOME/.local/state}"
 machine=$(uname -n -m)
 say machine "${machine% *}
 ${machine##* }"
@@ -179,29 +200,33 @@ say ssh "$SSH_CONNECTION"
 @@ENGINE@@
 interfaces=$(ip -o -4 addr show 2>/dev/null)
 say interfaces "$interfaces"
-say routes "$(cat /proc/net/route 2>/dev/null)"
-say addresses "$([ -n "$interfaces" ] || cat /proc/net/fib_trie 2>/dev/null)"
-say tcp "$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null)"
+trie=
+[ -n "$interfaces" ] || trie=$(cat /proc/net/fib_trie 2>/dev/null)
+say addresses "$trie"
 @network@
 @@USES@@
 @@STATE@@
-say runtime "$(command -v nvidia-container-runtime-hook)"
-say cdi "$(for f in /etc/cdi/* /var/run/cdi/*; do
-  [ ! -f "$f" ] || ! grep -q 'nvidia\.com/gpu' "$f" 2>/dev/null || grep -h 'name"*:' "$f"
-done)"
-mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
-say cluster "$(cat "$mine/etc/hosts" "$mine/etc/passwd" \
-  "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null)"
-version=
-[ ! -r "$mine/version" ] || read -r version <"$mine/version"
-say version "$version"
-say applied "$([ ! -f "$mine/applied.json" ] || cat "$mine/applied.json" 2>/dev/null)"
-say tuned "$([ ! -f "$mine/conf/tuned.json" ] || cat "$mine/conf/tuned.json" 2>/dev/null)"
+runtime=
+! command -v nvidia-container-runtime-hook >/dev/null || runtime=yes
+say runtime "$runtime"
+cdi=
+for f in /etc/cdi/* /var/run/cdi/*; do
+  [ ! -f "$f" ] || ! grep -q 'nvidia\.com/gpu' "$f" 2>/dev/null || cdi="$cdi$(grep -h 'name"*:' "$f")
+"
+done
+say cdi "$cdi"
 @@FILES@@
+# One grep reads all of these files, and prints the path in front of each line.
+say contents "$(cd "$mine" 2>/dev/null && set -- @own@ || set --; grep -asH '' "$@" @shared@)"
 say boot "$(grep -sh -e '^btime' -e '^1 (' /proc/stat /proc/1/stat)"
-say infiniband "$(for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done)"
-say imex "$(cd /dev/nvidia-caps-imex-channels 2>/dev/null || exit
-for f in channel*; do [ ! -c "$f" ] || [ ! -r "$f" ] || echo "$f"; done)"
+infiniband=
+for f in /dev/infiniband/*; do [ ! -c "$f" ] || infiniband="$infiniband ${f##*/}"; done
+say infiniband "$infiniband"
+imex=
+for f in /dev/nvidia-caps-imex-channels/channel*; do
+  [ ! -c "$f" ] || [ ! -r "$f" ] || imex="$imex ${f##*/}"
+done
+say imex "$imex"
 say disk "$(df -Pk "${HOME:-/}" 2>/dev/null)"
 @@MORE@@
 say ended "$(date +%s.%N)"
@@ -209,6 +234,8 @@ say ended "$(date +%s.%N)"
     .replace("@@STATE@@", state_folders.QUESTION.strip())
     .replace("@@FILES@@", state_folders.FILES.strip())
     .replace("@network@", interfaces.LINK_QUESTIONS.strip())
+    .replace("@own@", " ".join(_OWN_FILES))
+    .replace("@shared@", " ".join((*_TABLES, *interfaces.LINK_FILES)))
 )
 
 
@@ -222,7 +249,7 @@ def probe_command(
     state_dir: str = "",
     engine: str = DOCKER,
 ) -> Command:
-    """Return the command whose output ``toolkit.protocol.frames.read_frames`` reads. It changes nothing.
+    """Return the command whose output ``read_probe`` reads. It changes nothing.
 
     Args:
         nonce: delimits the sections; new in every call.
@@ -242,6 +269,29 @@ def probe_command(
     return asking.within("env", f"TOOLKIT_STATE_DIR={state_dir}") if state_dir else asking
 
 
+def read_probe(data: bytes, nonce: str) -> dict[str, str]:
+    """Return the sections of the probe by name; each file that ``contents`` contains is in its own section.
+
+    Raises:
+        FrameError: the output is truncated, or does not consist of sections.
+    """
+    found = read_frames(data, nonce)
+    if "contents" not in found:  # the facts name the missing section
+        return found
+    files: dict[str, list[str]] = defaultdict(list)
+    links = []
+    for line in lines_of(found.pop("contents")):
+        path, _, text = line.partition(":")
+        if path.startswith(interfaces.SYS_NET):
+            links.append(line)
+        else:
+            files[path].append(text)
+    links += lines_of(found.pop("link-paths", ""))
+    own = {name: [text for path in paths for text in files[path]] for name, paths in FILES_OF.items()}
+    own["links"] = [f"./{line.removeprefix(interfaces.SYS_NET)}" for line in links]
+    return found | {name: "\n".join(lines) for name, lines in own.items()}
+
+
 def parse_facts(
     host: str, cluster: str, parts: Mapping[str, str], need_docker: bool = True, engine: str = DOCKER
 ) -> Facts:
@@ -250,7 +300,7 @@ def parse_facts(
     Args:
         host: inventory name of the host.
         cluster: the cluster of the state directory ``state_dir``.
-        parts: content of each section, by its name.
+        parts: content of each section, by its name, see ``read_probe``.
         engine: the engine of the host according to the hosts file.
         need_docker: raise an error if docker cannot be used; otherwise ``docker`` is empty.
 
@@ -269,7 +319,7 @@ class Sections(dict[str, str]):
 
 
 def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: str) -> Facts:
-    who, machine = _who(parts["who"]), _named_lines(parts["machine"], "machine", ("name", "arch"))
+    who, machine = _who(parts), _named_lines(parts["machine"], "machine", ("name", "arch"))
     state_dir = f"{who.state}/toolkit/{cluster}/{host}"
     try:
         info = docker_info(host, who.user, parts["docker"], engine)
@@ -384,15 +434,17 @@ def _free(text: str) -> int:
     return (whole(words[3], 2**53) or 0) * 1024 if len(words) > 3 else 0
 
 
-def _who(text: str) -> Who:
-    lines = _named_lines(text, "who", ("user", "uid", "gid", "ids", "names", "home", "state"))
-    ids = [whole(word) for word in lines["ids"].split()]
-    names = [name for name in lines["names"].split("\t") if name]
-    # Groups without a name, or with ambiguous names, are represented by their ids.
-    groups = list(map(list, zip(ids, names if len(names) == len(ids) else map(str, ids), strict=True)))
-    numbers = {"uid": whole(lines["uid"]), "gid": whole(lines["gid"]), "groups": groups}
-    places = {name: read_cell(lines[name]) for name in ("home", "state")}
-    return decode(Who, {**lines, **places, **numbers}, "who")
+def _who(parts: Mapping[str, str]) -> Who:
+    found = _IDS.fullmatch(parts["who"])
+    if found is None:
+        raise DecodeError("who", f"id printed {parts['who'][:80]!r}")
+    uid, user, gid, listed = found.groups()
+    # Users and groups without a name are represented by their ids.
+    groups = [[whole(number), name or number] for number, name in _GROUP.findall(listed or "")]
+    places = {"home": parts["home"], "state": parts["state-home"]}
+    return decode(
+        Who, {"user": user or uid, "uid": whole(uid), "gid": whole(gid), "groups": groups, **places}, "who"
+    )
 
 
 def _named_lines(text: str, section: str, names: Sequence[str]) -> dict[str, str]:

@@ -22,20 +22,19 @@ from toolkit.protocol.frames import lines_of
 QUESTION = r"""
 numbers() { stat "$@" 2>/dev/null || echo -; }
 state() {
-  outer="${XDG_STATE_HOME:-$HOME/.local/state}"
-  set -- "$outer/toolkit/$3/$4" "$outer/toolkit/$3" "$outer/toolkit"
-  # One process is enough if all exist.
-  if all=$(stat -c '%u %f' -- "$@" 2>/dev/null); then
-    printf '%s\n' "$all"
-  else
-    for folder; do numbers -c '%u %f' -- "$folder"; done
-  fi
+  for folder in "$mine" "$outer/toolkit/$3" "$outer/toolkit"; do numbers -c '%u %f' -- "$folder"; done
   if [ -n "${TOOLKIT_STATE_DIR-}" ]; then
     numbers -c '%u %f' -- "$outer"
     numbers -L -c '%u %f' -- "$TOOLKIT_STATE_DIR"
   fi
 }
-say state "$(state "$@")"
+outer="${XDG_STATE_HOME:-$HOME/.local/state}"
+mine="$outer/toolkit/$3/$4"
+# One process is enough if all exist.
+[ -z "${TOOLKIT_STATE_DIR-}" ] &&
+  state=$(stat -c '%u %f' -- "$mine" "$outer/toolkit/$3" "$outer/toolkit" 2>/dev/null) ||
+  state=$(state "$@")
+say state "$state"
 """
 # The files that `up` compares, so that a second `up` needs no other query: modes, then sums. Folders of jobs,
 # users and services can have any number of files, so they are only named. $mine is the state directory. The
@@ -48,13 +47,13 @@ files() {
   sha256sum -- version applied.json "$@"
 }
 say files "$(files 2>/dev/null)"
-keys() {
-  for key in id_ed25519 ssh_host_ed25519_key; do
-    [ -s "$mine/conf/$key" ] && read -r type text rest <"$mine/conf/$key.pub" && echo "$key $type $text"
-  done
-}
-say keys "$(keys 2>/dev/null)"
-say proved "$([ ! -f "$mine/conf/proved" ] || cat "$mine/conf/proved")"
+keys=
+for key in id_ed25519 ssh_host_ed25519_key; do
+  [ ! -s "$mine/conf/$key" ] || ! read -r type text rest 2>/dev/null <"$mine/conf/$key.pub" ||
+    keys="$keys$key $type $text
+"
+done
+say keys "$keys"
 """
 # How many directories belong to the user: the cluster's host directory, two above it, and STATE_DIR/USER.
 _OWN = 4

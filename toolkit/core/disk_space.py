@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from toolkit.core.command import Command, script
 from toolkit.core.printable import counted
 from toolkit.protocol.decode import MOST, whole
-from toolkit.protocol.frames import CELL, lines_of, read_cell
+from toolkit.protocol.frames import ROW, rows
 
 # Sets `beside` to the data folder of the host's containerd, which the administrator can move to another disk.
 CONTAINERD = r"""
-beside=$(sed -n '/^\[/q; s/^root *= *["'"'"']\(.*\)["'"'"'].*/\1/p' /etc/containerd/config.toml 2>/dev/null)
+beside=
+[ ! -r /etc/containerd/config.toml ] ||
+  beside=$(sed -n '/^\[/q; s/^root *= *["'"'"']\(.*\)["'"'"'].*/\1/p' /etc/containerd/config.toml 2>/dev/null)
 beside=${beside:-/var/lib/containerd}
 """
 
-# For each path, and for the engine's image folder: the path, then bytes and inodes of its file system.
+# For each path, and for the engine's image folder: the path, and the bytes and inodes of its file system.
 # A path that does not exist is replaced by the nearest existing folder above it.
 ASK_ROOM = (
-    CELL
+    ROW
     + CONTAINERD
     + r"""
 root=$(timeout 10 docker info --format '{{.DockerRootDir}}' 2>/dev/null ||
@@ -30,7 +32,7 @@ for path in "$@" "$root"; do
   place=$path
   until [ -e "$place" ]; do place=${place%/*}; [ -n "$place" ] || place=/; done
   blocks=$(df -Pk "$place" | tail -n 1); inodes=$(df -Pi "$place" | tail -n 1)
-  printf '%s\n%s\n%s\n' "$(cell "$path")" "$(cell "$blocks")" "$(cell "$inodes")"
+  row room "$path" "$blocks" "$inodes"
 done
 """
 )
@@ -65,9 +67,10 @@ def ask_room(*paths: str) -> Command:
 
 def parse_room(text: str) -> tuple[Room, ...]:
     """Return the file system of each path from the output of df; unreadable lines are skipped."""
-    lines = [*map(read_cell, lines_of(text))]
     found = []
-    for path, in_bytes, in_files in zip(lines[::3], lines[1::3], lines[2::3], strict=False):
+    for path, in_bytes, in_files in (
+        cells for word, cells in rows(text) if word == "room" and len(cells) == 3
+    ):
         # POSIX: file system, blocks, used, available, capacity, mount point (which can contain blanks).
         cells, files = in_bytes.split(None, 5), in_files.split(None, 5)
         if len(cells) != 6:

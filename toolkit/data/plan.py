@@ -17,29 +17,29 @@ from toolkit.hostsfile.inventory import DataSet, Inventory
 from toolkit.network.choose import DataPath
 from toolkit.plan.steps import Phase, Plan, RemoveData, Run, SendData, Step
 from toolkit.protocol.decode import DecodeError, Number, Text, decode_json
-from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.frames import ROW, rows
 from toolkit.protocol.shards import Content
 
 QUESTION = "data"
 # The record of each folder, as container/transfer/data_folder.py writes it. The journal's last line about a
 # complete shard contains the total bytes of all complete shards.
 _ASK = (
-    CELL
+    ROW
     + r"""
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/.data/$(uname -n)"
 set -- @folders@
 while [ $# -gt 1 ]; do
   folder=$1 account=$mine/$2; shift 2
-  printf 'folder|%s\n' "$(cell "$folder")"
+  row folder "$folder"
   [ -d "$folder" ] || continue
   echo there
   [ -O "$account" ] || continue
   [ -n "$(find "$folder/." ! -name . -prune -print | head -n 1)" ] || echo empty
   if [ -f "$account/mark" ]; then
-    printf 'mark|%s\n' "$(cell "$(head -c 4096 "$account/mark")")"
+    row mark "$(head -c 4096 "$account/mark")"
   elif [ -f "$account/journal" ]; then
     last=$(grep -a '^{"whole"' "$account/journal" | tail -n 1 | head -c 4096)
-    printf 'mark|%s\n' "$(cell "$last")"
+    row mark "$last"
   fi
 done
 """

@@ -19,7 +19,7 @@ from toolkit.core.printable import counted, table
 from toolkit.image.layers import held
 from toolkit.plan.steps import CANNOT_TELL, Phase, Plan, Run, Step
 from toolkit.protocol.engine import ImageInspect
-from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.frames import ROW, rows
 from toolkit.protocol.names import IDENTITY_REPOSITORY, LABEL_PART, PARTIAL_REPOSITORY
 
 # Images of one flavor that `image prune` keeps on a host: the current one and the previous one.
@@ -30,11 +30,11 @@ QUESTIONS = (
     ("images-listed", "docker images --quiet --all --no-trunc"),
     (
         "images-used",
-        CELL
+        ROW
         + r"""
 used=$(docker ps --all --quiet --no-trunc)
 [ -z "$used" ] || docker inspect --type container --format '{{.Image}} {{.Name}}' $used |
-  while read -r image name; do printf 'by|%s|%s\n' "$image" "$(cell "$name")"; done
+  while read -r image name; do row by "$image" "$name"; done
 """,
     ),
     ("images-held", 'docker image inspect "$1" $(docker images --quiet --all --no-trunc | sort -u)'),

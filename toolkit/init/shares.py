@@ -9,24 +9,24 @@ from toolkit.checks.model import Probe, Seen
 from toolkit.checks.places import NETWORK
 from toolkit.core.container import Mount
 from toolkit.hostsfile import fields
-from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.frames import ROW, rows
 
 # A separate shell tests each, all at once: a share whose server is lost blocks its shell.
 SHARES = Probe(
     "shares",
     rf"""
 look='
-@cell@
+@row@
   may=; [ ! -r "$3" ] || may=r; [ ! -w "$3" ] || may=${{may}}w; [ ! -x "$3" ] || may=${{may}}x
   inode=$(stat -L -c %i -- "$3") && size=$(stat -f -c %S:%b -- "$3") || exit
-  printf "share|%s|%s|%s|%s|%s|%s\n" "$1" "$(cell "$2")" "$may" "$inode" "$size" "$(cell "$3")"
+  row share "$1" "$2" "$may" "$inode" "$size" "$3"
 '
 while read -r device folder type _; do
   case $type in {"|".join(sorted(NETWORK))}) ;; *) continue ;; esac
   timeout -s KILL 3 sh -c "$look" sh "$type" "$device" "$folder" 2>/dev/null &
 done </proc/self/mounts
 wait
-""".replace("@cell@", CELL.strip()),
+""".replace("@row@", ROW.strip()),
 )
 
 # Folders of the image or the system, with everything below them.

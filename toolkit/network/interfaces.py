@@ -16,14 +16,23 @@ from toolkit.core.facts import Gid, Interface, Link, LinkKind, RdmaPort, Route
 from toolkit.protocol.decode import MOST, DecodeError, hexadecimal, real, whole
 from toolkit.protocol.frames import lines_of
 
-# sysfs answers from memory. grep names each file and reads them all in one process; -s skips files that an
-# interface does not have, or cannot read while it is down.
+SYS_NET = "/sys/class/net/"
+# The files of each interface that the probe reads together with others. sysfs answers from memory.
+LINK_FILES = tuple(
+    f"{SYS_NET}*/{name}"
+    for name in (
+        *("operstate", "carrier", "speed", "duplex", "mtu", "type", "uevent", "tun_flags"),
+        *(f"statistics/{way}_{what}" for way in ("rx", "tx") for what in ("packets", "errors")),
+    )
+)
+# grep names each file and reads them all in one process; -s skips files that do not exist.
 LINK_QUESTIONS = r"""
-say links "$(cd /sys/class/net && {
-  grep -sH '' ./*/operstate ./*/carrier ./*/speed ./*/duplex ./*/mtu ./*/type ./*/uevent ./*/tun_flags \
-    ./*/statistics/rx_packets ./*/statistics/tx_packets ./*/statistics/rx_errors ./*/statistics/tx_errors
-  for f in ./*/device ./*/lower_*; do [ ! -e "$f" ] || echo "$f"; done
-})"
+paths=
+for f in @net@*/device @net@*/lower_*; do
+  [ ! -e "$f" ] || paths="$paths$f
+"
+done
+say link-paths "$paths"
 say shaping "$(PATH="$PATH:/usr/sbin:/sbin" tc qdisc show 2>/dev/null)"
 say rdma "$(cd /sys/class/infiniband 2>/dev/null && {
   grep -sH '' ./*/ports/*/state ./*/ports/*/rate ./*/ports/*/link_layer ./*/device/uevent
@@ -31,7 +40,7 @@ say rdma "$(cd /sys/class/infiniband 2>/dev/null && {
     ./*/ports/*/gid_attrs/types/1[0-5] ./*/ports/*/gid_attrs/ndevs/[0-9] ./*/ports/*/gid_attrs/ndevs/1[0-5]
   ls -d ./*/device/net/* 2>/dev/null
 })"
-"""
+""".replace("@net@", SYS_NET)
 
 _MOST = 4096  # addresses of a host, which are compared with those of all others; and routes
 # Numbers of include/uapi/linux/if_arp.h; tunnels of all sorts have one of these.
@@ -151,7 +160,7 @@ def parse_links(links: str, shaping: str) -> tuple[Link, ...]:
     """Return the interfaces, sorted by name.
 
     Args:
-        links: output of the section ``links`` of the probe.
+        links: lines such as ``./eth0/mtu:1500`` for the files, and ``./eth0/device`` for other paths.
         shaping: output of ``tc qdisc show``; empty without tc.
     """
     about: dict[str, dict[str, str]] = defaultdict(dict)

@@ -64,31 +64,35 @@ def lines_of(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-# Define `cell VALUE`, which prints one value of a line whose values are separated by bars. A value with other
-# than harmless characters is sent as base64, so that a name with a newline or a bar in it is still one value.
-# Without single quotes, so that it can be part of a script in single quotes.
-CELL = r"""cell() {
-  case $1 in
-    *[!-A-Za-z0-9_./:,@+%\ ]*|=*) printf "=%s" "$(printf %s "$1" | base64 | tr -d "\n")" ;;
-    *) printf %s "$1" ;;
-  esac
+# Define `row WORD VALUE…`, which prints a line of values separated by bars. A value with other than harmless
+# characters is sent as base64, so that a name with a newline or a bar in it is still one value. Only base64
+# starts processes. There are no single quotes, so that it can be part of a script in single quotes.
+ROW = r"""row() {
+  printf %s "$1"; shift
+  for value; do
+    case $value in
+      *[!-A-Za-z0-9_./:,@+%=\ ]*|=*) printf "|=%s" "$(printf %s "$value" | base64 | tr -d "\n")" ;;
+      *) printf "|%s" "$value" ;;
+    esac
+  done
+  echo
 }
 """
 
 
-def read_cell(text: str) -> str:
-    """Return the value that the shell function ``cell`` printed; bytes that are not UTF-8 become U+FFFD."""
+def _read_cell(text: str) -> str:
+    """Return a value that the shell function ``row`` printed; bytes that are not UTF-8 become U+FFFD."""
     if not text.startswith("="):
         return text
     try:
         return base64.b64decode(text[1:], validate=True).decode(errors="replace")
-    except ValueError:  # the host has no base64, or did not print this by `cell`
+    except ValueError:  # the host has no base64, or did not print this by `row`
         return text
 
 
 def rows(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Return the first word and the other values of each line ``WORD|VALUE|VALUE``."""
+    """Return the first word and the other values of each line ``WORD|VALUE|VALUE``, see ``ROW``."""
     for line in lines_of(text):
         word, *cells = line.split("|")
         if word:
-            yield word, tuple(map(read_cell, cells))
+            yield word, tuple(map(_read_cell, cells))

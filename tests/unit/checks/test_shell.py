@@ -27,7 +27,7 @@ from toolkit.checks.mounts import SEES
 from toolkit.checks.places import PLACES, places
 from toolkit.checks.registry import host_probes
 from toolkit.cleanup.plan import Leftovers, plan_gc
-from toolkit.cluster.probe import probe_command
+from toolkit.cluster.probe import probe_command, read_probe
 from toolkit.protocol.frames import read_frames
 
 NONCE = "0123456789abcdef"
@@ -53,7 +53,7 @@ def ask(
         timeout=30,
     )
     assert done.stderr == b""
-    return Seen("gpu1", read_frames(done.stdout, NONCE))
+    return Seen("gpu1", read_probe(done.stdout, NONCE))
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -338,6 +338,20 @@ def test_a_variable_is_one_value_whatever_it_contains(tmp_path: Path) -> None:
         "",
     )
     assert 1 not in {one.pid for one in marked(seen)} and state_folders(seen) == {}
+
+
+def test_more_processes_than_a_command_line_holds_are_searched(
+    tmp_path: Path, stray: tuple[str, subprocess.Popen[bytes]]
+) -> None:
+    # 126 is the status of a shell whose command line is too long for the kernel.
+    (tmp_path / "bin").mkdir()
+    grep = shutil.which("grep")
+    (tmp_path / "bin" / "grep").write_text(
+        f'#!/bin/sh\nread -r parent <"/proc/$PPID/comm"\n'
+        f'case $parent:$* in xargs:*) ;; *TOOLKIT_*) exit 126 ;; esac\nexec {grep} "$@"\n'
+    )
+    (tmp_path / "bin" / "grep").chmod(0o755)
+    assert stray[1].pid in {one.pid for one in marked(ask(MARKS, tmp_path))}
 
 
 @only_root

@@ -20,7 +20,7 @@ from toolkit.cluster.gpu_usage import Holder, gpus_json, gpus_text, holders, ref
 from toolkit.cluster.probe import LEASE, USES, parse_claims, parse_processes
 from toolkit.core.facts import Claim, Facts, GpuProcess, Mig
 from toolkit.errors import NotReady
-from toolkit.protocol.frames import CELL, framed_script, read_frames
+from toolkit.protocol.frames import ROW, framed_script, read_frames
 
 SINCE = 1795204800.0  # 2026-11-20 20:00 UTC
 CLAIM = Claim("j1", "theirs", "mallory", (0,), ("GPU-0",), "mallory", 900, SINCE)
@@ -65,7 +65,7 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(
         for process in (mine, other, decoy):
             until_seen(process)
         done = subprocess.run(
-            ["sh", "-c", framed_script(CELL + USES, NONCE)],
+            ["sh", "-c", framed_script(ROW + USES, NONCE)],
             capture_output=True,
             check=True,
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
@@ -98,7 +98,7 @@ def test_the_job_of_a_process_of_another_user_is_not_read(tmp_path: Path) -> Non
         smi.write_text(f"#!/bin/sh\necho 'GPU-0, {other.pid}, 512'\necho 'GPU-0, {mine.pid}, 512'\n")
         smi.chmod(0o755)
         done = subprocess.run(
-            ["sh", "-c", framed_script(CELL + USES, NONCE)],
+            ["sh", "-c", framed_script(ROW + USES, NONCE)],
             capture_output=True,
             check=True,
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},

@@ -20,11 +20,10 @@ from tests.unit.container_world import wait_for
 from toolkit.checks.gpu import GPUS as GPU_HEALTH
 from toolkit.cluster.containers import passwd_file
 from toolkit.cluster.gpus import SMI
-from toolkit.cluster.probe import parse_facts, probe_command
+from toolkit.cluster.probe import parse_facts, probe_command, read_probe
 from toolkit.core.command import Command
 from toolkit.core.facts import Facts, Gpu, Interface, Remembered
-from toolkit.errors import CommandFailed, NotReady
-from toolkit.protocol.frames import read_frames
+from toolkit.errors import CommandFailed, NotReady, ToolkitError
 
 NONCE = "0123456789abcdef"
 
@@ -155,7 +154,9 @@ CLUSTER = (
 def answer(**sections: str) -> dict[str, str]:
     """The sections of the probe; one given by name replaces the recorded one."""
     recorded = {
-        "who": "alice\n1000\n1000\n1000 27 998\nalice\tsudo\tdocker\t\n/home/alice\n/home/alice/.local/state",
+        "who": "uid=1000(alice) gid=1000(alice) groups=1000(alice),27(sudo),998(docker)",
+        "home": "/home/alice",
+        "state-home": "/home/alice/.local/state",
         "machine": "gpu1\nx86_64",
         "ssh": "10.77.0.1 51000 10.77.0.2 22",
         "docker": json.dumps(NEW_INFO),
@@ -263,9 +264,7 @@ def test_the_user_of_an_earlier_up_is_remembered(tmp_path: Path, user: str) -> N
     for uid in (0, 1000) if user == "alice" else (0,):
         file.write_text(passwd_file(replace(facts(), uid=uid), user))
         done = run_here(probe_command("i:1", "demo", "gpu1", NONCE), tmp_path, docker)
-        assert parse_facts("here", "demo", read_frames(done.stdout, NONCE)).remembered == Remembered(
-            user=user
-        )
+        assert parse_facts("here", "demo", read_probe(done.stdout, NONCE)).remembered == Remembered(user=user)
     odd = ("a b:x:1:1::/home/a b:/bin/bash", "-o:x:1:1::/:/bin/sh", "sshd:x:1:1::/:/bin/sh", ":::::: ")
     assert facts(cluster="\n".join(odd)).remembered == Remembered()
 
@@ -401,19 +400,38 @@ def test_listeners_of_both_tables_and_no_connections() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "names", "groups"),
+    ("ids", "user", "groups"),
     [
-        ("0", "root", ((0, "root"),)),
+        ("uid=0(root) gid=0(root) groups=0(root)", "root", ((0, "root"),)),
         # Directory services give groups names with spaces, or none at all.
-        ("1000 27", "domain users\tsudo\t", ((1000, "domain users"), (27, "sudo"))),
-        ("1000 9999", "alice\t9999\t", ((1000, "alice"), (9999, "9999"))),
-        # From an id without -z.
-        ("1000 27", "domain\tusers\tsudo", ((1000, "1000"), (27, "27"))),
+        (
+            "uid=7(LAB\\al) gid=7(domain users) groups=7(domain users),27(sudo)",
+            "LAB\\al",
+            ((7, "domain users"), (27, "sudo")),
+        ),
+        (
+            "uid=7(al) gid=9(x (y)) groups=9(x (y)),9999,27(a,b),28(c)",
+            "al",
+            ((9, "x (y)"), (9999, "9999"), (27, "a,b"), (28, "c")),
+        ),
+        ("uid=7 gid=9999 groups=9999", "7", ((9999, "9999"),)),
+        (
+            "uid=7(al) gid=7(al) groups=7(al),998(docker) context=unconfined_u:unconfined_r:s0-s0:c0.c1023",
+            "al",
+            ((7, "al"), (998, "docker")),
+        ),
+        ("uid=7(al) gid=7(al)", "al", ()),
     ],
 )
-def test_groups(ids: str, names: str, groups: tuple[tuple[int, str], ...]) -> None:
-    who = f"alice\n1000\n1000\n{ids}\n{names}\n/home/alice\n/home/alice/.local/state"
-    assert facts(who=who).groups == groups
+def test_users_and_groups(ids: str, user: str, groups: tuple[tuple[int, str], ...]) -> None:
+    found = facts(who=ids)
+    assert (found.user, found.groups) == (user, groups)
+
+
+@pytest.mark.parametrize("ids", ["", "id: not found", "uid=x(al) gid=7(al) groups=7(al)", "uid=7(al)"])
+def test_a_user_that_id_does_not_describe_is_an_error_of_the_host(ids: str) -> None:
+    with pytest.raises(ToolkitError, match="the description of the user"):
+        facts(who=ids)
 
 
 # GPUs; what nvidia-smi says is in cluster/test_gpus.py
@@ -509,12 +527,37 @@ def test_the_probe_runs_on_this_machine_and_its_answer_is_read(tmp_path: Path) -
 esac"""
     done = run_here(probe_command("toolkit:cpu", "demo", "gpu1", NONCE), tmp_path, docker)
     assert done.stderr == b""
-    said = parse_facts("here", "demo", read_frames(done.stdout, NONCE))
+    said = parse_facts("here", "demo", read_probe(done.stdout, NONCE))
     assert said.docker == "20.10.24+dfsg1"
     assert said.state_dir == f"{tmp_path}/.local/state/toolkit/demo/here"
     assert [i.tags for i in said.images] == [("toolkit:cpu", "toolkit.local/verified:x")]
     assert said.free_bytes > 0
     assert [path.name for path in tmp_path.iterdir()] == ["docker"]
+
+
+def test_files_have_their_own_sections_whatever_they_contain(tmp_path: Path) -> None:
+    docker = f"[ $1 != info ] || echo '{json.dumps(OLD_INFO)}'"
+    state = tmp_path / ".local/state/toolkit/demo/gpu1"
+    texts = {
+        "version": "0.1\n",
+        "applied.json": "/proc/net/route:forged\ntuned:x",
+        "conf/tuned.json": '{"a": "b:c"}\n\n',
+        "conf/proved": f"\n{NONCE} who 3\nx\n",
+        "etc/hosts": "10.77.0.2 gpu1\nb\xe4d\n",
+    }
+    for name, text in texts.items():
+        (state / name).parent.mkdir(parents=True, exist_ok=True)
+        (state / name).write_bytes(text.encode("latin-1"))
+    (state / "conf" / "known_hosts").mkdir()
+    done = run_here(probe_command("i:1", "demo", "gpu1", NONCE), tmp_path, docker)
+    found = read_probe(done.stdout, NONCE)
+    assert found["version"] == "0.1" and found["applied"] == texts["applied.json"]
+    assert found["tuned"] == '{"a": "b:c"}\n' and found["proved"] == f"\n{NONCE} who 3\nx"
+    assert found["cluster"] == "10.77.0.2 gpu1\nb\ufffdd"
+    assert found["routes"] == Path("/proc/net/route").read_text().removesuffix("\n")
+    assert found["tcp"].count("local_address") == 2, "the heads of both tables"
+    assert "./lo/operstate:unknown" in found["links"].split("\n")
+    assert "contents" not in found
 
 
 def test_the_state_is_where_the_hosts_file_says_for_each_user(tmp_path: Path) -> None:
@@ -524,7 +567,7 @@ def test_the_state_is_where_the_hosts_file_says_for_each_user(tmp_path: Path) ->
     docker = f"[ $1 != info ] || echo '{json.dumps(OLD_INFO)}'"
     done = run_here(asked, tmp_path, docker, XDG_STATE_HOME="/elsewhere")
     me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
-    sections = read_frames(done.stdout, NONCE)
+    sections = read_probe(done.stdout, NONCE)
     assert parse_facts("here", "demo", sections).state_dir == f"/the scratch/{me}/toolkit/demo/here"
     assert sections["place"] == f"/the scratch/{me}"
 
@@ -541,7 +584,7 @@ ps)
 inspect) echo '{json.dumps([CONTAINER])}' ;;
 esac"""
     done = run_here(probe_command("i:1", "demo", "gpu1", NONCE), tmp_path, docker)
-    sections = read_frames(done.stdout, NONCE)
+    sections = read_probe(done.stdout, NONCE)
     if failures == 1:
         assert [c.name for c in parse_facts("here", "demo", sections).containers] == ["toolkit-demo-worker"]
         return
@@ -564,7 +607,7 @@ ps*) echo abc ;;
 esac"""
     asked = probe_command("toolkit:cpu", "demo", "gpu1", NONCE)
     words = [str(token).replace("timeout -k 2 20", "timeout -k 1 0.5") for token in asked.argv]
-    sections = read_frames(run_here(replace(asked, argv=tuple(words)), tmp_path, docker).stdout, NONCE)
+    sections = read_probe(run_here(replace(asked, argv=tuple(words)), tmp_path, docker).stdout, NONCE)
     assert sections["docker"] == f"no answer within 20 s to docker {late}"
     assert sections["images"] == sections["containers"] == "" and (tmp_path / "late").read_text() == "x\n"
     with pytest.raises(NotReady, match=f"no answer within 20 s to docker {late}") as caught:
@@ -599,7 +642,7 @@ def test_an_unkillable_nvidia_smi_does_not_hold_up_the_probe(tmp_path: Path, she
         for stuck in (tmp_path / "stuck").read_text().split():
             os.kill(int(stuck), signal.SIGKILL)
     assert done.stderr == b""
-    sections = read_frames(done.stdout, NONCE)
+    sections = read_probe(done.stdout, NONCE)
     for name in ("gpus", GPU_HEALTH.name):
         assert sections[name].splitlines()[-1].startswith("no answer within 70 s")
     found = parse_facts("gpu1", "demo", sections)
@@ -677,7 +720,7 @@ esac
     words = [str(token).replace("/dev/nvidia[", f"{devices}/nvidia[") for token in asked.argv]
     docker = f"[ $1 != info ] || echo '{json.dumps(OLD_INFO)}'"
     done = run_here(replace(asked, argv=tuple(words)), tmp_path, docker)
-    found = parse_facts("gpu1", "demo", read_frames(done.stdout, NONCE))
+    found = parse_facts("gpu1", "demo", read_probe(done.stdout, NONCE))
     assert (found.gpus, found.gpu_trouble) == (
         (Gpu(0, "GPU-1a", "NVIDIA H100 80GB HBM3", "550.54.14", 81559),),
         "",

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from tests.unit.engine_here import ENGINES, docker_script, recorded, served
-from toolkit.cluster.probe import parse_facts, probe_command
+from toolkit.cluster.probe import parse_facts, probe_command, read_probe
 from toolkit.core.engines import PODMAN, parse_info
 from toolkit.errors import NotReady
-from toolkit.protocol.frames import read_frames
 
 NONCE = "0123456789abcdef"
 # What the probe gives to other questions.
@@ -59,7 +58,7 @@ def probed(
         env={"PATH": f"{home}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(home), **env},
     )
     assert done.stderr == b""
-    return read_frames(done.stdout, NONCE)
+    return read_probe(done.stdout, NONCE)
 
 
 def quick(text: str) -> str:

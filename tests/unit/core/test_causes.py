@@ -196,10 +196,12 @@ def test_words_of_a_disk_that_takes_no_more(said: str, paths: tuple[str, ...]) -
 
 
 def test_what_df_says() -> None:
-    rooms = parse_room(f"/x\n{TMPFS}\n{INODES}\n/y\nodd\nodd\n/z\n/dev/a b 1 2 3 4% /\n- - - - - /\n")
+    rooms = parse_room(
+        f"room|/x|{TMPFS}|{INODES}\nroom|/y|odd|odd\nroom|/z|/dev/a b 1 2 3 4% /|- - - - - /\n"
+    )
     assert rooms[0] == Room("/x", "/mnt/my disk", 4096, 1024**2, 0)
     assert rooms[0].is_full
-    assert parse_room("/b\nbtrfs 1000 0 1000 0% /b\nbtrfs 0 0 0 - /b\n")[0].inodes == -1
+    assert parse_room("room|/b|btrfs 1000 0 1000 0% /b|btrfs 0 0 0 - /b\n")[0].inodes == -1
     assert parse_room("") == parse_room("df: no such thing") == ()
 
 
@@ -225,7 +227,7 @@ class FullHost(HostHere):
 
     def run(self, subject: object, timeout: float | None = None) -> Result:
         if "df -Pk" in str(subject):
-            return Result(0, f"/data/x\n{TMPFS}\n{INODES}\n")
+            return Result(0, f"room|/data/x|{TMPFS}|{INODES}\n")
         return super().run(command("false"))
 
 

@@ -158,12 +158,9 @@ def test_room_by_store() -> None:
     assert room_needed("overlay2", []) == room_needed("containerd", []) == 0
 
 
-ROOMS = """/var/lib/containerd
-/dev/a 1000 600 400 60% /a
-/dev/a 1000 600 400 60% /a
-/var/lib/docker
-/dev/b 2000 600 1400 60% /b
-/dev/b 1000 600 400 60% /b
+ROOMS = """\
+room|/var/lib/containerd|/dev/a 1000 600 400 60% /a|/dev/a 1000 600 400 60% /a
+room|/var/lib/docker|/dev/b 2000 600 1400 60% /b|/dev/b 1000 600 400 60% /b
 """
 
 

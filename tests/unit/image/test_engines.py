@@ -154,7 +154,9 @@ def test_a_probe_of_a_host_with_podman(monkeypatch: pytest.MonkeyPatch) -> None:
     more = ("ssh", "state", "cluster", "version", "tuned", "files", "boot", "infiniband", "imex", "disk")
     said = {
         **dict.fromkeys((*names, *more), ""),
-        "who": "trainer\n1000\n1000\n1000\ntrainer\n/home/trainer\n/home/trainer/.local/state",
+        "who": "uid=1000(trainer) gid=1000(trainer) groups=1000(trainer)",
+        "home": "/home/trainer",
+        "state-home": "/home/trainer/.local/state",
         "machine": "box1\nx86_64",
         "docker": json.dumps(INFO),
     }

@@ -261,7 +261,9 @@ def test_an_image_that_is_not_whole_does_not_count_as_there() -> None:
 def world_answer(**more: str) -> dict[str, str]:
     info = {"ServerVersion": "26.1.5", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
     parts = {
-        "who": "alice\n1000\n1000\n1000\nalice\t\n/home/alice\n/home/alice/.local/state",
+        "who": "uid=1000(alice) gid=1000(alice) groups=1000(alice)",
+        "home": "/home/alice",
+        "state-home": "/home/alice/.local/state",
         "machine": "gpu1\nx86_64",
         "ssh": "",
         "docker": json.dumps(info),

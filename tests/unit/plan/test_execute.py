@@ -637,9 +637,10 @@ def test_a_disk_that_was_full_is_that_of_the_files(tmp_path: Path) -> None:
             if command.stdin:
                 return Result(2, "", "tar: 0/one: Cannot write: No space left on device", 0.1)
             if "DockerRootDir" in command.line():
-                row = "disk 64 4 60 8% /state\nfiles 9 1 8 9% /state\n"
-                engine = "disk 90000 5 80000 1% /images\nfiles 9 1 8 9% /images\n"
-                return Result(0, f"{tmp_path}/plain file\n{row}/var/lib/docker\n{engine}", "", 0.1)
+                state = "disk 64 4 60 8% /state|files 9 1 8 9% /state"
+                engine = "disk 90000 5 80000 1% /images|files 9 1 8 9% /images"
+                printed = f"room|{tmp_path}/plain file|{state}\nroom|/var/lib/docker|{engine}\n"
+                return Result(0, printed, "", 0.1)
             return super().run(command, timeout)
 
     (outcome,) = execute(plan((upload(tmp_path),)), {"a": Full("a")}).outcomes
@@ -653,9 +654,10 @@ def test_a_path_inside_a_layer_names_no_disk_of_the_host() -> None:
     class Full(HostHere):
         def run(self, command: Command, timeout: float | None = None) -> Result:
             if "DockerRootDir" in command.line():
-                layer = "disk 90000000 5 80000000 1% /\nfiles 9 1 8 9% /\n"
-                engine = "disk 900 5 800 1% /images\nfiles 9 1 8 9% /images\n"
-                return Result(0, f"/blobs/sha256/19\n{layer}/images\n{engine}", "", 0.1)
+                layer = "disk 90000000 5 80000000 1% /|files 9 1 8 9% /"
+                engine = "disk 900 5 800 1% /images|files 9 1 8 9% /images"
+                printed = f"room|/blobs/sha256/19|{layer}\nroom|/images|{engine}\n"
+                return Result(0, printed, "", 0.1)
             return Result(1, "", "write /blobs/sha256/19: no space left on device", 0.1)
 
     step = Run("a", "load", script("docker load"))

@@ -483,7 +483,7 @@ JSON: tuple[tuple[str, Callable[[str], object], Any], ...] = (
 LINES: tuple[tuple[str, Callable[[str], object], str], ...] = (
     ("files that are there", files_there, f"0 1\n{'a' * 64} {'b' * 64}\n644 600\n"),
     ("ways between hosts", ways, "asked\nroute 10.0.0.2 dev eth0\nopen 10.0.0.2:12345\ntried\n"),
-    ("free room", parse_room, "/\n/dev/vda 479079112 98000000 356700000 22% /\n/dev/vda 5 4 1 80% /\n"),
+    ("free room", parse_room, "room|/|/dev/vda 479079112 98000000 356700000 22% /|/dev/vda 5 4 1 80% /\n"),
     *(
         (f"section {name}", section(name), text)
         for name, text in {**test_probe.answer(), **MORE_SECTIONS}.items()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import toolkit
-from toolkit.protocol.frames import CELL, FrameError, framed_script, lines_of, read_cell, read_frames, rows
+from toolkit.protocol.frames import ROW, FrameError, framed_script, lines_of, read_frames, rows
 
 NONCE = "0123456789abcdef"
 END = f"\n{NONCE} end 0\n".encode()
@@ -104,19 +104,12 @@ def test_a_nonce_is_made_of_digits(nonce: str) -> None:
     ["", "plain-name_1.x/y", "a b", "=", "a|b", "a\nwho|root", "ä", "'", '"', "\\", "$(id)", "*", "x" * 9999],
 )
 def test_a_cell_is_one_value(shell: str, value: str) -> None:
-    said = run(shell, f'{CELL}printf \'row|%s|%s\\n\' "$(cell "$1")" end', value.encode()).decode()
-    assert list(rows(said)) == [("row", (value, "end"))]
+    said = run(shell, f'{ROW}row word "$1" end', value.encode()).decode()
+    assert list(rows(said)) == [("word", (value, "end"))]
 
 
 def test_a_cell_that_is_not_of_ours_stays_as_it_is() -> None:
-    assert [read_cell(text) for text in ("a", "=", "=?", "=YQ", "=YQ==", "=/w==")] == [
-        "a",
-        "",
-        "=?",
-        "=YQ",
-        "a",
-        "\ufffd",
-    ]
+    assert [*rows("word|a|=|=?|=YQ|=YQ==|=/w==\n")] == [("word", ("a", "", "=?", "=YQ", "a", "\ufffd"))]
 
 
 def test_lines_end_at_newlines_only() -> None:
