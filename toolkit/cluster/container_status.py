@@ -240,7 +240,8 @@ def start_step(
     shows_errors = "podman info" if facts.engine == PODMAN else "sudo journalctl -u docker -n 20"
     # An existing container of this name is stopped, dead or made from another specification.
     start = script(f'{_removal(container)}exec "$@"', container.name, facts.user, *docker_run_args(container))
-    if _is_service(container) and _is_only_paused(container, facts):
+    paused = _is_service(container) and _is_only_paused(container, facts)
+    if paused:
         start = command("docker", "unpause", container.name)
     return Run(
         facts.host,
@@ -248,6 +249,7 @@ def start_step(
         start,
         unless=running,
         reads=command("docker", "inspect", "--format", "{{.Id}}", container.name),
+        prints=not paused,
         saves=saves,
         kind=Kind.CONTAINER_ID,
         known=runs_already(container, facts),

@@ -88,7 +88,7 @@ docker inspect --format '{{{{if not .State.Running}}}}{_EXIT_CODE}{{{{.State.Exi
 # The engine can rotate the log, so the line is not required of $2, a container whose sshd listened during the
 # probe; empty for none.
 _LISTENS = """
-[ "$(docker inspect --format '{{.Id}} {{.State.Running}}' "$1")" = "$2 true" ] ||
+[ -n "$2" ] && [ "$(docker inspect --format '{{.Id}} {{.State.Running}}' "$1")" = "$2 true" ] ||
   docker logs "$1" 2>&1 | grep -q "^Server listening on "
 """
 _PORT_TAKEN = "another process took the port while sshd started"

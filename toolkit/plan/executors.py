@@ -74,7 +74,7 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     whole = subject
     if step.unless is not None or step.reads is not None:
         check, kept = _check(step.unless, context)
-        whole = _guarded(subject, check, kept, step.reads and _own(step.reads, context))
+        whole = _guarded(subject, check, kept, step.reads and _own(step.reads, context), step.prints)
     result, detail = runner.run(whole, step.timeout), ""
     if result.status in step.again:
         detail = f"the second attempt succeeded after the first attempt failed: {reason(result)}"
@@ -167,13 +167,14 @@ def _check(unless: Command | Stamp | None, context: Context) -> tuple[str, str]:
     return check, f"(umask 077; printf %s {shlex.quote(text)} >{path}) || status=1"
 
 
-def _guarded(subject: Command, check: str, kept: str, reads: Command | None) -> Command:
+def _guarded(subject: Command, check: str, kept: str, reads: Command | None, prints: bool) -> Command:
     """Return check, action and read as one script: one round trip, and no time between check and action.
 
     Args:
         check, kept: see ``_check``.
+        prints: see ``Run``.
     """
-    into = " >&2" if reads else ""
+    into = " >&2" if reads and not prints else ""
     text = f"{subject.shell()}{into}; status=$?"
     if check:
         # A program that exits with the status of the wrapper script was not skipped.
@@ -181,7 +182,8 @@ def _guarded(subject: Command, check: str, kept: str, reads: Command | None) -> 
         after = f"; [ $status -ne 0 ] || {kept}" if kept else ""
         text = f"if {check}; then status={_SKIPPED}; else {text}; {own}{after}; fi"
     if reads is not None:
-        text += f"\ncase $status in 0|{_SKIPPED}) {reads.shell()} </dev/null || exit ;; esac"
+        statuses = _SKIPPED if prints else f"0|{_SKIPPED}"
+        text += f"\ncase $status in {statuses}) {reads.shell()} </dev/null || exit ;; esac"
     return Command(("sh", "-c", f"{text}\nexit $status"), subject.stdin, translated=True)
 
 
@@ -223,10 +225,14 @@ done"""
 def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
     """Write the files whose content or mode differs on the host."""
     runner = context.runners[step.host]
-    seen = runner.run(upload_question(step, context), 60)
-    if not seen.ok:
-        raise failure(seen, runner)
-    changed = _differing(step, context, seen.stdout)
+    there = ""
+    # If the probe found none of the files, all are written: a file that exists now can be replaced too.
+    if step.known != "" or not context.recent:
+        seen = runner.run(upload_question(step, context), 60)
+        if not seen.ok:
+            raise failure(seen, runner)
+        there = seen.stdout
+    changed = _differing(step, context, there)
     if not changed:
         return Verdict("skipped")
     result = runner.run(_written(changed), 120)

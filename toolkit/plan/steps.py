@@ -51,6 +51,7 @@ class Run:
             failed and saved no output; if all targets failed, the step is not run.
         unless: check on the host; status 0, or a stamp with this content, means that there is nothing to do.
         reads: run afterwards in any case; its output, stripped, is saved under ``saves``.
+        prints: the command prints the same as ``reads``, which is then only run if there is nothing to do.
         kind: type of what is saved; other output fails the host. Text for the report is not for later steps.
         timeout: seconds after which the command is ended on the host and counts as failed.
         again: statuses after which the same command is run once more, see ``ENGINE_FAILED``. Only for
@@ -69,6 +70,7 @@ class Run:
     command: Command
     unless: Command | Stamp | None = None
     reads: Command | None = None
+    prints: bool = False
     saves: str = ""
     kind: Kind = Kind.REPORT
     timeout: float = 120.0

@@ -96,6 +96,25 @@ def test_what_a_step_reads_is_there_whether_it_ran_or_not(tmp_path: Path) -> Non
         assert (outcome.status, outcome.output) == (status, "secret")
 
 
+def test_a_value_that_the_command_prints_is_not_read_again(tmp_path: Path) -> None:
+    path, reads = tmp_path / "id", tmp_path / "reads"
+    step = Run(
+        "a",
+        "start",
+        script('echo value | tee "$1"', str(path)),
+        unless=command("test", "-s", str(path)),
+        reads=script('echo x >>"$2"; cat "$1"', str(path), str(reads)),
+        prints=True,
+        saves="id",
+    )
+    for status, count in (("ok", 0), ("skipped", 1)):
+        (outcome,) = alone(step).outcomes
+        assert (outcome.status, outcome.output) == (status, "value")
+        assert (len(reads.read_text()) if reads.exists() else 0) == 2 * count
+    failed = replace(step, command=script("echo value; exit 3"), unless=None)
+    assert statuses(alone(failed)) == ["failed"] and reads.read_text() == "x\n"
+
+
 def test_a_failure_of_the_engine_is_tried_once_more(tmp_path: Path) -> None:
     def step(fails: int) -> Run:
         text = 'echo x >>"$1"; [ $(wc -l <"$1") -gt "$2" ] || { echo "runc: reset by peer" >&2; exit 125; }'

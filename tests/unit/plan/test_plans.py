@@ -456,7 +456,7 @@ def test_up_recreates_a_container_whose_directories_or_files_were_deleted(
     log, docker = tmp_path / "log", tmp_path / "docker"
     docker.write_text(
         f'#!/bin/sh\necho "$*" >>{log}\n'
-        f"case $* in run*) ;; rm*) touch {tmp_path}/gone ;; *toolkit.owner*) echo alice ;;\n"
+        f"case $* in run*) echo {'a' * 64} ;; rm*) touch {tmp_path}/gone ;; *toolkit.owner*) echo alice ;;\n"
         f"*toolkit.digest*) [ -e {tmp_path}/gone ] || echo 'running {own.digest}' ;;\n"
         f"*) echo {'a' * 64} ;; esac\n"
     )
@@ -498,7 +498,7 @@ def test_up_recreates_a_paused_container(tmp_path: Path, monkeypatch: pytest.Mon
         f'#!/bin/sh\necho "$*" >>{log}\ncase "$*" in\n'
         f"*.State.Running*) echo 'true {wanted.digest()}' ;;\n"
         f"*.State.Status*) echo 'paused {wanted.digest()}' ;;\n"
-        f"*toolkit.owner*) echo alice ;;\n*) echo {'a' * 64} ;;\nesac\n"
+        f"run*) echo {'a' * 64} ;;\n*toolkit.owner*) echo alice ;;\n*) echo {'a' * 64} ;;\nesac\n"
     )
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

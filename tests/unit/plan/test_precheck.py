@@ -161,6 +161,18 @@ def test_files_that_the_facts_list_are_not_asked_for(tmp_path: Path) -> None:
     assert statuses(prechecked(plan((changed,)), hosts("a"))) == ["ok"] and other.read_text() == "new"
 
 
+def test_no_query_precedes_the_files_of_a_host_that_has_none(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    write = Upload("a", "write", (File(str(file), ("new",)),), known="")
+    there = hosts("a")
+    assert statuses(execute(plan((write,)), there)) == ["ok"] and file.read_text() == "new"
+    assert len(there["a"].ran) == 1
+    # Old facts, or a file that was written meanwhile.
+    assert statuses(execute(plan((write,)), hosts("a"), recent=False)) == ["skipped"]
+    file.write_text("old")
+    assert statuses(execute(plan((write,)), hosts("a"))) == ["ok"] and file.read_text() == "new"
+
+
 def test_old_facts_are_asked_for_again(tmp_path: Path) -> None:
     """The plan was made, and its user came back later."""
     gone = tmp_path / "gone"

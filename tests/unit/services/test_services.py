@@ -208,12 +208,13 @@ def test_a_service_whose_home_was_deleted_is_recreated() -> None:
 _ENGINE = """#!/bin/sh
 echo "$*" >>{folder}/log
 case "$*" in
+run*) touch {folder}/runs; echo %s ;;
 *toolkit.owner*) echo alice ;;
-run*|unpause*) touch {folder}/runs ;;
+unpause*) touch {folder}/runs ;;
 *toolkit.digest*) [ ! -e {folder}/runs ] || echo "running {digest}" ;;
 *) echo %s ;;
 esac
-""" % ("a" * 64)
+""" % (("a" * 64,) * 2)
 
 
 @pytest.mark.parametrize(
