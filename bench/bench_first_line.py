@@ -5,6 +5,7 @@
 
 The script does the same work by hand: keys, an sshd in a container on every worker, mpirun in one on main. It
 checks nothing, pins host keys from the files that it has just made, and binds sshd to the data address.
+The last lines are the phases of `up` and `run`, from `toolkit report`.
 
 The lower bound is the work of the script with the connections and Python programs of `toolkit up` and
 `toolkit run`, see connect_all.py and bench_run.py: it has no probe, sends no code and writes no record.
@@ -13,6 +14,7 @@ The lower bound is the work of the script with the connections and Python progra
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import statistics
@@ -30,7 +32,7 @@ import connect_all
 import yaml
 from bench_run import MODULES, RANK, SESSION, START, login_of
 
-TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
+TOOLKIT = os.environ.get("TOOLKIT") or str(Path(sys.executable).with_name("toolkit"))
 # If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 WORDS = ("python3", "-c", "print('a word', flush=True)")
@@ -145,17 +147,58 @@ class Script:
             )
 
 
-def ours(folder: str) -> float:
-    """Do the same with toolkit; neither case sends code."""
+def ours(folder: str) -> tuple[float, dict[str, float]]:
+    """Do the same with toolkit; neither case sends code. Return the seconds in total, and of each phase."""
     start = time.perf_counter()
     subprocess.run([TOOLKIT, "up"], check=True, capture_output=True)
+    up_took = time.perf_counter() - start
     words = ("run", "--launcher", "mpirun", "--no-fold", "--workdir", folder, "--", *WORDS)
     job = subprocess.Popen([TOOLKIT, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert job.stdout is not None
     took = next(time.perf_counter() - start for line in job.stdout if "a word" in line)
     job.communicate()
     assert job.returncode == 0
-    return took
+    said = subprocess.run([TOOLKIT, "report", "--json"], check=True, capture_output=True, cwd=folder)
+    return took, phases(json.loads(said.stdout), up_took, took - up_took)
+
+
+def phases(report: dict[str, Any], up_took: float, run_took: float) -> dict[str, float]:
+    """Return the seconds of each phase, from the spans of a job's report.
+
+    Hosts work in parallel: a phase lasts from the end of the previous phase until its last host has finished.
+
+    Args:
+        up_took, run_took: seconds of `up`, and of `run` until the first line, as the caller measured them.
+    """
+    found = {"up: Python and its modules, output": up_took}
+    for span in spans_by_phase(report["up"]):
+        found[f"up: {span[0]}"] = span[1]
+        found["up: Python and its modules, output"] -= span[1]
+    found["run: Python and its modules, output"] = run_took
+    prepared = spans_by_phase(report["preparation"])
+    started = min(rank["starts"][0] for rank in report["ranks"])
+    printed = min(rank["first_output"] for rank in report["ranks"])
+    job = (
+        ("start the supervisor, leases and mpirun", started),
+        ("from a rank's start to its line", printed - started),
+    )
+    for name, seconds in (*prepared, *job):
+        found[f"run: {name}"] = seconds
+        found["run: Python and its modules, output"] -= seconds
+    return found
+
+
+def spans_by_phase(spans: Sequence[dict[str, Any]]) -> list[tuple[str, float]]:
+    """Return name and duration of each phase, in the order of their ends."""
+    ends: dict[str, float] = {}
+    for span in spans:
+        ends[span["phase"]] = max(ends.get(span["phase"], -1e9), span["begin"] + span["seconds"])
+    begun = min(span["begin"] for span in spans)
+    found = []
+    for name, end in sorted(ends.items(), key=lambda pair: pair[1]):
+        found.append((name, end - begun))
+        begun = end
+    return found
 
 
 def main() -> None:
@@ -169,14 +212,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = yaml.safe_load(file.read_text())
         script = Script(data, Path(folder))
-        found = []
+        found, lasted = [], []
         for _ in range(rounds):
             by_hand = script.run()
             script.down()
             least = script.lower_bound(data)
             script.down()
             with tempfile.TemporaryDirectory() as empty:
-                found.append((by_hand, least, ours(empty)))
+                took, each = ours(empty)
+            found.append((by_hand, least, took))
+            lasted.append(each)
             subprocess.run([TOOLKIT, "down", "--no-save"], check=True, capture_output=True)
     print(f"S4  {len(script.hosts)} hosts, image there, until the first word; median of {rounds} in turn")
     for index, name in enumerate(("by hand", "lower bound", "toolkit up, run")):
@@ -185,6 +230,8 @@ def main() -> None:
         spread = f"{statistics.median(ratios):.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         print(f"    {name:15}  {seconds:.2f} s  ratio {spread}")
     print("    target of the last ratio: 1.5 at 8 hosts")
+    for name in lasted[0]:
+        print(f"    {statistics.median(each.get(name, 0.0) for each in lasted):5.2f} s  {name}")
 
 
 if __name__ == "__main__":

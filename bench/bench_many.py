@@ -31,7 +31,7 @@ from many_hosts import IMAGE, Cluster, address, many, why_not
 
 from toolkit.cluster.probe import probe_command
 
-TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
+TOOLKIT = os.environ.get("TOOLKIT") or str(Path(sys.executable).with_name("toolkit"))
 # In this order, in every round.
 COMMANDS = {
     "status": "status",

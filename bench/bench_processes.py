@@ -269,7 +269,7 @@ def main() -> None:
         print("processes  skipped: no practice cluster; toolkit lab up, then set TOOLKIT_HOSTS")
         return
     data: dict[str, Any] = yaml.safe_load(file.read_text())
-    toolkit = os.environ.get("TOOLKIT", TOOLKIT)
+    toolkit = TOOLKIT
     subprocess.run([toolkit, "up"], check=True, capture_output=True)
     hosts = {}
     for host in data["hosts"]:

@@ -22,7 +22,7 @@ import connect_all
 import yaml
 
 ROUNDS = int(os.environ.get("ROUNDS", "20"))
-TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
+TOOLKIT = os.environ.get("TOOLKIT") or str(Path(sys.executable).with_name("toolkit"))
 # If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 LAUNCHERS = ("mpirun", "horovodrun")

@@ -25,7 +25,7 @@ from toolkit.checks.preflight import questions
 from toolkit.cluster.probe import probe_command
 
 ROUNDS = int(os.environ.get("ROUNDS", "20"))
-TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
+TOOLKIT = os.environ.get("TOOLKIT") or str(Path(sys.executable).with_name("toolkit"))
 # If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
