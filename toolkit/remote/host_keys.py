@@ -97,33 +97,53 @@ def file_for_keys(target: Target) -> Path:
 
 
 def save_key(target: Target, key: Any) -> Path:
-    """Record the key in the user's first known_hosts file, in place of other keys of the host; return it.
+    """Record the key in the user's first known_hosts file, and return this file.
 
-    Lines with patterns stay: they are about other hosts too. A line that also names other hosts stays for
-    these.
+    Other keys of the host are removed from all known_hosts files of the user. Lines with patterns stay: they
+    are about other hosts too. A line that also names other hosts stays for these.
 
     Raises:
         Unreachable: see ``file_for_keys``.
-        ToolkitError: the file cannot be read or written.
+        ToolkitError: the file cannot be read, or a file cannot be written.
     """
     shown = file_for_keys(target)
     # Another command of this user, for another cluster, can record keys in the same file at this moment.
     with locked(Path(default_cache(os.environ)) / "known_hosts.lock", lambda: None):
+        # The other files are first, so that an error means that the key is not recorded.
+        for name in target.known_hosts[1:]:
+            with contextlib.suppress(OSError):  # ssh also skips files that are missing or unreadable
+                path = Path(name).resolve()
+                lines, mode = _read(path)
+                if (kept := _without_host(lines, target.known_as)) != lines:
+                    _write(path, kept, mode)
         try:
             path = shown.resolve()  # a link, for example to dotfiles, stays a link
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            there = path.is_file()
-            # surrogateescape: comments in another encoding are preserved.
-            text = path.read_text(encoding="utf-8", errors="surrogateescape") if there else ""
-            mode = path.stat().st_mode & 0o777 if there else 0o600
+            lines, mode = _read(path)
         except OSError as error:
             what = f"cannot use {shown} as the file for SSH host keys: {error.strerror}"
             raise ToolkitError(what, "in hosts.yaml: set known_hosts: FILE", target.name) from error
-        rest = (_without(line, target.known_as) for line in lines_of(text))
-        kept = [line for line in rest if line is not None]
         entry = f"{target.known_as} {key.get_name()} {key.get_base64()}"
-        write_whole(path, "\n".join([*kept, entry, ""]).encode(errors="surrogateescape"), mode)
+        _write(path, [*_without_host(lines, target.known_as), entry], mode)
     return shown
+
+
+def _read(path: Path) -> tuple[list[str], int]:
+    """Return the lines and the mode of a known_hosts file; those of a new file if it is no regular file."""
+    if not path.is_file():
+        return [], 0o600
+    # surrogateescape: comments in another encoding are preserved.
+    text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    return list(lines_of(text)), path.stat().st_mode & 0o777
+
+
+def _write(path: Path, lines: list[str], mode: int) -> None:
+    write_whole(path, "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"), mode)
+
+
+def _without_host(lines: list[str], name: str) -> list[str]:
+    rest = (_without(line, name) for line in lines)
+    return [line for line in rest if line is not None]
 
 
 def _without(line: str, name: str) -> str | None:

@@ -197,6 +197,30 @@ def test_every_file_counts_and_the_first_is_written(tmp_path: Path) -> None:
     assert mine.exists() and not more.exists()
 
 
+def test_a_replaced_key_is_removed_from_every_file(tmp_path: Path) -> None:
+    """Otherwise, connections would still accept the earlier key."""
+    mine, more, same = (tmp_path / name for name in ("mine", "more", "same"))
+    other = line("10.0.0.2", KEYS[0])
+    more.write_text(f"{line('10.0.0.1', KEYS[0])}\n{other}\n")
+    more.chmod(0o644)
+    same.symlink_to(mine)
+    names = (mine, more, same, tmp_path / "missing", Path("/dev/null"))
+    target = replace(at(mine), known_hosts=tuple(map(str, names)))
+    assert judge(target, record(target), KEYS[1]) == "changed"
+    assert save_key(target, KEYS[1]) == mine
+    assert judge(target, record(target), KEYS[1]) == "good"
+    assert judge(target, record(target), KEYS[0]) == "changed"
+    assert more.read_text() == f"{other}\n" and more.stat().st_mode & 0o777 == 0o644
+    assert same.is_symlink() and not (tmp_path / "missing").exists()
+
+
+def test_other_files_without_keys_of_the_host_stay_as_they_are(tmp_path: Path) -> None:
+    mine, more = tmp_path / "mine", tmp_path / "more"
+    more.write_text(text := f"{line('10.0.0.*', KEYS[0])}\n@revoked {line('10.0.0.1', KEYS[2])}")
+    save_key(replace(at(mine), known_hosts=(str(mine), str(more))), KEYS[1])
+    assert more.read_text() == text
+
+
 def test_without_a_file_nothing_is_recorded() -> None:
     with pytest.raises(Unreachable, match="UserKnownHostsFile none") as caught:
         save_key(Target("gpu1", "10.0.0.1"), KEYS[0])
