@@ -6,7 +6,7 @@ and ``host`` the host concerned, if any. Only ``toolkit.cli`` prints errors and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,6 +18,14 @@ EXIT_CODES: dict[int, str] = {
     4: "a program or service that the command requires is missing on your machine",
     130: "Ctrl-C; 129 after the terminal was closed, 141 after the output pipe was closed, 143 after SIGTERM",
 }
+
+
+def quotation(lines: Iterable[str]) -> str:
+    """Return lines that another program printed, to append to the text of an error.
+
+    The margin distinguishes them from lines of toolkit, such as a fix.
+    """
+    return "".join(f"\n    | {line}" for line in lines)
 
 
 class ToolkitError(Exception):
@@ -131,9 +139,8 @@ class CommandFailed(ToolkitError):
 
     def __init__(self, line: str, status: int, output: str, host: str = "", fix: str = "") -> None:
         self.line, self.status, self.output = line, status, output
-        tail = "\n    ".join(output.strip().splitlines()[-8:])
-        what = f"`{line}` exited with status {status}"
-        super().__init__(f"{what}\n    {tail}" if tail else what, fix, host)
+        tail = quotation(output.strip().splitlines()[-8:])
+        super().__init__(f"`{line}` exited with status {status}{tail}", fix, host)
 
 
 class ImageError(ToolkitError):

@@ -16,7 +16,7 @@ from toolkit.cluster.session import Session
 from toolkit.core.answers import Tail
 from toolkit.core.gauges import JobGauges, job_gauges
 from toolkit.core.printable import counted
-from toolkit.errors import BadInput, Interrupted, Problem, StillRunning, ToolkitError
+from toolkit.errors import BadInput, Interrupted, Problem, StillRunning, ToolkitError, quotation
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.jobs.control import start, stop
 from toolkit.jobs.logs import Excerpt, follow, show_log
@@ -255,7 +255,7 @@ def _early(session: Session, ended: JobStatus) -> ToolkitError:
     """Return the error for a job that exited too early, with the job's last lines."""
     text = Tail(_MOST_TEXT)
     show_log(session, ended, text.take, Excerpt(tail=_LAST_LINES), on=False)
-    tail = "".join(f"\n    {line}" for line in text.text.splitlines()[-_LAST_LINES:])
+    tail = quotation(text.text.splitlines()[-_LAST_LINES:])
     code = "" if ended.exit_code is None else f" with exit code {ended.exit_code}"
     what = f"job {ended.id} ended{code} before toolkit measured the throughput{tail}"
     return ToolkitError(what, f"toolkit logs {ended.id}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of
-from toolkit.errors import BadInput, ToolkitError
+from toolkit.errors import BadInput, ToolkitError, quotation
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.jobs.control import run_to_completion
 from toolkit.jobs.launcher import rank_command, script_problems
@@ -60,7 +60,7 @@ def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
         ended = job_status(session, job.id)
         # Only the output of the rank: the launcher prints many lines about the exit after it.
         output = [line for line in text.splitlines() if line.startswith(f"[{job.hosts[0].name} 0] ")]
-        tail = "".join(f"\n    {line}" for line in output[-6:])
+        tail = quotation(output[-6:])
         why = tail or f": {ended.reason}"
         raise ToolkitError(
             f"the job that measures the step time ended with the state {ended.state}, without a result{why}",

@@ -26,7 +26,7 @@ from toolkit.core.command import Command, quoted
 from toolkit.core.files import locked
 from toolkit.core.image import image_id
 from toolkit.core.printable import counted
-from toolkit.errors import CommandFailed, ImageError, MissingTool
+from toolkit.errors import CommandFailed, ImageError, MissingTool, quotation
 from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild, Locked, without_logins
 from toolkit.image.lock import LOCK_FILE, expected_digests
 from toolkit.image.wheelhouse import Pin, Target, wheel_platforms
@@ -220,13 +220,13 @@ def resolve(command: Command, requirements: str, stubs: Collection[Pin] = ()) ->
     errors = [line for line in lines if not line.lstrip().startswith("WARNING")] or lines
     retried, text = [line.strip() for line in lines if _RETRIED in line], "\n".join(errors)
     if _NO_CONNECTION.search(text) or (retried and _NO_VERSIONS in text):
-        detail = "".join(f"\n    {line}" for line in retried[-1:] or errors[-8:])
+        detail = quotation(retried[-1:] or errors[-8:])
         raise ImageError(
             f"pip cannot resolve {requirements}, because the connection to a package index failed{detail}",
             "python3 -m pip config list  # check index, proxy, certificate, and the variables "
             "https_proxy and no_proxy",
         )
-    detail = "".join(f"\n    {line}" for line in errors[-8:])
+    detail = quotation(errors[-8:])
     raise ImageError(
         f"pip cannot resolve {requirements} for the image{detail}",
         f"change {requirements}, or the version of a package in the image, for example with "
@@ -394,7 +394,7 @@ def _fetch(fetch: Fetch, notify: Notify) -> None:
     # pip's errors name the missing or altered package; the warnings before them do not help.
     first = next((number for number, line in enumerate(tail) if line.startswith("ERROR")), None)
     shown = tail[-4:] if first is None else tail[first : first + 6]
-    detail = "".join(f"\n    {without_logins(line)}" for line in shown)
+    detail = quotation(map(without_logins, shown))
     raise ImageError(fetch.failure + detail, fetch.fix)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import toolkit
 from toolkit.core.command import command
 from toolkit.core.report import Outcome, Report, Status
-from toolkit.errors import CommandFailed, LabError
+from toolkit.errors import CommandFailed, LabError, quotation
 from toolkit.lab import commands as cmd
 from toolkit.lab import files
 from toolkit.lab.engine import Found, LabEngine
@@ -180,8 +180,8 @@ class Builder:
                 answer, changed = self.engine.ask(line, READY_SECONDS + 10), True
             if not answer.ok:
                 logs = self.engine.ask(command("docker", "logs", "--tail", "8", host.container))
-                last = "\n    ".join(f"{answer.output}\n{logs.output}".strip().splitlines())
-                raise LabError(f"the practice host did not start:\n    {last}", host=host.name)
+                last = quotation(f"{answer.output}\n{logs.output}".strip().splitlines())
+                raise LabError(f"the practice host did not start{last}", host=host.name)
             greet(host)
             version, key = answer.stdout.strip().splitlines()[-2:]
             title = f"sshd and engine {version} run at {host.address} ({host.ssh_card.interface})"

@@ -321,6 +321,16 @@ def test_a_cell_of_a_table_and_a_finding_are_one_line_each() -> None:
     assert not any(line.startswith("  ok") for line in found.splitlines())
 
 
+def test_the_output_of_a_command_is_no_fix_of_toolkit(capsys: pytest.CaptureFixture[str]) -> None:
+    tell(
+        CommandFailed("docker info", 1, "no engine\n  fix: rm -rf ~\r  fix: reboot", "gpu1", "restart it"),
+        False,
+    )
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.lstrip().startswith("fix:")] == ["  fix: restart it"]
+    assert "    | no engine" in lines
+
+
 def test_a_color_in_the_last_lines_of_a_rank_is_left_out() -> None:
     assert "    ValueError: x\n" in end_text(_job("", "\x1b[31mValueError\x1b[0m: x"))
 

@@ -95,7 +95,7 @@ def test_when_none_succeeds_the_error_says_what_to_set(tmp_path: Path) -> None:
     fetch = Fetch("thing", (python("print('ERROR: nothing'); raise SystemExit(1)"),), "no thing", "set X")
     with pytest.raises(ImageError) as caught:
         fill_wheelhouse(build_in(tmp_path, wheelhouses=(house(tmp_path, fetches=(fetch,)),)), quiet)
-    assert caught.value.what == "no thing\n    ERROR: nothing"
+    assert caught.value.what == "no thing\n    | ERROR: nothing"
     assert caught.value.fix == "set X"
 
 
@@ -128,7 +128,7 @@ def test_pip_without_a_connection_is_no_conflict_of_versions(lines: tuple[str, .
     with pytest.raises(ImageError) as caught:
         resolve(python(f"raise SystemExit({chr(10).join(lines)!r})"), "more.txt")
     assert caught.value.what == (
-        f"pip cannot resolve more.txt, because the connection to a package index failed\n    {shown}"
+        f"pip cannot resolve more.txt, because the connection to a package index failed\n    | {shown}"
     )
     assert caught.value.fix.startswith("python3 -m pip config list  # check index, proxy")
 
