@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 
 from toolkit.cluster.ownership import END_LEFT, OWN_PROCESSES, ours
-from toolkit.core.command import Command, quoted, script
+from toolkit.core.command import quoted, script
 from toolkit.core.container import CONFINED
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.image import listed_name
@@ -30,19 +30,26 @@ own() {
   done
 }
 """
-_REMOVE = f"""{_OWN}
+
+
+def _on_own(call: str) -> str:
+    """Return a script that calls the engine with the ids of the cluster's containers, if there are any."""
+    return f"""{_OWN}
 docker version >/dev/null || exit 1
 for _ in 1 2 3 4 5 6 7 8 9 10; do
   ids=$(own "$1" "$2")
   [ -n "$ids" ] || exit 0
   # Fails while another `down`, perhaps an interrupted one, removes them.
-  why=$(docker rm --force --volumes $ids 2>&1) && exit 0
+  why=$({call} $ids 2>&1) && exit 0
   sleep 1
 done
 echo "$why" >&2
 exit 1
 """
 
+
+_STOP = _on_own("docker container stop -t 0")
+_REMOVE = _on_own("docker rm --force --volumes")
 _NO_CONTAINER = f'{_OWN}test -z "$(own "$1" "$2")"'
 
 # Succeeds if the folder of the jobs, $1, is empty or does not exist. The folder is not empty if ls fails.
@@ -153,13 +160,21 @@ def plan_down(
     """
     wanted = tuple(sorted({*identities, *(i for f in facts.values() for i in _identities(inventory, f))}))
     hosts = [facts[name] for name in inventory.names if name in facts]
-    # After the containers are gone, another `down` finds only the present state directory, so it is the last.
-    states = [(f, state) for f in hosts for state in reversed(_states(inventory.cluster, f))]
+    states = [(f, state) for f in hosts for state in _states(inventory.cluster, f)]
+    # Another `down` finds an earlier state directory only through the containers, so they are removed later.
+    earlier = {f.host for f, state in states if state != f.state_dir}
     phases = [
         Phase("records", _fetch_steps(inventory.cluster, hosts, save_to) if save_to else ()),
-        Phase("containers", tuple(_remove_step(inventory.cluster, f) for f in hosts)),
+        Phase(
+            "containers",
+            tuple((_stop_step if f.host in earlier else _remove_step)(inventory.cluster, f) for f in hosts),
+        ),
         Phase("processes", tuple(_end_step(inventory.cluster, f) for f in hosts)),
         Phase("files", tuple(_files_step(f, state) for f, state in states)),
+        Phase(
+            "stopped containers",
+            tuple(_remove_step(inventory.cluster, f) for f in hosts if f.host in earlier),
+        ),
         Phase("images", tuple(_parts_step(f, wanted) for f in hosts) if wanted else ()),
         Phase("proof", tuple(_proof_step(inventory, f, wanted) for f in hosts)),
     ]
@@ -237,8 +252,11 @@ def _in_json(user: str) -> str:
 
 def _remove_step(cluster: str, facts: Facts) -> Step:
     own = (cluster, _in_json(facts.user))
-    remove: Command = script(_REMOVE, *own)
-    return Run(facts.host, "remove the containers", remove, unless=script(_NO_CONTAINER, *own))
+    return Run(facts.host, "remove the containers", script(_REMOVE, *own), unless=script(_NO_CONTAINER, *own))
+
+
+def _stop_step(cluster: str, facts: Facts) -> Step:
+    return Run(facts.host, "stop the containers", script(_STOP, cluster, _in_json(facts.user)))
 
 
 def _end_step(cluster: str, facts: Facts) -> Step:
@@ -262,16 +280,13 @@ def _parts_step(facts: Facts, identities: Sequence[str]) -> Step:
 
 
 def _files_step(facts: Facts, state: str) -> Step:
-    again = f"on {facts.host}: ls -la {quoted(state)}"
-    fix = f"toolkit down  # after other commands for the cluster finish; if `down` fails again, {again}"
-    if state != facts.state_dir:
-        fix = f"{again}  # then remove the directory; `toolkit down` does not find the directory again"
     return Run(
         facts.host,
         _title("remove SSH keys, configurations and job records", facts, state),
         script(REMOVE_STATE, state),
         unless=script('[ ! -e "$1" ]', state),
-        fix=fix,
+        fix="toolkit down  # after other commands for the cluster finish; if `down` fails again, "
+        f"on {facts.host}: ls -la {quoted(state)}",
     )
 
 

@@ -299,19 +299,27 @@ def test_the_state_directory_of_a_container_goes_after_a_change_of_hosts_yaml(en
     assert f"files: {old};" in failed.detail
 
 
-def test_the_state_directory_of_a_container_goes_if_the_present_one_cannot(
-    engine: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mounted", ["old", "new"])
+def test_containers_stay_until_every_state_directory_is_removed(
+    engine: Path, monkeypatch: pytest.MonkeyPatch, mounted: str
 ) -> None:
-    """The next `down` finds no container, so it does not find the directory."""
+    """Without the containers, the next `down` does not find the earlier state directory."""
     old, facts = up_with_state(engine, "old")
-    present = Path(facts.state_dir)
-    present.mkdir(parents=True)
-    (table := engine / "mounts").write_text(f"server:/data {present}/data nfs rw 0 0\n")
-    text = plan_module.REMOVE_STATE.replace("/proc/self/mounts", str(table))
-    monkeypatch.setattr(plan_module, "REMOVE_STATE", text)
-    report = execute(plan_down(replace(world.inventory(), cluster=CLUSTER), {"gpu2": facts}), hosts("gpu2"))
-    (failed,) = report.failures
-    assert f"mounted at {present}/data" in failed.detail and present.exists() and not old.exists()
+    Path(facts.state_dir).mkdir(parents=True)
+    (engine / "containers").write_text(f'bbbb toolkit-{CLUSTER}-worker "alice"\n')
+    (table := engine / "mounts").write_text(f"server:/data {engine}/{mounted}/toolkit/{CLUSTER}/gpu2 nfs\n")
+    for name in ("REMOVE_STATE", "_PROOF"):
+        text = getattr(plan_module, name).replace("/proc/self/mounts", str(table))
+        monkeypatch.setattr(plan_module, name, text)
+    plan = plan_down(replace(world.inventory(), cluster=CLUSTER), {"gpu2": facts})
+    (failed,) = execute(plan, hosts("gpu2")).failures
+    assert failed.phase == "files" and failed.fix.startswith("toolkit down  #")
+    calls = (engine / "log").read_text()
+    assert "container stop -t 0 bbbb\n" in calls and "rm --force" not in calls
+    table.write_text("")
+    assert execute(plan, hosts("gpu2")).ok
+    assert "rm --force --volumes bbbb\n" in (engine / "log").read_text()
+    assert not old.exists() and not Path(facts.state_dir).exists()
 
 
 @pytest.mark.parametrize("state", ["running", "exited"])
