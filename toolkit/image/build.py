@@ -175,8 +175,10 @@ def _fix_of(build: ImageBuild, output: str) -> str:
 
 
 @contextlib.contextmanager
-def stub_wheels(pins: Iterable[Pin], target: Target) -> Iterator[str]:
-    """Yield a folder with a wheel of each package, without files and dependencies; remove the folder later.
+def stub_wheels(pins: Iterable[Pin], held: Iterable[Pin], target: Target) -> Iterator[tuple[str, str]]:
+    """Yield a folder with a wheel of each package, without files and dependencies, and a constraints file.
+
+    Both are removed later.
 
     Of two wheels of one version, pip prefers the wheel with the more specific tag: that of the stubs is best.
     """
@@ -188,7 +190,9 @@ def stub_wheels(pins: Iterable[Pin], target: Target) -> Iterator[str]:
             with zipfile.ZipFile(Path(folder, f"{name}-{tag}.whl"), "w") as wheel:
                 wheel.writestr(f"{name}.dist-info/METADATA", about)
                 wheel.writestr(f"{name}.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
-        yield folder
+        constraints = Path(folder, "constraints.txt")
+        constraints.write_text("".join(f"{pin.line}\n" for pin in held), encoding="utf-8")
+        yield folder, str(constraints)
 
 
 def resolve(command: Command, requirements: str, stubs: Collection[Pin] = ()) -> str:

@@ -627,7 +627,7 @@ def of_another_torch(pins: str) -> list[str]:
 
 def resolve_command(
     requirements: str,
-    held: Collection[Pin],
+    constraints: str,
     target: Target,
     wheelhouses: Collection[str],
     python: str,
@@ -642,11 +642,14 @@ def resolve_command(
 
     Args:
         requirements: path of a requirements file.
-        held: packages that the image already contains; other versions of them are refused.
+        constraints: path of a file with the packages that the image already contains; other versions of them
+            are refused.
         wheelhouses: folders with wheels of this image that have been fetched; they replace an index if they
             contain all packages.
         more: further package sources.
     """
+    # After the user's file, because --index-url in it replaces all indexes that are set before.
+    sources = ("--requirement", "/dev/stdin") if more.lines else ()
     return command(
         *(python, "-c", _PIP.format(markers=target.markers), "install", "--no-input", "--quiet"),
         *("--dry-run", "--ignore-installed", "--report", "-"),
@@ -657,8 +660,8 @@ def resolve_command(
             *(word for each in wheelhouses for word in ("--find-links", each)),
             *more.words,
         ),
-        *("--constraint", "/dev/stdin", "--requirement", requirements),
-        stdin="".join(f"{line}\n" for line in (*more.lines, *(pin.line for pin in held))).encode(),
+        *("--constraint", constraints, "--requirement", requirements, *sources),
+        stdin="".join(f"{line}\n" for line in more.lines).encode(),
     )
 
 
@@ -671,7 +674,8 @@ def resolved_pins(
     installed. A file in a wheelhouse has no URL, because the build can remove the file.
 
     Args:
-        held, target, wheelhouses: as for ``resolve_command``.
+        held: packages that the image already contains.
+        target, wheelhouses: as for ``resolve_command``.
 
     Raises:
         ImageError: the text is not a pip report, pip resolved for another Python, or a requirement is not a

@@ -106,11 +106,11 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
         *others, last = wheelhouses_of(replace(recipe, own="requirements"), sources[name], cache)
         # With hashes, pip needs the files of the user, which include all dependencies.
         stubs = () if has_hashes(Path(requirements)) else stubs
-        with stub_wheels(stubs, target) as folder:
+        with stub_wheels(stubs, held, target) as (folder, constraints):
             there = [folder, *(each for each in others if Path(each).is_dir())]
 
             def resolved_from(folders: list[str], more: PipOptions) -> tuple[str, tuple[Locked, ...]]:
-                asked = resolve_command(requirements, held, target, folders, sys.executable, more)
+                asked = resolve_command(requirements, constraints, target, folders, sys.executable, more)
                 return resolved_pins(resolve(asked, requirements, stubs), held, target, folders)
 
             def resolved(more: PipOptions = CONFIGURED) -> tuple[str, tuple[Locked, ...]]:

@@ -390,7 +390,7 @@ def test_the_password_of_torchs_index_is_neither_on_the_command_line_nor_printed
     (torch,) = (fetch for fetch in build.fetches if fetch.title.startswith("torch"))
     (download,) = torch.alternatives
     assert download.stdin == f"--index-url {index}\ntorch==2.13.0+cpu\n".encode()
-    asked = resolve_command("more.txt", (), Target("3.11", "x86_64"), (), "/py", beside_torch(index))
+    asked = resolve_command("more.txt", "held.txt", Target("3.11", "x86_64"), (), "/py", beside_torch(index))
     assert asked.stdin == f"--extra-index-url {index}\n".encode()
     for text in (download.line(), asked.line(), *build.lines()):
         assert "s3cret" not in text
@@ -544,9 +544,9 @@ def test_open_mpi_5_is_a_package_among_the_others_and_4_is_the_bases_own() -> No
 def test_a_persons_requirements_are_resolved_for_the_image_and_beside_what_it_has() -> None:
     held, target = held_pins(ImageRecipe("cpu", extras=("accelerate",)), SOURCES)
     assert [pin.line for pin in held][-3:] == ["torch==2.13.0+cpu", "accelerate==1.15.0", "click==8.5.1"]
-    asked = resolve_command("/home/me/more.txt", held, target, ("/wheels", "/more/own"), "/py")
-    assert asked.argv[-2:] == ("--requirement", "/home/me/more.txt")
-    assert asked.stdin is not None and b"torch==2.13.0+cpu\n" in asked.stdin
+    asked = resolve_command("/home/me/more.txt", "/tmp/held.txt", target, ("/wheels", "/more/own"), "/py")
+    assert asked.argv[-4:] == ("--constraint", "/tmp/held.txt", "--requirement", "/home/me/more.txt")
+    assert asked.stdin == b""
     assert "--dry-run" in asked.argv and "manylinux_2_28_x86_64" in asked.argv
     own, files = resolved_pins(pip_report(target, *PICKED), held, target, ())
     assert own == "Einops==0.8.2\nzarr==3\n"
@@ -675,7 +675,7 @@ def test_pip_evaluates_markers_for_the_image(
         wheel(index, name)
     lines = tmp_path / "requirements.txt"
     lines.write_text(f"topx\nline-new; {markers['new']}\nline-old; {markers['old']}\n")
-    report = resolve(resolve_command(str(lines), (), target, (), sys.executable), str(lines))
+    report = resolve(resolve_command(str(lines), os.devnull, target, (), sys.executable), str(lines))
     own, _ = resolved_pins(report, (), target, ())
     assert own == "".join(f"{name}==1.0\n" for name in names).replace("line-", "line_")
 
@@ -688,7 +688,7 @@ def test_a_wheel_that_a_requirement_names_is_not_replaced_by_one_of_the_same_nam
     wheel(index, "topx", content="a stranger's")
     lines, target = tmp_path / "requirements.txt", Target("3.11", "x86_64")
     lines.write_text(f"topx @ {own_wheel.as_uri()}\n")
-    report = resolve(resolve_command(str(lines), (), target, (), sys.executable), str(lines))
+    report = resolve(resolve_command(str(lines), os.devnull, target, (), sys.executable), str(lines))
     own, files = resolved_pins(report, (), target, ())
     (fetch,) = wheel_fetches(parse_pins(own, {}), target, str(tmp_path), sys.executable, "", "", files)
     (download,) = fetch.alternatives
@@ -834,6 +834,31 @@ def test_the_hash_of_torch_in_a_requirements_file_is_that_of_its_wheel(index: Pa
     assert dict(build.files)["image/with/own.txt"] == "topx==1.0\n"
 
 
+def test_another_version_of_a_package_of_the_image_is_refused(index: Path, tmp_path: Path) -> None:
+    wheel(index, "PyYAML")
+    lines = tmp_path / "requirements.txt"
+    lines.write_text("PyYAML==1.0\n")
+    with pytest.raises(ImageError, match=r"pip cannot resolve .*requirements\.txt for the image"):
+        make_build(ImageRecipe("cpu"), requirements=str(lines))
+
+
+def test_the_index_of_torch_is_used_beside_that_of_the_requirements(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For pip, --index-url in a requirements file replaces all indexes that are set before the file."""
+    monkeypatch.delenv("PIP_NO_INDEX")
+    for simple, version in (("own", "0.28.0"), ("torch", "0.28.0+cpu")):
+        page = tmp_path / simple / "torchvision"
+        page.mkdir(parents=True)
+        file = wheel(page, "torchvision", version=version)
+        (page / "index.html").write_text(f'<a href="{file.name.replace("+", "%2B")}">{file.name}</a>')
+    lines = tmp_path / "requirements.txt"
+    lines.write_text(f"--index-url {(tmp_path / 'own').as_uri()}\ntorchvision\n")
+    recipe = ImageRecipe("cpu", torch_index=(tmp_path / "torch").as_uri())
+    own = dict(make_build(recipe, requirements=str(lines)).files)["image/with/own.txt"]
+    assert own == "torchvision==0.28.0+cpu\n"
+
+
 @pytest.mark.parametrize("requirement", ["torch[opt-einsum]", "topx"])
 def test_an_extra_of_a_package_without_metadata_is_refused(
     index: Path, tmp_path: Path, requirement: str
@@ -849,15 +874,15 @@ def test_an_extra_of_a_package_without_metadata_is_refused(
 def test_what_is_compiled_against_another_torch_is_looked_for_elsewhere_and_known_by_its_version() -> None:
     assert of_another_torch("einops==1\ntorchvision==0.28.0\n") == ["torchvision==0.28.0"]
     assert not of_another_torch("einops==1\ntorchvision==0.28.0+cpu\n")
-    held, target = held_pins(ImageRecipe("cpu"), SOURCES)
+    target = Target("3.11", "x86_64")
     for setting, words, line in (
         ("", "--retries 1 --timeout 15", "--extra-index-url https://download.pytorch.org/whl/cpu\n"),
         ("https://x/simple", "--retries 1 --timeout 15", "--extra-index-url https://x/simple\n"),
         ("/wheels/torch", "--find-links /wheels/torch", ""),
     ):
-        asked = resolve_command("more.txt", held, target, ("/wheels",), "/py", beside_torch(setting))
-        assert f" {words} --constraint" in asked.line()
-        assert asked.stdin is not None and asked.stdin.decode().startswith(f"{line}PyYAML==")
+        asked = resolve_command("more.txt", "held.txt", target, ("/wheels",), "/py", beside_torch(setting))
+        assert f" {words} --constraint held.txt --requirement more.txt" in asked.line()
+        assert asked.stdin == line.encode()
 
 
 def pip_report(target: Target, *picked: tuple[str, str], index: str = "https://pypi.org") -> str:
