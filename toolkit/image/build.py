@@ -48,6 +48,7 @@ _NO_EXTRA = re.compile(r"([\w.-]+) \S+ does not provide the extra '([^']+)'")
 # Options in a requirements file: package sources, a folder or page of them, and further files.
 _SOURCE = re.compile(r"(?<!\S)(?:-i|--index-url|--extra-index-url|--no-index|--trusted-host|-f|--find-links)")
 _VALUE = r"""[ =]*("[^"]*"|'[^']*'|\S+)"""
+_SOURCE_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 _FIND_LINKS = re.compile(rf"(?<!\S)(?:-f|--find-links){_VALUE}")
 _INCLUDED = re.compile(rf"(?<!\S)(?:-r|--requirement|-c|--constraint){_VALUE}")
 _LOGIN_URL = re.compile(r"""(https?://)([^\s/"']+@)([^\s#"']+)""")
@@ -251,10 +252,13 @@ def source_options(file: Path) -> Iterator[str]:
 def with_logins(files: Iterable[Locked], requirements: Path) -> tuple[Locked, ...]:
     """Return the files with the logins that the requirements have for their URLs: pip reports none.
 
-    The login of an index or page is used for all files of its server, unless the server has several logins.
+    The variables with package sources count too: pip does not use a login in PIP_FIND_LINKS for the URL of a
+    file. The login of an index or page is used for all files of its server, unless the server has several
+    logins.
     """
     logins: dict[str, set[str]] = {}
-    for _, line in _lines(requirements):
+    variables = (f"-f {os.environ.get(name, '')}" for name in _SOURCE_VARIABLES)
+    for line in (*(line for _, line in _lines(requirements)), *variables):
         for scheme, login, rest in _LOGIN_URL.findall(line):
             part = f"{rest.partition('/')[0]}/" if line.startswith("-") else rest
             logins.setdefault(scheme + part, set()).add(login)
