@@ -9,18 +9,24 @@ from toolkit.core.printable import printable_line
 from toolkit.errors import NotReady
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, MAIN, container_name, service_container
 
-# Functions of shell. ``in_processes FILE ARGUMENT…`` runs grep on a file of every process in /proc; xargs is
-# used only if one command line cannot contain all paths. ``with_variable`` prints the path of the environment
-# of each process of this user that has the variable NAME=VALUE. ``of_this_user`` reduces such paths on
-# standard input to those of this user: root can read the environment of every process, so the owner decides.
-# All four user ids must be this user's, because a setuid program has the variables of its caller.
+# Functions of shell. ``in_processes FILE OPTIONS PATTERN`` runs grep on a file of every process in /proc.
+# xargs divides more paths than fit on the smallest command line of Linux (128 KiB, man 2 execve). The status
+# of grep cannot show this case: it is 2 in dash before 0.5.11, as for an unreadable file. ``with_variable``
+# prints the path of the environment of each process of this user that has the variable NAME=VALUE.
+# ``of_this_user`` reduces such paths on standard input to those of this user: root can read the environment
+# of every process, so the owner decides. All four user ids must be this user's, because a setuid program has
+# the variables of its caller.
 OWN_PROCESSES = r"""
 in_processes() {
-  file=$1; shift
-  grep "$@" /proc/[0-9]*/"$file" 2>/dev/null
-  [ $? -le 2 ] || printf '%s\n' /proc/[0-9]*/"$file" | xargs grep "$@"
+  options=$2 pattern=$3
+  set -- /proc/[0-9]*/"$1"
+  if [ $# -gt 3000 ]; then
+    printf '%s\n' "$@" | xargs grep "$options" -e "$pattern"
+  else
+    grep "$options" -e "$pattern" "$@"
+  fi 2>/dev/null
 }
-with_variable() { in_processes environ -lszFx -e "$1" | of_this_user; }
+with_variable() { in_processes environ -lszFx "$1" | of_this_user; }
 of_this_user() {
   while read -r name _ own _; do [ "$name" != Uid: ] || break; done </proc/self/status
   while IFS= read -r path; do
