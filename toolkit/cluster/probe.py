@@ -103,11 +103,9 @@ say claims "$(claims)"
 )
 
 # "uid=1000(alice) gid=1000(alice) groups=1000(alice),27(sudo) context=…", the output of `id`. Directory
-# services give groups names with spaces.
-_IDS = re.compile(
-    r"uid=([0-9]+)(?:\((.*?)\))? gid=([0-9]+)(?:\(.*?\))?(?: groups=([^ ,(]+.*?))?(?: context=[^ ]*)?"
-)
-_GROUP = re.compile(r"([0-9]+)(?:\((.*?)\))?(?:,(?=[0-9]+(?:[(,]|$))|$)")
+# services give groups names with spaces. The limits keep the time proportional to the length of an answer.
+_IDS = re.compile(r"uid=([0-9]{1,10})(?:\((.{,256})\))? gid=([0-9]{1,10})(?:\(.{,256}\))?")
+_GROUPS = re.compile(r",(?=[0-9]{1,10}(?:[(,]|$))")
 # A device node below /dev/infiniband.
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _CHANNEL = re.compile(r"channel[0-9]+")
@@ -435,12 +433,14 @@ def _free(text: str) -> int:
 
 
 def _who(parts: Mapping[str, str]) -> Who:
-    found = _IDS.fullmatch(parts["who"])
+    ids, _, listed = parts["who"].partition(" context=")[0].partition(" groups=")
+    found = _IDS.fullmatch(ids)
     if found is None:
         raise DecodeError("who", f"id printed {parts['who'][:80]!r}")
-    uid, user, gid, listed = found.groups()
+    uid, user, gid = found.groups()
     # Users and groups without a name are represented by their ids.
-    groups = [[whole(number), name or number] for number, name in _GROUP.findall(listed or "")]
+    pairs = (group.partition("(") for group in _GROUPS.split(listed) if group)
+    groups = [[whole(number), name.removesuffix(")") or number] for number, _, name in pairs]
     places = {"home": parts["home"], "state": parts["state-home"]}
     return decode(
         Who, {"user": user or uid, "uid": whole(uid), "gid": whole(gid), "groups": groups, **places}, "who"

@@ -434,6 +434,16 @@ def test_a_user_that_id_does_not_describe_is_an_error_of_the_host(ids: str) -> N
         facts(who=ids)
 
 
+@pytest.mark.parametrize(
+    "ids", ["uid=1(a) gid=1(a) groups=" + "1(" * 40_000, "uid=1(" + ") gid=1( groups=1 " * 8_000]
+)
+def test_a_long_answer_about_the_user_is_read_in_a_short_time(ids: str) -> None:
+    begun = time.process_time()
+    with suppress(ToolkitError):
+        facts(who=ids)
+    assert time.process_time() - begun < 5
+
+
 # GPUs; what nvidia-smi says is in cluster/test_gpus.py
 
 
