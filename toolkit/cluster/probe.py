@@ -439,7 +439,8 @@ def _who(parts: Mapping[str, str]) -> Who:
         raise DecodeError("who", f"id printed {parts['who'][:80]!r}")
     uid, user, gid = found.groups()
     # Users and groups without a name are represented by their ids.
-    pairs = (group.partition("(") for group in _GROUPS.split(listed) if group)
+    # BusyBox lists no groups if the process has only its primary group.
+    pairs = (group.partition("(") for group in _GROUPS.split(listed or ids.rpartition(" gid=")[2]))
     groups = [[whole(number), name.removesuffix(")") or number] for number, _, name in pairs]
     places = {"home": parts["home"], "state": parts["state-home"]}
     return decode(

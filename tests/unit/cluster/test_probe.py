@@ -420,7 +420,7 @@ def test_listeners_of_both_tables_and_no_connections() -> None:
             "al",
             ((7, "al"), (998, "docker")),
         ),
-        ("uid=7(al) gid=7(al)", "al", ()),
+        ("uid=7(al) gid=9(x (y))", "al", ((9, "x (y)"),)),
     ],
 )
 def test_users_and_groups(ids: str, user: str, groups: tuple[tuple[int, str], ...]) -> None:
