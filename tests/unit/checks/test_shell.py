@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -184,6 +185,15 @@ def test_the_probe_reports_the_machine(tmp_path: Path) -> None:
     text = MACHINE.text.replace("/proc/meminfo", "").replace("grep -sH", ": -sH")
     done = subprocess.run(["/bin/sh", "-c", text], env={"PATH": str(bare)}, capture_output=True, text=True)
     assert "missing:sha256sum" in done.stdout and "missing:base64" in done.stdout
+
+
+def test_a_long_hosts_file_is_read_in_a_short_time(tmp_path: Path) -> None:
+    names = tmp_path / "hosts"
+    names.write_text("127.0.0.1 localhost\n" + "10.77.0.2 gpu1.cluster.example.com gpu1\n" * 200_000)
+    begun = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+    seen = ask(replace(MACHINE, text=MACHINE.text.replace("/etc/hosts", str(names))), tmp_path)
+    assert files(seen)[str(names)] == ["127.0.0.1 localhost"]
+    assert sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - begun < 2, "seconds of CPU time"
 
 
 # GPUs
