@@ -110,7 +110,7 @@ _IN_FRONT = "/usr/local/bin/docker"  # ahead of the real one in every PATH
 _HOLD = f"""#!/bin/sh
 {{
     case " $* " in
-    *" run "*" WORD "*) ACT; touch {_REACHED}; sleep 600; exit 1 ;;
+    *WORDS*) ACT; touch {_REACHED}; sleep 600; exit 1 ;;
     esac
     exec /usr/bin/docker "$@"
 }}
@@ -118,15 +118,17 @@ _HOLD = f"""#!/bin/sh
 
 
 @contextmanager
-def held_docker(host: str, word: str, after: bool) -> Iterator[None]:
-    """Hold up `docker run` with this word on the host, so that what follows meets it there for certain.
+def held_docker(host: str, *words: str, after: bool) -> Iterator[None]:
+    """Hold up the docker command with these words on the host, so that what follows meets it for certain.
 
     Args:
+        words: in this order, others can be between them.
         after: True lets the container start and holds back the answer; False holds back the command itself.
     """
-    text = _HOLD.replace("WORD", word).replace("ACT", '/usr/bin/docker "$@"' if after else ":")
-    words = ["docker", "exec", "-i", outer(host), "sh", "-c", f"cat >{_IN_FRONT}; chmod 755 {_IN_FRONT}"]
-    subprocess.run(words, input=text, text=True, check=True)
+    pattern = "*".join(f'" {word} "' for word in words)
+    text = _HOLD.replace("WORDS", pattern).replace("ACT", '/usr/bin/docker "$@"' if after else ":")
+    argv = ["docker", "exec", "-i", outer(host), "sh", "-c", f"cat >{_IN_FRONT}; chmod 755 {_IN_FRONT}"]
+    subprocess.run(argv, input=text, text=True, check=True)
     try:
         yield
     finally:
@@ -135,7 +137,7 @@ def held_docker(host: str, word: str, after: bool) -> Iterator[None]:
 
 def docker_is_held(host: str) -> None:
     """Wait until the command of ``held_docker`` has begun."""
-    waiting.on_host("docker run is held", host, f"ls {_REACHED} 2>/dev/null", seconds=300)
+    waiting.on_host("docker is held", host, f"ls {_REACHED} 2>/dev/null", seconds=300)
 
 
 def load_begins(host: str) -> None:
@@ -143,7 +145,7 @@ def load_begins(host: str) -> None:
 
     The host itself looks, many times a second: a load of few bytes is over soon.
     """
-    look = "for _ in $(seq 1200); do pgrep -a -x docker | grep 'docker load' && exit; sleep 0.05; done"
+    look = "for _ in $(seq 6000); do pgrep -a -x docker | grep 'docker load' && exit; sleep 0.05; done"
     assert "docker load" in sh(host, look), f"no `docker load` began on {host}"
 
 

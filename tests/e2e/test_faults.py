@@ -272,7 +272,7 @@ def test_a_host_that_dies_during_up(base: Toolkit, phase: str, verb: str) -> Non
     base.run("down", "--no-save", check=True)
     try:
         # `up` cannot get past this place on the sick host, however long it takes to switch that off.
-        with faults.held_docker(SICK, "toolkit-faulty-worker", after=phase == "container"):
+        with faults.held_docker(SICK, "run", "toolkit-faulty-worker", after=phase == "container"):
             process = base.start("up", "-v")
             until(process, *IN_UP[phase])
             faults.docker_is_held(SICK)
@@ -309,10 +309,11 @@ def derived() -> Iterator[str]:
 @pytest.mark.rare
 def test_a_host_that_dies_while_the_image_travels(base: Toolkit, derived: str, tmp_path: Path) -> None:
     newer = variant(base, tmp_path, image=derived)
-    process = newer.start("up", "-v")
-    faults.load_begins(SICK)
-    faults.power_off(SICK)
     try:
+        with faults.held_docker(SICK, "load", after=False):
+            process = newer.start("up", "-v")
+            faults.docker_is_held(SICK)
+        faults.power_off(SICK)
         lost(process)
     finally:
         faults.power_on(SICK)
