@@ -24,13 +24,13 @@ from toolkit.checks.model import (
     unchecked,
     warning,
 )
-from toolkit.cluster.gpus import SMI_SECONDS, given_gpus
+from toolkit.cluster.gpus import SMI_SECONDS, given_gpus, service_gpus
 from toolkit.core.command import quoted
 from toolkit.core.facts import Facts, Gpu
 from toolkit.core.finding import Finding
 from toolkit.core.printable import counted
 from toolkit.errors import NotReady
-from toolkit.hostsfile.inventory import Host
+from toolkit.hostsfile.inventory import Host, Service
 from toolkit.protocol.decode import hexadecimal, whole
 from toolkit.protocol.frames import ROW, lines_of, rows
 
@@ -188,34 +188,63 @@ def _app(cells: tuple[str, ...]) -> App | None:
 
 
 def unwanted(seen: Seen, scene: Scene) -> bool:
-    """Return True if the hosts file uses no GPU of this host (``gpus: 0``)."""
-    return scene.inventory.host(seen.host).gpus == 0
+    """Return True if the hosts file uses no GPU of this host: ``gpus: 0``, and no service with a GPU."""
+    services = scene.inventory.services_on(seen.host)
+    return scene.inventory.host(seen.host).gpus == 0 and not any(service.gpus for service in services)
 
 
-def used_gpus(host: Host, facts: Facts) -> tuple[Gpu, ...]:
-    """Return the GPUs that hosts.yaml gives to the cluster, completely or as MIG devices.
+def used_gpus(host: Host, facts: Facts, services: Iterable[Service] = ()) -> tuple[Gpu, ...]:
+    """Return the GPUs that hosts.yaml gives to ranks and these services, completely or as MIG devices.
 
     All GPUs if the host does not have the declared GPUs.
     """
     try:
-        given = set(given_gpus(host, facts))
+        given = {*given_gpus(host, facts), *(gpu for s in services for gpu in service_gpus(host, s, facts))}
     except NotReady:
         return facts.gpus
     return tuple(gpu for gpu in facts.gpus if given & {str(gpu.index), gpu.uuid, *gpu.usable})
 
 
-def used_answers(seen: Seen, scene: Scene) -> Answers:
-    """Return the host's report about its GPUs, without the GPUs that the cluster does not use."""
+def used_answers(seen: Seen, scene: Scene, services: Iterable[Service] | None = None) -> Answers:
+    """Return the host's report about its GPUs, without the GPUs that the cluster does not use.
+
+    Args:
+        services: the GPUs of ranks and of these services are used; None for all services of the host.
+    """
     assert seen.facts is not None
-    report, used = answers(seen), used_gpus(scene.inventory.host(seen.host), seen.facts)
+    if services is None:
+        services = scene.inventory.services_on(seen.host)
+    report, used = answers(seen), used_gpus(scene.inventory.host(seen.host), seen.facts, services)
     unused = {gpu.uuid for gpu in seen.facts.gpus if gpu not in used}
     remapped = tuple(line for line in report.tagged("rows") if line.partition(",")[0].strip() not in unused)
+    places = [card.get("pci.bus_id", "")[-12:] for card in report.cards if card.get("uuid") in unused]
+    log = tuple(line for line in report.tagged("log") if not _is_about(line, places))
     return replace(
         report,
         cards=tuple(card for card in report.cards if card.get("uuid") not in unused),
         apps=tuple(app for app in report.apps if app.gpu not in unused),
-        other={**report.other, "rows": remapped},
+        other={**report.other, "rows": remapped, "log": log},
     )
+
+
+def only_services(judge: HostJudge) -> HostJudge:
+    """Return the judge with warnings instead of errors about GPUs that only services use: no job fails."""
+
+    @wraps(judge)
+    def judged(seen: Seen, scene: Scene) -> Iterable[Finding]:
+        if not scene.inventory.services_on(seen.host):
+            return judge(seen, scene)
+        without_ranks = scene.inventory.host(seen.host).gpus == 0
+        cards = {label(card) for card in answers(seen).cards}
+        cards -= {label(card) for card in used_answers(seen, scene, ()).cards}
+        return tuple(
+            replace(one, verdict="warning")
+            if one.verdict == "error" and (without_ranks or one.subject in cards)
+            else one
+            for one in judge(seen, scene)
+        )
+
+    return judged
 
 
 def of_cards(judge: HostJudge) -> HostJudge:
@@ -228,7 +257,7 @@ def of_cards(judge: HostJudge) -> HostJudge:
         report = answers(seen)
         if report.trouble and not report.cards:
             return (unchecked("nvidia-smi lists no GPU on this host [gpu-driver]"),)
-        return judge(seen, scene) if report.cards else (fine(_NO_GPU_LISTED),)
+        return only_services(judge)(seen, scene) if report.cards else (fine(_NO_GPU_LISTED),)
 
     return judged
 
@@ -269,6 +298,13 @@ def xid_of(line: str) -> tuple[str, int] | None:
     found = _XID.search(line)
     code = whole(found[2]) if found else None
     return (found[1], code) if found and code is not None else None
+
+
+def _is_about(line: str, places: Iterable[str]) -> bool:
+    """Return whether a line of the kernel log is an Xid error of a GPU at one of these PCI addresses."""
+    found = xid_of(line)
+    # The kernel omits the function of the address.
+    return found is not None and any(place.lower().startswith(found[0].lower()) for place in places)
 
 
 # Reasons for a reduced clock, as bits of clocks_throttle_reasons.active (nvml.h). Idling, a configured power
@@ -323,8 +359,8 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    report = answers(seen)
-    if unwanted(seen, scene) or not (report.cards or report.trouble):
+    report = used_answers(seen, scene)
+    if unwanted(seen, scene) or not (answers(seen).cards or report.trouble):
         yield fine(NO_GPU_USED if unwanted(seen, scene) else _NO_GPU_LISTED)
         return
     lines = report.tagged("log")
@@ -361,15 +397,15 @@ def _throttled(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def others(seen: Seen, scene: Scene) -> tuple[App, ...]:
-    """Return the processes on the GPUs of the cluster that belong to no running job of this cluster."""
+    """Return the processes on the GPUs of ranks that belong to no running job of this cluster."""
     over = {pid for stray in strays(scene) if stray.host == seen.host for pid in stray.pids}
     own = {one.pid for one in marked(seen) if one.cluster == scene.inventory.cluster} - over
-    return tuple(app for app in used_answers(seen, scene).apps if app.pid not in own)
+    return tuple(app for app in used_answers(seen, scene, ()).apps if app.pid not in own)
 
 
 @of_cards
 def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    report = used_answers(seen, scene)
+    report = used_answers(seen, scene, ())
     cards = {card.get("uuid"): card for card in report.cards}
     over = {pid: stray.job for stray in strays(scene) if stray.host == seen.host for pid in stray.pids}
     for app in others(seen, scene):
@@ -395,18 +431,16 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
 @of_cards
 def _mode(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
-    report, host = used_answers(seen, scene), scene.inventory.host(seen.host)
+    ranks, host = used_answers(seen, scene, ()).cards, scene.inventory.host(seen.host)
     slots, devices = host.slots or 0, sum(len(gpu.usable) for gpu in used_gpus(host, seen.facts))
-    for card in report.cards:
+    for card in used_answers(seen, scene).cards:
         mode = card.get("compute_mode", "")
         fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT"
         if mode == "Prohibited":
             what = "no CUDA program can use the GPU, because its compute mode is Prohibited"
             yield error(what, fix, subject=label(card))
-        elif mode.startswith("Exclusive") and slots > devices:
-            what = (
-                f"{slots} slots cannot share {counted(len(report.cards), 'GPU')} in the compute mode {mode}"
-            )
+        elif mode.startswith("Exclusive") and card in ranks and slots > devices:
+            what = f"{slots} slots cannot share {counted(len(ranks), 'GPU')} in the compute mode {mode}"
             yield error(what, fix, subject=label(card))
 
 

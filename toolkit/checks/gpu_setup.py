@@ -9,14 +9,25 @@ import re
 from collections.abc import Iterator, Mapping
 
 from toolkit.checks.engine import UNUSABLE, engine_info
-from toolkit.checks.gpu import GPUS, NO_GPU_USED, answers, label, of_cards, unwanted, used_answers
+from toolkit.checks.gpu import (
+    GPUS,
+    NO_GPU_USED,
+    answers,
+    label,
+    of_cards,
+    only_services,
+    unwanted,
+    used_answers,
+    used_gpus,
+)
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
-from toolkit.cluster.gpus import GPU_SETUP, explain, given_gpus, is_known, usable_groups
+from toolkit.cluster.gpus import GPU_SETUP, explain, given_gpus, is_known, service_gpus, usable_groups
 from toolkit.core.command import quoted
 from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
 from toolkit.core.printable import counted
 from toolkit.errors import NotReady
+from toolkit.hostsfile.inventory import Service
 from toolkit.image.cuda import (
     CPU_BUILD,
     CPU_IMAGE,
@@ -134,6 +145,7 @@ def _holds(left: Version, sign: str, right: Version) -> bool:
     return results[sign]
 
 
+@only_services
 def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     report = answers(seen)
@@ -165,6 +177,11 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     host = scene.inventory.host(seen.host)
+    for service in scene.inventory.services_on(seen.host):
+        try:
+            service_gpus(host, service, seen.facts)
+        except NotReady as refused:
+            yield warning(refused.what, refused.fix)
     try:
         given = given_gpus(host, seen.facts)
     except NotReady as refused:
@@ -194,9 +211,15 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
     yield warning(what, fix)
 
 
+def _with_image(seen: Seen, scene: Scene) -> tuple[Service, ...]:
+    """Return the services of a host that use the image of the cluster."""
+    return tuple(service for service in scene.inventory.services_on(seen.host) if not service.image)
+
+
+@only_services
 def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
-    used = bool(seen.facts.gpus) and not unwanted(seen, scene)
+    used = bool(used_gpus(scene.inventory.host(seen.host), seen.facts, _with_image(seen, scene)))
     if not used or scene.image is None:
         yield unchecked(scene.no_image) if used else fine(NO_GPU_USED)
         return
@@ -234,7 +257,7 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
     oldest = OLDEST_GPU.get(cuda[0], ()) if cuda else ()
     own_image = cuda_variant(cuda[0]) if cuda and "TOOLKIT_WITH" in env else None
     arch = seen.facts.arch if seen.facts else ""
-    for card in used_answers(seen, scene).cards:
+    for card in used_answers(seen, scene, _with_image(seen, scene)).cards:
         own = version(card.get("compute_cap", ""))
         if not own or not oldest:
             yield unchecked("the CUDA version of the image or the compute capability of the GPU is not known")
@@ -280,9 +303,14 @@ def _shows_gpu(seen: Seen) -> bool:
 
 def fitting_variant(scene: Scene) -> CudaVariant | None:
     """Return the newest CUDA variant of the GPU image that fits all used GPUs, None if none does."""
-    used = {name: f for name, f in scene.facts.items() if f.gpus and not unwanted(scene.seen[name], scene)}
+    services = {name: _with_image(seen, scene) for name, seen in scene.seen.items()}
+    used = {
+        name: facts
+        for name, facts in scene.facts.items()
+        if used_gpus(scene.inventory.host(name), facts, services[name])
+    }
     drivers = [version(gpu.driver) for facts in used.values() for gpu in facts.gpus]
-    cards = [card for name in used for card in used_answers(scene.seen[name], scene).cards]
+    cards = [card for name in used for card in used_answers(scene.seen[name], scene, services[name]).cards]
     capabilities = [version(card.get("compute_cap", "")) for card in cards]
     arches = {facts.arch for facts in used.values()}
     return fitting_cuda(drivers, capabilities, arches)
@@ -297,6 +325,7 @@ def _other_variant(scene: Scene) -> str:
     return f"{fits.build}  # then in hosts.yaml: set image: {fits.image}"
 
 
+@only_services
 def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     report, info = answers(seen), engine_info(seen)

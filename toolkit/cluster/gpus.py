@@ -13,7 +13,7 @@ from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import Facts, Gpu, Mig
 from toolkit.core.printable import counted
 from toolkit.errors import NotReady, together
-from toolkit.hostsfile.inventory import Host, Inventory
+from toolkit.hostsfile.inventory import Host, Inventory, Service
 from toolkit.plan.steps import Failure
 from toolkit.protocol.decode import DecodeError, whole
 from toolkit.protocol.engine import EngineInfo
@@ -281,6 +281,16 @@ def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
             what = f"{parts[0]} is a MIG device of {gpu.uuid}, but hosts.yaml declares both"
             raise NotReady(what, f"in hosts.yaml: keep only one of the two ids in {key}", host.name)
     return host.gpu_ids
+
+
+def service_gpus(host: Host, service: Service, facts: Facts) -> tuple[str, ...]:
+    """Return the GPUs that the container of a service on this host gets; see ``given_gpus``.
+
+    Raises:
+        NotReady: see ``given_gpus``.
+    """
+    wanted = replace(host, gpus=service.gpus, gpu_ids=service.gpu_ids)
+    return given_gpus(wanted, facts, f"services/{service.name}/gpus")
 
 
 def _plural(names: Sequence[str]) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from toolkit import __version__
 from toolkit.cluster.container_status import REMOVE_SERVICE, lost_steps, start_step
 from toolkit.cluster.containers import gpu_env, gpu_security, home_of
-from toolkit.cluster.gpus import given_gpus, gpu_access
+from toolkit.cluster.gpus import gpu_access, service_gpus
 from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import services_of
 from toolkit.core.command import command, script
@@ -56,8 +54,7 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
         fix = f"remove services/{service.name}, set engine: docker, or set hosts/{place.name}/user to root"
         raise NotReady(what, f"in hosts.yaml: {fix}", place.name)
     home = home_of(place.user, facts.uid)
-    wanted = replace(inventory.host(place.name), gpus=service.gpus, gpu_ids=service.gpu_ids)
-    given = given_gpus(wanted, facts, f"services/{service.name}/gpus")
+    given = service_gpus(inventory.host(place.name), service, facts)
     gpus, cdi = gpu_access(given, facts)
     labels = dict(inventory.labels) | {
         LABEL_CLUSTER: inventory.cluster,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, TAIL, card, gpus, marks, process
-from tests.unit.checks.scenes import Case, scene, with_file, with_host
+from tests.unit.checks.scenes import Case, scene, with_file, with_host, with_service
 from tests.unit.cluster_world import JOB_ID, gpu
 from toolkit.checks.model import Scene
 from toolkit.core.facts import Gpu, Mig
@@ -92,6 +92,34 @@ CASES = (
         )
         for ids in ((), ("0",), ("GPU-0",))
     ),
+    # The kernel omits the function of a PCI address. The first GPU is at 11:00.
+    *(
+        Case("gpu-xid", verdict, with_file(_tail(_xid(79, "x").replace("21:00", place)), gpus=1))
+        for place, verdict in (("21:00", "ok"), ("11:00", "warning"), ("31:00", "warning"))
+    ),
+    # A service uses the second GPU, and ranks use the first GPU or none: no job fails.
+    *(
+        Case(f"gpu-{name}", "warning", with_service(with_file(base, gpus=count), ("1",)))
+        for name, base in (
+            ("memory", _second(ecc__errors__uncorrected__volatile__total="3")),
+            ("memory", _second(gpu_recovery_action="Reboot")),
+            ("xid", _tail(_xid(79, "x"))),
+            ("throttle", _second(clocks_event_reasons__active="0x0000000000000040")),
+            ("mode", _second(compute_mode="Prohibited")),
+            ("link", _second(pcie__link__width__current="4")),
+        )
+        for count in (0, 1)
+    ),
+    *(
+        Case(f"gpu-{name}", "ok", with_service(with_file(base, gpus=count), ("1",)))
+        for name, base in (
+            ("busy", _second(compute_mode="Exclusive_Process")),  # the process of the service
+            ("mode", _second(compute_mode="Exclusive_Process")),
+            ("alike", _with_gpus(gpu2=_MIXED)),
+        )
+        for count in (0, 1)
+    ),
+    Case("gpu-mode", "error", with_service(_card(compute_mode="Prohibited"), ("1",)), "no CUDA"),
     # All GPUs count as used if a declared GPU is missing; a GPU is used if one of its MIG devices is used.
     *(
         Case("gpu-mode", "error", with_file(_card(compute_mode="Prohibited"), gpus=1, gpu_ids=ids), "no CUDA")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.checks.recorded import TAIL, card, gpus
-from tests.unit.checks.scenes import Case, info, scene, with_file, with_host, with_image
+from tests.unit.checks.scenes import Case, info, scene, with_file, with_host, with_image, with_service
 from toolkit.checks.model import Scene, Seen
 from toolkit.cluster.probe_containers import Looked
 from toolkit.core.facts import Mig
@@ -107,6 +107,14 @@ CASES = (
     Case("gpu-count", "error", with_file(scene(), gpus=4), "hosts.yaml declares 4 GPUs, but"),
     Case("gpu-count", "error", with_file(scene(), gpus=2, gpu_ids=("0", "7")), "hosts.yaml declares GPU 7"),
     Case("gpu-count", "ok", with_file(scene(), gpus=1)),
+    Case("gpu-count", "ok", with_service(scene(), ("1",))),
+    Case(
+        "gpu-count",
+        "warning",
+        with_service(scene(), ("7",)),
+        "hosts.yaml declares GPU 7",
+        fix="services/serve",
+    ),
     Case("gpu-count", "warning", with_file(scene(), slots=3), "3 slots share 2 GPUs"),
     Case("gpu-count", "ok", with_file(_split(), gpus=2, gpu_ids=("MIG-a", "GPU-1"))),
     # A GPU that is split counts as one slot, unless the file sets more slots.
@@ -208,6 +216,28 @@ CASES = (
         fix="toolkit image build --cuda 12",
     ),
     Case("gpu-generation", "ok", with_file(_asks(_says(gpus(card(0), _K80)), CUDA_VERSION="13.0.1"), gpus=1)),
+    # A service uses the second GPU, with the image of the cluster or with its own.
+    *(
+        Case(
+            "gpu-generation",
+            verdict,
+            with_service(
+                with_file(_asks(_says(gpus(card(0), _K80)), CUDA_VERSION="13.0.1"), gpus=count),
+                ("1",),
+                image=image,
+            ),
+        )
+        for verdict, image in (("warning", ""), ("ok", "triton:1"))
+        for count in (0, 1)
+    ),
+    *(
+        Case(check, "warning", with_service(with_file(base, gpus=0), ("1",)))
+        for check, base in (
+            ("gpu-driver", _says(_PCI + _MISMATCH)),
+            ("gpu-cuda", _asks(NVIDIA_REQUIRE_CUDA="cuda>=13.0")),
+            ("gpu-containers", scene(docker=info(Runtimes=_NO_RUNTIME), gpu_health=gpus(tail=""))),
+        )
+    ),
     # Kepler: no variant fits.
     Case(
         "gpu-generation",

@@ -13,6 +13,7 @@ from tests.unit.cluster_world import IMAGE, cluster_facts, gpu, inventory
 from toolkit.checks.model import Scene, Seen
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Verdict
+from toolkit.hostsfile.inventory import Service
 
 # As engine 26.1 of Debian 13 says it, shortened to what checks read.
 INFO = {
@@ -71,6 +72,12 @@ def with_file(base: Scene, host: str = "gpu2", **changes: Any) -> Scene:
     """The scene with other settings of one host in the hosts file."""
     hosts = tuple(replace(h, **changes) if h.name == host else h for h in base.inventory.hosts)
     return replace(base, inventory=replace(base.inventory, hosts=hosts))
+
+
+def with_service(base: Scene, ids: tuple[str, ...], **changes: Any) -> Scene:
+    """The scene with a service that has these GPUs of gpu2."""
+    service = Service("serve", "gpu2", gpus=len(ids), gpu_ids=ids, **changes)
+    return replace(base, inventory=replace(base.inventory, services=(service,)))
 
 
 def with_image(base: Scene, **changes: Any) -> Scene:
