@@ -6,7 +6,7 @@ import contextlib
 import copy
 import getpass
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -117,11 +117,18 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
         hosts = take_slots(rooms(layout, chosen), request.ranks, running)
     except ValueError as error:
         raise BadInput("command line", (Problem("--np", str(error)),)) from error
-    spares = tuple(taken for room in rooms(layout, spare) for taken in _spare(room, hosts, running))
-    if not request.share:
-        wanted = {host.name: host.gpus for host in hosts}
-        compared = {each.job: _gpus_of(each, rooms(layout, list(wanted))) for each in running}
-        refuse_held(session.facts, wanted, inventory.cluster, compared)
+    compared = {each.job: _gpus_of(each, rooms(layout, (*chosen, *spare))) for each in running}
+
+    def require_free(taken: Sequence[JobHost]) -> None:
+        if not request.share:
+            wanted = {host.name: host.gpus for host in taken}
+            refuse_held(session.facts, wanted, inventory.cluster, compared)
+
+    require_free(hosts)
+    most = max(host.slots for host in hosts)
+    spares = tuple(
+        taken for room in rooms(layout, spare) for taken in _spare(room, most, running, require_free)
+    )
     taking_part = {host.name for host in (*hosts, *spares)} | {inventory.main}
     paths = {p.host: p for p in layout.paths if p.host in taking_part}
     given = read_secrets(inventory) if request.secrets else ()
@@ -174,13 +181,16 @@ def _usable_spares(session: Session, layout: Layout, left_out: Sequence[str]) ->
     return tuple(usable)
 
 
-def _spare(room: Room, hosts: Sequence[JobHost], running: Sequence[Taken]) -> tuple[JobHost, ...]:
-    """Return a spare with the slots that it would have in place of one of these hosts, if they are free."""
-    slots = min(room.slots, max(host.slots for host in hosts))
+def _spare(
+    room: Room, most: int, running: Sequence[Taken], require_free: Callable[[Sequence[JobHost]], None]
+) -> tuple[JobHost, ...]:
+    """Return a spare with at most this number of slots, if they and their GPUs are free."""
     try:
-        return take_slots((room,), slots, running)
+        found = take_slots((room,), min(room.slots, most), running)
+        require_free(found)
     except (ValueError, NotReady):
         return ()
+    return found
 
 
 def _gpus_of(job: Taken, rooms: Sequence[Room]) -> dict[str, tuple[str, ...]]:

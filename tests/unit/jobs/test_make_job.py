@@ -23,6 +23,7 @@ from toolkit.launchers.job import job_of
 from toolkit.plan.steps import Plan
 
 Make = Callable[..., Any]
+TWO_GPUS = (world.gpu(0), world.gpu(1))
 WITH_SPARE = world.HOSTS + "spares: [cpu3]\n"
 
 
@@ -37,10 +38,11 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
         stopped: tuple[str, ...] = (),
         jobs: Any = (),
         claims: tuple[Claim, ...] = (),
+        claimed: str = "gpu1",
     ) -> Any:
         session = Session(world.inventory(text))
         session.facts = world.facts_when_up()
-        session.facts["gpu1"] = replace(session.facts["gpu1"], claims=claims)
+        session.facts[claimed] = replace(session.facts[claimed], claims=claims, gpus=TWO_GPUS)
         for name in stopped:
             session.facts[name] = world.cluster_facts()[name]
         for name in gone:
@@ -185,6 +187,30 @@ def test_a_job_gets_no_gpu_of_a_job_that_started_with_other_slots(
             make(with_slots(after), request, jobs=running, claims=(claim,))
     else:
         assert make(with_slots(after), request, jobs=running, claims=(claim,)).hosts[0].gpus == gpus
+
+
+@for_each(
+    ("cluster", "held", "running", "spares"),
+    [
+        ("demo", ("GPU-0",), (0,), ["gpu2"]),
+        ("demo", ("GPU-0", "GPU-1"), (0,), []),  # it started when the host had one slot
+        ("other", ("GPU-0",), (), []),
+        ("demo", ("GPU-0", "GPU-1"), (), ["gpu2"]),  # for a restart, as this job
+    ],
+)
+def test_a_spare_has_only_gpus_that_no_job_holds(
+    make: Make, cluster: str, held: tuple[str, ...], running: tuple[int, ...], spares: list[str]
+) -> None:
+    text = world.HOSTS.replace("    slots: 3\n", "") + "spares: [gpu2]\n"
+    request = Request(("true",), max_restarts=1, ranks=1, exclude=("cpu3",))
+    user = world.facts_when_up()["gpu2"].user
+    claim = Claim("first", cluster, "alice", running, held, user)
+    jobs = [SimpleNamespace(id="first", owner="alice", hosts={"gpu2": running}, final=False)]
+    jobs = jobs if cluster == "demo" else []
+    job = make(text, request, jobs=jobs, claims=(claim,), claimed="gpu2")
+    assert names(job.spares) == spares
+    shared = make(text, replace(request, share=True), jobs=jobs, claims=(claim,), claimed="gpu2")
+    assert names(shared.spares) == ["gpu2"]
 
 
 def test_only_a_launcher_with_daemons_has_a_token(make: Make) -> None:
