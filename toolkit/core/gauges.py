@@ -92,7 +92,8 @@ class JobGauges:
         world_size: None if the job's record is missing.
         step: step of the rank that is furthest ahead.
         steps_per_s: the median of its ranks, which run in lockstep.
-        samples_per_s: sum over the ranks that report it.
+        samples_per_s: of the first rank that reports it, as in the job's report; many trainers print the
+            value of the complete job on each rank.
         ranks: by number, each with the gauges of its host from the same reading.
         behind: stragglers, each with the reason.
     """
@@ -133,7 +134,7 @@ def _job(job: str, about: GaugedJob, found: list[tuple[HostGauges, RankGauge]]) 
         tuple(found),
         max(steps, default=None),
         median(throughputs) if throughputs else None,
-        sum(samples) if samples else None,
+        samples[0] if samples else None,
         _behind(own),
     )
 

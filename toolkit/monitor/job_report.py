@@ -95,7 +95,7 @@ class JobReport:
         preparation: spans of `run`, before and during the start.
         up: spans of the last `up` that changed something, counted from its own start. ``up_before`` is the
             time from its record to the job's start in seconds, None without a record.
-        throughput: steps per second, and samples per second if ranks print them.
+        throughput: steps per second, and samples per second, that rank 0 prints.
         steps: the number of the reached step.
         silent: hosts that did not report, each with the reason.
         network: job and text of the newest measurement of the network; both empty without one.

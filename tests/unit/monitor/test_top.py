@@ -659,7 +659,7 @@ def test_numbers_for_programs() -> None:
     said = top_json(HOSTS, SILENT)
     json.dumps(said)
     (job,) = said["jobs"]
-    assert (job["world_size"], job["step"], job["steps_per_s"], job["samples_per_s"]) == (4, 120, 3.1, 200.0)
+    assert (job["world_size"], job["step"], job["steps_per_s"], job["samples_per_s"]) == (4, 120, 3.1, 99.0)
     assert list(job["behind"]) == ["2"] and said["silent"] == SILENT
     text = prometheus_text("demo", HOSTS, SILENT)
     names = re.compile(r'toolkit_[a-z_]+\{(?:[a-z]+="(?:[^"\\]|\\.)*",?)+\} -?\d[\d.e+-]*$')
@@ -667,6 +667,11 @@ def test_numbers_for_programs() -> None:
         assert line.startswith("# ") or names.match(line), line
     assert 'toolkit_host_up{cluster="demo",host="cpu3"} 0' in text
     assert prometheus_text("demo", (), {}) == ""
+
+
+def test_samples_of_a_job_are_those_of_its_first_rank_that_prints_them() -> None:
+    ranks = (RankGauge("j", 2, samples_per_s=30.0), RankGauge("j", 1, samples_per_s=20.0), RankGauge("j", 0))
+    assert job_gauges((host("gpu1", ranks),))[0].samples_per_s == 20.0
 
 
 class Readings:
