@@ -109,8 +109,8 @@ def get(
     - toolkit does not send the folder ./runs to the hosts as code, unless ./runs contains __init__.py. If
       you download to another folder of the project, add the folder to .toolkitignore to exclude the
       downloaded files from the code.
-    - `toolkit get` creates a symbolic link only if the link points to a file or folder inside the local
-      folder.
+    - `toolkit get` follows a symbolic link only if PATH names the link. `toolkit get` creates a symbolic
+      link only if the link points to a file or folder inside the local folder.
 
     Examples:
         toolkit get checkpoints

@@ -72,7 +72,7 @@ class Finder:
             yield from self.below(whole, base, True)
             return
         base = self.folder if inside else fixed_part(whole)
-        for path in matches(whole.split("/")):
+        for path in matches("/", whole.split("/")[1:]):
             yield from self.below(path, base, False)
 
     def below(self, path: str, base: str, named: bool) -> Iterator[tuple[str, str]]:
@@ -91,22 +91,25 @@ class Finder:
             yield path, os.path.relpath(path, base)
 
 
-def matches(parts: list[str]) -> Iterator[str]:
-    """Yield what a pattern matches; unlike in the module glob, ``**`` does not follow links."""
-    if "**" not in parts:
-        yield from sorted(glob.glob("/".join(parts)))
+def matches(start: str, parts: list[str]) -> Iterator[str]:
+    """Yield what the components of a pattern match in a folder.
+
+    Unlike in the module glob, a link is followed only if the pattern names it.
+    """
+    if not parts:
+        yield start
         return
-    at = parts.index("**")
-    for start in matches(parts[:at]) if at > 1 else ["/"]:
-        # A named link is followed; a link that the pattern finds is not.
-        if not os.path.isdir(start) or (os.path.islink(start) and glob.has_magic(parts[at - 1])):
-            continue
-        if at == len(parts) - 1:
-            yield os.path.join(start, "")  # with everything in it
-            continue
+    part, rest = parts[0], parts[1:]
+    if part != "**":
+        for path in sorted(glob.glob(os.path.join(glob.escape(start), part))):
+            if not (rest and glob.has_magic(part) and os.path.islink(path)):
+                yield from matches(path, rest)
+    elif rest:
         for root, folders, _ in os.walk(start):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
-            yield from matches([*glob.escape(root).split("/"), *parts[at + 1 :]])
+            yield from matches(root, rest)
+    elif os.path.isdir(start):
+        yield os.path.join(start, "")  # with everything in it
 
 
 def fixed_part(pattern: str) -> str:
