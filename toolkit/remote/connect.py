@@ -110,7 +110,7 @@ class _Answer(threading.Event):
 
 
 class _Transport(paramiko.Transport):
-    """A transport whose channels send nothing after their CLOSE.
+    """A transport whose channels send nothing after their CLOSE, and that closes channels opened too late.
 
     paramiko composes a message under the lock of its channel and sends it later: an EOF or data can follow
     the CLOSE that another thread sends. sshd then ends the connection, with all other commands on it
@@ -134,10 +134,26 @@ class _Transport(paramiko.Transport):
         return invalid
 
     def open_channel(self, *args: Any, **options: Any) -> paramiko.Channel:
-        channel = super().open_channel(*args, **options)
+        try:
+            channel = super().open_channel(*args, **options)
+        except paramiko.SSHException as error:
+            # The frames of the traceback would keep the channel, for which no caller waits any more.
+            raise error.with_traceback(None)  # noqa: B904 - the same error
         channel.transport = _Sender(self)  # type: ignore[assignment]
         channel.event = _Answer(self.channel_timeout)
         return channel
+
+    def _parse_channel_open_success(self, message: Any) -> None:
+        own, theirs = message.get_int(), message.get_int()
+        if self._channels.get(own) is None:  # type: ignore[attr-defined]
+            # The time limit of open_channel is over. For sshd, the channel would count towards MaxSessions.
+            close = paramiko.Message()
+            close.add_byte(cMSG_CHANNEL_CLOSE)
+            close.add_int(theirs)
+            self._send_message(close)
+            return
+        message.rewind()
+        super()._parse_channel_open_success(message)  # type: ignore[misc]
 
     def _send_message(self, message: Any) -> None:
         # paramiko calls it for one message of a channel at a time.

@@ -16,6 +16,7 @@ from typing import Any
 
 import paramiko
 import pytest
+from paramiko.common import cMSG_CHANNEL_CLOSE
 
 from tests.unit.each import for_each
 from toolkit.errors import Unreachable, UnreachableCause
@@ -387,6 +388,38 @@ def test_a_host_that_does_not_answer_a_request_is_given_up(monkeypatch: pytest.M
     assert transport.channel_timeout == 0.01, "the limit for a new channel"
     with pytest.raises(paramiko.SSHException, match=r"the host has not answered a request for 0\.01 s"):
         transport.open_channel("session").exec_command("true")
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_channel_that_the_host_opens_after_the_limit_is_closed(
+    monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    transport: Any = connect.Link(TARGET)._transport(SimpleNamespace(settimeout=print))
+    sent: list[bytes] = []
+
+    def confirm() -> None:
+        confirmation = paramiko.Message()
+        for number in (0, 7, 2**21, 2**15):  # both numbers of the channel, window, packet size
+            confirmation.add_int(number)
+        confirmation.rewind()
+        transport._parse_channel_open_success(confirmation)
+
+    def send(own: Any, message: Any) -> None:
+        sent.append(message.asbytes())
+
+    monkeypatch.setattr(paramiko.Transport, "_send_message", send)
+    monkeypatch.setattr(
+        paramiko.Transport, "_send_user_message", lambda own, message: None if late else confirm()
+    )
+    transport.active = True
+    if late:
+        with pytest.raises(paramiko.SSHException, match="Timeout opening channel") as caught:
+            transport.open_channel("session", timeout=0)
+        confirm()
+        assert sent == [cMSG_CHANNEL_CLOSE + struct.pack(">I", 7)], f"also while the error is kept: {caught}"
+    else:
+        channel = transport.open_channel("session")
+        assert (channel.remote_chanid, channel.out_window_size, sent) == (7, 2**21, [])
 
 
 def test_a_name_that_cannot_be_encoded_is_an_error_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
