@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -46,6 +46,13 @@ def temporary_folder(job_id: str) -> Path:
     return Path("/tmp", f"toolkit-{zlib.crc32(job_id.encode()):08x}")
 
 
+def launcher_env(env: Mapping[str, str], job_id: str) -> dict[str, str]:
+    """Return this environment with the folder for launchers' files; rank.py restores TMPDIR of the image."""
+    folder = str(temporary_folder(job_id))
+    kept = env.get("TMPDIR", folder)
+    return {**env, **({} if kept == folder else {IMAGE_TMPDIR: kept}), "TMPDIR": folder}
+
+
 def lease_path(folder: Path) -> Path:
     """Return the file with the time, by the host's monotonic clock, until which ranks of the job can run.
 
@@ -80,6 +87,7 @@ def in_memory(folder: Path, name: str) -> Path:
 
 
 # Environment variables that tag the processes of a job.
+IMAGE_TMPDIR = "TOOLKIT_TMPDIR"  # TMPDIR of the image while launchers run; also set in kubexec.sh
 JOB_TAG = "TOOLKIT_JOB"  # the job tag, set in every process of a job
 RANK_TAG = "TOOLKIT_RANK"  # set only in the user's command, not in rank.py or the launcher
 SUPERVISOR_TAG = "TOOLKIT_SUPERVISOR"  # set in the supervisor, which the cleanup must spare

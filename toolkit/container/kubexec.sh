@@ -45,10 +45,12 @@ if [ -n "${TOOLKIT_JOB-}" ]; then
   [ "$command" != true ] || exit 0
   [ "${TOOLKIT_TRANSPORT-}" != exec ] || exec python3 "$root/inside/run.py" job.exec_mode "$host" "$command"
   tag="export TOOLKIT_JOB=$TOOLKIT_JOB"
-  # The folder of this job for files of launchers has the same path on every host.
+  # The folder of this job for files of launchers has the same path on every host. rank.py restores TMPDIR.
   case ${TMPDIR-} in
     /tmp/toolkit-*[!0-9a-f]*) ;;
-    /tmp/toolkit-*) tag="[ -d $TMPDIR ] || mkdir -p -m 700 $TMPDIR; $tag TMPDIR=$TMPDIR" ;;
+    /tmp/toolkit-*)
+      tag="export TOOLKIT_TMPDIR=\"\${TMPDIR-}\" TOOLKIT_JOB=$TOOLKIT_JOB TMPDIR=$TMPDIR"
+      tag="[ -d $TMPDIR ] || mkdir -p -m 700 $TMPDIR; $tag" ;;
   esac
   # Statements, not a prefix: the command of Open MPI can be a list or a subshell.
   command="$tag; $command"

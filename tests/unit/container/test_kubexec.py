@@ -29,7 +29,8 @@ def test_the_tag_goes_in_front_of_the_command(tmp_path: Path) -> None:
     folder = str(temporary_folder("j1"))
     words = ("gpu2", "orted", "-mca", "ess", '"env"', "*")
     code, given, _ = call(tmp_path, *words, TOOLKIT_JOB="j1", TMPDIR=folder)
-    own = f"[ -d {folder} ] || mkdir -p -m 700 {folder}; export TOOLKIT_JOB=j1 TMPDIR={folder}"
+    exported = f'export TOOLKIT_TMPDIR="${{TMPDIR-}}" TOOLKIT_JOB=j1 TMPDIR={folder}'
+    own = f"[ -d {folder} ] || mkdir -p -m 700 {folder}; {exported}"
     assert (code, given) == (0, ["gpu2", *SSH, "gpu2", f'{own}; orted -mca ess "env" *'])
 
 

@@ -22,6 +22,7 @@ from tests.unit.container_world import (
     rank_env,
     wait_for,
 )
+from toolkit.container.conventions import launcher_env, temporary_folder
 
 TAGGED = {"TOOLKIT_JOB": JOB, **rank_env()}
 SHOW_ENV = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -143,6 +144,24 @@ def test_ranks_share_folders_for_compiled_code_unless_others_are_named(
     world.job(command=python(SHOW_ENV), env=env)
     shown = shown_env(world, **rank_env(), **image)
     assert (shown["TORCHINDUCTOR_CACHE_DIR"], shown["TRITON_CACHE_DIR"]) == (inductor, triton)
+
+
+@pytest.mark.parametrize(
+    ("image", "file", "expected"),
+    [
+        ({}, {}, None),
+        ({"TMPDIR": "/image"}, {}, "/image"),
+        ({"TMPDIR": "/image"}, {"TMPDIR": "/file"}, "/file"),
+    ],
+)
+def test_a_rank_has_tmpdir_of_the_image_and_not_of_its_launcher(
+    world: World, image: dict[str, str], file: dict[str, str], expected: str | None
+) -> None:
+    world.job(command=python(SHOW_ENV), env=file)
+    launcher = launcher_env(launcher_env(image, JOB), JOB)  # of the supervisor, and of job.launch
+    assert launcher["TMPDIR"] == str(temporary_folder(JOB))
+    shown = shown_env(world, **rank_env(), **launcher)
+    assert shown.get("TMPDIR") == expected and "TOOLKIT_TMPDIR" not in shown
 
 
 @pytest.mark.parametrize("option", ["--local_rank", "--local-rank"])

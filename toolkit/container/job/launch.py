@@ -22,6 +22,7 @@ from toolkit.container.conventions import (
     SUPERVISOR_TAG,
     exit_code_of,
     fail,
+    launcher_env,
     program,
     root,
     temporary_folder,
@@ -46,12 +47,10 @@ def main() -> int:
         fail(EXIT_USAGE, "usage: job.launch JOB INDEX")
     job = load_job(sys.argv[1])
     launch = job["launches"][int(sys.argv[2])]
-    env = {**os.environ, **launch["env"], JOB_TAG: job["id"]}
+    env = launcher_env({**os.environ, **launch["env"], JOB_TAG: job["id"]}, job["id"])
     env.pop(SUPERVISOR_TAG, None)
     restore_limit(env)
-    temporary = temporary_folder(job["id"])
-    temporary.mkdir(mode=0o700, exist_ok=True)
-    env["TMPDIR"] = str(temporary)
+    temporary_folder(job["id"]).mkdir(mode=0o700, exist_ok=True)
     env[TRANSPORT] = job["transport"]
     woken = wake_on_signals()
     asked: list[int] = []
@@ -127,7 +126,7 @@ class Running:
         argv = [sys.executable, *program("job.launch"), job["id"], str(index)]
         if self.launch["host"] != job["main"]:
             argv = ["sh", str(root() / "inside" / AGENT), self.launch["host"], "python3", *argv[1:]]
-        env = {**os.environ, JOB_TAG: job["id"], "TMPDIR": str(temporary_folder(job["id"]))}
+        env = launcher_env({**os.environ, JOB_TAG: job["id"]}, job["id"])
         env.pop(SUPERVISOR_TAG)
         self.process = subprocess.Popen(
             argv,

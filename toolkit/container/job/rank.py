@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toolkit.container.conventions import (
+    IMAGE_TMPDIR,
     JOB_TAG,
     RANK_TAG,
     STOPPING,
@@ -153,8 +154,11 @@ def rank_env(
         del env[QUIET]
     # The launcher's folder is removed, but files that ranks keep for the next run (compiled kernels) must
     # stay.
+    kept = env.pop(IMAGE_TMPDIR, "")
     if env.get("TMPDIR") == str(temporary_folder(job["id"])):
         del env["TMPDIR"]
+        if kept:
+            env["TMPDIR"] = kept
     # Otherwise variables of the image.
     master = base if job["launcher"] in SETS_MASTER else {}
     env.update(
