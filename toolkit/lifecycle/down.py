@@ -48,7 +48,8 @@ exit 1
 """
 
 
-_STOP = _on_own("docker container stop -t 0")
+# `podman container stop` fails for a paused container.
+_STOP = _on_own("docker unpause $ids >/dev/null 2>&1; docker container stop -t 0")
 _REMOVE = _on_own("docker rm --force --volumes")
 _NO_CONTAINER = f'{_OWN}test -z "$(own "$1" "$2")"'
 

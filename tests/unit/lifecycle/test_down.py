@@ -39,6 +39,8 @@ case $1 in
 ps) case $* in *json*) cat @containers ;; *) sed 's/"//g; s/\\n/\n/g' @containers ;; esac ;;
 images) case $* in *toolkit.part=IDENTITY*) cat @parts ;; esac ;;
 rmi) : >@parts ;;
+unpause) rm -f @paused ;;
+container) [ ! -e @paused ] || { echo 'in state paused' >&2; exit 1; } ;;
 rm)
   [ ! -e @refused ] || { cat @refused >&2; exit 1; }
   if [ -e @removing ]; then rm @removing; : >@containers; echo 'already in progress' >&2; exit 1; fi
@@ -307,6 +309,7 @@ def test_containers_stay_until_every_state_directory_is_removed(
     old, facts = up_with_state(engine, "old")
     Path(facts.state_dir).mkdir(parents=True)
     (engine / "containers").write_text(f'bbbb toolkit-{CLUSTER}-worker "alice"\n')
+    (engine / "paused").touch()  # `podman container stop` refuses a paused container
     (table := engine / "mounts").write_text(f"server:/data {engine}/{mounted}/toolkit/{CLUSTER}/gpu2 nfs\n")
     for name in ("REMOVE_STATE", "_PROOF"):
         text = getattr(plan_module, name).replace("/proc/self/mounts", str(table))
