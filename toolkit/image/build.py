@@ -48,7 +48,8 @@ _NO_EXTRA = re.compile(r"([\w.-]+) \S+ does not provide the extra '([^']+)'")
 # Options in a requirements file: package sources, a folder or page of them, and further files.
 _SOURCE = re.compile(r"(?<!\S)(?:-i|--index-url|--extra-index-url|--no-index|--trusted-host|-f|--find-links)")
 _VALUE = r"""[ =]*("[^"]*"|'[^']*'|\S+)"""
-_SOURCE_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
+# A line of `pip config list`, for example: global.find-links='https://USER:PASSWORD@SERVER/wheels'
+_CONFIGURED_SOURCE = re.compile(r"^\S+\.(?:(?:extra-)?index-url|find-links)=")
 _FIND_LINKS = re.compile(rf"(?<!\S)(?:-f|--find-links){_VALUE}")
 _INCLUDED = re.compile(rf"(?<!\S)(?:-r|--requirement|-c|--constraint){_VALUE}")
 _LOGIN_URL = re.compile(r"""(https?://)([^\s/"']+@)([^\s#"']+)""")
@@ -252,13 +253,15 @@ def source_options(file: Path) -> Iterator[str]:
 def with_logins(files: Iterable[Locked], requirements: Path) -> tuple[Locked, ...]:
     """Return the files with the logins that the requirements have for their URLs: pip reports none.
 
-    The variables with package sources count too: pip does not use a login in PIP_FIND_LINKS for the URL of a
-    file. The login of an index or page is used for all files of its server, unless the server has several
-    logins.
+    The variables and configuration files of pip count too: pip does not use a login in PIP_FIND_LINKS for the
+    URL of a file. The login of an index or page is used for all files of its server, unless the server has
+    several logins.
     """
     logins: dict[str, set[str]] = {}
-    variables = (f"-f {os.environ.get(name, '')}" for name in _SOURCE_VARIABLES)
-    for line in (*(line for _, line in _lines(requirements)), *variables):
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, check=False)
+    settings = listed.stdout.decode(errors="replace").splitlines()
+    configured = (f"-f {line}" for line in settings if _CONFIGURED_SOURCE.match(line))
+    for line in (*(line for _, line in _lines(requirements)), *configured):
         for scheme, login, rest in _LOGIN_URL.findall(line):
             part = f"{rest.partition('/')[0]}/" if line.startswith("-") else rest
             logins.setdefault(scheme + part, set()).add(login)

@@ -791,12 +791,18 @@ def test_the_logins_in_a_requirements_file_are_used_for_the_download(tmp_path: P
     assert "s3cret" not in download.line() and b"s3cret" in (download.stdin or b"")
 
 
-@pytest.mark.parametrize("variable", ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"])
-def test_the_logins_in_variables_of_pip_are_used_for_the_download(
+@pytest.mark.parametrize(
+    "variable", ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_CONFIG_FILE"]
+)
+def test_the_logins_in_settings_of_pip_are_used_for_the_download(
     variable: str, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pip uses a login in PIP_FIND_LINKS only for files that pip finds on the page, not for their URLs."""
-    monkeypatch.setenv(variable, "https://one/public https://me:s3cret@two/wheels/")
+    pages, proxy = ("https://one/public", "https://me:s3cret@two/wheels/"), "http://me:other@two/"
+    (configuration := tmp_path / "pip.conf").write_text(
+        f"[global]\nproxy = {proxy}\nfind-links =\n    {pages[0]}\n    {pages[1]}\n"
+    )
+    monkeypatch.setenv(variable, str(configuration) if variable == "PIP_CONFIG_FILE" else " ".join(pages))
     (file,) = with_logins([Locked("a", "1", (), "https://two/files/a-1.whl")], tmp_path / "none.txt")
     assert file.url == "https://me:s3cret@two/files/a-1.whl"
     build = plan(ImageRecipe("cpu", own="a==1\n", own_files=(file,)))
