@@ -112,7 +112,7 @@ def save_key(target: Target, key: Any) -> Path:
         # The other files are first, so that an error means that the key is not recorded.
         for name in target.known_hosts[1:]:
             with contextlib.suppress(OSError):  # ssh also skips files that are missing or unreadable
-                path = Path(name).resolve()
+                path = Path(os.path.realpath(name))  # before Python 3.13, resolve() refuses a loop of links
                 lines, mode = _read(path)
                 if (kept := _without_host(lines, target.known_as)) != lines:
                     _write(path, kept, mode)

@@ -204,7 +204,8 @@ def test_a_replaced_key_is_removed_from_every_file(tmp_path: Path) -> None:
     more.write_text(f"{line('10.0.0.1', KEYS[0])}\n{other}\n")
     more.chmod(0o644)
     same.symlink_to(mine)
-    names = (mine, more, same, tmp_path / "missing", Path("/dev/null"))
+    (loop := tmp_path / "loop").symlink_to(loop)
+    names = (mine, more, same, loop, tmp_path / "missing", Path("/dev/null"))
     target = replace(at(mine), known_hosts=tuple(map(str, names)))
     assert judge(target, record(target), KEYS[1]) == "changed"
     assert save_key(target, KEYS[1]) == mine
