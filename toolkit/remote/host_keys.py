@@ -99,8 +99,8 @@ def file_for_keys(target: Target) -> Path:
 def save_key(target: Target, key: Any) -> Path:
     """Record the key in the user's first known_hosts file, and return this file.
 
-    Other keys of the host are removed from all known_hosts files of the user. Lines with patterns stay: they
-    are about other hosts too. A line that also names other hosts stays for these.
+    Other keys of the host are removed from all known_hosts files that the user can write. Lines with patterns
+    stay: they are about other hosts too. A line that also names other hosts stays for these.
 
     Raises:
         Unreachable: see ``file_for_keys``.
@@ -114,7 +114,8 @@ def save_key(target: Target, key: Any) -> Path:
             with contextlib.suppress(OSError):  # ssh also skips files that are missing or unreadable
                 path = Path(os.path.realpath(name))  # before Python 3.13, resolve() refuses a loop of links
                 lines, mode = _read(path)
-                if (kept := _without_host(lines, target.known_as)) != lines:
+                # A file of the administrator stays, as the global files do.
+                if (kept := _without_host(lines, target.known_as)) != lines and os.access(path, os.W_OK):
                     _write(path, kept, mode)
         try:
             path = shown.resolve()  # a link, for example to dotfiles, stays a link

@@ -222,6 +222,18 @@ def test_other_files_without_keys_of_the_host_stay_as_they_are(tmp_path: Path) -
     assert more.read_text() == text
 
 
+def test_a_file_of_the_administrator_does_not_prevent_a_new_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, shared = tmp_path / "mine", tmp_path / "shared"
+    shared.write_text(old := f"{line('10.0.0.1', KEYS[0])}\n")
+    shared.chmod(0o444)
+    # Root can write every file.
+    monkeypatch.setattr(os, "access", lambda path, mode: path != shared.resolve())
+    save_key(replace(at(mine), known_hosts=(str(mine), str(shared))), KEYS[1])
+    assert shared.read_text() == old and line("10.0.0.1", KEYS[1]) in mine.read_text()
+
+
 def test_without_a_file_nothing_is_recorded() -> None:
     with pytest.raises(Unreachable, match="UserKnownHostsFile none") as caught:
         save_key(Target("gpu1", "10.0.0.1"), KEYS[0])
