@@ -145,7 +145,10 @@ class _Transport(paramiko.Transport):
 
     def _parse_channel_open_success(self, message: Any) -> None:
         own, theirs = message.get_int(), message.get_int()
-        if self._channels.get(own) is None:  # type: ignore[attr-defined]
+        # Kept until the return: otherwise the caller could give the channel up in between, and paramiko would
+        # ignore the confirmation. A channel that no caller uses closes itself when it is deleted.
+        channel = self._channels.get(own)  # type: ignore[attr-defined]
+        if channel is None:
             # The time limit of open_channel is over. For sshd, the channel would count towards MaxSessions.
             close = paramiko.Message()
             close.add_byte(cMSG_CHANNEL_CLOSE)

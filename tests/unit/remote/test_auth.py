@@ -422,6 +422,28 @@ def test_a_channel_that_the_host_opens_after_the_limit_is_closed(
         assert (channel.remote_chanid, channel.out_window_size, sent) == (7, 2**21, [])
 
 
+def test_a_channel_that_is_given_up_while_the_host_opens_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transport: Any = connect.Link(TARGET)._transport(SimpleNamespace(settimeout=print))
+    used: list[Any] = [paramiko.Channel(3)]
+    used[0]._set_transport(transport)
+    used[0]._set_window(2**21, 2**15)
+    transport._channels.put(3, used[0])
+    inner: Any = paramiko.Transport
+    parse, sent = inner._parse_channel_open_success, list[bytes]()
+
+    def late(own: Any, message: Any) -> None:
+        used.clear()  # open_channel has raised its error
+        parse(own, message)
+
+    monkeypatch.setattr(inner, "_parse_channel_open_success", late)
+    monkeypatch.setattr(inner, "_send_user_message", lambda own, message: sent.append(message.asbytes()))
+    transport.active = True
+    transport._parse_channel_open_success(paramiko.Message(struct.pack(">4I", 3, 7, 2**21, 2**15)))
+    assert sent[-1:] == [cMSG_CHANNEL_CLOSE + struct.pack(">I", 7)]
+
+
 def test_a_name_that_cannot_be_encoded_is_an_error_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     def encoded(target: object, seconds: float) -> None:
         "gpu1..example.com".encode("idna")
