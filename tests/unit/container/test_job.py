@@ -216,6 +216,22 @@ def test_a_launcher_that_fails_by_itself_is_named(world: World) -> None:
     assert world.log() == b"no\n[toolkit] sh on gpu1 exited with code 3\n"
 
 
+def test_ranks_on_main_and_on_workers_have_tmpdir_of_the_image(world: World) -> None:
+    code = "import os; print(os.environ['TMPDIR'], os.environ.get('TOOLKIT_TMPDIR'))"
+    launches = [
+        {"host": host, "argv": world.rank_argv(), "env": rank_env(rank, 2)}
+        for rank, host in enumerate(("gpu1", "gpu2"))
+    ]
+    hosts = [host_entry(), host_entry(name="gpu2", address="10.77.0.3")]
+    world.job(command=python(code), launches=launches, hosts=hosts, world_size=2)
+    world.other_host("gpu2")
+    ssh = world.root / "bin" / "ssh"  # sshd of a worker sets the variables of the image
+    ssh.write_text(ssh.read_text().replace("exec sh", "export TMPDIR='/of a worker'\nexec sh"))
+    world.call("job.supervisor", JOB, TMPDIR="/of main", **world.with_bin())
+    lines = {line for line in world.log().splitlines() if not line.startswith(b"[toolkit]")}
+    assert lines == {b"[gpu1 0] /of main None", b"[gpu2 1] /of a worker None"}
+
+
 def test_launchers_of_several_hosts_are_told_apart_in_the_log(world: World) -> None:
     """torchrun is started on each host, and its lines do not contain the host."""
     launches = [
