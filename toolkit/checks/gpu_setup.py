@@ -371,7 +371,11 @@ def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(what, f"on {seen.host}: {fix}  # {when}")
 
 
+@only_services
 def _fabric(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    if unwanted(seen, scene):
+        yield fine(NO_GPU_USED)
+        return
     state = "".join(answers(seen).tagged("fabric")[:1])
     if state and state != "active":
         what = f"the fabric manager is {state}, so CUDA cannot start on GPUs with NVSwitches"

@@ -307,6 +307,12 @@ CASES = (
     Case("gpu-kept", "not checked", scene(docker="docker: not found"), "cannot use the container engine"),
     Case("gpu-fabric", "ok", _says(gpus(tail=TAIL + "fabric:active\n"))),
     Case("gpu-fabric", "error", _says(gpus(tail=TAIL + "fabric:failed\n")), "fabric manager is failed"),
+    Case("gpu-fabric", "ok", with_file(_says(gpus(tail=TAIL + "fabric:failed\n")), gpus=0)),
+    Case(
+        "gpu-fabric",
+        "warning",
+        with_service(with_file(_says(gpus(tail=TAIL + "fabric:failed\n")), gpus=0), ("1",)),
+    ),
     Case(
         "gpu-next-kernel",
         "warning",
