@@ -195,7 +195,8 @@ def _spare(
 
 def _gpus_of(job: Taken, rooms: Sequence[Room]) -> dict[str, tuple[str, ...]]:
     """Return the GPUs of a job's slots, by host, as hosts.yaml now divides the GPUs."""
-    return {room.name: room.gpus_of(slots) for room in rooms if (slots := job.slots.get(room.name))}
+    used = [(room, job.slots.get(room.name, ())) for room in rooms if room.slots]  # main can have none now
+    return {room.name: room.gpus_of(slots) for room, slots in used if slots}
 
 
 def _refuse_lost(session: Session, names: Sequence[str], request: Request) -> None:

@@ -213,6 +213,12 @@ def test_a_spare_has_only_gpus_that_no_job_holds(
     assert names(shared.spares) == ["gpu2"]
 
 
+def test_a_job_runs_beside_one_that_started_when_main_had_slots(make: Make) -> None:
+    text = world.HOSTS.replace("address: 10.77.0.2\n", "address: 10.77.0.2\n    slots: 0\n")
+    jobs = [SimpleNamespace(id="first", owner="alice", hosts={"gpu1": (0,)}, final=False)]
+    assert names(make(text, Request(("true",), ranks=1), jobs=jobs).hosts) == ["gpu2"]
+
+
 def test_only_a_launcher_with_daemons_has_a_token(make: Make) -> None:
     assert make(world.HOSTS, Request(("true",), launcher="torchrun")).token == ""
     tokens = [make(world.HOSTS, Request(("true",), launcher="ray")).token for _ in range(2)]
