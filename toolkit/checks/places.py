@@ -21,7 +21,8 @@ inner='
 look() {
   row at "$1" "$2"
   if [ ! -e "$2" ]; then [ ! -L "$2" ] || echo broken; return; fi
-  real=$(cd -P -- "$2" 2>/dev/null && pwd -P) || real=$(readlink -f -- "$2") || real=$2
+  # Every path is absolute, so that no way back is needed.
+  if cd -P -- "$2" 2>/dev/null; then real=$PWD; else real=$(readlink -f -- "$2") || real=$2; fi
   kind=other; [ ! -f "$2" ] || kind=file; [ ! -d "$2" ] || kind=directory
   printf "is|%s\n" "$kind"
   may=; [ ! -r "$real" ] || may=r; [ ! -w "$real" ] || may=${may}w; [ ! -x "$real" ] || may=${may}x
