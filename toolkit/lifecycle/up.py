@@ -62,21 +62,23 @@ _OF_ROLE = {
 _OF_SSH = ("conf/ssh_config", "conf/known_hosts", "etc/ssh_config")
 # Another user can have created the folder to read the keys, so its owner is checked. Each folder gets its
 # mode when it is created, because a default ACL of a parent folder takes the place of the umask.
-# Arguments: the container of the other role, its owner, a folder that this user must own or "", folders to be
-# there, each after its parent, "--", files not to be there.
+# Arguments: the container of the other role, its owner, a folder that must belong to this user or "", files
+# to remove, "--", folders to create, each after its parent.
 _MAKE_FOLDERS = f"""umask 077{REMOVE_OWN}base=$1; shift
 if [ -n "$base" ]; then
   mkdir -p -m 700 "$base" || exit
   [ "$(stat -c %u "$base")" = "$(id -u)" ] || {{ echo "$base belongs to another user" >&2; exit 1; }}
 fi
+while [ "$1" != -- ]; do [ ! -e "$1" ] && [ ! -L "$1" ] || rm -f "$1" || exit; shift; done
+shift
 # Again: the removal of the user's last other cluster can remove a parent folder between two steps.
-while [ "$1" != -- ]; do mkdir -p -m 700 "$1" 2>/dev/null || mkdir -p -m 700 "$1" || exit; shift; done
-shift; rm -f "$@"
+mkdir -p -m 700 "$@" 2>/dev/null || mkdir -p -m 700 "$@"
 """
 _FOLDERS_ARE_THERE = """
 [ -z "$1" ] || ! docker container inspect "$1" || exit 1; shift 3
-while [ "$1" != -- ]; do [ -d "$1" ] || exit 1; shift; done
-for f; do [ ! -e "$f" ] || exit 1; done
+while [ "$1" != -- ]; do [ ! -e "$1" ] || exit 1; shift; done
+shift
+for f; do [ -d "$f" ] || exit 1; done
 """
 # sshd's own words, and their meaning if the port was free during the probe.
 _NOT_BOUND = r"Bind to port \d+ on .* failed: Address already in use"
@@ -208,7 +210,7 @@ def _file_steps(
     base = state.rsplit("/", 3)[0] if layout.inventory.state_dir else ""
     other = container_name(layout.inventory.cluster, role)
     outer = (state.rsplit("/", 2)[0], state.rsplit("/", 1)[0], state)
-    about = (facts.user, base, *outer, *folders, "--", *stale)
+    about = (facts.user, base, *stale, "--", *outer, *folders)
     make = script(_MAKE_FOLDERS, other, *about)
     # Only one that existed during the probe is searched for again.
     there = script(

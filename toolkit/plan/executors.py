@@ -283,7 +283,7 @@ def _written(files: list[tuple[File, bytes]]) -> Command:
 
 
 # The programs are the same for all hosts. Parts of a gzip file can be compressed one by one (RFC 1952, 2.2).
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=64)
 def _packed(files: tuple[tuple[str, int, bytes], ...]) -> bytes:
     """Return files as part of a compressed archive, without the end of the archive.
 

@@ -93,7 +93,7 @@ def test_what_another_transport_has_left_is_removed() -> None:
         step for step in plan.steps if isinstance(step, Run) and step.title == "create the state directories"
     ]
     for step in make:
-        removed = str(step.command.argv).partition("'--'")[2]
+        removed = str(step.command.argv).partition("'--'")[0]
         for name in (
             "id_ed25519'",
             "ssh_host_ed25519_key'",

@@ -330,8 +330,9 @@ def test_what_later_steps_are_given_has_a_type() -> None:
 def test_the_other_role_leaves_neither_container_nor_key() -> None:
     plan = plan_up(world.layout(), world.INSIDE)
     make = {s.host: s.command.line() for s in plan.steps if s.title == "create the state directories"}  # type: ignore[union-attr]
-    assert "toolkit-demo-worker" in make["gpu1"] and "conf/authorized_keys" in make["gpu1"]
-    assert "toolkit-demo-main" in make["gpu2"] and make["gpu2"].endswith("conf/id_ed25519.pub")
+    removed = {host: line.rsplit(" -- ", 1)[0] for host, line in make.items()}
+    assert "toolkit-demo-worker" in removed["gpu1"] and "conf/authorized_keys" in removed["gpu1"]
+    assert "toolkit-demo-main" in removed["gpu2"] and removed["gpu2"].endswith("conf/id_ed25519.pub")
 
 
 def test_the_image_that_runs_is_meant_where_no_name_says_it() -> None:
