@@ -39,7 +39,9 @@ MARKS = Probe(
 tags='^TOOLKIT_\(CLUSTER\|JOB\|SUPERVISOR\)='
 tagged=$(in_processes environ -alsz "$tags")
 [ -z "$tagged" ] ||
-  printf '%s\n' "$tagged" | of_this_user | xargs -r grep -asHz "$tags" | tr '\0\n' '\n '
+  of_this_user <<end | xargs -r grep -asHz "$tags" | tr '\0\n' '\n '
+$tagged
+end
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
 for d in "$mine"/*/*; do
   [ -d "$d" ] || continue

@@ -22,7 +22,9 @@ look() {
   row at "$1" "$2"
   if [ ! -e "$2" ]; then [ ! -L "$2" ] || echo broken; return; fi
   # Every path is absolute, so that no way back is needed.
-  if cd -P -- "$2" 2>/dev/null; then real=$PWD; else real=$(readlink -f -- "$2") || real=$2; fi
+  real=
+  ! cd -P -- "$2" 2>/dev/null || real=$PWD
+  [ -n "$real" ] || real=$(readlink -f -- "$2") || real=$2
   kind=other; [ ! -f "$2" ] || kind=file; [ ! -d "$2" ] || kind=directory
   printf "is|%s\n" "$kind"
   may=; [ ! -r "$real" ] || may=r; [ ! -w "$real" ] || may=${may}w; [ ! -x "$real" ] || may=${may}x

@@ -14,6 +14,7 @@ from toolkit.protocol.frames import lines_of
 
 KERNEL = Probe(
     "network-settings",
+    # Not the shell's read: the kernel gives a second read of such a file nothing, and shells read each byte.
     r"""
 cd /proc/sys/net/ipv4 && grep -sH '' ip_local_port_range ip_local_reserved_ports conf/*/rp_filter
 PATH="$PATH:/usr/sbin:/sbin"

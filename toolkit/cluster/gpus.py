@@ -65,7 +65,7 @@ fi
 SMI = f"{ASK_GPUS}also=\n{LIST_GPUS.strip()}\ntrue\n"
 _MOST = 1023  # the number of a GPU
 _CDI_KIND = "nvidia.com/gpu"
-_ABSENT = "nvidia-smi is not on the PATH"
+ABSENT = "nvidia-smi is not on the PATH"
 
 # A device of a CDI specification, which is YAML, or JSON in one line or several lines:
 # https://github.com/cncf-tags/container-device-interface.
@@ -115,8 +115,8 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
     ),
     (r"no answer within", "nvidia-smi is too slow or hangs", f"on {{host}}: {PERSIST}"),
     (
-        re.escape(_ABSENT),
-        _ABSENT,
+        re.escape(ABSENT),
+        ABSENT,
         "on {host}: install the NVIDIA driver, "
         "or add the folder that contains nvidia-smi to the PATH of the SSH user",
     ),
@@ -182,7 +182,7 @@ def explain(trouble: str, host: str) -> tuple[str, str]:
 
 def is_absent(trouble: str) -> bool:
     """Return True if ``LIST_GPUS`` found no nvidia-smi."""
-    return _ABSENT in trouble
+    return ABSENT in trouble
 
 
 def is_known(trouble: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from toolkit.cluster import state_folders
 from toolkit.cluster.applied import parse_applied
-from toolkit.cluster.gpus import ASK_GPUS, LIST_GPUS, parse_cdi, parse_smi
+from toolkit.cluster.gpus import ABSENT, ASK_GPUS, LIST_GPUS, parse_cdi, parse_smi
 from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.core.answers import answer_of, json_list
 from toolkit.core.causes import cause_of, words_of
@@ -63,8 +63,8 @@ nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv,noheader,n
 list_gpus() {
 @list@
 }
-smi=
-listed=$(list_gpus) || smi=hangs
+smi= listed="@absent@"
+! command -v nvidia-smi >/dev/null 2>&1 || listed=$(list_gpus) || smi=hangs
 say gpus "${listed%%"$nonce"*}"
 owner_of() {
   owner=$(stat -c %U "$1" 2>/dev/null)
@@ -90,7 +90,7 @@ apps=
 case $listed in *"$nonce"*) apps=$(apps) ;; esac
 say apps "$apps"
 claims() {
-for f in $(in_processes cmdline -slzFx @lease@); do
+for f; do
   line=; read -r line 2>/dev/null <"${f%/cmdline}/stat" || continue
   pid=${f#/proc/}; owner_of "${f%/cmdline}"
   # A variable holds no zero bytes, so the command line is encoded as it is.
@@ -98,8 +98,12 @@ for f in $(in_processes cmdline -slzFx @lease@); do
     "$(base64 2>/dev/null <"$f" | tr -d '\n')"
 done
 }
-say claims "$(claims)"
-""".replace("@lease@", LEASE[1]).replace("@list@", LIST_GPUS.strip())
+claims= leases=$(in_processes cmdline -slzFx @lease@)
+[ -z "$leases" ] || claims=$(claims $leases)
+say claims "$claims"
+""".replace("@lease@", LEASE[1])
+    .replace("@list@", LIST_GPUS.strip())
+    .replace("@absent@", ABSENT)
 )
 
 # "uid=1000(alice) gid=1000(alice) groups=1000(alice),27(sudo) context=…", the output of `id`. Directory

@@ -34,12 +34,14 @@ for f in @net@*/device @net@*/lower_*; do
 done
 say link-paths "$paths"
 say shaping "$(PATH="$PATH:/usr/sbin:/sbin" tc qdisc show 2>/dev/null)"
-say rdma "$(cd /sys/class/infiniband 2>/dev/null && {
+rdma=
+[ ! -d /sys/class/infiniband ] || rdma=$(cd /sys/class/infiniband && {
   grep -sH '' ./*/ports/*/state ./*/ports/*/rate ./*/ports/*/link_layer ./*/device/uevent
   grep -sH '' ./*/ports/*/gids/[0-9] ./*/ports/*/gids/1[0-5] ./*/ports/*/gid_attrs/types/[0-9] \
     ./*/ports/*/gid_attrs/types/1[0-5] ./*/ports/*/gid_attrs/ndevs/[0-9] ./*/ports/*/gid_attrs/ndevs/1[0-5]
   ls -d ./*/device/net/* 2>/dev/null
-})"
+})
+say rdma "$rdma"
 """.replace("@net@", SYS_NET)
 
 _MOST = 4096  # addresses of a host, which are compared with those of all others; and routes

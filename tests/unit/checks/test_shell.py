@@ -26,6 +26,7 @@ from toolkit.checks.machine import MACHINE, files, memory, processors
 from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.checks.mounts import SEES
 from toolkit.checks.places import PLACES, places
+from toolkit.checks.ports import KERNEL, kernel_settings
 from toolkit.checks.registry import host_probes
 from toolkit.cleanup.plan import Leftovers, plan_gc
 from toolkit.cluster.probe import probe_command, read_probe
@@ -185,6 +186,13 @@ def test_the_probe_reports_the_machine(tmp_path: Path) -> None:
     text = MACHINE.text.replace("/proc/meminfo", "").replace("grep -sH", ": -sH")
     done = subprocess.run(["/bin/sh", "-c", text], env={"PATH": str(bare)}, capture_output=True, text=True)
     assert "missing:sha256sum" in done.stdout and "missing:base64" in done.stdout
+
+
+def test_the_probe_reports_the_settings_of_the_kernel(tmp_path: Path) -> None:
+    found = kernel_settings(ask(KERNEL, tmp_path))
+    folder = Path("/proc/sys/net/ipv4")
+    assert found["ip_local_port_range"] == (folder / "ip_local_port_range").read_text().strip()
+    assert {"ip_local_reserved_ports", "conf/lo/rp_filter"} <= found.keys()
 
 
 def test_a_long_hosts_file_is_read_in_a_short_time(tmp_path: Path) -> None:
