@@ -256,7 +256,8 @@ def measure(argv: Sequence[str], hosts: dict[str, int], addresses: dict[str, str
     for host in hosts:
         show(host, events.count(begun, told, roots[host], inside[host]), listed)
     trips = round_trips(argv)
-    print("    round trips: " + ", ".join(f"{h} {trips.get(a, 0)}" for h, a in addresses.items()), flush=True)
+    counts = ", ".join(f"{host} {trips.get(address, 0)}" for host, address in addresses.items())
+    print(f"    round trips: {counts if trips else 'strace printed no addresses; repeat'}", flush=True)
 
 
 def main() -> None:
