@@ -69,8 +69,16 @@ class Run:
     to_main: float
 
 
+class Failed(Exception):
+    """A command failed; contains the end of its output."""
+
+
 def measured(cluster: Cluster, *argv: str) -> Run:
-    """Run a program, and sample its threads and descriptors until it ends."""
+    """Run a program, and sample its threads and descriptors until it ends.
+
+    Raises:
+        Failed: its exit status is not expected, or it could not use a host.
+    """
     env = {**os.environ, "TOOLKIT_HOSTS": str(cluster.file), "DOCKER_HOST": "unix:///nonexistent"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     before, start = cluster.received(), time.perf_counter()
@@ -92,9 +100,9 @@ def measured(cluster: Cluster, *argv: str) -> Run:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.perf_counter() - start
-    assert process.returncode in EXPECTED.get(argv[1], (0,)), said.decode()[-2000:]
     bad = [name for name in cluster.names if f"{name}: cannot" in said.decode()]
-    assert not bad and b"unreachable" not in said, said.decode()[-2000:]
+    if process.returncode not in EXPECTED.get(argv[1], (0,)) or bad or b"unreachable" in said:
+        raise Failed(said.decode()[-2000:])
     client, memory = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
     return Run(seconds, client, memory, most[0], most[1], (cluster.received() - before) / 1024)
 
@@ -137,6 +145,7 @@ def main() -> None:
         f"{'hosts':>5}  {'command':<14}{'ssh true':>9}{'seconds':>9}{'ratio':>7}{'ssh cpu':>9}{'client':>8}"
         f"{'MiB':>6}{'threads':>9}{'files':>7}{'to main':>9}"
     )
+    failed = False
     for count in [int(word) for word in options.hosts.split(",")]:
         with many(count, options.jump) as cluster:
             found: dict[str, list[tuple[tuple[float, float], Run]]] = {}
@@ -144,8 +153,12 @@ def main() -> None:
                 for name, probe in () if options.jump else LOWER_BOUNDS:
                     found.setdefault(name, []).append((baseline(cluster), lower_bound(cluster, probe)))
                 for command, words in COMMANDS.items():
-                    pair = baseline(cluster), measured(cluster, TOOLKIT, *words.split())
-                    found.setdefault(command, []).append(pair)
+                    try:
+                        pair = baseline(cluster), measured(cluster, TOOLKIT, *words.split())
+                        found.setdefault(command, []).append(pair)
+                    except Failed as error:
+                        print(f"{count:>5}  {command} failed: {error}", flush=True)
+                        failed = True
                     if command == options.until:
                         break
             for command, pairs in found.items():
@@ -161,6 +174,7 @@ def main() -> None:
                 before = cluster.logins()
                 measured(cluster, TOOLKIT, "status")
                 print(f"{count:>5}  logins on the jump host during status: {cluster.logins() - before}")
+    sys.exit(failed)
 
 
 if __name__ == "__main__":
